@@ -1,0 +1,51 @@
+# Every target sets up what it needs. `make setup` is quick once .venv is complete.
+
+PYTHON ?= python3
+RUN := .venv/bin/python -m
+STAMP := .venv/.vitrail-installed
+
+.PHONY: setup demo test fuzz check bench docs clean
+
+setup: $(STAMP)
+
+# The stamp is removed first and written last, so an install that broke off is done again. It holds
+# the directory it was made for: a copied tree brings a .venv that still points at the original.
+ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
+.PHONY: $(STAMP)
+endif
+# PIP_CONSTRAINT hands the pins to the isolated build too, which -c does not reach.
+$(STAMP): pyproject.toml constraints.txt
+	@rm -f $@
+	@$(RUN) pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv
+	@echo "installing into .venv: some minutes the first time"
+	PIP_CONSTRAINT=constraints.txt $(RUN) pip install --quiet -c constraints.txt -e '.[dev,hub]'
+	@printf '%s' '$(CURDIR)' > $@
+
+demo: setup
+	.venv/bin/vitrail demo
+
+# One thread for each of two workers: more would fight over the cores.
+test: setup
+	OMP_NUM_THREADS=1 $(RUN) pytest -n 2
+
+# The slow tests that `make test` leaves out.
+fuzz: setup
+	OMP_NUM_THREADS=1 $(RUN) pytest -n 2 -m slow
+
+check: setup
+	$(RUN) ruff check
+	$(RUN) ruff format --check
+	$(RUN) mypy
+	$(RUN) pytest tests/architecture
+
+# Prints ratios measured side by side; docs/benchmarks.md keeps what they printed.
+bench: setup
+	@set -e; for script in $(wildcard benchmarks/*.py); do $(RUN) benchmarks.$$(basename $$script .py); done
+
+# The examples in the docstrings are the reference: run every one.
+docs: setup
+	$(RUN) pytest --doctest-modules src
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

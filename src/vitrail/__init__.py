@@ -1,0 +1,43 @@
+"""Vitrail, a vision transformer toolkit that you can look through: the public surface.
+
+    >>> import vitrail
+    >>> model = vitrail.create("vit_ti_16", num_classes=10)
+
+Names are found when they are first used, so importing the package loads nothing else.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+__all__ = ["UserError", "__version__", "capture", "create", "list_models", "load", "save"]
+
+if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any other name
+    from vitrail.core.errors import UserError
+    from vitrail.explain.capture import capture
+    from vitrail.models.catalogue import create, list_models
+    from vitrail.weights.load import load
+    from vitrail.weights.native import save
+
+    __version__: str
+else:
+    _HOMES = {
+        "UserError": "vitrail.core.errors",
+        "capture": "vitrail.explain.capture",
+        "create": "vitrail.models.catalogue",
+        "list_models": "vitrail.models.catalogue",
+        "load": "vitrail.weights.load",
+        "save": "vitrail.weights.native",
+    }
+
+    def __getattr__(name: str) -> object:
+        if name == "__version__":
+            from importlib.metadata import version
+
+            return version("vitrail")
+        if name in _HOMES:
+            return getattr(import_module(_HOMES[name]), name)
+        raise AttributeError(f"module 'vitrail' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

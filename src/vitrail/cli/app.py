@@ -1,0 +1,83 @@
+"""The `vitrail` command: which verbs there are, and how each ending becomes an exit code.
+
+A verb is a function of one frozen record, and the record's fields are its command line: those
+before `_: KW_ONLY` may be given by position, those after it are options.
+
+    0 done · 1 a bug, with its traceback · 2 a person's mistake, in one sentence · 130 Ctrl-C
+"""
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import Any
+
+from cyclopts import App, CycloptsError, Parameter
+
+from vitrail.cli.convert import Convert, convert
+from vitrail.cli.demo import Demo, demo
+from vitrail.cli.info import Info, info
+from vitrail.cli.models import Models, models
+from vitrail.core.errors import UserError
+
+# No verb may import torch before it runs: `vitrail --help` answers at once.
+VERBS: dict[type, Callable[[Any], object]] = {
+    Models: models,
+    Info: info,
+    Convert: convert,
+    Demo: demo,
+}
+
+
+def build_parser() -> App:
+    """A parser that turns a command line into the record of its verb, or prints help."""
+    parser = App(
+        name="vitrail",
+        help="Look through vision transformers: list, inspect and convert them.",
+        version=lambda: version("vitrail"),
+        default_parameter=Parameter(negative=()),  # a flag is off until named: no --no-json
+        suppress_keyboard_interrupt=False,  # `main` has its own line and exit code for it
+        print_error=False,
+        exit_on_error=False,
+        verbose=False,
+        result_action="return_value",
+    )
+    for record, verb in VERBS.items():
+        parser.command(record, name=verb.__name__, help=inspect.getdoc(verb))
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line, by default that of the process, and return its exit code.
+
+    >>> main(["models", "--jsno"])
+    2
+    """
+    try:
+        record = build_parser()(arguments)
+        if record is not None:  # None: help or version was printed instead
+            VERBS[type(record)](record)
+        sys.stdout.flush()  # notice here, not at exit, that the reader of a pipe has left
+    except UserError as error:
+        return tell(str(error), code=2)
+    except CycloptsError as error:
+        command = " ".join(["vitrail", *(error.command_chain or ())])
+        return tell(f"{str(error).rstrip('.')} (see {command} --help)", code=2)
+    except KeyboardInterrupt:
+        return tell("stopped by Ctrl-C", code=130)
+    except BrokenPipeError:
+        # `vitrail models | head -1` wants no more: what is left to print goes nowhere, quietly.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1  # as rich and Python's own manual have it
+    return 0
+
+
+def tell(message: str, *, code: int) -> int:
+    """Say in one line of stderr why the command ends, and pass its exit code on."""
+    print("vitrail:", " ".join(message.split()), file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

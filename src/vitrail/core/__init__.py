@@ -1,0 +1,1 @@
+"""Errors, records and token layouts: what every room may know."""

@@ -1,0 +1,29 @@
+"""What a person is told when something they gave does not fit."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UserError(Exception):
+    """A person's mistake, told in one sentence: what we got, what fits, how to fix it.
+
+    It is no `ValueError`, because pydantic would wrap one raised in `__post_init__`.
+    """
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint that names the closest known word, or all of them when they are few.
+
+    >>> nearest("vit_b16", ["vit_b_16", "vit_l_16"])
+    'did you mean vit_b_16?'
+    """
+    known = sorted(known)
+    lowered = {name.lower(): name for name in known}
+    match = get_close_matches(word, known, n=1, cutoff=0.6) or [
+        lowered[close] for close in get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
+    ]
+    if match:
+        return f"did you mean {match[0]}?"
+    if len(known) <= 12:
+        return f"known are {', '.join(known)}"
+    return f"known are {', '.join(known[:8])} and {len(known) - 8} more"

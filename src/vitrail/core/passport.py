@@ -1,0 +1,66 @@
+"""The passport: what has to travel with weights for them to mean the same thing elsewhere."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from vitrail.core.errors import UserError
+
+ResizeMethod = Literal["paper", "timm", "hf", "torchvision", "dinov2", "dinov2_registers"]
+Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
+
+INCEPTION = (0.5, 0.5, 0.5)
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preprocessing:
+    """From a decoded picture to the model's input, as the weights were trained to see it.
+
+    The picture is scaled, keeping its shape, until it just covers `resize`, and its centre is cropped to
+    `size`; without `resize` the whole picture is squeezed into `size`. Sizes are (height, width). Values are brought
+    to [0, 1], then (value - mean) / std per channel.
+    """
+
+    size: tuple[int, int]
+    resize: tuple[int, int] | None = None
+    interpolation: Interpolation = "bilinear"
+    mean: tuple[float, ...] = INCEPTION
+    std: tuple[float, ...] = INCEPTION
+    channel_order: Literal["rgb", "bgr"] = "rgb"
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.std):
+            raise UserError(f"mean has {len(self.mean)} channels but std has {len(self.std)}")
+        if 0 in self.std:
+            raise UserError(f"std is {self.std}, but a channel cannot be divided by zero")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where weights come from, and what was done to them on the way."""
+
+    source: str = "fresh"
+    dialect: str = "vitrail"
+    licence: str | None = None
+    changes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passport:
+    """Everything but the tensors: which model, how to feed it, what it answers, where it comes from.
+
+    `config` is the family's own record as plain values (LayerNorm eps and the kind of GELU are in
+    there); `resize` says how its positions were meant to be resized.
+    """
+
+    family: str
+    config: dict[str, Any]
+    preprocessing: Preprocessing
+    labels: tuple[str, ...] | None = None
+    resize: ResizeMethod = "paper"
+    origin: Origin = field(default_factory=Origin)
+    provenance: dict[str, Any] = field(default_factory=dict)
+    scores: dict[str, float] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""Bricks that more than one family is built from."""

@@ -1,0 +1,93 @@
+"""Attention: one parameter-free `Attend` that every family calls, and self-attention around it."""
+
+from typing import Literal
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitrail.core.layout import TokenLayout
+
+QkvBias = Literal["qkv", "qv", "none"]
+
+
+class Attend(nn.Module):
+    """softmax(q kᵀ · scale + bias) v, fused. It owns no parameters, so that one hook here sees every attention
+    of every family; the layout says where its tokens lie in the picture."""
+
+    def __init__(self, layout: TokenLayout) -> None:
+        super().__init__()
+        self.layout = layout
+
+    def forward(
+        self,
+        q: Float[Tensor, "B h N d"],
+        k: Float[Tensor, "B h N d"],
+        v: Float[Tensor, "B h N d"],
+        bias: Float[Tensor, "#B #h N N"] | None = None,
+        scale: float | None = None,
+    ) -> Float[Tensor, "B h N d"]:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
+
+    def extra_repr(self) -> str:
+        return f"{self.layout.prefix} + {self.layout.grid[0]}x{self.layout.grid[1]} tokens"
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention; `relative` adds the logits of an extra attention to learned distances.
+
+    `qkv_bias`: "qkv" all three have one, "qv" all but the keys (BEiT), "none".
+    """
+
+    def __init__(
+        self,
+        layout: TokenLayout,
+        *,
+        dim: int,
+        heads: int,
+        dim_head: int,
+        qkv_bias: QkvBias = "qkv",
+        relative: bool = False,
+    ) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(dim, 3 * heads * dim_head, bias=qkv_bias == "qkv")
+        self.qv_bias = nn.Parameter(torch.empty(2, heads * dim_head)) if qkv_bias == "qv" else None
+        self.distances = RelativeDistances(layout.tokens, dim_head) if relative else None
+        self.attend = Attend(layout)
+        self.out = nn.Linear(heads * dim_head, dim)
+
+    def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        q, k, v = rearrange(
+            self.project(x), "B N (three h d) -> three B h N d", three=3, h=self.heads
+        )
+        bias = self.distances(q) if self.distances is not None else None
+        return self.out(rearrange(self.attend(q, k, v, bias), "B h N d -> B N (h d)"))
+
+    def project(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N threeD"]:
+        if self.qv_bias is None:
+            return self.qkv(x)
+        q, v = self.qv_bias
+        return F.linear(x, self.qkv.weight, torch.cat([q, torch.zeros_like(q), v]))
+
+
+class RelativeDistances(nn.Module):
+    """1-D relative attention (arXiv:2010.11929, appendix D.4): the query, not the key, meets an embedding
+    of the distance between the two tokens in reading order; the logits become a bias."""
+
+    index: Tensor
+
+    def __init__(self, tokens: int, dim_head: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(2 * tokens - 1, dim_head))
+        # on the CPU even under torch.device("meta"): no checkpoint brings the index back
+        place = torch.arange(tokens, device="cpu")
+        self.register_buffer("index", place[:, None] - place + tokens - 1, persistent=False)
+
+    def forward(self, q: Float[Tensor, "B h N d"]) -> Float[Tensor, "B h N N"]:
+        q = q * q.shape[-1] ** -0.5
+        every_distance = q @ self.table.mT
+        index = self.index.expand(*q.shape[:2], -1, -1)
+        return every_distance.gather(-1, index)

@@ -1,0 +1,74 @@
+"""Where each patch was: tables that are added to the embedded patches."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.core.errors import UserError
+
+
+class LearnedPositions(nn.Module):
+    """One free vector for every token: first the prefix tokens that have a slot, then the grid row by row."""
+
+    def __init__(self, slots: int, grid: tuple[int, int], dim: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(1, slots + grid[0] * grid[1], dim))
+
+    def forward(self) -> Float[Tensor, "1 N D"]:
+        return self.table
+
+
+class LearnedPositions2d(nn.Module):
+    """Half of the vector from the column, half from the row (arXiv:2010.11929, appendix D.4)."""
+
+    def __init__(self, grid: tuple[int, int], dim: int) -> None:
+        super().__init__()
+        if dim % 2:
+            raise UserError(f"2-D positions split the width in two, so it must be even, got {dim}")
+        self.rows = nn.Parameter(torch.empty(grid[0], dim // 2))
+        self.columns = nn.Parameter(torch.empty(grid[1], dim // 2))
+
+    def forward(self) -> Float[Tensor, "1 N D"]:
+        rows = self.rows[:, None].expand(-1, len(self.columns), -1)
+        columns = self.columns.expand(len(self.rows), -1, -1)
+        return torch.cat([columns, rows], dim=-1).flatten(0, 1)[None]
+
+
+class SinCosPositions(nn.Module):
+    """Nothing learned: sines and cosines of the coordinates."""
+
+    table: Tensor
+
+    def __init__(self, grid: tuple[int, int], dim: int) -> None:
+        super().__init__()
+        table = sincos_2d(grid, dim)[None].to(torch.get_default_dtype())
+        self.register_buffer("table", table, persistent=False)
+
+    def forward(self) -> Float[Tensor, "1 N D"]:
+        return self.table
+
+
+def sincos_2d(
+    grid: tuple[int, int], dim: int, temperature: float = 10_000.0
+) -> Float[Tensor, "N D"]:
+    """Both coordinates in MoCo v3's order: sin x, cos x, sin y, cos y; float64, on the CPU
+    even while a model is laid out on the meta device, because no checkpoint brings this table back.
+
+    >>> sincos_2d((14, 14), 192).shape
+    torch.Size([196, 192])
+    """
+    if dim % 4 or dim < 8:
+        raise UserError(
+            f"2-D sine positions need a width that is a multiple of 4 and at least 8, got {dim}"
+        )
+    rows, columns = grid
+    frequency = temperature ** -(
+        torch.arange(dim // 4, dtype=torch.float64, device="cpu") / (dim // 4 - 1)
+    )
+    row, column = torch.meshgrid(
+        torch.arange(rows, dtype=torch.float64, device="cpu"),
+        torch.arange(columns, dtype=torch.float64, device="cpu"),
+        indexing="ij",
+    )
+    y, x = row.reshape(-1, 1) * frequency, column.reshape(-1, 1) * frequency
+    return torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=1)

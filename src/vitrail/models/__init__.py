@@ -1,0 +1,1 @@
+"""One family, one file: config, table of variants, modules, forward."""

@@ -1,0 +1,161 @@
+"""Every model by its name: listing, aliases of other libraries, and creation."""
+
+import re
+from dataclasses import asdict, dataclass, fields, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+
+from vitrail.core.errors import UserError, nearest
+from vitrail.core.passport import Passport, Preprocessing
+from vitrail.core.records import validate
+from vitrail.models import descendants, vit
+from vitrail.models.model import Model
+from vitrail.models.variant import Variant
+from vitrail.models.vit import ViT, ViTConfig
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model class, its config and its table."""
+
+    config: type[ViTConfig]
+    model: type[ViT]
+    variants: dict[str, Variant[ViTConfig]]
+
+
+FAMILIES = {
+    "vit": Family(ViTConfig, ViT, {**vit.VARIANTS, **descendants.VARIANTS}),
+}
+
+_SIZES = {
+    "tiny": "ti",
+    "small": "s",
+    "medium": "m",
+    "base": "b",
+    "large": "l",
+    "huge": "h",
+    "giant": "g",
+    "gigantic": "G",
+}
+# timm's names; torchvision's (vit_b_16) are ours already
+_ALIASES = (
+    (
+        r"(?P<family>vit|deit|deit3)_(?P<size>\w+?)_patch(?P<patch>\d+)_(?P<pixels>\d+)",
+        "{family}_{size}_{patch}",
+    ),
+    (
+        r"deit_(?P<size>\w+?)_distilled_patch(?P<patch>\d+)_(?P<pixels>\d+)",
+        "deit_{size}_{patch}_distilled",
+    ),
+    (
+        r"vit_(?P<size>\w+?)_(?P<stem>r\d*)_s(?P<patch>\d+)(_p8)?_(?P<pixels>\d+)",
+        "vit_{stem}_{size}_{patch}",
+    ),
+    (r"vit_(?P<size>\w+?)_patch(?P<patch>\d+)_dinov2", "dinov2_{size}_{patch}"),
+    (r"vit_(?P<size>\w+?)_patch(?P<patch>\d+)_reg4_dinov2", "dinov2_{size}_{patch}_reg"),
+    (r"flexivit_(?P<size>\w+)", "flexivit_{size}_16"),
+)
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """The names of all variants that match a shell pattern, sorted.
+
+    >>> list_models("vit_b_*")
+    ['vit_b_14', 'vit_b_16', 'vit_b_32', 'vit_b_8']
+    """
+    return sorted(name for name in _variants() if fnmatchcase(name, pattern))
+
+
+def create(name: str, **fields: Any) -> Model:
+    """A model with fresh weights; any field of its config may be given another value.
+
+    >>> create("vit_b_16", num_classes=10, image_size=(224, 160))
+    """
+    return build(change(find(name), fields))
+
+
+def build(config: ViTConfig) -> Model:
+    """The model that a config describes, with fresh weights and a passport that says so."""
+    family = family_of(config)
+    model = FAMILIES[family].model(config)
+    model.passport = fresh_passport(config)
+    return model
+
+
+def skeleton(config: ViTConfig) -> Model:
+    """The model without memory for its tensors, to count and to measure."""
+    with torch.device("meta"):
+        return FAMILIES[family_of(config)].model(config).to("meta")
+
+
+def fresh_passport(config: ViTConfig) -> Passport:
+    """What is true of a model nobody has trained: plain resizing, values in [-1, 1]."""
+    half = (0.5,) * config.channels
+    return Passport(
+        family=family_of(config),
+        config=asdict(config),
+        preprocessing=Preprocessing(size=config.image_size, mean=half, std=half),
+    )
+
+
+def family_of(config: ViTConfig) -> str:
+    return next(name for name, family in FAMILIES.items() if family.config is type(config))
+
+
+def find(name: str) -> ViTConfig:
+    """The config behind one of our names or a timm name, with or without timm's .tag."""
+    variants = _variants()
+    if name in variants:
+        return variants[name].config
+    alias = _alias(name.partition(".")[0])
+    if alias is not None:
+        return alias
+    raise UserError(f"unknown model {name!r}, {nearest(name, variants)}")
+
+
+def change(config: ViTConfig, values: dict[str, Any]) -> ViTConfig:
+    """The config with other values, each checked; an int for `image_size` means a square."""
+    if not values:
+        return config
+    values = dict(values)
+    known = [field.name for field in fields(config)]
+    for name in values:
+        if name not in known:
+            raise UserError(f"unknown field {name!r}, {nearest(name, known)}")
+    if isinstance(values.get("image_size"), int):
+        values["image_size"] = (values["image_size"],) * 2
+    return validate(type(config), {**asdict(config), **values}, where="model")
+
+
+def variant_of(config: ViTConfig) -> str | None:
+    """The name of the published variant that a config is, but for classes, image size and regularisation."""
+    free = {
+        name: getattr(config, name)
+        for name in ("num_classes", "head", "image_size", "channels", "dropout", "drop_path")
+    }
+    for name, variant in FAMILIES[family_of(config)].variants.items():
+        try:
+            if replace(variant.config, **free) == config:
+                return name
+        except UserError:  # an image size that this variant's patches do not divide
+            continue
+    return None
+
+
+def _variants() -> dict[str, Variant[ViTConfig]]:
+    return {name: row for family in FAMILIES.values() for name, row in family.variants.items()}
+
+
+def _alias(name: str) -> ViTConfig | None:
+    for pattern, template in _ALIASES:
+        match = re.fullmatch(pattern, name)
+        if match is None or match["size"] not in _SIZES:
+            continue
+        parts = match.groupdict()
+        row = _variants().get(template.format(**parts | {"size": _SIZES[match["size"]]}))
+        if row is not None:
+            pixels = parts.get("pixels")
+            return replace(row.config, image_size=(int(pixels),) * 2) if pixels else row.config
+    return None

@@ -1,0 +1,118 @@
+"""The ResNet in front of a hybrid ViT (arXiv:2010.11929, 3.1): a stem that gives feature maps instead of pixels.
+
+    image ── root ── stages ── features
+    B C H W  H/4 W/4  1, 1/2, 1/4 …
+
+Post-activation bottlenecks, weight-standardised convolutions, GroupNorm, SAME padding: BiT's ResNet as in the paper's code.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitrail.core.errors import UserError
+from vitrail.layers.conv import MaxPoolSame, Standardize, StandardizedConv
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNetConfig:
+    """`blocks` in each stage, () for the root alone; `standardize` and `norm_eps` differ between the
+    paper's code ("jax", 1e-6) and timm ("timm", 1e-5)."""
+
+    blocks: tuple[int, ...]
+    width: int = 64
+    groups: int = 32
+    standardize: Standardize = "jax"
+    norm_eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if any(count < 1 for count in self.blocks):
+            raise UserError(f"a ResNet stage needs at least one block, got {self.blocks}")
+        if self.width < 1 or self.groups < 1 or self.width % self.groups:
+            raise UserError(f"width {self.width} does not split into {self.groups} norm groups")
+
+    @property
+    def stride(self) -> int:
+        """Pixels a side for one cell of the feature map."""
+        return 4 * 2 ** max(len(self.blocks) - 1, 0)
+
+    @property
+    def channels(self) -> int:
+        """Channels of the feature map."""
+        return self.width * 4 * 2 ** (len(self.blocks) - 1) if self.blocks else self.width
+
+
+class ResNet(nn.Module):
+    """
+    >>> ResNet(ResNetConfig(blocks=(3, 4, 9)), channels=3)(torch.zeros(1, 3, 224, 224)).shape
+    torch.Size([1, 1024, 14, 14])
+    """
+
+    def __init__(self, config: ResNetConfig, *, channels: int) -> None:
+        super().__init__()
+        self.root = Root(config, channels)
+        stages = []
+        before = config.width
+        for number, count in enumerate(config.blocks):
+            middle, stride = config.width * 2**number, 1 if number == 0 else 2
+            first = Bottleneck(config, before, middle, stride)
+            rest = [Bottleneck(config, middle * 4, middle, 1) for _ in range(count - 1)]
+            stages.append(nn.Sequential(first, *rest))
+            before = middle * 4
+        self.stages = nn.Sequential(*stages)
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D rows columns"]:
+        return self.stages(self.root(x))
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        """Norms 1 and 0, but the last norm of each bottleneck 0: every block starts as its shortcut.
+
+        The kernels are the ViT's to initialise, like those of every other convolution.
+        """
+        for module in self.modules():
+            if isinstance(module, nn.GroupNorm):
+                nn.init.ones_(module.weight)
+                nn.init.zeros_(module.bias)
+        for module in self.modules():
+            if isinstance(module, Bottleneck):
+                nn.init.zeros_(module.norm3.weight)
+
+
+class Root(nn.Module):
+    def __init__(self, config: ResNetConfig, channels: int) -> None:
+        super().__init__()
+        self.conv = StandardizedConv(channels, config.width, 7, 2, standardize=config.standardize)
+        self.norm = nn.GroupNorm(config.groups, config.width, eps=config.norm_eps)
+        self.pool = MaxPoolSame(3, 2)
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D rows columns"]:
+        return self.pool(F.relu(self.norm(self.conv(x))))
+
+
+class Bottleneck(nn.Module):
+    """1x1 down, 3x3, 1x1 up, each normed; the shortcut is projected where shapes change."""
+
+    def __init__(self, config: ResNetConfig, before: int, middle: int, stride: int) -> None:
+        super().__init__()
+        after, groups, eps, kind = middle * 4, config.groups, config.norm_eps, config.standardize
+        self.conv1 = StandardizedConv(before, middle, 1, standardize=kind)
+        self.norm1 = nn.GroupNorm(groups, middle, eps=eps)
+        self.conv2 = StandardizedConv(middle, middle, 3, stride, standardize=kind)
+        self.norm2 = nn.GroupNorm(groups, middle, eps=eps)
+        self.conv3 = StandardizedConv(middle, after, 1, standardize=kind)
+        self.norm3 = nn.GroupNorm(groups, after, eps=eps)
+        self.shortcut: nn.Module = nn.Identity()
+        if before != after or stride != 1:
+            self.shortcut = nn.Sequential(
+                StandardizedConv(before, after, 1, stride, standardize=kind),
+                nn.GroupNorm(groups, after, eps=eps),
+            )
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D rows columns"]:
+        y = F.relu(self.norm1(self.conv1(x)))
+        y = F.relu(self.norm2(self.conv2(y)))
+        return F.relu(self.norm3(self.conv3(y)) + self.shortcut(x))

@@ -1,0 +1,443 @@
+"""Vision Transformer (arXiv:2010.11929): an image read as a sentence of patches.
+
+    image ── stem ── patches ── embed ── blocks ── norm ── pool ── head
+    B C H W           B N D     B N D    B N D     B N D   B D     B K
+
+A hybrid has a ResNet for a stem; DeiT has a distillation token beside the class token.
+Axes: B batch · C channels · H W image · N tokens · D width · h heads · d width of one head · K classes
+"""
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.core.errors import UserError
+from vitrail.core.layout import TokenLayout
+from vitrail.layers.attention import QkvBias, RelativeDistances, SelfAttention
+from vitrail.layers.drop import DropPath, LayerScale
+from vitrail.layers.mlp import MLP, Activation
+from vitrail.layers.patch import NormedPatchEmbedding, PatchEmbedding
+from vitrail.layers.position import LearnedPositions, LearnedPositions2d, SinCosPositions
+from vitrail.models.model import Model
+from vitrail.models.resnet import ResNet, ResNetConfig
+from vitrail.models.variant import Variant
+
+Positions = Literal["learned", "none", "sincos2d", "learned2d", "relative"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViTConfig:
+    """Everything that decides what a ViT computes, and nothing about training runs or files.
+
+    A sequence is: class token, distillation token, registers, patches. The first `prefix_positions` of the prefix tokens
+    have a slot in the learned position table (None: class and distillation token do, registers do not).
+    """
+
+    dim: int
+    depth: int
+    heads: int
+    mlp_dim: int
+    dim_head: int | None = None  # None: dim / heads
+    patch_size: int = 16  # of the image, or of the stem's feature map
+    image_size: tuple[int, int] = (224, 224)
+    channels: int = 3
+    num_classes: int = 1000  # 0: no head, the model gives its features
+    pool: Literal["cls", "mean", "all", "cls+mean"] = "cls"  # "mean": patches; "all": every token
+    head: Literal["linear", "pretrain"] = "linear"
+    head_bias: bool = True
+    stem: ResNetConfig | None = None
+    class_token: bool = True
+    distilled: bool = False
+    registers: int = 0
+    positions: Positions = "learned"
+    prefix_positions: int | None = None
+    patch_bias: bool = True
+    patch_norm: bool = False
+    embed_norm: bool = False  # a LayerNorm before the first block (CLIP)
+    final_norm: Literal["tokens", "pooled", "none"] = "tokens"  # on the sequence or after pooling
+    qkv_bias: QkvBias = "qkv"
+    activation: Activation = "gelu"
+    layer_scale: float | None = None
+    norm_eps: float = 1e-6
+    dropout: float = 0.0  # after embedding, attention and both linear layers of the MLP
+    drop_path: float = 0.0  # of the last block; rises linearly from 0 at the first
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        for side in self.image_size:
+            if side % self.stride:
+                low = side // self.stride * self.stride
+                raise UserError(
+                    f"image side {side} is not a multiple of patch {self.stride}: "
+                    f"use {low or self.stride} or {low + self.stride}"
+                )
+        if self.dim_head is None and self.dim % self.heads:
+            raise UserError(f"dim {self.dim} does not split into {self.heads} heads: give dim_head")
+        if "cls" in self.pool and not self.class_token:
+            raise UserError(f'pool="{self.pool}" needs a class token: use pool="mean"')
+        if self.distilled and self.pool != "cls":
+            raise UserError('a distilled model reads its class and distillation tokens: pool="cls"')
+        if self.slots > self.prefix:
+            raise UserError(
+                f"prefix_positions is {self.prefix_positions} but there are {self.prefix} prefix tokens"
+            )
+
+    @property
+    def stride(self) -> int:
+        """Pixels a side for one patch."""
+        return self.patch_size * (self.stem.stride if self.stem else 1)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        height, width = self.image_size
+        return height // self.stride, width // self.stride
+
+    @property
+    def prefix(self) -> int:
+        """Tokens before the patches."""
+        return self.class_token + self.distilled + self.registers
+
+    @property
+    def slots(self) -> int:
+        """Prefix tokens that have a place in the position table."""
+        if self.positions != "learned":
+            return 0
+        if self.prefix_positions is None:
+            return self.class_token + self.distilled
+        return self.prefix_positions
+
+    @property
+    def layout(self) -> TokenLayout:
+        return TokenLayout(grid=self.grid, stride=self.stride, prefix=self.prefix)
+
+
+def check_numbers(config: ViTConfig) -> None:
+    """Counts are counts and rates are rates."""
+    for name in ("dim", "depth", "heads", "mlp_dim", "patch_size", "channels"):
+        if getattr(config, name) < 1:
+            raise UserError(f"{name} is {getattr(config, name)}, but must be at least 1")
+    for name in ("dim_head", "num_classes", "registers", "prefix_positions"):
+        if (getattr(config, name) or 0) < 0 or config.dim_head == 0:
+            raise UserError(f"{name} is {getattr(config, name)}, but must not be negative")
+    if min(config.image_size) < 1:
+        raise UserError(f"image_size is {config.image_size}, but a side must be at least 1")
+    for name in ("dropout", "drop_path"):
+        if not 0 <= getattr(config, name) < 1:
+            raise UserError(f"{name} is {getattr(config, name)}, but a rate is in [0, 1)")
+    if not config.norm_eps > 0:
+        raise UserError(f"norm_eps is {config.norm_eps}, but must be above 0")
+
+
+def hybrid(config: ViTConfig, blocks: tuple[int, ...], patch_size: int = 1) -> ViTConfig:
+    """The same transformer on the feature map of a ResNet."""
+    return replace(config, stem=ResNetConfig(blocks=blocks), patch_size=patch_size)
+
+
+TI = ViTConfig(dim=192, depth=12, heads=3, mlp_dim=768)
+S = ViTConfig(dim=384, depth=12, heads=6, mlp_dim=1536)
+M = ViTConfig(dim=512, depth=12, heads=8, mlp_dim=2048)
+B = ViTConfig(dim=768, depth=12, heads=12, mlp_dim=3072)
+L = ViTConfig(dim=1024, depth=24, heads=16, mlp_dim=4096)
+H = ViTConfig(dim=1280, depth=32, heads=16, mlp_dim=5120)
+GIANT = ViTConfig(dim=1408, depth=40, heads=16, mlp_dim=6144)
+GIGANTIC = ViTConfig(dim=1664, depth=48, heads=16, mlp_dim=8192)
+
+# Table 1 of the paper, its hybrids (tables 3 and 6), and the sizes of arXiv:2106.04560 and 2106.10270.
+# fmt: off
+VARIANTS = {
+    "vit_ti_8": Variant(replace(TI, patch_size=8), params=5_719_720, macs=7_035_764_736),
+    "vit_ti_14": Variant(replace(TI, patch_size=14), params=5_694_376, macs=1_697_710_080),
+    "vit_ti_16": Variant(TI, params=5_717_416, macs=1_253_683_200),
+    "vit_ti_32": Variant(replace(TI, patch_size=32), params=6_131_560, macs=306_034_176),
+    "vit_s_8": Variant(replace(S, patch_size=8), params=22_055_272, macs=22_405_742_592),
+    "vit_s_14": Variant(replace(S, patch_size=14), params=22_004_584, macs=6_123_945_984),
+    "vit_s_16": Variant(S, params=22_050_664, macs=4_598_882_304),
+    "vit_s_32": Variant(replace(S, patch_size=32), params=22_878_952, macs=1_142_909_952),
+    "vit_m_8": Variant(replace(M, patch_size=8), params=38_843_880, macs=37_282_512_896),
+    "vit_m_14": Variant(replace(M, patch_size=14), params=38_776_296, macs=10_590_617_600),
+    "vit_m_16": Variant(M, params=38_837_736, macs=7_990_968_320),
+    "vit_m_32": Variant(replace(M, patch_size=32), params=39_942_120, macs=1_995_739_136),
+    "vit_b_8": Variant(replace(B, patch_size=8), params=86_576_872, macs=78_148_337_664),
+    "vit_b_14": Variant(replace(B, patch_size=14), params=86_475_496, macs=23_161_995_264),
+    "vit_b_16": Variant(B, params=86_567_656, macs=17_563_828_224),
+    "vit_b_32": Variant(replace(B, patch_size=32), params=88_224_232, macs=4_409_186_304),
+    "vit_l_8": Variant(replace(L, patch_size=8), params=304_338_920, macs=267_505_917_952),
+    "vit_l_14": Variant(replace(L, patch_size=14), params=304_203_752, macs=81_013_006_336),
+    "vit_l_16": Variant(L, params=304_326_632, macs=61_554_712_576),
+    "vit_l_32": Variant(replace(L, patch_size=32), params=306_535_400, macs=15_377_539_072),
+    "vit_h_8": Variant(replace(H, patch_size=8), params=632_214_760, macs=544_554_403_840),
+    "vit_h_14": Variant(replace(H, patch_size=14), params=632_045_800, macs=167_295_109_120),
+    "vit_h_16": Variant(H, params=632_199_400, macs=127_314_872_320),
+    "vit_h_32": Variant(replace(H, patch_size=32), params=634_960_360, macs=31_856_035_840),
+    "vit_g_8": Variant(replace(GIANT, patch_size=8), params=1_012_797_288, macs=861_889_639_424),
+    "vit_g_14": Variant(replace(GIANT, patch_size=14), params=1_012_611_432, macs=267_031_491_584),
+    "vit_g_16": Variant(GIANT, params=1_012_780_392, macs=203_407_913_984),
+    "vit_g_32": Variant(replace(GIANT, patch_size=32), params=1_015_817_448, macs=50_957_671_424),
+    "vit_G_8": Variant(replace(GIGANTIC, patch_size=8), params=1_844_660_328, macs=1_543_287_329_792),
+    "vit_G_14": Variant(replace(GIGANTIC, patch_size=14), params=1_844_440_680, macs=483_747_550_208),
+    "vit_G_16": Variant(GIGANTIC, params=1_844_640_360, macs=368_981_070_848),
+    "vit_G_32": Variant(replace(GIGANTIC, patch_size=32), params=1_848_229_608, macs=92_664_046_592),
+    "vit_r_ti_16": Variant(hybrid(TI, (), patch_size=8), params=6_337_704, macs=433_681_920),
+    "vit_r26_s_32": Variant(hybrid(S, (2, 2, 2, 2)), params=36_431_912, macs=3_463_851_008),
+    "vit_r26_b_32": Variant(hybrid(B, (2, 2, 2, 2)), params=101_383_976, macs=6_710_859_776),
+    "vit_r50_b_16": Variant(hybrid(B, (3, 4, 9)), params=98_659_112, macs=21_535_358_976),
+    "vit_r50_b_32": Variant(hybrid(B, (3, 4, 6, 3)), params=110_945_832, macs=8_457_787_392),
+    "vit_r50_l_16": Variant(hybrid(L, (3, 4, 9)), params=316_483_624, macs=65_539_088_384),
+    "vit_r50_l_32": Variant(hybrid(L, (3, 4, 6, 3)), params=328_994_856, macs=19_413_295_104),
+}
+# fmt: on
+
+
+class Block(nn.Module):
+    """Eq. 2 and 3: norm first, then add."""
+
+    def __init__(self, config: ViTConfig, drop_path: float) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(config.dim, eps=config.norm_eps)
+        self.attention = SelfAttention(
+            config.layout,
+            dim=config.dim,
+            heads=config.heads,
+            dim_head=config.dim_head or config.dim // config.heads,
+            qkv_bias=config.qkv_bias,
+            relative=config.positions == "relative",
+        )
+        self.scale1 = make_scale(config)
+        self.norm2 = nn.LayerNorm(config.dim, eps=config.norm_eps)
+        self.mlp = MLP(
+            config.dim, config.mlp_dim, activation=config.activation, dropout=config.dropout
+        )
+        self.scale2 = make_scale(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        x = x + self.drop_path(self.scale1(self.dropout(self.attention(self.norm1(x)))))
+        return x + self.drop_path(self.scale2(self.mlp(self.norm2(x))))
+
+
+class ViT(Model):
+    """
+    >>> ViT(replace(VARIANTS["vit_b_16"].config, num_classes=10))(torch.zeros(1, 3, 224, 224)).shape
+    torch.Size([1, 10])
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.stem = make_stem(config)
+        self.patches = make_patches(config)
+        self.cls = make_tokens(config, int(config.class_token))
+        self.distillation = make_tokens(config, int(config.distilled))
+        self.registers = make_tokens(config, config.registers)
+        self.positions = make_positions(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.embed_norm = make_norm(config, wanted=config.embed_norm)
+        rates = torch.linspace(0, config.drop_path, config.depth, device="cpu").tolist()
+        self.blocks = nn.ModuleList(Block(config, rate) for rate in rates)
+        self.norm = make_norm(config, wanted=config.final_norm != "none")
+        self.new_head()
+        self.init_weights()
+
+    def forward(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
+        if self.head_distilled is not None:
+            return torch.stack(self.both_heads(image)).mean(dim=0)
+        return self.head(self.features(image))
+
+    def features(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
+        """What the head reads; for a distilled model the mean of what its two heads read."""
+        x = self.pool(self.encode(image))
+        return self.norm(x) if self.config.final_norm == "pooled" else x
+
+    def encode(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
+        x = self.embed_norm(self.embed(image))
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x) if self.config.final_norm == "tokens" else x
+
+    def embed(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
+        """Eq. 1: the prefix tokens, then the patches in reading order, plus where each one was."""
+        patches = self.patches(self.stem(self.check(image)))
+        prefix = (self.cls, self.distillation, self.registers)
+        tokens = [token.expand(len(patches), -1, -1) for token in prefix if token is not None]
+        x = torch.cat([*tokens, patches], dim=1)
+        if self.positions is not None:
+            x = x + self.place(self.positions())
+        return self.dropout(x)
+
+    def place(self, table: Float[Tensor, "1 M D"]) -> Float[Tensor, "1 N D"]:
+        """Zeros for the prefix tokens that have no slot in the position table."""
+        slots, free = self.config.slots, self.config.prefix - self.config.slots
+        if not free:
+            return table
+        return torch.cat(
+            [table[:, :slots], table.new_zeros(1, free, table.shape[2]), table[:, slots:]], dim=1
+        )
+
+    def pool(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B D"]:
+        patches = x[:, self.config.prefix :]
+        match self.config.pool:
+            case "cls" if self.config.distilled:
+                return x[:, :2].mean(dim=1)
+            case "cls":
+                return x[:, 0]
+            case "mean":
+                return patches.mean(dim=1)
+            case "all":
+                return x.mean(dim=1)
+            case "cls+mean":
+                return torch.cat([x[:, 0], patches.mean(dim=1)], dim=1)
+
+    def both_heads(
+        self, image: Float[Tensor, "B C H W"]
+    ) -> tuple[Float[Tensor, "B K"], Float[Tensor, "B K"]]:
+        """What the class head and the distillation head say; DeiT trains them apart."""
+        if self.head_distilled is None:
+            raise UserError("this model has one head: create it with distilled=True to have two")
+        x = self.encode(image)[:, :2]
+        x = self.norm(x) if self.config.final_norm == "pooled" else x
+        return self.head(x[:, 0]), self.head_distilled(x[:, 1])
+
+    def new_head(self) -> None:
+        """Heads that know nothing yet: whatever the features, every class gets the same logit."""
+        self.head = make_head(self.config)
+        self.head_distilled = make_head(self.config) if self.config.distilled else None
+        init_head(self.head)
+        init_head(self.head_distilled)
+
+    def check(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+        expected = (self.config.channels, *self.config.image_size)
+        if image.ndim != 4 or tuple(image.shape[1:]) != expected:
+            channels, height, width = expected
+            raise UserError(
+                f"images are {tuple(image.shape)}, this model reads (batch, {channels}, {height}, {width}): "
+                "resize them, or create or load it with another image_size or channels"
+            )
+        return image
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        """As the paper's code does (DeiT's and DINOv2's where the paper has no such part).
+
+        | what | how |
+        |---|---|
+        | linear layers; q, k and v each for itself | Xavier uniform |
+        | MLP biases | N(0, 1e-6) |
+        | every other bias | 0 |
+        | patch, stem and hidden head layers | truncated N(0, 1/fan_in), cut at two deviations |
+        | last layer of a head | 0 |
+        | class token | 0 |
+        | positions, distances, distillation token | N(0, 0.02) |
+        | registers | N(0, 1e-6) |
+        | norms | 1 and 0; the last of each ResNet block 0 and 0 |
+        | LayerScale | its initial value |
+        """
+        for module in self.modules():
+            match module:
+                case nn.Linear():
+                    nn.init.xavier_uniform_(module.weight)
+                    zero(module.bias)
+                case nn.Conv2d():
+                    lecun_normal_(module.weight)
+                    zero(module.bias)
+                case LayerScale():
+                    nn.init.constant_(module.factor, module.initial)
+                case SelfAttention():
+                    for part in module.qkv.weight.chunk(3):
+                        nn.init.xavier_uniform_(part)
+                    zero(module.qv_bias)
+                case MLP():
+                    nn.init.normal_(module.fc1.bias, std=1e-6)
+                    nn.init.normal_(module.fc2.bias, std=1e-6)
+                case ResNet():
+                    module.init_weights()
+        init_head(self.head)
+        init_head(self.head_distilled)
+        zero(self.cls)
+        if self.registers is not None:
+            nn.init.normal_(self.registers, std=1e-6)
+        if self.distillation is not None:
+            nn.init.normal_(self.distillation, std=0.02)
+        for module in self.modules():
+            if isinstance(module, LearnedPositions | LearnedPositions2d | RelativeDistances):
+                for table in module.parameters():
+                    nn.init.normal_(table, std=0.02)
+
+
+def make_stem(config: ViTConfig) -> nn.Module:
+    return ResNet(config.stem, channels=config.channels) if config.stem else nn.Identity()
+
+
+def make_patches(config: ViTConfig) -> PatchEmbedding | NormedPatchEmbedding:
+    channels = config.stem.channels if config.stem else config.channels
+    if config.patch_norm:
+        return NormedPatchEmbedding(
+            channels, config.dim, config.patch_size, bias=config.patch_bias, eps=config.norm_eps
+        )
+    return PatchEmbedding(channels, config.dim, config.patch_size, bias=config.patch_bias)
+
+
+def make_tokens(config: ViTConfig, count: int) -> nn.Parameter | None:
+    return nn.Parameter(torch.empty(1, count, config.dim)) if count else None
+
+
+def make_positions(
+    config: ViTConfig,
+) -> LearnedPositions | LearnedPositions2d | SinCosPositions | None:
+    match config.positions:
+        case "learned":
+            return LearnedPositions(config.slots, config.grid, config.dim)
+        case "learned2d":
+            return LearnedPositions2d(config.grid, config.dim)
+        case "sincos2d":
+            return SinCosPositions(config.grid, config.dim)
+        case "none" | "relative":
+            return None
+
+
+def make_norm(config: ViTConfig, *, wanted: bool) -> nn.Module:
+    return nn.LayerNorm(config.dim, eps=config.norm_eps) if wanted else nn.Identity()
+
+
+def make_scale(config: ViTConfig) -> nn.Module:
+    if config.layer_scale is None:
+        return nn.Identity()
+    return LayerScale(config.dim, config.layer_scale)
+
+
+def make_head(config: ViTConfig) -> nn.Sequential:
+    """One linear layer to fine-tune; a hidden tanh layer before it to pre-train; nothing for no classes."""
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    width = 2 * config.dim if config.pool == "cls+mean" else config.dim
+    if config.num_classes and config.head == "pretrain":
+        layers["hidden"] = nn.Linear(width, config.dim)
+        layers["tanh"] = nn.Tanh()
+        width = config.dim
+    if config.num_classes:
+        layers["classes"] = nn.Linear(width, config.num_classes, bias=config.head_bias)
+    return nn.Sequential(layers)
+
+
+@torch.no_grad()
+def init_head(head: nn.Sequential | None) -> None:
+    for name, layer in head.named_children() if head is not None else ():
+        if isinstance(layer, nn.Linear):
+            zero(layer.bias)
+            lecun_normal_(layer.weight) if name == "hidden" else zero(layer.weight)
+
+
+def lecun_normal_(weight: Tensor) -> None:
+    """Truncated normal of variance 1/fan_in; cutting at two deviations shrinks it, the constant undoes that."""
+    std = math.sqrt(1 / weight[0].numel()) / 0.87962566103423978
+    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+
+
+def zero(parameter: Tensor | None) -> None:
+    if parameter is not None:
+        nn.init.zeros_(parameter)

@@ -1,0 +1,1 @@
+"""Checkpoints: our own format, every foreign one, and resizing between them."""

@@ -1,0 +1,291 @@
+"""timm: `blocks.0.attn.qkv.weight`. ViT, DeiT with and without distillation, DeiT III, hybrids, registers, CLIP-like norms."""
+
+import math
+from typing import Any
+
+from vitrail.core.passport import (
+    CLIP_MEAN,
+    CLIP_STD,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    INCEPTION,
+    Passport,
+    Preprocessing,
+)
+from vitrail.core.records import validate
+from vitrail.models.resnet import ResNetConfig
+from vitrail.models.vit import ViTConfig
+from vitrail.weights.dialect import ANY, Dialect, Facts, Foreign
+from vitrail.weights.rows import Row, drop, expand, same
+
+BLOCK = [
+    same("blocks.{i}.norm1.{p}", "blocks.{i}.norm1.{p}"),
+    same("blocks.{i}.attn.qkv.{p}", "blocks.{i}.attention.qkv.{p}"),
+    same("blocks.{i}.attn.proj.{p}", "blocks.{i}.attention.out.{p}"),
+    same("blocks.{i}.ls1.gamma", "blocks.{i}.scale1.factor"),
+    same("blocks.{i}.norm2.{p}", "blocks.{i}.norm2.{p}"),
+    same("blocks.{i}.mlp.fc1.{p}", "blocks.{i}.mlp.fc1.{p}"),
+    same("blocks.{i}.mlp.fc2.{p}", "blocks.{i}.mlp.fc2.{p}"),
+    same("blocks.{i}.ls2.gamma", "blocks.{i}.scale2.factor"),
+]
+TOKENS = [
+    same("cls_token", "cls"),
+    same("dist_token", "distillation"),
+    same("reg_token", "registers"),
+    same("pos_embed", "positions.table"),
+    same("patch_embed.proj.{p}", "patches.projection.{p}"),
+    same("norm_pre.{p}", "embed_norm.{p}"),
+]
+ROOT = [
+    same("{root}.conv.weight", "stem.root.conv.weight"),
+    same("{root}.norm.{p}", "stem.root.norm.{p}"),
+]
+UNIT = [
+    same("{theirs}.conv{c}.weight", "{ours}.conv{c}.weight"),
+    same("{theirs}.norm{c}.{p}", "{ours}.norm{c}.{p}"),
+    same("{theirs}.downsample.conv.weight", "{ours}.shortcut.0.weight"),
+    same("{theirs}.downsample.norm.{p}", "{ours}.shortcut.1.{p}"),
+]
+HEAD = [
+    same("head.{p}", "head.classes.{p}"),
+    same("head_dist.{p}", "head_distilled.classes.{p}"),
+    drop("pre_logits.*", why="timm's own model has no hidden head layer and does not read it"),
+]
+PARTS = ("weight", "bias")
+ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu")
+
+
+def rows(config: ViTConfig) -> list[Row]:
+    norm = "fc_norm" if config.final_norm == "pooled" else "norm"
+    # without stages the stem is the whole backbone
+    root = "patch_embed.backbone" + (".stem" if config.stem and config.stem.blocks else "")
+    table = [*TOKENS, *ROOT, *BLOCK, same("{norm}.{p}", "norm.{p}"), *HEAD]
+    axes = {"i": range(config.depth), "p": PARTS, "root": [root], "norm": [norm]}
+    return expand(table, **axes) + units(config)
+
+
+def units(config: ViTConfig) -> list[Row]:
+    return [
+        row
+        for stage, count in enumerate(config.stem.blocks if config.stem else ())
+        for unit in range(count)
+        for row in expand(
+            UNIT,
+            theirs=[f"patch_embed.backbone.stages.{stage}.blocks.{unit}"],
+            ours=[f"stem.stages.{stage}.{unit}"],
+            c=(1, 2, 3),  # the three convolutions of a bottleneck
+            p=PARTS,
+        )
+    ]
+
+
+def claims(foreign: Foreign) -> bool:
+    names = ("blocks.0.attn.qkv.weight", "patch_embed.proj.weight")
+    return all(name in foreign.tensors for name in names)
+
+
+def infer(foreign: Foreign) -> Facts:
+    tensors, shape = foreign.tensors, foreign.shape
+    stem = infer_stem(foreign)
+    dim, channels, patch_size, _ = shape("patch_embed.proj.weight")
+    hidden, pooled = shape("blocks.0.mlp.fc2.weight")[1], "fc_norm.weight" in tensors
+    gated = shape("blocks.0.mlp.fc1.weight")[0] == 2 * hidden
+    facts: Facts = {
+        "dim": dim,
+        "depth": foreign.count("blocks.{}.norm1.weight"),
+        "mlp_dim": hidden,
+        "inner": shape("blocks.0.attn.qkv.weight")[0] // 3,
+        "patch_size": patch_size,
+        "channels": shape(root(foreign))[1] if stem else channels,
+        "stem": stem,
+        "class_token": "cls_token" in tensors,
+        "distilled": "dist_token" in tensors,
+        "registers": shape("reg_token")[1] if "reg_token" in tensors else 0,
+        "positions": "learned" if "pos_embed" in tensors else "none",
+        "patch_bias": "patch_embed.proj.bias" in tensors,
+        "embed_norm": "norm_pre.weight" in tensors,
+        "final_norm": "pooled" if pooled else "tokens" if "norm.weight" in tensors else "none",
+        "pool": "cls" if "cls_token" in tensors and not pooled else "mean",
+        "qkv_bias": "qkv" if "blocks.0.attn.qkv.bias" in tensors else "none",
+        "num_classes": shape("head.weight")[0] if "head.weight" in tensors else 0,
+        "head_bias": "head.bias" in tensors or "head.weight" not in tensors,
+        "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in tensors else None,
+        "activation": "swiglu" if gated else "gelu",
+        # timm's CLIP towers, which are those with a norm before the blocks, keep torch's own eps
+        "norm_eps": 1e-5 if "norm_pre.weight" in tensors else 1e-6,
+    }
+    if "pos_embed" in tensors:
+        facts["table"] = shape("pos_embed")[1]
+    return facts | told(foreign)
+
+
+def root(foreign: Foreign) -> str:
+    """The first convolution of a hybrid; without stages the stem is the whole backbone."""
+    whole = "patch_embed.backbone.conv.weight"
+    return whole if whole in foreign.tensors else "patch_embed.backbone.stem.conv.weight"
+
+
+def infer_stem(foreign: Foreign) -> ResNetConfig | None:
+    if root(foreign) not in foreign.tensors:
+        return None
+    stages = "patch_embed.backbone.stages.{}.blocks."
+    blocks = [
+        foreign.count(stages.format(stage) + "{}.conv1.weight")
+        for stage in range(foreign.count(stages + "0.conv1.weight"))
+    ]
+    width = foreign.shape(root(foreign))[0]
+    return ResNetConfig(blocks=tuple(blocks), width=width, standardize="timm", norm_eps=1e-5)
+
+
+def told(foreign: Foreign) -> Facts:
+    """What timm's own config.json adds: its architecture's name and the arguments it was made with."""
+    config = foreign.sidecars.get("config.json", {})
+    arguments = as_dict(config.get("model_args"))
+    facts: Facts = {}
+    if "img_size" in arguments or "input_size" in as_dict(config.get("pretrained_cfg")):
+        size = arguments.get("img_size") or as_dict(config["pretrained_cfg"])["input_size"][1:]
+        facts["image_size"] = (size, size) if isinstance(size, int) else tuple(size)
+    names = {"num_heads": "heads", "init_values": "layer_scale"}
+    facts |= {ours: arguments[theirs] for theirs, ours in names.items() if theirs in arguments}
+    if arguments.get("act_layer") in ACTIVATIONS:
+        facts["activation"] = arguments["act_layer"]
+    architecture = str(config.get("architecture", ""))
+    if "quickgelu" in architecture:
+        facts["activation"] = "quick_gelu"
+    return {"architecture": architecture} | facts
+
+
+def as_dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def preprocessing(foreign: Foreign, config: ViTConfig) -> Preprocessing:
+    """As pretrained_cfg says; otherwise as timm evaluates this kind of model."""
+    mean, std = INCEPTION, INCEPTION
+    if config.embed_norm:
+        mean, std = CLIP_MEAN, CLIP_STD
+    elif config.distilled or config.layer_scale is not None:
+        mean, std = IMAGENET_MEAN, IMAGENET_STD
+    if config.channels != 3:
+        mean = std = (0.5,) * config.channels
+    said = as_dict(foreign.sidecars.get("config.json", {}).get("pretrained_cfg"))
+    crop = said.get("crop_pct", 0.9 if max(config.image_size) < 384 else 1.0)
+    height, width = config.image_size
+    squash = said.get("crop_mode") == "squash"
+    return validate(
+        Preprocessing,
+        {
+            "size": config.image_size,
+            "resize": None if squash else (math.floor(height / crop), math.floor(width / crop)),
+            "interpolation": said.get("interpolation", "bicubic"),
+            "mean": said.get("mean", mean),
+            "std": said.get("std", std),
+        },
+        where=f"{foreign.source}: pretrained_cfg",
+    )
+
+
+def labels(foreign: Foreign) -> tuple[str, ...] | None:
+    names = foreign.sidecars.get("config.json", {}).get("label_names")
+    return tuple(names) if isinstance(names, list) else None
+
+
+def sidecars(passport: Passport, config: ViTConfig) -> dict[str, dict[str, Any]]:
+    """A config.json with which `timm.create_model("local-dir:…", pretrained=True)` builds this very model."""
+    before = passport.preprocessing
+    pooled = config.final_norm == "pooled"
+    arguments: dict[str, Any] = {
+        "img_size": list(config.image_size),
+        "patch_size": config.patch_size,
+        "embed_dim": config.dim,
+        "depth": config.depth,
+        "num_heads": config.heads,
+        # timm takes a ratio and floors the product
+        "mlp_ratio": (hidden_of(config) + 0.5) / config.dim,
+        "qkv_bias": config.qkv_bias == "qkv",
+        "init_values": config.layer_scale,
+        "class_token": config.class_token,
+        "no_embed_class": config.slots == 0,
+        "reg_tokens": config.registers,
+        "pre_norm": config.embed_norm,
+        "final_norm": config.final_norm != "none",
+        "fc_norm": pooled,
+        "global_pool": "token" if config.pool == "cls" else "avg",
+        "in_chans": config.channels,
+        "act_layer": config.activation,
+    }
+    if config.activation == "swiglu":
+        arguments.pop("act_layer")
+    crop = before.size[0] / before.resize[0] if before.resize else 1.0
+    pretrained = {
+        "input_size": [config.channels, *config.image_size],
+        "interpolation": before.interpolation,
+        "mean": list(before.mean),
+        "std": list(before.std),
+        "crop_pct": round(crop, 4),
+        "crop_mode": "center" if before.resize else "squash",
+        "num_classes": config.num_classes,
+    }
+    written = {
+        "architecture": architecture(config),
+        "num_classes": config.num_classes,
+        "num_features": config.dim,
+        "global_pool": arguments["global_pool"],
+        "model_args": arguments,
+        "pretrained_cfg": pretrained,
+    }
+    return {
+        "config.json": written | ({"label_names": list(passport.labels)} if passport.labels else {})
+    }
+
+
+def hidden_of(config: ViTConfig) -> int:
+    """timm counts gate and value of a SwiGLU together."""
+    return config.mlp_dim * (2 if config.activation == "swiglu" else 1)
+
+
+def architecture(config: ViTConfig) -> str:
+    """The entry point of timm that computes this kind of model; arguments do the rest."""
+    if config.stem is not None:
+        return STEMS.get(config.stem.blocks, "vit_base_r50_s16_224")
+    if config.distilled:
+        return "deit_base_distilled_patch16_224"
+    if config.activation == "swiglu":
+        return "vit_giant_patch14_dinov2"
+    return "vit_base_patch16_clip_224" if config.embed_norm else "vit_base_patch16_224"
+
+
+# timm's hybrids by the blocks of their ResNet
+STEMS = {
+    (): "vit_tiny_r_s16_p8_224",
+    (2, 2, 2, 2): "vit_base_r26_s32_224",
+    (3, 4, 9): "vit_base_r50_s16_224",
+    (3, 4, 6, 3): "vit_large_r50_s32_224",
+}
+
+TIMM = Dialect(
+    name="timm",
+    about="pytorch-image-models: ViT, DeiT, DeiT III, hybrids, DINOv2, CLIP towers",
+    claims=claims,
+    infer=infer,
+    rows=rows,
+    preprocessing=preprocessing,
+    resize="timm",
+    holds={
+        "dim_head": (None,),
+        "pool": ("cls", "mean"),
+        "stem": ANY,
+        "class_token": ANY,
+        "distilled": ANY,
+        "registers": ANY,
+        "positions": ("learned", "none"),
+        "patch_bias": ANY,
+        "embed_norm": ANY,
+        "final_norm": ANY,
+        "qkv_bias": ("qkv", "none"),
+        "layer_scale": ANY,
+        "head_bias": ANY,
+    },
+    sidecars=sidecars,
+    labels=labels,
+)

@@ -1,0 +1,155 @@
+"""Our own checkpoints: a directory of config.json, model.safetensors, README.md and a manifest, written whole or not at all."""
+
+import hashlib
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from vitrail.core.errors import UserError
+from vitrail.core.passport import Passport, Preprocessing
+from vitrail.core.records import validate
+from vitrail.models.catalogue import FAMILIES, skeleton, variant_of
+from vitrail.models.model import Model
+from vitrail.models.vit import ViTConfig
+from vitrail.weights.atomic import write_directory
+from vitrail.weights.files import read_json, read_tensors, write_tensors
+from vitrail.weights.rows import Tensors
+
+FORMAT = 1
+CONFIG, TENSORS, CARD, MANIFEST = "config.json", "model.safetensors", "README.md", "manifest.json"
+
+
+def save(model: Model, directory: str | Path, *, overwrite: bool = False) -> Path:
+    """Write a model so that `load` gives it back: config.json, model.safetensors, README.md.
+
+    >>> save(model, "pets-model")
+    """
+    passport = replace(model.passport, config=asdict(model.config))
+    state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
+    return write_native(state, passport, Path(directory), overwrite=overwrite)
+
+
+def is_native(path: Path) -> bool:
+    """Whether a directory is a Vitrail checkpoint."""
+    return path.is_dir() and (path / MANIFEST).is_file()
+
+
+def read_native(path: Path) -> tuple[Tensors, Passport, ViTConfig]:
+    """Tensors, passport and config of a checkpoint whose every byte is as it was written."""
+    verify(path)
+    block = read_json(path / CONFIG).get("vitrail")
+    if not isinstance(block, dict) or block.get("format") != FORMAT:
+        raise UserError(
+            f"{path / CONFIG}: no passport of format {FORMAT}: written by another version of Vitrail?"
+        )
+    passport = validate(Passport, block.get("passport", {}), where=str(path / CONFIG))
+    if passport.family not in FAMILIES:
+        raise UserError(f"{path / CONFIG}: unknown family {passport.family!r}")
+    config = validate(FAMILIES[passport.family].config, passport.config, where=str(path / CONFIG))
+    state = read_tensors(path / TENSORS)
+    shapes = {name: tensor.shape for name, tensor in skeleton(config).state_dict().items()}
+    if {name: tensor.shape for name, tensor in state.items()} != shapes:
+        raise UserError(f"{path}: its tensors are not those of the model its config describes")
+    return state, passport, config
+
+
+def verify(path: Path) -> None:
+    """Every file as the manifest says, or a sentence that names the first that is not."""
+    files = read_json(path / MANIFEST).get("files")
+    if not isinstance(files, dict) or {CONFIG, TENSORS} - files.keys():
+        raise UserError(f"{path / MANIFEST}: expected a table of files with their SHA-256")
+    for name, expected in files.items():
+        file = path / name
+        if Path(name).name != name or not file.is_file():
+            raise UserError(
+                f"{file}: named in the manifest but not there: copy the directory whole"
+            )
+        if _digest(file) != expected:
+            raise UserError(f"{file}: its content is not what was written: copy it again")
+
+
+def write_native(state: Tensors, passport: Passport, out: Path, *, overwrite: bool = False) -> Path:
+    config = validate(FAMILIES[passport.family].config, passport.config, where="passport")
+    texts = {
+        CONFIG: json.dumps(_config_json(passport, config), indent=2) + "\n",
+        CARD: model_card(passport, config, state),
+    }
+
+    def fill(directory: Path) -> None:
+        write_tensors({name: t.contiguous() for name, t in state.items()}, directory / TENSORS)
+        for name, text in texts.items():
+            (directory / name).write_text(text, encoding="utf-8")
+        files = {name: _digest(directory / name) for name in (CONFIG, TENSORS, CARD)}
+        manifest = json.dumps({"format": FORMAT, "files": files}, indent=2) + "\n"
+        (directory / MANIFEST).write_text(manifest, encoding="utf-8")
+
+    return write_directory(out, fill, overwrite=overwrite)
+
+
+def model_card(passport: Passport, config: ViTConfig, state: Tensors) -> str:
+    """README.md: what this is, how to use it, where it comes from."""
+    name = variant_of(config) or passport.family
+    before, origin = passport.preprocessing, passport.origin
+    parameters = sum(tensor.numel() for tensor in state.values())
+    height, width = config.image_size
+    lines = [
+        "---",
+        "library_name: vitrail",
+        "pipeline_tag: image-classification",
+        *([f"license: {origin.licence}"] if origin.licence else []),
+        "---",
+        f"# {name}",
+        "",
+        f"{parameters:,} parameters, {config.num_classes} classes, {height}x{width} images.",
+        "",
+        "```python",
+        "import vitrail",
+        'model = vitrail.load("this-directory")',
+        "```",
+        "",
+        f"- Origin: {origin.source} ({origin.dialect})",
+        *[f"- Changed: {sentence}" for sentence in origin.changes],
+        f"- Preprocessing: {_in_words(before)}",
+        *[f"- {metric}: {value:g}" for metric, value in passport.scores.items()],
+        *([f"- Classes: {', '.join(passport.labels[:20])}"] if passport.labels else []),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _in_words(before: Preprocessing) -> str:
+    cut = f"{before.size[0]}x{before.size[1]}"
+    shape = (
+        f"scaled to cover {before.resize[0]}x{before.resize[1]}, centre {cut}"
+        if before.resize
+        else f"squeezed into {cut}"
+    )
+    return f"{shape}, {before.interpolation}, {before.channel_order}, mean {before.mean}, std {before.std}"
+
+
+def _config_json(passport: Passport, config: ViTConfig) -> dict[str, Any]:
+    """timm's fields where it has one, for people and tools that know them; the truth is under "vitrail"."""
+    before = passport.preprocessing
+    crop = before.size[0] / before.resize[0] if before.resize else 1.0
+    return {
+        "architecture": variant_of(config) or passport.family,
+        "num_classes": config.num_classes,
+        "num_features": config.dim,
+        "global_pool": {"cls": "token", "mean": "avg"}.get(config.pool, config.pool),
+        **({"label_names": list(passport.labels)} if passport.labels else {}),
+        "pretrained_cfg": {
+            "input_size": [config.channels, *config.image_size],
+            "interpolation": before.interpolation,
+            "crop_pct": round(crop, 4),
+            "crop_mode": "center" if before.resize else "squash",
+            "mean": list(before.mean),
+            "std": list(before.std),
+            "num_classes": config.num_classes,
+        },
+        "vitrail": {"format": FORMAT, "passport": asdict(passport)},
+    }
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,182 @@
+"""Fitting trained tensors to another image size, patch size, number of channels or set of classes.
+
+Each step is separate, named and reported; none of them happens because shapes merely differ.
+"""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitrail.core.errors import UserError
+from vitrail.core.passport import ResizeMethod
+from vitrail.models.vit import ViTConfig
+from vitrail.weights.rows import Tensors
+
+Grid = tuple[int, int]
+
+# Fields whose change leaves every tensor alone.
+_WITHOUT_TENSORS = {"dropout", "drop_path", "norm_eps", "activation", "pool", "layer_scale"}
+_RESIZED = {"image_size", "patch_size", "channels", "num_classes", "head"}
+
+
+def resize_positions(
+    table: Float[Tensor, "1 M D"],
+    old: Grid,
+    new: Grid,
+    *,
+    prefix: int,
+    method: ResizeMethod,
+) -> Float[Tensor, "1 N D"]:
+    """Position embeddings for another grid; the first `prefix` rows belong to no patch and stay.
+
+    paper            bilinear, corners aligned: what scipy's zoom(order=1) does in the paper's code
+    timm             bicubic with antialiasing
+    hf               bicubic (transformers, BEiT)
+    torchvision      bicubic, corners aligned
+    dinov2           bicubic by a scale factor with an offset of 0.1, as its weights were evaluated
+    dinov2_registers bicubic with antialiasing, as its models with registers were
+
+    >>> resize_positions(table, (14, 14), (24, 24), prefix=1, method="paper").shape
+    torch.Size([1, 577, 768])
+    """
+    if table.shape[1] != prefix + old[0] * old[1]:
+        raise UserError(
+            f"{table.shape[1]} positions are not {prefix} prefix tokens and a grid of {old[0]}x{old[1]}"
+        )
+    if old == new:
+        return table
+    # half precision has no interpolation kernel on every device, and would round twice
+    exact = table if table.dtype is torch.float64 else table.float()
+    grid = exact[:, prefix:].unflatten(1, old).movedim(-1, 1)
+    grid = INTERPOLATE[method](grid, old, new).flatten(2).mT
+    return torch.cat([table[:, :prefix], grid.to(table.dtype)], dim=1)
+
+
+def _paper(grid: Tensor, old: Grid, new: Grid) -> Tensor:
+    return F.interpolate(grid, size=new, mode="bilinear", align_corners=True)
+
+
+def _timm(grid: Tensor, old: Grid, new: Grid) -> Tensor:
+    return F.interpolate(grid, size=new, mode="bicubic", antialias=True)
+
+
+def _hf(grid: Tensor, old: Grid, new: Grid) -> Tensor:
+    return F.interpolate(grid, size=new, mode="bicubic", align_corners=False)
+
+
+def _torchvision(grid: Tensor, old: Grid, new: Grid) -> Tensor:
+    return F.interpolate(grid, size=new, mode="bicubic", align_corners=True)
+
+
+def _dinov2(grid: Tensor, old: Grid, new: Grid) -> Tensor:
+    factors = ((new[0] + 0.1) / old[0], (new[1] + 0.1) / old[1])
+    return F.interpolate(grid, scale_factor=factors, mode="bicubic")
+
+
+INTERPOLATE: dict[ResizeMethod, Callable[[Tensor, Grid, Grid], Tensor]] = {
+    "paper": _paper,
+    "timm": _timm,
+    "hf": _hf,
+    "torchvision": _torchvision,
+    "dinov2": _dinov2,
+    "dinov2_registers": _timm,
+}
+
+
+def resize_patches(
+    kernel: Float[Tensor, "D C p p"], size: int, *, method: ResizeMethod
+) -> Float[Tensor, "D C q q"]:
+    """Patch kernels for another patch size (arXiv:2212.08013, 3.4): the new kernel answers a resized patch
+    as nearly as can be like the old one answered the original, by the pseudo-inverse of resizing."""
+    old = kernel.shape[-1]
+    if old == size:
+        return kernel
+    resize = _resize_matrix(old, size, antialias=method == "timm")
+    # rows of B map an old patch to a new one; w_new = pinv(Bᵀ) w_old
+    inverse = torch.linalg.pinv(resize.T)
+    flat = kernel.double().flatten(2)
+    return (flat @ inverse.T).unflatten(2, (size, size)).to(kernel.dtype)
+
+
+def _resize_matrix(old: int, new: int, *, antialias: bool) -> Float[Tensor, "new2 old2"]:
+    """The linear map that resizes a flattened patch, from what it does to every single pixel."""
+    pixels = torch.eye(old * old, dtype=torch.float64).unflatten(1, (1, old, old))
+    mode = "bicubic" if antialias else "bilinear"
+    resized = F.interpolate(
+        pixels, size=(new, new), mode=mode, antialias=antialias, align_corners=False
+    )
+    return resized.flatten(1).T
+
+
+def resize_channels(
+    kernel: Float[Tensor, "D C p p"], channels: int
+) -> Float[Tensor, "D channels p p"]:
+    """Kernels for other input channels: one grey channel gets the sum, more bands repeat what is known,
+    scaled so that a picture with equal channels is answered as before."""
+    old = kernel.shape[1]
+    if old == channels:
+        return kernel
+    if channels == 1:
+        return kernel.sum(dim=1, keepdim=True)
+    repeats = -(-channels // old)
+    return kernel.repeat(1, repeats, 1, 1)[:, :channels] * (old / channels)
+
+
+def fit(
+    state: Tensors, old: ViTConfig, new: ViTConfig, *, method: ResizeMethod
+) -> tuple[Tensors, list[str]]:
+    """The tensors of a model with config `old` for one with config `new`, and what was done to them."""
+    changed = {name for name in vars(old) if getattr(old, name) != getattr(new, name)}
+    if stuck := sorted(changed - _WITHOUT_TENSORS - _RESIZED):
+        name = stuck[0]
+        raise UserError(
+            f"{name} is {getattr(old, name)!r} in the trained weights and cannot become {getattr(new, name)!r}"
+        )
+    state = dict(state)
+    done = []
+    if new.channels != old.channels:
+        kernel = "stem.root.conv.weight" if old.stem else "patches.projection.weight"
+        state[kernel] = resize_channels(state[kernel], new.channels)
+        done.append(f"input kernels fitted from {old.channels} to {new.channels} channels")
+    if new.patch_size != old.patch_size:
+        kernel = "patches.projection.weight"
+        state[kernel] = resize_patches(state[kernel], new.patch_size, method=method)
+        done.append(f"patch kernels resized from {old.patch_size} to {new.patch_size} pixels")
+    if (new.channels, new.patch_size) != (old.channels, old.patch_size) and old.patch_norm:
+        raise UserError("a model that norms its pixels cannot take other patches or channels")
+    if new.grid != old.grid:
+        state, sentence = _fit_positions(state, old, new, method)
+        done.append(sentence)
+    if (new.num_classes, new.head) != (old.num_classes, old.head):
+        state = {name: tensor for name, tensor in state.items() if not name.startswith("head")}
+        done.append(f"new head for {new.num_classes} classes, its last layer zero")
+    return state, [sentence for sentence in done if sentence]
+
+
+def _fit_positions(
+    state: Tensors, old: ViTConfig, new: ViTConfig, method: ResizeMethod
+) -> tuple[Tensors, str]:
+    sizes = f"from {old.grid[0]}x{old.grid[1]} to {new.grid[0]}x{new.grid[1]}"
+    match old.positions:
+        case "learned":
+            table = state["positions.table"]
+            table = resize_positions(table, old.grid, new.grid, prefix=old.slots, method=method)
+            return state | {"positions.table": table}, f"positions resized {sizes} ({method})"
+        case "learned2d":
+            axes = {"positions.rows": (0, 1), "positions.columns": (1, 0)}
+            for name, (along, _) in axes.items():
+                line = state[name][None]
+                resized = resize_positions(
+                    line, (line.shape[1], 1), (new.grid[along], 1), prefix=0, method=method
+                )
+                state = state | {name: resized[0]}
+            return state, f"row and column positions resized {sizes} ({method})"
+        case "relative":
+            raise UserError(
+                f"1-D relative positions belong to one grid and cannot go {sizes}: keep the image_size"
+            )
+        case _:
+            return state, ""

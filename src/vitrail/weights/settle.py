@@ -1,0 +1,144 @@
+"""From what a file tells, completed by what the person says, to one config: nothing is guessed in silence."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+from vitrail.core.errors import UserError
+from vitrail.core.records import validate
+from vitrail.models.catalogue import FAMILIES
+from vitrail.models.vit import ViTConfig
+from vitrail.weights.dialect import Dialect, Facts, Foreign
+
+Grid = tuple[int, int]
+
+# Sides of square images at which ViTs were published.
+PUBLISHED = (224, 384, 512, 518, 240, 256, 336, 378, 392, 448, 192, 196, 280)
+
+
+def settle(
+    foreign: Foreign,
+    dialect: Dialect,
+    *,
+    named: ViTConfig | None,
+    grid: Grid | None,
+    said: dict[str, Any],
+) -> tuple[ViTConfig, list[str]]:
+    """The config of the file as it is, and a sentence for each thing that was looked up rather than read.
+
+    `named` is the model the person named, `grid` the rows and columns of the file's positions, `said` the fields
+    they asked for, which also answer what the file leaves open.
+    """
+    facts, notes = dict(dialect.infer(foreign)), list[str]()
+    table, inner = facts.pop("table", None), facts.pop("inner", facts["dim"])
+    if named is not None:
+        _agree(facts, named, foreign.source)
+    heads = _heads(facts, named, said, foreign.source, notes)
+    if inner % heads:
+        raise UserError(f"{foreign.source}: {inner} attention channels do not make {heads} heads")
+    stride = facts["patch_size"] * (facts["stem"].stride if facts.get("stem") else 1)
+    candidates = _grids(facts, table, named, grid, said, stride, dialect.square)
+    (rows, columns), slots = _fitting(facts, table, candidates, foreign.source, notes)
+    with_class = facts.get("class_token", True) + facts.get("distilled", False)
+    facts |= {
+        "heads": heads,
+        "dim_head": None if inner == facts["dim"] and inner % heads == 0 else inner // heads,
+        "image_size": (rows * stride, columns * stride),
+        "prefix_positions": None if slots in (None, with_class) else slots,
+    }
+    plain = {name: asdict(value) if is_dataclass(value) else value for name, value in facts.items()}  # type: ignore[arg-type]
+    return validate(ViTConfig, plain, where=foreign.source), notes
+
+
+def _agree(facts: Facts, named: ViTConfig, where: str) -> None:
+    for name in ("dim", "depth", "mlp_dim", "patch_size"):
+        if facts[name] != getattr(named, name):
+            raise UserError(
+                f"{where}: its {name} is {facts[name]}, the model you named has {getattr(named, name)}"
+            )
+
+
+def _heads(
+    facts: Facts, named: ViTConfig | None, said: dict[str, Any], where: str, notes: list[str]
+) -> int:
+    heads = facts.get("heads") or said.get("heads") or (named.heads if named else None)
+    if heads is None:
+        heads = published_heads(facts)
+        if heads is None:
+            raise UserError(
+                f"{where}: the file does not tell how many heads its attention has: "
+                "give heads=N, or the model's name"
+            )
+        notes.append(f"{heads} heads, as every published ViT of width {facts['dim']} has")
+    if not isinstance(heads, int) or heads < 1:
+        raise UserError(f"{where}: heads is {heads!r}, but must be a whole number above 0")
+    return heads
+
+
+def published_heads(facts: Facts) -> int | None:
+    """The heads of the published models of this shape, where they all agree."""
+    shape = (facts["dim"], facts["depth"], facts["mlp_dim"])
+    configs = [variant.config for variant in FAMILIES["vit"].variants.values()]
+    found = {c.heads for c in configs if (c.dim, c.depth, c.mlp_dim) == shape}
+    return found.pop() if len(found) == 1 else None
+
+
+def _grids(
+    facts: Facts,
+    table: int | None,
+    named: ViTConfig | None,
+    grid: Grid | None,
+    said: dict[str, Any],
+    stride: int,
+    square: bool,
+) -> Iterator[tuple[Grid, str]]:
+    """Grids the file may have, the surest first; a sentence where it is not the file or the person who tells."""
+
+    def cells(size: Any) -> Grid:
+        height, width = (size, size) if isinstance(size, int) else size
+        return height // stride, width // stride
+
+    if grid is not None:
+        yield (int(grid[0]), int(grid[1])), ""
+        return
+    if facts.get("image_size") is not None:
+        yield cells(facts["image_size"]), ""
+        return
+    if named is not None:
+        yield cells(named.image_size), ""
+    if published_heads(facts) is not None:
+        for side in PUBLISHED:
+            if side % stride == 0:
+                yield cells(side), f"grid of a published size, {side} pixels a side"
+    if said.get("image_size") is not None:
+        yield cells(said["image_size"]), ""
+    if square and table is not None:
+        for slots in range(3):
+            side = math.isqrt(max(table - slots, 0))
+            yield (side, side), "square grid, the only kind this dialect knows"
+
+
+def _fitting(
+    facts: Facts,
+    table: int | None,
+    candidates: Iterator[tuple[Grid, str]],
+    where: str,
+    notes: list[str],
+) -> tuple[Grid, int | None]:
+    prefix = facts.get("class_token", True) + facts.get("distilled", False)
+    prefix += facts.get("registers", 0)
+    expected = facts.get("prefix_positions")
+    for (rows, columns), note in candidates:
+        slots = None if table is None else table - rows * columns
+        if rows < 1 or columns < 1:
+            continue
+        if slots is None or (0 <= slots <= prefix and expected in (None, slots)):
+            if note:
+                notes.append(f"{rows}x{columns}: {note}")
+            return (rows, columns), slots
+    holds = f"it holds {table} positions" if table is not None else "it holds no position table"
+    raise UserError(
+        f"{where}: {holds}, with {prefix} prefix tokens, and nothing known so far tells its grid: "
+        "give grid=(rows, columns), or name the model"
+    )

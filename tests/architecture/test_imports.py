@@ -1,0 +1,68 @@
+"""Importing does nothing: no heavy module, warning, output, environment variable or thread."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+HEAVY = {"torch", "torchvision", "matplotlib", "sklearn", "PIL", "transformers", "timm"}
+
+# Runs in a fresh interpreter, because this one has imported torch long ago.
+PROBE = """
+import json, os, sys, threading
+
+environment, threads = dict(os.environ), threading.active_count()
+{act}
+print(json.dumps({{
+    "modules": sorted({{name.split(".")[0] for name in sys.modules}}),
+    "environment": sorted(set(environment.items()) ^ set(os.environ.items())),
+    "threads": threading.active_count() - threads,
+}}))
+"""
+
+
+def probe(act: str) -> tuple[str, dict[str, Any]]:
+    """What `act` prints, and what it leaves behind; a warning makes it fail."""
+    command = [sys.executable, "-W", "error", "-c", PROBE.format(act=act)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    *printed, left_behind = result.stdout.splitlines()
+    return "\n".join(printed), json.loads(left_behind)
+
+
+def test_importing_vitrail_does_nothing() -> None:
+    printed, left_behind = probe("import vitrail")
+    assert printed == ""
+    assert HEAVY.isdisjoint(left_behind["modules"])
+    assert left_behind["environment"] == []
+    assert left_behind["threads"] == 0
+
+
+def test_the_surface_can_be_listed_without_loading_it() -> None:
+    printed, left_behind = probe("import vitrail; print(*dir(vitrail)); vitrail.__version__")
+    assert "load" in printed.split()
+    assert HEAVY.isdisjoint(left_behind["modules"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--help"],
+        ["--version"],
+        ["models", "--help"],
+        ["info", "--help"],
+        ["convert", "--help"],
+        ["demo", "--help"],
+    ],
+    ids=" ".join,
+)
+def test_help_never_imports_torch(arguments: list[str]) -> None:
+    act = f"from vitrail.cli.app import main; assert main({arguments!r}) == 0"
+    printed, left_behind = probe(act)
+    assert printed.strip()
+    assert HEAVY.isdisjoint(left_behind["modules"])
+    assert left_behind["environment"] == []

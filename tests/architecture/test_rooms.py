@@ -1,0 +1,144 @@
+"""The house keeps its shape: who may import whom, how big a file grows, what a file says first."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import vitrail
+
+PACKAGE = Path(vitrail.__file__).parent
+FILES = {
+    path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "core": set(),
+    "layers": {"core"},
+    "models": {"core", "layers"},
+    "weights": {"core", "models"},
+    "data": {"core"},
+    "objectives": {"core", "layers", "models"},
+    "train": {"core", "models", "weights", "data", "objectives"},
+    "evaluate": {"core", "models", "weights", "data"},
+    "explain": {"core", "layers"},
+    "infer": {"core", "models", "weights", "data"},
+    "export": {"core", "models", "weights", "data", "infer"},
+    "serve": {"core", "models", "weights", "data", "explain", "infer"},
+    "recipes": {"core", "models", "data", "objectives", "train", "evaluate"},
+}
+MAY_IMPORT["cli"] = set(MAY_IMPORT)  # every room above
+
+MOST_LINES_IN_A_FILE = 450
+MOST_LINES_IN_A_FUNCTION = 70
+
+every_file = pytest.mark.parametrize("name", FILES)
+
+
+def room_of(name: str) -> str:
+    """The room of a file; the package's own `__init__.py` is in none.
+
+    >>> room_of("weights/dialects/timm.py")
+    'weights'
+    """
+    return name.split("/")[0] if "/" in name else ""
+
+
+def imported_modules(name: str, tree: ast.AST) -> Iterator[str]:
+    """Absolute names of all modules, and of names taken from them, that a file imports anywhere."""
+    folder = ["vitrail", *name.split("/")[:-1]]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = folder[: len(folder) - node.level + 1] if node.level else []
+            module = ".".join([*base, *filter(None, [node.module])])
+            yield module
+            # `from vitrail import models` and `from torch import distributed` import modules too.
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def imported_rooms(name: str, tree: ast.AST) -> set[str]:
+    """Rooms that a file imports; "" stands for the public surface, which reaches every room."""
+    modules = [m.split(".") for m in imported_modules(name, tree) if f"{m}.".startswith("vitrail.")]
+    rooms = {parts[1] for parts in modules if len(parts) > 1}
+    return {room if room in MAY_IMPORT else "" for room in rooms}
+
+
+@every_file
+def test_a_file_lives_in_a_known_room(name: str) -> None:
+    assert name == "__init__.py" or room_of(name) in MAY_IMPORT
+
+
+@every_file
+def test_a_room_imports_only_the_rooms_it_may(name: str) -> None:
+    room = room_of(name)
+    if not room:
+        return  # the public surface names every room, lazily: test_imports.py holds it to that
+    forbidden = imported_rooms(name, FILES[name]) - MAY_IMPORT[room] - {room}
+    assert not forbidden, f"{name} imports {sorted(forbidden)}; {room} may not"
+
+
+@every_file
+def test_only_parallel_knows_that_there_are_several_processes(name: str) -> None:
+    distributed = {
+        module
+        for module in imported_modules(name, FILES[name])
+        if f"{module}.".startswith("torch.distributed.")
+    }
+    assert not distributed or name == "train/parallel.py"
+
+
+@every_file
+def test_a_file_is_named_after_its_idea(name: str) -> None:
+    assert Path(name).stem not in {"utils", "util", "helpers", "common", "misc"}
+
+
+@every_file
+def test_a_file_says_its_idea_in_its_first_line(name: str) -> None:
+    docstring = ast.get_docstring(FILES[name], clean=False)
+    assert docstring, f"{name} has no docstring"
+    assert docstring.splitlines()[0].strip(), f"{name}: the first line of the docstring is empty"
+
+
+@every_file
+def test_a_file_holds_one_idea(name: str) -> None:
+    lines = len((PACKAGE / name).read_text(encoding="utf-8").splitlines())
+    assert lines <= MOST_LINES_IN_A_FILE
+
+
+@every_file
+def test_a_function_fits_a_screen(name: str) -> None:
+    long = {
+        node.name: length
+        for node in ast.walk(FILES[name])
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (length := (node.end_lineno or node.lineno) - node.lineno + 1)
+        > MOST_LINES_IN_A_FUNCTION
+    }
+    assert not long
+
+
+def test_the_table_of_rooms_has_no_circle() -> None:
+    done: set[str] = set()
+    while ready := {room for room, needs in MAY_IMPORT.items() if needs <= done} - done:
+        done |= ready
+    assert done == set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize(
+    ("source", "rooms"),
+    [
+        ("import vitrail.models.vit", {"models"}),
+        ("from vitrail import weights", {"weights"}),
+        ("from vitrail import load", {""}),
+        ("from ..explain import capture", {"explain"}),
+        ("from . import mlp", {"layers"}),
+        ("def late():\n    from vitrail.train.loop import train", {"train"}),
+        ("import torch, vitrailleur", set()),
+    ],
+)
+def test_every_spelling_of_an_import_is_seen(source: str, rooms: set[str]) -> None:
+    assert imported_rooms("layers/attention.py", ast.parse(source)) == rooms

@@ -1,0 +1,63 @@
+"""The public surface is a contract: a change of it must change this file too."""
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import vitrail
+
+# The one place to update when the surface changes on purpose: name -> parameters as written.
+SIGNATURES = {
+    "capture": "model",
+    "create": "name, **fields",
+    "list_models": "pattern='*'",
+    "load": "source, *, model=None, dialect=None, grid=None, **changes",
+    "save": "model, directory, *, overwrite=False",
+}
+NAMES = ["UserError", "__version__", "capture", "create", "list_models", "load", "save"]
+
+
+def parameters_of(name: str) -> str:
+    """Parameters of a public function as they are called: names, order, kinds and defaults."""
+    signature = inspect.signature(getattr(vitrail, name))
+    bare = [
+        parameter.replace(annotation=inspect.Parameter.empty)
+        for parameter in signature.parameters.values()
+    ]
+    return str(inspect.Signature(bare)).removeprefix("(").removesuffix(")")
+
+
+def test_names_are_frozen() -> None:
+    assert vitrail.__all__ == NAMES
+    assert dir(vitrail) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signature_is_frozen(name: str) -> None:
+    assert parameters_of(name) == SIGNATURES[name]
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_every_parameter_has_a_type(name: str) -> None:
+    signature = inspect.signature(getattr(vitrail, name))
+    untyped = [p.name for p in signature.parameters.values() if p.annotation is p.empty]
+    assert not untyped
+    assert signature.return_annotation is not signature.empty
+
+
+@pytest.mark.parametrize("name", ["UserError", *SIGNATURES])
+def test_every_public_object_says_what_it_is(name: str) -> None:
+    assert inspect.getdoc(getattr(vitrail, name))
+
+
+def test_version_is_the_installed_one() -> None:
+    command = [sys.executable, "-m", "vitrail.cli.app", "--version"]
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert printed.strip() == vitrail.__version__
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'restore'"):
+        vitrail.restore  # type: ignore[attr-defined]  # noqa: B018

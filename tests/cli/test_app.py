@@ -1,0 +1,101 @@
+"""Each way a command can end: its exit code, and what a person reads."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from vitrail.cli import app
+from vitrail.cli.models import Models
+from vitrail.core.errors import UserError
+
+
+def end_with(error: BaseException) -> Callable[[Models], None]:
+    """A verb called `models` that ends with an error."""
+
+    def models(asked: Models) -> None:
+        """Print the names of the models."""
+        raise error
+
+    return models
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (UserError("image side 225 is no multiple of 16:\n use 224"), 2, "use 224"),
+        (KeyboardInterrupt(), 130, "stopped by Ctrl-C"),
+    ],
+)
+def test_an_ending_is_one_line(
+    error: BaseException,
+    code: int,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(app.VERBS, Models, end_with(error))
+    assert app.main(["models"]) == code
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("vitrail: ")
+    assert printed.err.endswith(f"{told}\n")
+    assert printed.err.count("\n") == 1
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(app.VERBS, Models, end_with(ValueError("ours")))
+    with pytest.raises(ValueError, match="ours"):
+        app.main(["models"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["modles"], 'Did you mean "models"?'),
+        (["models", "--jsno"], "Did you mean --json? (see vitrail models --help)"),
+        (["info"], "(see vitrail info --help)"),
+        (["info", "vit_b_16", "vit_l_16"], "vit_l_16"),
+    ],
+)
+def test_a_mistyped_command_is_one_line(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.main(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert told in printed.err
+    assert printed.err.count("\n") == 1
+
+
+def test_a_reader_that_leaves_early_hears_nothing() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        command = [sys.executable, "-c", BROKEN_PIPE]
+        result = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=60)
+    finally:
+        os.close(writing)
+    assert result.stderr == b""
+    assert result.returncode == 1
+
+
+BROKEN_PIPE = """
+import sys
+from vitrail.cli import app
+from vitrail.cli.models import Models
+
+def models(asked):
+    print("vit_b_16")
+
+app.VERBS[Models] = models
+sys.exit(app.main(["models"]))
+"""
+
+
+def test_no_verb_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main([]) == 0
+    printed = capsys.readouterr().out
+    assert all(verb.__name__ in printed for verb in app.VERBS.values())
