@@ -1,31 +1,68 @@
-"""`vitrail convert`: the same weights in another dialect."""
+"""`vitrail convert`: a checkpoint in another dialect, bit for bit."""
 
+import json as machine
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
+
+from vitrail.cli.asking import parse_changes, parse_grid
 
 
 @dataclass(frozen=True)
 class Convert:
-    """Which checkpoint to read, and what to write."""
+    """What to convert, where to and into which dialect."""
 
     source: str
-    """A native directory or a foreign file."""
-    out: Path
-    """The directory to write."""
+    """A Vitrail directory, a foreign file or directory, or hf-hub:owner/name."""
+    out: str
+    """A file (.safetensors, .npz, .pth), or a directory, which also gets the config files of the dialect."""
     _: KW_ONLY
     to: str = "vitrail"
-    """The dialect to write: vitrail, timm."""
+    """The dialect to write: vitrail, timm, vit_jax, … (a wrong name lists them)."""
     model: str | None = None
-    """The model's name, where the file does not tell."""
+    """The variant that a foreign file holds, where it does not tell."""
+    dialect: str | None = None
+    """The dialect of a foreign file, where its names do not tell."""
+    grid: str | None = None
+    """Rows x columns of a foreign file's positions, where it does not tell."""
+    image_size: str | None = None
+    """Resize positions for another image size: 384, or height x width as 192x672."""
+    set: tuple[str, ...] = ()
+    """Another field of the model: --set num_classes=10. May be repeated."""
+    overwrite: bool = False
+    """Replace OUT where it exists."""
+    json: bool = False
+    """Print a JSON object."""
 
 
 def convert(asked: Convert) -> None:
     """Read a checkpoint in one dialect and write it in another."""
-    from vitrail.core.errors import UserError
+    from vitrail.weights.convert import convert as convert_checkpoint
 
-    if asked.to != "vitrail":
-        raise UserError(f"cannot write dialect {asked.to} yet: use --to vitrail")
-    from vitrail.weights.load import load
-    from vitrail.weights.native import save
-
-    save(load(asked.source, model=asked.model), asked.out)
+    done = convert_checkpoint(
+        asked.source,
+        asked.out,
+        to=asked.to,
+        model=asked.model,
+        dialect=asked.dialect,
+        grid=parse_grid(asked.grid),
+        overwrite=asked.overwrite,
+        changes=parse_changes(asked.image_size, asked.set),
+    )
+    facts = {
+        "out": str(done.out),
+        "from": done.source.dialect,
+        "to": done.to,
+        "tensors": done.tensors,
+        "dropped": done.source.coverage.dropped,
+        "changes": done.changes,
+        "cautions": done.cautions,
+    }
+    if asked.json:
+        print(machine.dumps(facts))
+        return
+    print(f"{done.out}: {done.tensors} tensors, {done.source.dialect} to {done.to}")
+    for name, why in done.source.coverage.dropped:
+        print(f"  left out {name}: {why}")
+    for sentence in done.changes:
+        print(f"  note: {sentence}")
+    for sentence in done.cautions:
+        print(f"  caution: {sentence}")

@@ -1,34 +1,153 @@
-"""`vitrail info`: what a model is made of."""
+"""`vitrail info`: what a model is made of, and what a checkpoint says of itself."""
+
+from __future__ import annotations
 
 import json as machine
 from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import fields as dataclass_fields
+from typing import TYPE_CHECKING, Any
+
+from vitrail.cli.asking import is_checkpoint, parse_changes, parse_grid
+
+if TYPE_CHECKING:
+    from vitrail.models.measure import Measure
+    from vitrail.weights.load import Checkpoint
 
 
 @dataclass(frozen=True)
 class Info:
-    """Which model to describe, and how."""
+    """Which model or checkpoint to describe, at which size."""
 
-    model: str
-    """The name of a model: vit_b_16."""
+    source: str
+    """A model's name (vit_b_16), a Vitrail directory, a foreign file or directory, or hf-hub:owner/name."""
     _: KW_ONLY
+    image_size: str | None = None
+    """Another image size: 224, or height x width as 192x672."""
+    batch_size: int = 1
+    """Images in a batch, for shapes, multiply-adds and activations."""
+    depth: int = 2
+    """How deep into the modules the table goes."""
+    model: str | None = None
+    """The variant that a foreign file holds, where it does not tell."""
+    dialect: str | None = None
+    """The dialect of a foreign file, where its names do not tell."""
+    grid: str | None = None
+    """Rows x columns of a foreign file's positions, where it does not tell."""
+    set: tuple[str, ...] = ()
+    """Another field of the model: --set num_classes=10. May be repeated."""
     json: bool = False
     """Print a JSON object."""
 
 
 def info(asked: Info) -> None:
-    """Print a model's shape and its number of parameters."""
-    import torch
+    """Describe a model layer by layer, or a checkpoint: dialect, config, coverage, passport."""
+    from vitrail.core.errors import UserError
+    from vitrail.models.catalogue import change, find
+    from vitrail.models.measure import measure
+    from vitrail.weights.load import open_checkpoint, refit
 
-    from vitrail.models.catalogue import create
-
-    with torch.device("meta"):  # counting needs shapes, not weights
-        model = create(asked.model)
-    facts = {
-        "model": asked.model,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        **asdict(model.config),
-    }
+    if asked.batch_size < 1:
+        raise UserError(f"--batch-size is {asked.batch_size}, but a batch has at least one image")
+    changes = parse_changes(asked.image_size, asked.set)
+    facts: dict[str, Any] = {"source": asked.source}
+    if is_checkpoint(asked.source):
+        opened = open_checkpoint(
+            asked.source,
+            model=asked.model,
+            dialect=asked.dialect,
+            grid=parse_grid(asked.grid),
+            said=changes,
+        )
+        config = change(opened.config, changes)
+        _, passport = refit(opened, config)
+        facts |= {"checkpoint": describe(opened), "passport": asdict(passport)}
+    else:
+        config = change(find(asked.source), changes)
+    measured = measure(config, asked.batch_size)
+    facts |= {"config": asdict(config), "batch_size": asked.batch_size, **asdict(measured)}
     if asked.json:
         print(machine.dumps(facts))
-    else:
-        print("\n".join(f"{name:14}{value}" for name, value in facts.items()))
+        return
+    if "checkpoint" in facts:
+        print_checkpoint(facts)
+    print_layers(measured, asked)
+
+
+def describe(opened: Checkpoint) -> dict[str, Any]:
+    """Coverage in numbers, and every reason."""
+    coverage = opened.coverage
+    reasons: dict[str, list[str]] = {}
+    for name, why in coverage.dropped:
+        reasons.setdefault(why, []).append(name)
+    return {
+        "dialect": opened.dialect,
+        "tensors": len(opened.state),
+        "precision": sorted({str(t.dtype).removeprefix("torch.") for t in opened.state.values()}),
+        "used": len(coverage.used),
+        "dropped": [{"why": why, "tensors": names} for why, names in reasons.items()],
+        "filled": [{"why": why, "tensor": name} for name, why in coverage.filled],
+    }
+
+
+def print_checkpoint(facts: dict[str, Any]) -> None:
+    found, passport = facts["checkpoint"], facts["passport"]
+    used = f"{found['used']} foreign tensors used" if found["used"] else "native"
+    lines = [
+        ("dialect", found["dialect"]),
+        ("tensors", f"{found['tensors']} ({', '.join(found['precision'])}), {used}"),
+        *[
+            ("dropped", f"{len(row['tensors'])} ({', '.join(row['tensors'][:3])}…): {row['why']}")
+            for row in found["dropped"]
+        ],
+        *[("filled", f"{row['tensor']}: {row['why']}") for row in found["filled"]],
+        *[("note", sentence) for sentence in passport["origin"]["changes"]],
+        ("config", fields(unusual(facts["config"]))),
+        ("preprocessing", fields(passport["preprocessing"])),
+        ("resize", passport["resize"]),
+        ("origin", f"{passport['origin']['source']} ({passport['origin']['dialect']})"),
+        *([("labels", ", ".join(passport["labels"][:8]))] if passport["labels"] else []),
+        *([("scores", fields(passport["scores"]))] if passport["scores"] else []),
+    ]
+    for name, value in lines:
+        print(f"{name:14}{value}")
+    print()
+
+
+def unusual(config: dict[str, Any]) -> dict[str, Any]:
+    """The fields that are not at their default, which is what makes this model this model."""
+    from vitrail.models.vit import ViTConfig
+
+    plain = {field.name: field.default for field in dataclass_fields(ViTConfig)}
+    return {name: value for name, value in config.items() if value != plain[name]}
+
+
+def fields(record: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in record.items())
+
+
+def print_layers(measured: Measure, asked: Info) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("module")
+    table.add_column("kind")
+    table.add_column("output")
+    table.add_column("parameters", justify="right")
+    table.add_column("multiply-adds", justify="right")
+    for layer in measured.layers:
+        if layer.name.count(".") < asked.depth and layer.kind not in ("Identity", "Dropout"):
+            shape = " x ".join(map(str, layer.output))
+            table.add_row(layer.name, layer.kind, shape, f"{layer.params:,}", f"{layer.macs:,}")
+    Console(width=max(Console().width, 110)).print(table)
+    images = "one image" if asked.batch_size == 1 else f"{asked.batch_size} images"
+    print(
+        f"\nparameters    {measured.params:,} ({megabytes(measured.parameter_memory)} in float32)"
+    )
+    print(f"multiply-adds {measured.macs:,} for {images}")
+    kept = megabytes(measured.activation_memory)
+    print(f"activations   {kept} kept for the backward pass of {images}, with fused attention")
+
+
+def megabytes(count: int) -> str:
+    return f"{count / 2**20:,.1f} MiB"

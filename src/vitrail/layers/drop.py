@@ -17,7 +17,7 @@ class DropPath(nn.Module):
         if not self.training or self.rate == 0:
             return x
         keep = 1 - self.rate
-        kept = torch.bernoulli(x.new_full((len(x), *[1] * (x.ndim - 1)), keep))
+        kept = torch.bernoulli(x.new_full((x.shape[0], *[1] * (x.ndim - 1)), keep))
         return x * kept / keep
 
     def extra_repr(self) -> str:

@@ -8,7 +8,6 @@ Post-activation bottlenecks, weight-standardised convolutions, GroupNorm, SAME p
 
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -66,20 +65,6 @@ class ResNet(nn.Module):
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D rows columns"]:
         return self.stages(self.root(x))
-
-    @torch.no_grad()
-    def init_weights(self) -> None:
-        """Norms 1 and 0, but the last norm of each bottleneck 0: every block starts as its shortcut.
-
-        The kernels are the ViT's to initialise, like those of every other convolution.
-        """
-        for module in self.modules():
-            if isinstance(module, nn.GroupNorm):
-                nn.init.ones_(module.weight)
-                nn.init.zeros_(module.bias)
-        for module in self.modules():
-            if isinstance(module, Bottleneck):
-                nn.init.zeros_(module.norm3.weight)
 
 
 class Root(nn.Module):

@@ -24,7 +24,7 @@ from vitrail.layers.mlp import MLP, Activation
 from vitrail.layers.patch import NormedPatchEmbedding, PatchEmbedding
 from vitrail.layers.position import LearnedPositions, LearnedPositions2d, SinCosPositions
 from vitrail.models.model import Model
-from vitrail.models.resnet import ResNet, ResNetConfig
+from vitrail.models.resnet import Bottleneck, ResNet, ResNetConfig
 from vitrail.models.variant import Variant
 
 Positions = Literal["learned", "none", "sincos2d", "learned2d", "relative"]
@@ -239,7 +239,7 @@ class ViT(Model):
         self.positions = make_positions(config)
         self.dropout = nn.Dropout(config.dropout)
         self.embed_norm = make_norm(config, wanted=config.embed_norm)
-        rates = torch.linspace(0, config.drop_path, config.depth, device="cpu").tolist()
+        rates = [config.drop_path * i / max(config.depth - 1, 1) for i in range(config.depth)]
         self.blocks = nn.ModuleList(Block(config, rate) for rate in rates)
         self.norm = make_norm(config, wanted=config.final_norm != "none")
         self.new_head()
@@ -265,7 +265,7 @@ class ViT(Model):
         """Eq. 1: the prefix tokens, then the patches in reading order, plus where each one was."""
         patches = self.patches(self.stem(self.check(image)))
         prefix = (self.cls, self.distillation, self.registers)
-        tokens = [token.expand(len(patches), -1, -1) for token in prefix if token is not None]
+        tokens = [token.expand(patches.shape[0], -1, -1) for token in prefix if token is not None]
         x = torch.cat([*tokens, patches], dim=1)
         if self.positions is not None:
             x = x + self.place(self.positions())
@@ -346,8 +346,16 @@ class ViT(Model):
                 case nn.Conv2d():
                     lecun_normal_(module.weight)
                     zero(module.bias)
+                case nn.LayerNorm() | nn.GroupNorm():
+                    nn.init.ones_(module.weight)
+                    zero(module.bias)
                 case LayerScale():
                     nn.init.constant_(module.factor, module.initial)
+                case LearnedPositions() | LearnedPositions2d() | RelativeDistances():
+                    for table in module.parameters():
+                        nn.init.normal_(table, std=0.02)
+        for module in self.modules():  # where a part differs from its kind
+            match module:
                 case SelfAttention():
                     for part in module.qkv.weight.chunk(3):
                         nn.init.xavier_uniform_(part)
@@ -355,8 +363,8 @@ class ViT(Model):
                 case MLP():
                     nn.init.normal_(module.fc1.bias, std=1e-6)
                     nn.init.normal_(module.fc2.bias, std=1e-6)
-                case ResNet():
-                    module.init_weights()
+                case Bottleneck():
+                    zero(module.norm3.weight)
         init_head(self.head)
         init_head(self.head_distilled)
         zero(self.cls)
@@ -364,10 +372,6 @@ class ViT(Model):
             nn.init.normal_(self.registers, std=1e-6)
         if self.distillation is not None:
             nn.init.normal_(self.distillation, std=0.02)
-        for module in self.modules():
-            if isinstance(module, LearnedPositions | LearnedPositions2d | RelativeDistances):
-                for table in module.parameters():
-                    nn.init.normal_(table, std=0.02)
 
 
 def make_stem(config: ViTConfig) -> nn.Module:

@@ -1,0 +1,48 @@
+"""How a command line says sizes, fields and checkpoints."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from vitrail.core.errors import UserError
+
+
+def parse_size(text: str, option: str) -> tuple[int, int]:
+    """ "224" or "192x672" (height x width)."""
+    match = re.fullmatch(r"(\d+)(?:x(\d+))?", text.strip())
+    if match is None:
+        raise UserError(
+            f"{option} is {text!r}, expected a side like 224 or height x width like 192x672"
+        )
+    return int(match[1]), int(match[2] or match[1])
+
+
+def parse_changes(image_size: str | None, fields: tuple[str, ...]) -> dict[str, Any]:
+    """Fields of a model's config from --image-size and every --set field=value."""
+    changes: dict[str, Any] = {}
+    for field in fields:
+        name, equals, value = field.partition("=")
+        if not equals or not name:
+            raise UserError(f"--set is {field!r}, expected field=value, such as num_classes=10")
+        try:
+            changes[name.strip()] = json.loads(value)
+        except (ValueError, RecursionError):
+            changes[name.strip()] = value.strip()  # a plain word: pool=mean
+    if image_size is not None:
+        changes["image_size"] = parse_size(image_size, "--image-size")
+    return changes
+
+
+def parse_grid(text: str | None) -> tuple[int, int] | None:
+    return None if text is None else parse_size(text, "--grid")
+
+
+def is_checkpoint(model: str) -> bool:
+    """Whether a MODEL argument means a checkpoint rather than the name of a variant."""
+    return (
+        model.startswith("hf-hub:")
+        or "." in Path(model).name
+        or "/" in model
+        or Path(model).exists()
+    )
