@@ -10,10 +10,10 @@ import vitrail
 
 # The one place to update when the surface changes on purpose: name -> parameters as written.
 SIGNATURES = {
-    "capture": "model",
+    "capture": "model, where='*'",
     "create": "name, **fields",
     "list_models": "pattern='*'",
-    "load": "source, *, model=None, dialect=None, grid=None, **changes",
+    "load": "source, *, model=None, dialect=None, grid=None, method=None, **changes",
     "save": "model, directory, *, overwrite=False",
 }
 NAMES = ["UserError", "__version__", "capture", "create", "list_models", "load", "save"]

@@ -1,5 +1,7 @@
 """Resizing against the code of those who published the weights."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.ndimage
@@ -154,6 +156,21 @@ def test_fitting_reports_each_step_and_touches_nothing_else() -> None:
     }  # fmt: skip
     unchanged, nothing = fit(state, SMALL, SMALL, method="paper")
     assert nothing == [] and unchanged == state
+
+
+@pytest.mark.parametrize("slots", [0, 1, 2, 3, 4])
+def test_positions_of_prefix_tokens_fold_into_the_tokens_exactly(slots: int) -> None:
+    config = replace(SMALL, distilled=True, registers=2, prefix_positions=3)
+    model = build(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    new = replace(config, prefix_positions=slots)
+    other = build(new).eval()
+    state, done = fit(model.state_dict(), config, new, method="paper")
+    other.load_state_dict(state)
+    image = torch.randn(2, 3, 32, 48)
+    assert torch.equal(other.embed(image), model.embed(image))  # type: ignore[operator]
+    assert len(done) == (slots != 3)
 
 
 def test_2d_positions_are_resized_along_each_axis() -> None:

@@ -2,6 +2,7 @@
 
 import json as machine
 from dataclasses import KW_ONLY, dataclass
+from typing import Literal
 
 from vitrail.cli.asking import parse_changes, parse_grid
 
@@ -13,7 +14,8 @@ class Convert:
     source: str
     """A Vitrail directory, a foreign file or directory, or hf-hub:owner/name."""
     out: str
-    """A file (.safetensors, .npz, .pth), or a directory, which also gets the config files of the dialect."""
+    """A file (.safetensors, .npz, .pth), or a directory, which also gets the config files of the
+    dialect."""
     _: KW_ONLY
     to: str = "vitrail"
     """The dialect to write: vitrail, timm, vit_jax, … (a wrong name lists them)."""
@@ -25,6 +27,10 @@ class Convert:
     """Rows x columns of a foreign file's positions, where it does not tell."""
     image_size: str | None = None
     """Resize positions for another image size: 384, or height x width as 192x672."""
+    method: Literal["paper", "timm", "hf", "torchvision", "dinov2", "dinov2_registers"] | None = (
+        None
+    )
+    """How to resize positions; by default as those who published the weights do."""
     set: tuple[str, ...] = ()
     """Another field of the model: --set num_classes=10. May be repeated."""
     overwrite: bool = False
@@ -44,6 +50,7 @@ def convert(asked: Convert) -> None:
         model=asked.model,
         dialect=asked.dialect,
         grid=parse_grid(asked.grid),
+        method=asked.method,
         overwrite=asked.overwrite,
         changes=parse_changes(asked.image_size, asked.set),
     )

@@ -17,23 +17,28 @@ class Demo:
 
 
 def demo(asked: Demo) -> None:
-    """Create a ViT, show its layers, look at its attention on a photo, save it and load it again."""
+    """Create a ViT, show its layers, look at its attention on a photo, save it and load it
+    again."""
     from pathlib import Path
 
+    import numpy as np
     import torch
     from PIL import Image
     from sklearn.datasets import load_sample_image
 
-    from vitrail import capture, create, load, save
     from vitrail.cli.info import Info, info
     from vitrail.data.preprocess import frame, prepare
+    from vitrail.explain.capture import capture
     from vitrail.explain.pictures import draw_panel
+    from vitrail.models.catalogue import create
+    from vitrail.weights.load import load
+    from vitrail.weights.native import save
 
     torch.manual_seed(asked.seed)
     torch.set_num_threads(asked.threads)
     out = Path(asked.out)
     name = "vit_ti_16"
-    info(Info(name, depth=1))
+    info(Info(name))
 
     model = create(name, num_classes=10).eval()
     photo = Image.fromarray(load_sample_image("flower.jpg"))
@@ -42,7 +47,7 @@ def demo(asked: Demo) -> None:
         logits = model(prepare(photo, how)[None])
     chosen = {f"blocks.{i}.attention": maps[f"blocks.{i}.attention"] for i in (0, 3, 7, 11)}
     picture = draw_panel(
-        torch.tensor(list(frame(photo, how).getdata())).view(*how.size, 3).byte().numpy(),
+        np.asarray(frame(photo, how)),
         chosen,
         out / "attention.png",
         title=f"{name}, fresh weights: where the class token looks, mean of all heads",

@@ -19,7 +19,8 @@ class Info:
     """Which model or checkpoint to describe, at which size."""
 
     source: str
-    """A model's name (vit_b_16), a Vitrail directory, a foreign file or directory, or hf-hub:owner/name."""
+    """A model's name (vit_b_16), a Vitrail directory, a foreign file or directory, or
+    hf-hub:owner/name."""
     _: KW_ONLY
     image_size: str | None = None
     """Another image size: 224, or height x width as 192x672."""

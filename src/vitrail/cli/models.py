@@ -1,7 +1,14 @@
 """`vitrail models`: which models there are."""
 
+from __future__ import annotations
+
 import json as machine
 from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vitrail.models.variant import Variant
+    from vitrail.models.vit import ViTConfig
 
 
 @dataclass(frozen=True)
@@ -29,20 +36,14 @@ def models(asked: Models) -> None:
             f"no model matches {asked.pattern!r}, {nearest(asked.pattern, list_models())}"
         )
     rows = [
-        {
-            "family": family,
-            "model": name,
-            "params": variant.params,
-            "macs": variant.macs,
-            "tokens": variant.config.layout.tokens,
-            "image_size": variant.config.image_size,
-        }
-        for family, table in FAMILIES.items()
-        for name, variant in table.variants.items()
+        (family, name, variant)
+        for family, known in FAMILIES.items()
+        for name, variant in known.variants.items()
         if name in names
     ]
     if asked.json:
-        print(machine.dumps(rows))
+        keys = ("family", "model", "params", "macs", "tokens", "image_size")
+        print(machine.dumps([dict(zip(keys, figures(*row), strict=True)) for row in rows]))
         return
     table = Table(box=None, pad_edge=False)
     table.add_column("family")
@@ -50,13 +51,15 @@ def models(asked: Models) -> None:
     for column in ("parameters", "multiply-adds", "tokens", "image"):
         table.add_column(column, justify="right")
     for row in rows:
-        height, width = row["image_size"]  # type: ignore[misc]
-        table.add_row(
-            str(row["family"]),
-            str(row["model"]),
-            f"{row['params']:,}",
-            f"{row['macs'] / 1e9:,.2f} G",  # type: ignore[operator]
-            str(row["tokens"]),
-            f"{height}x{width}",
-        )
+        family, name, params, macs, tokens, (height, width) = figures(*row)
+        shown = (f"{params:,}", f"{macs / 1e9:,.2f} G", str(tokens), f"{height}x{width}")
+        table.add_row(family, name, *shown)
     Console(width=max(Console().width, 90)).print(table)
+
+
+def figures(
+    family: str, name: str, variant: Variant[ViTConfig]
+) -> tuple[str, str, int, int, int, tuple[int, int]]:
+    config = variant.config
+    tokens = config.layout.tokens
+    return family, name, variant.params, variant.macs, tokens, config.image_size

@@ -7,8 +7,17 @@ from difflib import get_close_matches
 class UserError(Exception):
     """A person's mistake, told in one sentence: what we got, what fits, how to fix it.
 
-    It is no `ValueError`, because pydantic would wrap one raised in `__post_init__`.
+    It is no `ValueError`, because pydantic would wrap one raised in `__post_init__`. Whatever the
+    names and values of a file put into it, it stays one line, and nothing in it steers a terminal.
     """
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(
+            "".join(
+                letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+                for letter in sentence
+            )
+        )
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 class TokenLayout:
     """How an attention's tokens lie on the image: prefix tokens first, then the grid row by row.
 
-    `stride` is the side of one grid cell in pixels. Attention within windows sets `window` (cells a side) and
-    `shift` (cells by which the grid was rolled up and left before it was cut into windows).
+    `stride` is the side of one grid cell in pixels. Attention within windows sets `window` (cells
+    a side) and `shift` (cells by which the grid was rolled up and left before it was cut into
+    windows).
     """
 
     grid: tuple[int, int]

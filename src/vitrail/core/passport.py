@@ -8,6 +8,7 @@ from vitrail.core.errors import UserError
 ResizeMethod = Literal["paper", "timm", "hf", "torchvision", "dinov2", "dinov2_registers"]
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
+MOST_PIXELS = 2**15  # a side; a picture is not scaled to more, whatever a file says
 INCEPTION = (0.5, 0.5, 0.5)
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -19,9 +20,9 @@ CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 class Preprocessing:
     """From a decoded picture to the model's input, as the weights were trained to see it.
 
-    The picture is scaled, keeping its shape, until it just covers `resize`, and its centre is cropped to
-    `size`; without `resize` the whole picture is squeezed into `size`. Sizes are (height, width). Values are brought
-    to [0, 1], then (value - mean) / std per channel.
+    The picture is scaled, keeping its shape, until it just covers `resize`, and its centre is
+    cropped to `size`; without `resize` the whole picture is squeezed into `size`. Sizes are
+    (height, width). Values are brought to [0, 1], then (value - mean) / std per channel.
     """
 
     size: tuple[int, int]
@@ -32,6 +33,9 @@ class Preprocessing:
     channel_order: Literal["rgb", "bgr"] = "rgb"
 
     def __post_init__(self) -> None:
+        for sides in (self.size, self.resize or self.size):
+            if not 1 <= min(sides) <= max(sides) <= MOST_PIXELS:
+                raise UserError(f"image size is {sides}, but a side has 1 to {MOST_PIXELS} pixels")
         if len(self.mean) != len(self.std):
             raise UserError(f"mean has {len(self.mean)} channels but std has {len(self.std)}")
         if 0 in self.std:
@@ -50,7 +54,8 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class Passport:
-    """Everything but the tensors: which model, how to feed it, what it answers, where it comes from.
+    """Everything but the tensors: which model, how to feed it, what it answers, where it comes
+    from.
 
     `config` is the family's own record as plain values (LayerNorm eps and the kind of GELU are in
     there); `resize` says how its positions were meant to be resized.

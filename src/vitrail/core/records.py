@@ -1,4 +1,4 @@
-"""Records at the door: what comes from a file, a command or a request is a typed record or one sentence."""
+"""Records at the door: what comes in becomes a typed record, or one sentence why it cannot."""
 
 import json
 from collections.abc import Mapping
@@ -17,21 +17,24 @@ T = TypeVar("T")
 def validate(kind: type[T], values: Mapping[str, Any], *, where: str) -> T:
     """Build the record `kind` from plain values, strictly, or say what does not fit.
 
-    >>> validate(Preprocessing, {"size": [224, 224]}, where="preprocessor_config.json")
+    >>> from vitrail.core.layout import TokenLayout
+    >>> validate(TokenLayout, {"grid": [14, 14], "stride": 16}, where="layout.json").tokens
+    196
     """
     try:
-        text = json.dumps(values)
-    except (TypeError, ValueError) as error:
+        text = json.dumps(values, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
         raise UserError(f"{where}: not plain JSON values: {error}") from None
     try:
         # through JSON, where a list is a fine tuple but "3" is no number and true is no integer
-        return _adapter(kind).validate_json(text, strict=True)
+        record: T = _adapter(kind).validate_json(text, strict=True, extra="forbid")  # type: ignore[arg-type]
+        return record
     except ValidationError as error:
         raise UserError(f"{where}: {_sentence(kind, error.errors(include_url=False)[0])}") from None
 
 
 @cache
-def _adapter(kind: type[T]) -> TypeAdapter[T]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:  # building one takes longer than using it
     return TypeAdapter(kind)
 
 

@@ -1,7 +1,9 @@
-"""A guard for torchvision builds whose compiled operators do not load, such as a CUDA build beside a CPU torch.
+"""A guard for a torchvision whose compiled operators do not load, as a CUDA build beside a CPU
+torch.
 
-Importing such a torchvision fails with "operator torchvision::nms does not exist", although transforms,
-data sets and models need none of them. Declaring the two missing operators before the import mends that.
+Importing such a torchvision fails with "operator torchvision::nms does not exist", although
+transforms, data sets and models need none of them. Declaring the two missing operators before the
+import mends that.
 """
 
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -14,7 +16,8 @@ _declared: list[torch.library.Library] = []  # a library's definitions live as l
 
 
 def mend_torchvision() -> None:
-    """Make `import torchvision` work; nothing happens where its own operators load. Safe to call twice."""
+    """Make `import torchvision` work; nothing happens where its own operators load. Safe to call
+    twice."""
     if _has_operators() or _declared:
         return
     library = torch.library.Library("torchvision", "DEF")

@@ -46,7 +46,8 @@ def frame(picture: Image.Image, how: Preprocessing) -> Image.Image:
 def cover(size: tuple[int, int], target: tuple[int, int]) -> tuple[int, int]:
     """(width, height) after scaling until the picture just covers the target (height, width).
 
-    The side that decides is met exactly, the other is cut down to whole pixels, as torchvision does.
+    The side that decides is met exactly, the other is cut down to whole pixels, as torchvision
+    does.
     """
     width, height = size
     if width * target[0] <= height * target[1]:
@@ -58,6 +59,7 @@ def in_channels(picture: Image.Image, channels: int) -> Image.Image:
     modes = {1: "L", 3: "RGB"}
     if channels not in modes:
         raise UserError(
-            f"the model reads {channels} channels, but a picture has 1 or 3: give it tensors instead"
+            f"the model reads {channels} channels, but a picture has 1 or 3: give it "
+            "tensors instead"
         )
     return picture.convert(modes[channels])

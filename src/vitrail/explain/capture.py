@@ -1,4 +1,4 @@
-"""Seeing every attention map of a model while it runs, without changing a bit of what it computes."""
+"""Seeing every attention map of a running model without changing a bit of what it computes."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -17,13 +17,15 @@ from vitrail.layers.attention import Attend
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """The weights of one attention, rows that sum to one, and where their tokens lie in the picture."""
+    """The weights of one attention, rows that sum to one, and where their tokens lie in the
+    picture."""
 
     weights: Float[Tensor, "B h N N"]
     layout: TokenLayout
 
     def on_grid(self, query: int) -> Float[Tensor, "B h rows columns"]:
-        """How much token `query` looks at each patch; tokens 0, 1, … are the prefix tokens first."""
+        """How much token `query` looks at each patch; tokens 0, 1, … are the prefix tokens
+        first."""
         return self.weights[:, :, query, self.layout.prefix :].unflatten(-1, self.layout.grid)
 
 
@@ -31,13 +33,13 @@ class AttentionMap:
 def capture(model: nn.Module, where: str = "*") -> Iterator[dict[str, AttentionMap]]:
     """The attention maps of the calls made inside the block, by the name of their attention.
 
-    `where` is a shell pattern for names such as "blocks.11.attention". Logits stay identical to the bit, because the
-    weights are computed beside the fused attention, not in its place.
+    `where` is a shell pattern for names such as "blocks.11.attention". Logits stay identical to
+    the bit, because the weights are computed beside the fused attention, not in its place.
 
     >>> with capture(model) as maps:
-    ...     model(images)
+    ...     logits = model(images)
     >>> maps["blocks.11.attention"].weights.shape
-    torch.Size([1, 12, 197, 197])
+    torch.Size([1, 3, 197, 197])
     """
     _refuse_compiled(model)
     names = {
@@ -98,5 +100,6 @@ def _refuse_compiled(model: nn.Module) -> None:
     wrapped = isinstance(model, torch._dynamo.OptimizedModule)
     if wrapped or any(module._compiled_call_impl is not None for module in model.modules()):
         raise UserError(
-            "a compiled model cannot be looked into: capture on the model as it was before compiling"
+            "a compiled model cannot be looked into: capture on the model as it was before "
+            "compiling"
         )

@@ -33,7 +33,8 @@ def draw_panel(
     title: str,
     query: int = 0,
 ) -> Path:
-    """A row of pictures: the photo, then for each map where token `query` looks, the mean of all heads."""
+    """A row of pictures: the photo, then for each map where token `query` looks, the mean of all
+    heads."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

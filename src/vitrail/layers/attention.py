@@ -14,8 +14,8 @@ QkvBias = Literal["qkv", "qv", "none"]
 
 
 class Attend(nn.Module):
-    """softmax(q kᵀ · scale + bias) v, fused. It owns no parameters, so that one hook here sees every attention
-    of every family; the layout says where its tokens lie in the picture."""
+    """softmax(q kᵀ · scale + bias) v, fused. It owns no parameters, so that one hook here sees
+    every attention of every family; the layout says where its tokens lie in the picture."""
 
     def __init__(self, layout: TokenLayout) -> None:
         super().__init__()
@@ -36,7 +36,8 @@ class Attend(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention; `relative` adds the logits of an extra attention to learned distances.
+    """Multi-head self-attention; `relative` adds the logits of an extra attention to learned
+    distances.
 
     `qkv_bias`: "qkv" all three have one, "qv" all but the keys (BEiT), "none".
     """
@@ -74,8 +75,8 @@ class SelfAttention(nn.Module):
 
 
 class RelativeDistances(nn.Module):
-    """1-D relative attention (arXiv:2010.11929, appendix D.4): the query, not the key, meets an embedding
-    of the distance between the two tokens in reading order; the logits become a bias."""
+    """1-D relative attention (arXiv:2010.11929, appendix D.4): the query, not the key, meets an
+    embedding of the distance between the two tokens in reading order; the logits become a bias."""
 
     index: Tensor
 

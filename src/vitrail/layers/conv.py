@@ -11,7 +11,8 @@ Standardize = Literal["jax", "timm"]
 
 
 class StandardizedConv(nn.Conv2d):
-    """A convolution whose kernels are brought to mean 0 and deviation 1 before use; SAME padding, no bias.
+    """A convolution whose kernels are brought to mean 0 and deviation 1 before use; SAME padding,
+    no bias.
 
     Two published formulas differ in the last digits, and weights belong to one of them:
     "jax" divides by (std + 1e-5), "timm" by sqrt(variance + 1e-8).
@@ -56,7 +57,8 @@ class MaxPoolSame(nn.Module):
 def pad_same(
     x: Float[Tensor, "B C H W"], size: int, stride: int, value: float = 0.0
 ) -> Float[Tensor, "B C H2 W2"]:
-    """Pad so that the output has ceil(side / stride) cells; an odd pixel goes to the bottom and right."""
+    """Pad so that the output has ceil(side / stride) cells; an odd pixel goes to the bottom and
+    right."""
     missing = [
         max((-(-side // stride) - 1) * stride + size - side, 0) for side in (x.shape[3], x.shape[2])
     ]

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 
 class DropPath(nn.Module):
-    """Stochastic depth (arXiv:1603.09382): in training a sample's branch is dropped with probability `rate`,
-    and the others are scaled so that the mean stays."""
+    """Stochastic depth (arXiv:1603.09382): in training a sample's branch is dropped with
+    probability `rate`, and the others are scaled so that the mean stays."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()

@@ -26,7 +26,8 @@ class SwiGLU(nn.Module):
 
 
 class MLP(nn.Module):
-    """Linear, activation, dropout, linear, dropout. SwiGLU's first layer makes gate and value at once."""
+    """Linear, activation, dropout, linear, dropout. SwiGLU's first layer makes gate and value at
+    once."""
 
     def __init__(self, dim: int, hidden: int, *, activation: Activation, dropout: float) -> None:
         super().__init__()

@@ -1,5 +1,8 @@
 """Where each patch was: tables that are added to the embedded patches."""
 
+from collections.abc import Callable
+from typing import Self
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -8,7 +11,8 @@ from vitrail.core.errors import UserError
 
 
 class LearnedPositions(nn.Module):
-    """One free vector for every token: first the prefix tokens that have a slot, then the grid row by row."""
+    """One free vector for every token: first the prefix tokens that have a slot, then the grid row
+    by row."""
 
     def __init__(self, slots: int, grid: tuple[int, int], dim: int) -> None:
         super().__init__()
@@ -41,8 +45,15 @@ class SinCosPositions(nn.Module):
 
     def __init__(self, grid: tuple[int, int], dim: int) -> None:
         super().__init__()
+        self.grid, self.dim = grid, dim
         table = sincos_2d(grid, dim)[None].to(torch.get_default_dtype())
         self.register_buffer("table", table, persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Moved to another precision, the table is exact in that precision, not rounded twice."""
+        super()._apply(fn, recurse)
+        self.table = sincos_2d(self.grid, self.dim)[None].to(self.table)
+        return self
 
     def forward(self) -> Float[Tensor, "1 N D"]:
         return self.table

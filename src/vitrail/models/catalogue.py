@@ -71,7 +71,8 @@ def list_models(pattern: str = "*") -> list[str]:
 def create(name: str, **fields: Any) -> Model:
     """A model with fresh weights; any field of its config may be given another value.
 
-    >>> create("vit_b_16", num_classes=10, image_size=(224, 160))
+    >>> create("vit_ti_16", num_classes=10, image_size=(224, 160)).config.grid
+    (14, 10)
     """
     return build(change(find(name), fields))
 
@@ -130,7 +131,8 @@ def change(config: ViTConfig, values: dict[str, Any]) -> ViTConfig:
 
 
 def variant_of(config: ViTConfig) -> str | None:
-    """The name of the published variant that a config is, but for classes, image size and regularisation."""
+    """The name of the published variant that a config is, but for classes, image size and
+    regularisation."""
     free = {
         name: getattr(config, name)
         for name in ("num_classes", "head", "image_size", "channels", "dropout", "drop_path")

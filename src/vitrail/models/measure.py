@@ -1,4 +1,4 @@
-"""What a model costs, found out without its memory: shapes, parameters, multiply-adds, activations."""
+"""What a model costs, found without its memory: shapes, parameters, multiply-adds, activations."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,8 @@ FLOAT = 4  # bytes
 
 @dataclass(frozen=True)
 class Layer:
-    """One module: what it gives for a batch, its own and its children's parameters and multiply-adds."""
+    """One module: what it gives for a batch, its own and its children's parameters and
+    multiply-adds."""
 
     name: str
     kind: str
@@ -94,8 +95,9 @@ def _shape_recorder(name: str, outputs: dict[str, tuple[int, ...]]) -> Any:
 
 @contextmanager
 def _kept(model: nn.Module) -> Iterator[dict[int, int]]:
-    """Bytes by storage that autograd keeps. The meta device computes attention unfused and would keep its
-    matrices; the fused kernels keep q, k, v and the result, so inside `Attend` these alone are counted."""
+    """Bytes by storage that autograd keeps. The meta device computes attention unfused and would
+    keep its matrices; the fused kernels keep q, k, v and the result, so inside `Attend` these
+    alone are counted."""
     own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
     kept: dict[int, int] = {}
     alive = []  # a freed storage's address would be used again

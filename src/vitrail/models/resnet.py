@@ -1,9 +1,10 @@
-"""The ResNet in front of a hybrid ViT (arXiv:2010.11929, 3.1): a stem that gives feature maps instead of pixels.
+"""The ResNet in front of a hybrid ViT (arXiv:2010.11929, 3.1): feature maps instead of pixels.
 
     image ── root ── stages ── features
     B C H W  H/4 W/4  1, 1/2, 1/4 …
 
-Post-activation bottlenecks, weight-standardised convolutions, GroupNorm, SAME padding: BiT's ResNet as in the paper's code.
+Post-activation bottlenecks, weight-standardised convolutions, GroupNorm, SAME padding: the ResNet
+of the paper's code.
 """
 
 from dataclasses import dataclass
@@ -18,8 +19,8 @@ from vitrail.layers.conv import MaxPoolSame, Standardize, StandardizedConv
 
 @dataclass(frozen=True, kw_only=True)
 class ResNetConfig:
-    """`blocks` in each stage, () for the root alone; `standardize` and `norm_eps` differ between the
-    paper's code ("jax", 1e-6) and timm ("timm", 1e-5)."""
+    """`blocks` in each stage, () for the root alone; `standardize` and `norm_eps` differ between
+    the paper's code ("jax", 1e-6) and timm ("timm", 1e-5)."""
 
     blocks: tuple[int, ...]
     width: int = 64
@@ -28,9 +29,9 @@ class ResNetConfig:
     norm_eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        if any(count < 1 for count in self.blocks):
-            raise UserError(f"a ResNet stage needs at least one block, got {self.blocks}")
-        if self.width < 1 or self.groups < 1 or self.width % self.groups:
+        if any(not 1 <= count <= 100 for count in self.blocks) or len(self.blocks) > 6:
+            raise UserError(f"a ResNet has up to 6 stages of 1 to 100 blocks, got {self.blocks}")
+        if not 1 <= self.width <= 2**14 or self.groups < 1 or self.width % self.groups:
             raise UserError(f"width {self.width} does not split into {self.groups} norm groups")
 
     @property

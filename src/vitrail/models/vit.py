@@ -4,13 +4,11 @@
     B C H W           B N D     B N D    B N D     B N D   B D     B K
 
 A hybrid has a ResNet for a stem; DeiT has a distillation token beside the class token.
-Axes: B batch · C channels · H W image · N tokens · D width · h heads · d width of one head · K classes
+Axes: B batch · C channels · H W image · N tokens · D width · h heads · d head width · K classes
 """
 
-import math
-from collections import OrderedDict
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, assert_never
 
 import torch
 from jaxtyping import Float
@@ -20,6 +18,8 @@ from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.layers.attention import QkvBias, RelativeDistances, SelfAttention
 from vitrail.layers.drop import DropPath, LayerScale
+from vitrail.layers.head import Head
+from vitrail.layers.init import lecun_normal_, zero_
 from vitrail.layers.mlp import MLP, Activation
 from vitrail.layers.patch import NormedPatchEmbedding, PatchEmbedding
 from vitrail.layers.position import LearnedPositions, LearnedPositions2d, SinCosPositions
@@ -34,8 +34,9 @@ Positions = Literal["learned", "none", "sincos2d", "learned2d", "relative"]
 class ViTConfig:
     """Everything that decides what a ViT computes, and nothing about training runs or files.
 
-    A sequence is: class token, distillation token, registers, patches. The first `prefix_positions` of the prefix tokens
-    have a slot in the learned position table (None: class and distillation token do, registers do not).
+    A sequence is: class token, distillation token, registers, patches. The first
+    `prefix_positions` of the prefix tokens have a slot in the learned position table (None: class
+    and distillation token do, registers do not).
     """
 
     dim: int
@@ -84,7 +85,14 @@ class ViTConfig:
             raise UserError('a distilled model reads its class and distillation tokens: pool="cls"')
         if self.slots > self.prefix:
             raise UserError(
-                f"prefix_positions is {self.prefix_positions} but there are {self.prefix} prefix tokens"
+                f"prefix_positions is {self.prefix_positions} but there are {self.prefix} "
+                "prefix tokens"
+            )
+        tokens = self.grid[0] * self.grid[1]
+        computed = {"sincos2d": tokens * self.dim, "relative": self.depth * tokens**2}
+        if computed.get(self.positions, 0) > MOST_COMPUTED:
+            raise UserError(
+                f'positions="{self.positions}" for {tokens} patches take too much memory'
             )
 
     @property
@@ -117,21 +125,39 @@ class ViTConfig:
         return TokenLayout(grid=self.grid, stride=self.stride, prefix=self.prefix)
 
 
+# Far beyond anything that was ever built; above it a config is a mistake, or wants to do harm.
+MOST = {
+    "dim": 2**17, "depth": 2**10, "heads": 2**12, "dim_head": 2**17, "mlp_dim": 2**20,
+    "patch_size": 2**10, "channels": 2**12, "num_classes": 2**24, "registers": 2**12,
+}  # fmt: skip
+MOST_PIXELS = 2**14  # a side
+MOST_COMPUTED = 2**27  # values of a table that no checkpoint brings: 1 GB in float64
+
+
 def check_numbers(config: ViTConfig) -> None:
-    """Counts are counts and rates are rates."""
+    """Counts are counts, rates are rates, and neither is absurd."""
     for name in ("dim", "depth", "heads", "mlp_dim", "patch_size", "channels"):
         if getattr(config, name) < 1:
             raise UserError(f"{name} is {getattr(config, name)}, but must be at least 1")
     for name in ("dim_head", "num_classes", "registers", "prefix_positions"):
         if (getattr(config, name) or 0) < 0 or config.dim_head == 0:
             raise UserError(f"{name} is {getattr(config, name)}, but must not be negative")
-    if min(config.image_size) < 1:
-        raise UserError(f"image_size is {config.image_size}, but a side must be at least 1")
+    for name, most in MOST.items():
+        if (getattr(config, name) or 0) > most:
+            raise UserError(f"{name} is {getattr(config, name)}, but must be at most {most}")
+    if min(config.image_size) < 1 or max(config.image_size) > MOST_PIXELS:
+        raise UserError(
+            f"image_size is {config.image_size}, but a side has 1 to {MOST_PIXELS} pixels"
+        )
     for name in ("dropout", "drop_path"):
         if not 0 <= getattr(config, name) < 1:
             raise UserError(f"{name} is {getattr(config, name)}, but a rate is in [0, 1)")
     if not config.norm_eps > 0:
         raise UserError(f"norm_eps is {config.norm_eps}, but must be above 0")
+
+
+def patched(config: ViTConfig, patch_size: int) -> ViTConfig:
+    return replace(config, patch_size=patch_size)
 
 
 def hybrid(config: ViTConfig, blocks: tuple[int, ...], patch_size: int = 1) -> ViTConfig:
@@ -148,41 +174,41 @@ H = ViTConfig(dim=1280, depth=32, heads=16, mlp_dim=5120)
 GIANT = ViTConfig(dim=1408, depth=40, heads=16, mlp_dim=6144)
 GIGANTIC = ViTConfig(dim=1664, depth=48, heads=16, mlp_dim=8192)
 
-# Table 1 of the paper, its hybrids (tables 3 and 6), and the sizes of arXiv:2106.04560 and 2106.10270.
+# Table 1 of the paper, its hybrids (tables 3 and 6), the sizes of arXiv:2106.04560 and 2106.10270.
 # fmt: off
 VARIANTS = {
-    "vit_ti_8": Variant(replace(TI, patch_size=8), params=5_719_720, macs=7_035_764_736),
-    "vit_ti_14": Variant(replace(TI, patch_size=14), params=5_694_376, macs=1_697_710_080),
+    "vit_ti_8": Variant(patched(TI, 8), params=5_719_720, macs=7_035_764_736),
+    "vit_ti_14": Variant(patched(TI, 14), params=5_694_376, macs=1_697_710_080),
     "vit_ti_16": Variant(TI, params=5_717_416, macs=1_253_683_200),
-    "vit_ti_32": Variant(replace(TI, patch_size=32), params=6_131_560, macs=306_034_176),
-    "vit_s_8": Variant(replace(S, patch_size=8), params=22_055_272, macs=22_405_742_592),
-    "vit_s_14": Variant(replace(S, patch_size=14), params=22_004_584, macs=6_123_945_984),
+    "vit_ti_32": Variant(patched(TI, 32), params=6_131_560, macs=306_034_176),
+    "vit_s_8": Variant(patched(S, 8), params=22_055_272, macs=22_405_742_592),
+    "vit_s_14": Variant(patched(S, 14), params=22_004_584, macs=6_123_945_984),
     "vit_s_16": Variant(S, params=22_050_664, macs=4_598_882_304),
-    "vit_s_32": Variant(replace(S, patch_size=32), params=22_878_952, macs=1_142_909_952),
-    "vit_m_8": Variant(replace(M, patch_size=8), params=38_843_880, macs=37_282_512_896),
-    "vit_m_14": Variant(replace(M, patch_size=14), params=38_776_296, macs=10_590_617_600),
+    "vit_s_32": Variant(patched(S, 32), params=22_878_952, macs=1_142_909_952),
+    "vit_m_8": Variant(patched(M, 8), params=38_843_880, macs=37_282_512_896),
+    "vit_m_14": Variant(patched(M, 14), params=38_776_296, macs=10_590_617_600),
     "vit_m_16": Variant(M, params=38_837_736, macs=7_990_968_320),
-    "vit_m_32": Variant(replace(M, patch_size=32), params=39_942_120, macs=1_995_739_136),
-    "vit_b_8": Variant(replace(B, patch_size=8), params=86_576_872, macs=78_148_337_664),
-    "vit_b_14": Variant(replace(B, patch_size=14), params=86_475_496, macs=23_161_995_264),
+    "vit_m_32": Variant(patched(M, 32), params=39_942_120, macs=1_995_739_136),
+    "vit_b_8": Variant(patched(B, 8), params=86_576_872, macs=78_148_337_664),
+    "vit_b_14": Variant(patched(B, 14), params=86_475_496, macs=23_161_995_264),
     "vit_b_16": Variant(B, params=86_567_656, macs=17_563_828_224),
-    "vit_b_32": Variant(replace(B, patch_size=32), params=88_224_232, macs=4_409_186_304),
-    "vit_l_8": Variant(replace(L, patch_size=8), params=304_338_920, macs=267_505_917_952),
-    "vit_l_14": Variant(replace(L, patch_size=14), params=304_203_752, macs=81_013_006_336),
+    "vit_b_32": Variant(patched(B, 32), params=88_224_232, macs=4_409_186_304),
+    "vit_l_8": Variant(patched(L, 8), params=304_338_920, macs=267_505_917_952),
+    "vit_l_14": Variant(patched(L, 14), params=304_203_752, macs=81_013_006_336),
     "vit_l_16": Variant(L, params=304_326_632, macs=61_554_712_576),
-    "vit_l_32": Variant(replace(L, patch_size=32), params=306_535_400, macs=15_377_539_072),
-    "vit_h_8": Variant(replace(H, patch_size=8), params=632_214_760, macs=544_554_403_840),
-    "vit_h_14": Variant(replace(H, patch_size=14), params=632_045_800, macs=167_295_109_120),
+    "vit_l_32": Variant(patched(L, 32), params=306_535_400, macs=15_377_539_072),
+    "vit_h_8": Variant(patched(H, 8), params=632_214_760, macs=544_554_403_840),
+    "vit_h_14": Variant(patched(H, 14), params=632_045_800, macs=167_295_109_120),
     "vit_h_16": Variant(H, params=632_199_400, macs=127_314_872_320),
-    "vit_h_32": Variant(replace(H, patch_size=32), params=634_960_360, macs=31_856_035_840),
-    "vit_g_8": Variant(replace(GIANT, patch_size=8), params=1_012_797_288, macs=861_889_639_424),
-    "vit_g_14": Variant(replace(GIANT, patch_size=14), params=1_012_611_432, macs=267_031_491_584),
+    "vit_h_32": Variant(patched(H, 32), params=634_960_360, macs=31_856_035_840),
+    "vit_g_8": Variant(patched(GIANT, 8), params=1_012_797_288, macs=861_889_639_424),
+    "vit_g_14": Variant(patched(GIANT, 14), params=1_012_611_432, macs=267_031_491_584),
     "vit_g_16": Variant(GIANT, params=1_012_780_392, macs=203_407_913_984),
-    "vit_g_32": Variant(replace(GIANT, patch_size=32), params=1_015_817_448, macs=50_957_671_424),
-    "vit_G_8": Variant(replace(GIGANTIC, patch_size=8), params=1_844_660_328, macs=1_543_287_329_792),
-    "vit_G_14": Variant(replace(GIGANTIC, patch_size=14), params=1_844_440_680, macs=483_747_550_208),
+    "vit_g_32": Variant(patched(GIANT, 32), params=1_015_817_448, macs=50_957_671_424),
+    "vit_G_8": Variant(patched(GIGANTIC, 8), params=1_844_660_328, macs=1_543_287_329_792),
+    "vit_G_14": Variant(patched(GIGANTIC, 14), params=1_844_440_680, macs=483_747_550_208),
     "vit_G_16": Variant(GIGANTIC, params=1_844_640_360, macs=368_981_070_848),
-    "vit_G_32": Variant(replace(GIGANTIC, patch_size=32), params=1_848_229_608, macs=92_664_046_592),
+    "vit_G_32": Variant(patched(GIGANTIC, 32), params=1_848_229_608, macs=92_664_046_592),
     "vit_r_ti_16": Variant(hybrid(TI, (), patch_size=8), params=6_337_704, macs=433_681_920),
     "vit_r26_s_32": Variant(hybrid(S, (2, 2, 2, 2)), params=36_431_912, macs=3_463_851_008),
     "vit_r26_b_32": Variant(hybrid(B, (2, 2, 2, 2)), params=101_383_976, macs=6_710_859_776),
@@ -293,6 +319,8 @@ class ViT(Model):
                 return x.mean(dim=1)
             case "cls+mean":
                 return torch.cat([x[:, 0], patches.mean(dim=1)], dim=1)
+            case _ as never:
+                assert_never(never)
 
     def both_heads(
         self, image: Float[Tensor, "B C H W"]
@@ -308,15 +336,14 @@ class ViT(Model):
         """Heads that know nothing yet: whatever the features, every class gets the same logit."""
         self.head = make_head(self.config)
         self.head_distilled = make_head(self.config) if self.config.distilled else None
-        init_head(self.head)
-        init_head(self.head_distilled)
 
     def check(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
         expected = (self.config.channels, *self.config.image_size)
         if image.ndim != 4 or tuple(image.shape[1:]) != expected:
             channels, height, width = expected
             raise UserError(
-                f"images are {tuple(image.shape)}, this model reads (batch, {channels}, {height}, {width}): "
+                f"images are {tuple(image.shape)}, this model reads (batch, {channels}, "
+                f"{height}, {width}): "
                 "resize them, or create or load it with another image_size or channels"
             )
         return image
@@ -342,13 +369,13 @@ class ViT(Model):
             match module:
                 case nn.Linear():
                     nn.init.xavier_uniform_(module.weight)
-                    zero(module.bias)
+                    zero_(module.bias)
                 case nn.Conv2d():
                     lecun_normal_(module.weight)
-                    zero(module.bias)
+                    zero_(module.bias)
                 case nn.LayerNorm() | nn.GroupNorm():
                     nn.init.ones_(module.weight)
-                    zero(module.bias)
+                    zero_(module.bias)
                 case LayerScale():
                     nn.init.constant_(module.factor, module.initial)
                 case LearnedPositions() | LearnedPositions2d() | RelativeDistances():
@@ -359,15 +386,15 @@ class ViT(Model):
                 case SelfAttention():
                     for part in module.qkv.weight.chunk(3):
                         nn.init.xavier_uniform_(part)
-                    zero(module.qv_bias)
+                    zero_(module.qv_bias)
                 case MLP():
                     nn.init.normal_(module.fc1.bias, std=1e-6)
                     nn.init.normal_(module.fc2.bias, std=1e-6)
                 case Bottleneck():
-                    zero(module.norm3.weight)
-        init_head(self.head)
-        init_head(self.head_distilled)
-        zero(self.cls)
+                    zero_(module.norm3.weight)
+                case Head():
+                    module.init_weights()
+        zero_(self.cls)
         if self.registers is not None:
             nn.init.normal_(self.registers, std=1e-6)
         if self.distillation is not None:
@@ -415,33 +442,7 @@ def make_scale(config: ViTConfig) -> nn.Module:
     return LayerScale(config.dim, config.layer_scale)
 
 
-def make_head(config: ViTConfig) -> nn.Sequential:
-    """One linear layer to fine-tune; a hidden tanh layer before it to pre-train; nothing for no classes."""
-    layers: OrderedDict[str, nn.Module] = OrderedDict()
+def make_head(config: ViTConfig) -> Head:
     width = 2 * config.dim if config.pool == "cls+mean" else config.dim
-    if config.num_classes and config.head == "pretrain":
-        layers["hidden"] = nn.Linear(width, config.dim)
-        layers["tanh"] = nn.Tanh()
-        width = config.dim
-    if config.num_classes:
-        layers["classes"] = nn.Linear(width, config.num_classes, bias=config.head_bias)
-    return nn.Sequential(layers)
-
-
-@torch.no_grad()
-def init_head(head: nn.Sequential | None) -> None:
-    for name, layer in head.named_children() if head is not None else ():
-        if isinstance(layer, nn.Linear):
-            zero(layer.bias)
-            lecun_normal_(layer.weight) if name == "hidden" else zero(layer.weight)
-
-
-def lecun_normal_(weight: Tensor) -> None:
-    """Truncated normal of variance 1/fan_in; cutting at two deviations shrinks it, the constant undoes that."""
-    std = math.sqrt(1 / weight[0].numel()) / 0.87962566103423978
-    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
-
-
-def zero(parameter: Tensor | None) -> None:
-    if parameter is not None:
-        nn.init.zeros_(parameter)
+    hidden = config.dim if config.head == "pretrain" else None
+    return Head(width, config.num_classes, hidden=hidden, bias=config.head_bias)

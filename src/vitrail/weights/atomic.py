@@ -1,8 +1,11 @@
-"""Writing that happens whole or not at all: into a temporary neighbour, flushed to the disk, then renamed."""
+"""Writing that happens whole or not at all: a temporary neighbour, flushed to the disk, renamed."""
 
+import ctypes
 import os
 import shutil
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from vitrail.core.errors import UserError
@@ -10,62 +13,125 @@ from vitrail.core.errors import UserError
 
 def write_file(out: Path, fill: Callable[[Path], None], *, overwrite: bool = False) -> Path:
     """`fill` writes a file at the path it is given; `out` appears only when that has succeeded."""
-    _refuse_existing(out, overwrite)
-    draft = _draft(out)
-    try:
+    with _draft_of(out, overwrite) as draft:
         fill(draft)
         _flush(draft)
+        if out.is_dir():
+            raise UserError(f"{out}: is a directory, where a file is to be written")
         os.replace(draft, out)
-    finally:
-        draft.unlink(missing_ok=True)
-    _flush(out.parent)
     return out
 
 
 def write_directory(out: Path, fill: Callable[[Path], None], *, overwrite: bool = False) -> Path:
-    """`fill` writes files into the directory it is given; `out` appears only when all are on the disk."""
-    _refuse_existing(out, overwrite)
-    draft = _draft(out)
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    try:
+    """`fill` writes files into the directory it is given; `out` appears when all are on the disk.
+
+    An old directory is replaced whole, so it may hold nothing but files that the new one has too.
+    """
+    with _draft_of(out, overwrite) as draft:
+        draft.mkdir()
         fill(draft)
         for file in draft.iterdir():
             _flush(file)
         _flush(draft)
-        _swap(draft, out)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    _flush(out.parent)
+        _refuse_existing(out, overwrite)  # it may have come meanwhile
+        _refuse_loss(draft, out)
+        if not os.path.lexists(out):
+            os.rename(draft, out)
+        elif not _exchange(draft, out):
+            _step_aside(draft, out)
     return out
 
 
-def _swap(draft: Path, out: Path) -> None:
-    """A directory cannot be renamed over a full one, so the old one steps aside until the new one stands."""
-    aside = out.with_name(f".{out.name}.old-{os.getpid()}")
-    if out.exists():
-        os.replace(out, aside)
+@contextmanager
+def _draft_of(out: Path, overwrite: bool) -> Iterator[Path]:
+    """A name beside `out` to write under; nothing is left there, whatever happens."""
+    _refuse_existing(out, overwrite)
+    place = Path(os.path.abspath(out))
+    if not place.name:
+        raise UserError(f"{out}: cannot be written: it is the root of the file system")
+    # the suffix stays last, because writers choose their format by it
+    owner = f"{socket.gethostname()}-"
+    draft = place.with_name(f".{place.stem}.tmp-{owner}{os.getpid()}{place.suffix}")
     try:
-        os.replace(draft, out)
-    except OSError:
-        if aside.exists():
-            os.replace(aside, out)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(place, f".{place.stem}.tmp-{owner}")
+        yield draft
+        _flush(place.parent)
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written: {error.strerror or error}") from None
+    finally:
+        _remove(draft)
+
+
+def _sweep(place: Path, prefix: str) -> None:
+    """Remove what a process of this machine that is no more left when it was killed."""
+    for left in place.parent.iterdir():
+        number = left.name.removeprefix(prefix).removesuffix(place.suffix)
+        if left.name.startswith(prefix) and number.isdecimal() and not _is_running(int(number)):
+            _remove(left)
+    _remove(place.with_name(f"{prefix}{os.getpid()}{place.suffix}"))
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # somebody else's, or no number of a process
+        return True
+    return True
+
+
+def _remove(path: Path) -> None:
+    if path.is_symlink() or path.is_file():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _refuse_existing(out: Path, overwrite: bool) -> None:
-    if out.exists() and not overwrite:
+    if os.path.lexists(out) and not overwrite:
         raise UserError(f"{out}: exists already: choose another name, or say overwrite")
+
+
+def _refuse_loss(draft: Path, out: Path) -> None:
+    if not os.path.lexists(out):
+        return
+    if not out.is_dir():
+        raise UserError(f"{out}: is a file, where a directory is to be written")
+    kept = {file.name for file in draft.iterdir()}
+    if lost := sorted(file.name for file in out.iterdir() if file.name not in kept):
+        raise UserError(
+            f"{out}: overwriting it would delete {lost[0]}, which is no part of the new one: "
+            "choose another name, or move that away"
+        )
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two names in one step where the system can, so that at no moment one of them is gone."""
+    if os.name != "posix":
+        return False
+    system = ctypes.CDLL(None)
+    names = os.fsencode(one), os.fsencode(other)
+    if hasattr(system, "renameat2"):  # Linux: relative to the working directory, RENAME_EXCHANGE
+        here = -100
+        return system.renameat2(here, names[0], here, names[1], 2) == 0
+    if hasattr(system, "renamex_np"):  # macOS: RENAME_SWAP
+        return system.renamex_np(*names, 2) == 0
+    return False
+
+
+def _step_aside(draft: Path, out: Path) -> None:
+    """The next best: the old directory has another name until the new one stands."""
+    aside = draft.with_name(f"{draft.name}.old")
+    _remove(aside)
+    os.rename(out, aside)
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{out}: cannot be written: {error}") from None
-
-
-def _draft(out: Path) -> Path:
-    # the suffix stays last, because writers choose their format by it
-    return out.with_name(f".{out.stem}.tmp-{os.getpid()}{out.suffix}")
+        os.rename(draft, out)
+    except OSError:
+        os.rename(aside, out)
+        raise
+    _remove(aside)
 
 
 def _flush(path: Path) -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import UserError
-from vitrail.core.passport import Passport
+from vitrail.core.passport import Passport, ResizeMethod
 from vitrail.models.catalogue import change
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.atomic import write_directory, write_file
 from vitrail.weights.dialect import Dialect
-from vitrail.weights.dialects import find_dialect
+from vitrail.weights.dialects import choose, dialects_called
 from vitrail.weights.files import SUFFIXES, write_tensors
 from vitrail.weights.load import Checkpoint, open_checkpoint, refit
 from vitrail.weights.native import write_native
@@ -38,18 +38,23 @@ def convert(
     model: str | None = None,
     dialect: str | None = None,
     grid: tuple[int, int] | None = None,
+    method: ResizeMethod | None = None,
     overwrite: bool = False,
     changes: dict[str, Any] | None = None,
 ) -> Conversion:
-    """Write a checkpoint in another dialect: a file where `out` has a known suffix, else a directory with sidecars.
+    """Write a checkpoint in another dialect: a file where `out` has a known suffix, else a
+    directory with sidecars.
 
-    >>> convert("B_16.npz", "b16-timm", to="timm", model="vit_b_16")
+    >>> convert("pets-model", "pets-timm", to="timm").tensors
+    152
     """
-    speaks = None if to == "vitrail" else find_dialect(to)
+    if to != "vitrail":
+        dialects_called(to)  # a wrong name is told before anything is read
     opened = open_checkpoint(source, model=model, dialect=dialect, grid=grid, said=changes or {})
     config = change(opened.config, changes or {})
-    state, passport = refit(opened, config)
+    state, passport = refit(opened, config, method=method)
     out = Path(out)
+    speaks = None if to == "vitrail" else choose(to, config)
     if speaks is None:
         if out.suffix in SUFFIXES:
             raise UserError(
@@ -60,7 +65,7 @@ def convert(
         state = write_foreign(state, passport, config, speaks, out, overwrite=overwrite)
     cautions = speaks.cautions(config) if speaks else []
     done = passport.origin.changes
-    return Conversion(opened, out, to, len(state), done, tuple(cautions))
+    return Conversion(opened, out, speaks.name if speaks else to, len(state), done, tuple(cautions))
 
 
 def write_foreign(
@@ -73,8 +78,6 @@ def write_foreign(
     overwrite: bool = False,
 ) -> Tensors:
     """Our tensors in a dialect's names; gives back what was written."""
-    if why := dialect.refuses(config):
-        raise UserError(f"{out}: {why}: choose another dialect, or vitrail")
     tensors = write(dialect.rows(config), state, where=f"the {dialect.name} dialect")
     if out.suffix in SUFFIXES:
         write_file(

@@ -10,7 +10,9 @@ from vitrail.models.vit import ViTConfig
 from vitrail.weights.rows import Row, Tensors
 
 Sidecars = Mapping[str, dict[str, Any]]
-# Config fields that a file tells; "tokens" is the number of patches its position table holds.
+# Config fields that a file tells. Beside them: "table", the rows of its position table; "inner",
+# heads times their width; "pixels", values in a flattened patch; "square", that the grid is square
+# unless something says otherwise; "notes", sentences on what its code decides and no file tells.
 Facts = dict[str, Any]
 
 ANY = object()
@@ -24,16 +26,23 @@ _FREE = {
 
 @dataclass(frozen=True)
 class Foreign:
-    """A foreign checkpoint as found: flat tensors, and the JSON files that lay beside them, by name."""
+    """A foreign checkpoint as found: flat tensors, and the JSON files that lay beside them, by
+    name."""
 
     source: str
     tensors: Tensors
     sidecars: Sidecars = field(default_factory=dict)
 
-    def shape(self, name: str) -> tuple[int, ...]:
+    def shape(self, name: str, axes: int | None = None) -> tuple[int, ...]:
+        """The shape of a tensor that has to be there, with so many axes."""
         if name not in self.tensors:
             raise UserError(f"{self.source}: tensor {name} is missing: is the file whole?")
-        return tuple(self.tensors[name].shape)
+        shape = tuple(self.tensors[name].shape)
+        if axes is not None and (len(shape) != axes or 0 in shape):
+            raise UserError(
+                f"{self.source}: {name} has the shape {shape}, expected {axes} axes, none empty"
+            )
+        return shape
 
     def count(self, pattern: str) -> int:
         """How many consecutive indices exist, from 0: the depth for "blocks.{}.norm1.weight"."""
@@ -45,9 +54,9 @@ class Foreign:
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """`claims` tells by the names whether a file speaks this dialect, `infer` reads its config, `rows` map the
-    tensors. `holds` lists what it can express beyond the plain ViT; `assumes` what its own
-    code computes with when no sidecar says otherwise."""
+    """`claims` tells by the names whether a file speaks this dialect, `infer` reads its config,
+    `rows` map the tensors. `holds` lists what it can express beyond the plain ViT; `assumes` what
+    its own code computes with when no sidecar says otherwise."""
 
     name: str
     about: str
@@ -56,9 +65,12 @@ class Dialect:
     rows: Callable[[ViTConfig], list[Row]]
     preprocessing: Callable[[Foreign, ViTConfig], Preprocessing]
     resize: ResizeMethod
+    resize_registers: ResizeMethod | None = None  # of models with registers, where it is another
     holds: Mapping[str, Any] = field(default_factory=dict)
     assumes: Mapping[str, Any] = field(default_factory=dict)
     square: bool = False  # its own code knows square grids only
+    # what it cannot hold together, though it holds each alone: "has no ..."
+    clashes: Callable[[ViTConfig], str | None] = lambda _: None
     suffix: str = ".safetensors"
     wrapped: str | None = None  # the entry of a .pth that holds the tensors
     sidecars: Callable[[Passport, ViTConfig], dict[str, dict[str, Any]]] = lambda *_: {}
@@ -67,18 +79,40 @@ class Dialect:
     def refuses(self, config: ViTConfig) -> str | None:
         """Why a model cannot be written in this dialect, or None."""
         plain = {field.name: field.default for field in fields(ViTConfig)}
-        for name in plain.keys() - _FREE:
+        for name in (name for name in plain if name not in _FREE):
             value, allowed = getattr(config, name), self.holds.get(name, (plain[name],))
             if allowed is not ANY and value not in allowed:
                 return f"the {self.name} dialect cannot hold {name}={value!r}"
         if self.square and config.grid[0] != config.grid[1]:
             return f"the {self.name} dialect knows square grids only, this one is {config.grid}"
+        if why := self.clashes(config):
+            return f"the {self.name} dialect {why}"
         return None
 
+    def resizes(self, config: ViTConfig) -> ResizeMethod:
+        """How its own code would fit the positions of such a model to another grid."""
+        return (self.resize_registers if config.registers else None) or self.resize
+
     def cautions(self, config: ViTConfig) -> list[str]:
-        """Where the dialect's own code would compute something slightly different from these tensors."""
-        return [
-            f"{self.name} computes with {name}={value!r}, these weights with {getattr(config, name)!r}"
+        """Where the dialect's own code would compute something slightly different from these
+        tensors."""
+        stem = {} if config.stem is None else vars(config.stem)
+        ours = vars(config) | {f"stem.{name}": value for name, value in stem.items()}
+        theirs = {
+            name: value(config) if callable(value) else value
             for name, value in self.assumes.items()
-            if getattr(config, name) != value
+        }
+        return [
+            f"{self.name} computes with {name}={value!r}, these weights with {ours[name]!r}"
+            for name, value in theirs.items()
+            if name in ours and ours[name] != value
         ]
+
+
+def plain_blocks(config: ViTConfig) -> str | None:
+    """The `clashes` of a dialect without gated MLPs, and where every token has a position."""
+    if config.activation == "swiglu":
+        return "has no gated MLP"
+    if config.slots != config.prefix:
+        return "has a position for every token, and here a prefix token has none"
+    return None

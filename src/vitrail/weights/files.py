@@ -1,11 +1,22 @@
-"""Files of tensors: safetensors (whole or in shards), npz, and pickles through `weights_only` alone."""
+"""Files of tensors: safetensors, whole or in shards, npz, and pickles by `weights_only` alone.
 
+A file is not to be trusted: what it claims is held against the bytes that are there before memory
+is taken, no code in it runs, and whatever a reader makes of it, a person gets one sentence.
+"""
+
+import argparse
 import json
+import lzma
 import math
+import os
+import struct
+import tokenize
+import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,9 +28,12 @@ from vitrail.core.errors import UserError
 from vitrail.weights.dialect import Foreign
 from vitrail.weights.rows import Tensors
 
+T = TypeVar("T")
+
 PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".tar")
 SUFFIXES = (".safetensors", ".npz", *PICKLES)
 SIDECARS = ("config.json", "preprocessor_config.json", "open_clip_config.json")
+INDEX = ".index.json"
 # Names under which a directory of the ecosystem keeps its tensors, in order of preference.
 WEIGHTS = (
     "model.safetensors",
@@ -28,51 +42,93 @@ WEIGHTS = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
     "open_clip_pytorch_model.bin",
+    "model.pth",
 )
+# Entries under which training scripts keep the tensors, in order of preference; DINO's teacher is
+# the model that it evaluates, its student a by-product.
+CONTAINERS = ("state_dict", "model", "model_state_dict", "teacher", "module", "student")
+
 MAX_JSON = 16 * 2**20  # bytes; the largest index of shards in public use is far below
+MAX_UNPACKED = 100  # times the packed size; weights hardly shrink when they are packed
+MAX_SHARED = 4  # times the size of a pickle that its tensors may have by sharing memory
+
+# What readers of other people's formats raise when a file is damaged.
+DAMAGED = (
+    SafetensorError,
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    ArithmeticError,
+    MemoryError,
+    RuntimeError,  # RecursionError and NotImplementedError too
+    SyntaxError,
+    struct.error,
+    tokenize.TokenError,
+    zlib.error,
+    lzma.LZMAError,
+    zipfile.BadZipFile,
+    zipfile.LargeZipFile,
+)
 
 
 def read_foreign(path: Path) -> Foreign:
     """The tensors and sidecars at a path: a file, or a directory as model hubs lay it out."""
-    if path.is_dir():
-        found = [path / name for name in WEIGHTS if (path / name).is_file()]
-        loose = sorted(file for file in path.iterdir() if file.suffix in (".safetensors", ".npz"))
-        if not found and len(loose) != 1:
-            raise UserError(
-                f"{path}: no checkpoint in this directory: expected one of {', '.join(WEIGHTS)}"
-            )
-        weights = (found or loose)[0]
-    elif path.is_file():
-        weights = path
+    # os.path tells of paths that are too long or not ours to see, where Path raises
+    if os.path.isdir(path):
+        weights, beside = _in_directory(path), path
+    elif os.path.isfile(path):
+        weights, beside = path, path.parent
     else:
         raise UserError(f"{path}: no such file or directory")
-    beside = path if path.is_dir() else path.parent
     # a lone file speaks for itself: another model's config.json may lie beside it by chance
-    names = SIDECARS if path.is_dir() or weights.name in WEIGHTS else ()
+    names = SIDECARS if beside is path or weights.name in WEIGHTS else ()
     sidecars = {name: read_json(beside / name) for name in names if (beside / name).is_file()}
     return Foreign(str(path), read_tensors(weights), sidecars)
 
 
+def _in_directory(path: Path) -> Path:
+    found = [path / name for name in WEIGHTS if (path / name).is_file()]
+    if found:
+        return found[0]
+    files = _guarded(path, lambda: sorted(path.iterdir()))
+    loose = [file for file in files if file.suffix in (".safetensors", ".npz")]
+    if len(loose) != 1:
+        raise UserError(
+            f"{path}: no checkpoint in this directory: expected one of {', '.join(WEIGHTS)}"
+        )
+    return loose[0]
+
+
 def read_tensors(path: Path) -> Tensors:
     """Every tensor of a file by its name."""
-    if path.name.endswith(".index.json"):
+    if path.name.endswith(INDEX):
         return _read_shards(path)
     if path.suffix == ".safetensors":
         return _guarded(path, lambda: load_file(path))
     if path.suffix == ".npz":
         return _guarded(path, lambda: _read_npz(path))
     if path.suffix in PICKLES:
-        return _unwrap(_read_pickle(path), path)
+        return _flat(_unwrap(_read_pickle(path), path), path)
     raise UserError(f"{path}: unknown format {path.suffix!r}, expected {', '.join(SUFFIXES)}")
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file of sane size."""
 
+    def number(text: str) -> float:
+        value = float(text)
+        if not math.isfinite(value):
+            raise ValueError(f"{text} is no number that JSON knows")
+        return value
+
     def parse() -> Any:
         if path.stat().st_size > MAX_JSON:
             raise ValueError(f"{path.stat().st_size} bytes are too many for a JSON file")
-        return json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        return json.loads(text, parse_float=number, parse_constant=number)
 
     value = _guarded(path, parse)
     if not isinstance(value, dict):
@@ -81,41 +137,46 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_tensors(tensors: Tensors, path: Path, *, wrapped: str | None = None) -> None:
-    """Write in the format that the suffix names; `wrapped` is the entry that holds them in a .pth."""
-    if path.suffix == ".safetensors":
-        save_file(tensors, path, metadata={"format": "pt"})
-    elif path.suffix == ".npz":
-        _write_npz(tensors, path)
-    elif path.suffix in PICKLES:
-        torch.save({wrapped: tensors} if wrapped else tensors, path)
-    else:
+    """Write in the format of the suffix; `wrapped` is the entry of a .pth that holds them."""
+    if path.suffix not in SUFFIXES:
         raise UserError(f"{path}: unknown format {path.suffix!r}, expected {', '.join(SUFFIXES)}")
+    tensors = _apart(tensors, whole=path.suffix in PICKLES)
+    try:
+        if path.suffix == ".safetensors":
+            save_file(tensors, path, metadata={"format": "pt"})
+        elif path.suffix == ".npz":
+            _write_npz(tensors, path)
+        else:
+            torch.save({wrapped: tensors} if wrapped else tensors, path)
+    except (SafetensorError, RuntimeError) as error:  # how these two tell that a disk is full
+        raise OSError(_first_line(error)) from None
 
 
-def _guarded(path: Path, action: Callable[[], Any]) -> Any:
+def _apart(tensors: Tensors, *, whole: bool) -> Tensors:
+    """The same with copies of those that overlap, which safetensors refuses, and for a pickle of
+    those that are part of something `whole`, all of which it would save."""
+    copied, end = set(), 0
+    for name, tensor in sorted(tensors.items(), key=lambda item: item[1].data_ptr()):
+        if tensor.data_ptr() < end or (whole and tensor.untyped_storage().nbytes() > tensor.nbytes):
+            copied.add(name)
+        end = max(end, tensor.data_ptr() + tensor.nbytes)
+    return {name: t.clone() if name in copied else t for name, t in tensors.items()}
+
+
+def _guarded(path: Path, action: Callable[[], T]) -> T:
     """Whatever a reader makes of a broken file, the person gets one sentence."""
     try:
-        return action()
-    except (
-        SafetensorError,
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        EOFError,
-        OverflowError,
-        MemoryError,
-        RecursionError,
-        NotImplementedError,
-        RuntimeError,
-        zipfile.BadZipFile,
-        zipfile.LargeZipFile,
-    ) as error:
-        lines = str(error).strip().splitlines()
-        reason = lines[0] if lines else type(error).__name__
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # numpy's, about headers of Python 2
+            return action()
+    except DAMAGED as error:
         raise UserError(
-            f"{path}: cannot be read, it is damaged or something else: {reason}"
+            f"{path}: cannot be read, it is damaged or something else: {_first_line(error)}"
         ) from None
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _read_shards(index: Path) -> Tensors:
@@ -124,9 +185,10 @@ def _read_shards(index: Path) -> Tensors:
         raise UserError(f"{index}: expected a weight_map from tensor names to file names")
     tensors: Tensors = {}
     for name in sorted(set(places.values())):
-        if Path(name).name != name:
-            raise UserError(f"{index}: shard {name!r} is not a plain file name")
-        if not (index.parent / name).is_file():
+        # an index must not lead out of its directory, nor to an index: that may be itself
+        if Path(name).name != name or Path(name).suffix not in SUFFIXES:
+            raise UserError(f"{index}: shard {name!r} is not the plain name of a file of tensors")
+        if not os.path.isfile(index.parent / name):
             raise UserError(f"{index}: shard {name} is missing beside it: fetch it, then try again")
         tensors |= read_tensors(index.parent / name)
     if missing := [name for name in places if name not in tensors]:
@@ -139,23 +201,28 @@ def _read_shards(index: Path) -> Tensors:
 def _read_npz(path: Path) -> Tensors:
     tensors: Tensors = {}
     with zipfile.ZipFile(path) as archive:
-        _refuse_bomb(archive)
+        _refuse_bomb(archive, path)
         for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            if name in tensors:
+                raise ValueError(f"{name} is there twice")
             with archive.open(member) as stream:
-                array = _read_npy(stream, member)
-            tensors[member.filename.removesuffix(".npy")] = torch.from_numpy(array)
+                tensors[name] = torch.from_numpy(_read_npy(stream, member))
     return tensors
 
 
-def _refuse_bomb(archive: zipfile.ZipFile) -> None:
+def _refuse_bomb(archive: zipfile.ZipFile, path: Path) -> None:
     packed = sum(member.compress_size for member in archive.infolist())
     whole = sum(member.file_size for member in archive.infolist())
-    if whole > 2**30 and whole > 100 * packed:
-        raise ValueError(f"{packed} bytes that unpack to {whole} are no checkpoint")
+    size = path.stat().st_size
+    if packed > size:
+        raise ValueError(f"it claims {packed} packed bytes, but has {size}")
+    if whole > 2**28 and whole > MAX_UNPACKED * size:
+        raise ValueError(f"{size} bytes that unpack to {whole} are no checkpoint")
 
 
 def _read_npy(stream: Any, member: zipfile.ZipInfo) -> np.ndarray[Any, np.dtype[Any]]:
-    """One array, whose header has to agree with the bytes that are there before any memory is taken."""
+    """One array; its header has to agree with the bytes that are there before memory is taken."""
     version = np.lib.format.read_magic(stream)
     header = {
         (1, 0): np.lib.format.read_array_header_1_0,
@@ -164,18 +231,19 @@ def _read_npy(stream: Any, member: zipfile.ZipInfo) -> np.ndarray[Any, np.dtype[
     if header is None:
         raise ValueError(f"{member.filename} has array format {version}, expected 1.0 or 2.0")
     shape, fortran, dtype = header(stream)
-    if dtype.hasobject or dtype.kind not in "fiub":
-        # bfloat16 arrays come as two raw bytes, which is what big_vision writes
-        if dtype.kind != "V" or dtype.itemsize != 2:
-            raise ValueError(f"{member.filename} holds {dtype}, not plain numbers")
-    count = math.prod(shape)
-    if count * dtype.itemsize > member.file_size:
+    # bfloat16 arrays come as two raw bytes, which is what big_vision writes
+    bfloat16 = dtype.kind == "V" and dtype.itemsize == 2 and dtype.names is None
+    if dtype.hasobject or not (dtype.kind in "fiub" or bfloat16):
+        raise ValueError(f"{member.filename} holds {dtype}, not plain numbers")
+    if any(side < 0 for side in shape):
+        raise ValueError(f"{member.filename} has the shape {shape}")
+    size = math.prod(shape) * dtype.itemsize
+    if size > member.file_size:
         raise ValueError(f"{member.filename} is {shape} by its header, but is too short for that")
-    data = np.frombuffer(stream.read(count * dtype.itemsize), dtype=dtype, count=count)
-    if dtype.kind == "V":
-        widened = data.view(np.uint16).astype(np.uint32) << 16
-        data = widened.view(np.float32)
-    data = data.astype(data.dtype.newbyteorder("="))  # also a copy of our own, writable
+    data = np.frombuffer(bytearray(stream.read(size)), dtype=np.uint16 if bfloat16 else dtype)
+    if bfloat16:
+        data = (data.astype(np.uint32) << 16).view(np.float32)
+    data = data.astype(data.dtype.newbyteorder("="), copy=False)
     return data.reshape(shape, order="F" if fortran else "C")
 
 
@@ -190,32 +258,54 @@ def _write_npz(tensors: Tensors, path: Path) -> None:
 
 
 def _read_pickle(path: Path) -> Any:
+    if _guarded(path, lambda: zipfile.is_zipfile(path)):
+        with _guarded(path, lambda: zipfile.ZipFile(path)) as archive:
+            _guarded(path, lambda: _refuse_bomb(archive, path))
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        # training scripts keep their arguments beside the tensors: a bag of plain values
+        with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
+            warnings.simplefilter("ignore")
+            return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle can raise anything; none of its code has run
-        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        if "weights_only" in str(error).lower() or "unsupported" in str(error).lower():
+        first = _first_line(error)
+        if "torchscript" in str(error).lower():
+            first = (
+                "it is a TorchScript program rather than tensors, as OpenAI's CLIP files are: "
+                "save the state_dict() of what torch.jit.load gives, "
+                "or take the same weights as safetensors from a model hub"
+            )
+        elif "weights_only" in str(error).lower() or "unsupported" in str(error).lower():
             first = "it holds more than tensors, and code in a checkpoint is never run"
         raise UserError(f"{path}: cannot be read as plain tensors: {first}") from None
 
 
 def _unwrap(value: Any, path: Path) -> Tensors:
-    """The flat tensors inside the layers that training scripts put around them."""
-    containers = ("state_dict", "model", "model_state_dict", "teacher", "module")
-    while isinstance(value, Mapping):
-        tensors = {name: item for name, item in value.items() if isinstance(item, Tensor)}
-        inner = next(
-            (value[key] for key in containers if isinstance(value.get(key), Mapping)), None
-        )
-        if inner is None or len(tensors) > 1:
+    """The tensors inside the layers that training scripts put around them."""
+    for _ in range(len(CONTAINERS)):  # a dictionary may hold itself
+        if not isinstance(value, Mapping):
             break
-        value = inner
-    else:
-        tensors = {}
-    if not tensors:
-        raise UserError(f"{path}: no tensors by name in this file: expected a state dict")
-    if strange := [name for name in tensors if not isinstance(name, str)]:
-        raise UserError(f"{path}: tensor name {strange[0]!r} is not a string")
+        tensors = {name: item for name, item in value.items() if isinstance(item, Tensor)}
+        inner = [value[key] for key in CONTAINERS if isinstance(value.get(key), Mapping)]
+        if tensors and (not inner or len(tensors) > 1):
+            return tensors
+        value = inner[0] if inner else None
+    raise UserError(f"{path}: no tensors by name in this file: expected a state dict")
+
+
+def _flat(tensors: Tensors, path: Path) -> Tensors:
+    """Plain tensors under plain names, whose memory is no more than the file can have filled."""
+    if any(not isinstance(name, str) for name in tensors):
+        raise UserError(f"{path}: a tensor's name is not a string: expected a state dict")
+    for name, tensor in tensors.items():
+        if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
+            raise UserError(
+                f"{path}: {name} is sparse, quantized or without values, not a plain tensor"
+            )
+    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    if size > MAX_SHARED * path.stat().st_size:
+        raise UserError(
+            f"{path}: its tensors would take {size} bytes, but it does not hold as many"
+        )
     prefix = "module."
     if all(name.startswith(prefix) for name in tensors):  # left by DataParallel
         tensors = {name.removeprefix(prefix): item for name, item in tensors.items()}

@@ -6,36 +6,34 @@ from vitrail.core.errors import UserError
 from vitrail.weights.files import SIDECARS, WEIGHTS
 
 HUB = "hf-hub:"
+NATIVE = ("README.md", "manifest.json")
+# Pickles are fetched only where a repository has nothing better.
+KINDS = (("*.safetensors", "*.safetensors.index.json"), ("*.bin", "*.bin.index.json"))
 
 
 def fetch(address: str) -> Path:
-    """The directory in the local cache that holds a hub repository's checkpoint, fetched if need be."""
+    """The directory in the local cache with a hub repository's checkpoint, fetched if need be."""
     try:
         from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+        from huggingface_hub.errors import HFValidationError
     except ImportError:
         raise UserError(
             f"{address}: reading from the hub needs huggingface_hub: pip install 'vitrail[hub]'"
         ) from None
     name, _, revision = address.removeprefix(HUB).partition("@")
-    native = ("README.md", "manifest.json")
-    for weights in (["*.safetensors", "*.safetensors.index.json"], ["*.bin", "*.bin.index.json"]):
+    for weights in KINDS:
+        patterns = [*weights, *SIDECARS, *NATIVE]
         try:
-            directory = Path(
-                snapshot_download(
-                    name,
-                    revision=revision or None,
-                    allow_patterns=[*weights, *SIDECARS, *native],
-                )
-            )
+            found = snapshot_download(name, revision=revision or None, allow_patterns=patterns)
         except HFValidationError:
             raise UserError(f"{address}: expected hf-hub:owner/name") from None
-        except (HfHubHTTPError, OSError) as error:
+        except Exception as error:  # a network, a proxy and a cache fail in ways of their own
             first = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise UserError(
-                f"{address}: not in the local cache, and the hub did not give it: download it on a machine "
-                f"that can ('hf download {name}') and load that directory ({first})"
+                f"{address}: not in the local cache, and the hub did not give it: download it "
+                f"where you can ('hf download {name}') and load that directory ({first})"
             ) from None
-        if any((directory / weight).is_file() for weight in WEIGHTS):
-            return directory
-    raise UserError(f"{address}: this repository holds no checkpoint that is known: {WEIGHTS}")
+        if any((Path(found) / weight).is_file() for weight in WEIGHTS):
+            return Path(found)
+    known = ", ".join(WEIGHTS)
+    raise UserError(f"{address}: this repository holds no checkpoint that is known: {known}")

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from vitrail.core.errors import UserError
-from vitrail.core.passport import Origin, Passport, Preprocessing
+from vitrail.core.passport import Origin, Passport, Preprocessing, ResizeMethod
 from vitrail.models.catalogue import FAMILIES, change, find, skeleton
 from vitrail.models.model import Model
 from vitrail.models.vit import ViTConfig
-from vitrail.weights.dialects import find_dialect, recognise
+from vitrail.weights.dialects import recognise
 from vitrail.weights.files import read_foreign
 from vitrail.weights.hub import HUB, fetch
 from vitrail.weights.native import is_native, read_native
@@ -26,7 +26,8 @@ log = logging.getLogger("vitrail")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint opened and understood, but not yet a model: our tensors as the file has them, in its precision."""
+    """A checkpoint opened and understood, but not yet a model: our tensors as the file has them,
+    in its precision."""
 
     state: Tensors
     config: ViTConfig
@@ -42,19 +43,23 @@ def load(
     model: str | None = None,
     dialect: str | None = None,
     grid: tuple[int, int] | None = None,
+    method: ResizeMethod | None = None,
     **changes: Any,
 ) -> Model:
-    """A model with trained weights, from a Vitrail directory, a foreign file or directory, or hf-hub:owner/name.
+    """A model with trained weights, from a Vitrail directory, a foreign file or directory, or
+    hf-hub:owner/name.
 
-    What a foreign file does not tell is asked for: `model` names the variant it holds, `grid` the rows and
-    columns of its positions, and `changes` are the fields of `create`: what the file leaves open, or what
-    is to be different from now on (another `image_size` resizes positions, another
-    `num_classes` gives a new head that starts at zero); `model.passport.origin.changes` tells what was done.
+    What a foreign file does not tell is asked for: `model` names the variant it holds, `grid` the
+    rows and columns of its positions, and `changes` are the fields of `create`: what the file
+    leaves open, or what is to be different from now on (another `image_size` resizes positions,
+    another `num_classes` gives a new head that starts at zero); `model.passport.origin.changes`
+    tells what was done. `method` resizes otherwise than those who published the weights do.
 
-    >>> load("B_16.npz", model="vit_b_16", num_classes=10, image_size=384)
+    >>> load("pets-model", num_classes=10, image_size=384).passport.origin.changes[0]
+    'positions resized from 14x14 to 24x24 (paper)'
     """
     checkpoint = open_checkpoint(source, model=model, dialect=dialect, grid=grid, said=changes)
-    return materialise(checkpoint, change(checkpoint.config, changes))
+    return materialise(checkpoint, change(checkpoint.config, changes), method=method)
 
 
 def open_checkpoint(
@@ -76,7 +81,7 @@ def open_checkpoint(
         return Checkpoint(state, config, passport, "vitrail", Coverage(), ())
     named = find(model) if model else None
     foreign = replace(read_foreign(path), source=str(source))
-    speaks = find_dialect(dialect) if dialect else recognise(foreign)
+    speaks = recognise(foreign, dialect)
     config, notes = settle(foreign, speaks, named=named, grid=grid, said=said or {})
     shapes = {name: tensor.shape for name, tensor in skeleton(config).state_dict().items()}
     state, coverage = read(speaks.rows(config), foreign.tensors, shapes, where=str(source))
@@ -85,28 +90,33 @@ def open_checkpoint(
         config=asdict(config),
         preprocessing=speaks.preprocessing(foreign, config),
         labels=speaks.labels(foreign),
-        resize=speaks.resize,
+        resize=speaks.resizes(config),
         origin=Origin(source=Path(source).name, dialect=speaks.name, changes=tuple(notes)),
     )
     return Checkpoint(state, config, passport, speaks.name, coverage, tuple(notes))
 
 
-def materialise(checkpoint: Checkpoint, config: ViTConfig) -> Model:
+def materialise(
+    checkpoint: Checkpoint, config: ViTConfig, *, method: ResizeMethod | None = None
+) -> Model:
     """The model of `config` with the checkpoint's tensors, resized where the two differ."""
-    state, passport = refit(checkpoint, config)
+    state, passport = refit(checkpoint, config, method=method)
+    state = _widened(state)
     for sentence in passport.origin.changes:
         log.info("%s: %s", passport.origin.source, sentence)
     with torch.device("meta"):
         model = FAMILIES[passport.family].model(config)
-    model.load_state_dict(_widened(state), assign=True)
+    model.load_state_dict(state, assign=True)
     model.passport = passport
-    return model.eval()
+    return model.to(next(iter(state.values())).dtype).eval()  # fixed tables in that precision too
 
 
-def refit(checkpoint: Checkpoint, config: ViTConfig) -> tuple[Tensors, Passport]:
+def refit(
+    checkpoint: Checkpoint, config: ViTConfig, *, method: ResizeMethod | None = None
+) -> tuple[Tensors, Passport]:
     """Tensors and passport for another config, in the precision of the file."""
     old, passport = checkpoint.config, checkpoint.passport
-    state, done = fit(checkpoint.state, old, config, method=passport.resize)
+    state, done = fit(checkpoint.state, old, config, method=method or passport.resize)
     same_classes = (config.num_classes, config.head) == (old.num_classes, old.head)
     if not same_classes:
         state |= _new_head(config, like=next(iter(state.values())))
@@ -129,9 +139,6 @@ def _new_head(config: ViTConfig, like: Tensor) -> Tensors:
 
 def _widened(state: Tensors) -> Tensors:
     """In one precision that a CPU computes well: float64 stays, everything else becomes float32."""
-    for name, tensor in state.items():
-        if not tensor.is_floating_point():
-            raise UserError(f"{name} holds {tensor.dtype}, but weights are floating-point numbers")
     double = all(tensor.dtype is torch.float64 for tensor in state.values())
     dtype = torch.float64 if double else torch.float32
     # a copy, so that the model does not hang on a memory-mapped file that somebody may replace
@@ -141,10 +148,8 @@ def _widened(state: Tensors) -> Tensors:
 def _preprocessing(before: Preprocessing, old: ViTConfig, new: ViTConfig) -> Preprocessing:
     """The same preparation at another size, with as many channels as the model now has."""
     if new.image_size != old.image_size:
-        resize = before.resize and tuple(
-            round(cover * now / then)
-            for cover, now, then in zip(before.resize, new.image_size, old.image_size, strict=True)
-        )
+        (height, width), (tall, wide), cover = new.image_size, old.image_size, before.resize
+        resize = cover and (round(cover[0] * height / tall), round(cover[1] * width / wide))
         before = replace(before, size=new.image_size, resize=resize)
     if new.channels != old.channels:
         mean, std = (sum(values) / len(values) for values in (before.mean, before.std))

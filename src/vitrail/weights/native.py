@@ -1,7 +1,8 @@
-"""Our own checkpoints: a directory of config.json, model.safetensors, README.md and a manifest, written whole or not at all."""
+"""Our own checkpoints: config.json, model.safetensors, README.md and a manifest of all three."""
 
 import hashlib
 import json
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from vitrail.models.model import Model
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.atomic import write_directory
 from vitrail.weights.files import read_json, read_tensors, write_tensors
-from vitrail.weights.rows import Tensors
+from vitrail.weights.rows import PRECISIONS, Tensors
 
 FORMAT = 1
 CONFIG, TENSORS, CARD, MANIFEST = "config.json", "model.safetensors", "README.md", "manifest.json"
@@ -23,7 +24,8 @@ CONFIG, TENSORS, CARD, MANIFEST = "config.json", "model.safetensors", "README.md
 def save(model: Model, directory: str | Path, *, overwrite: bool = False) -> Path:
     """Write a model so that `load` gives it back: config.json, model.safetensors, README.md.
 
-    >>> save(model, "pets-model")
+    >>> save(model, "my-model").name
+    'my-model'
     """
     passport = replace(model.passport, config=asdict(model.config))
     state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
@@ -32,7 +34,7 @@ def save(model: Model, directory: str | Path, *, overwrite: bool = False) -> Pat
 
 def is_native(path: Path) -> bool:
     """Whether a directory is a Vitrail checkpoint."""
-    return path.is_dir() and (path / MANIFEST).is_file()
+    return os.path.isfile(path / MANIFEST)
 
 
 def read_native(path: Path) -> tuple[Tensors, Passport, ViTConfig]:
@@ -41,7 +43,8 @@ def read_native(path: Path) -> tuple[Tensors, Passport, ViTConfig]:
     block = read_json(path / CONFIG).get("vitrail")
     if not isinstance(block, dict) or block.get("format") != FORMAT:
         raise UserError(
-            f"{path / CONFIG}: no passport of format {FORMAT}: written by another version of Vitrail?"
+            f"{path / CONFIG}: no passport of format {FORMAT}: written by another version "
+            "of Vitrail?"
         )
     passport = validate(Passport, block.get("passport", {}), where=str(path / CONFIG))
     if passport.family not in FAMILIES:
@@ -51,17 +54,22 @@ def read_native(path: Path) -> tuple[Tensors, Passport, ViTConfig]:
     shapes = {name: tensor.shape for name, tensor in skeleton(config).state_dict().items()}
     if {name: tensor.shape for name, tensor in state.items()} != shapes:
         raise UserError(f"{path}: its tensors are not those of the model its config describes")
+    if strange := [name for name, tensor in state.items() if tensor.dtype not in PRECISIONS]:
+        raise UserError(f"{path}: {strange[0]} holds {state[strange[0]].dtype}, which no weight is")
     return state, passport, config
 
 
 def verify(path: Path) -> None:
     """Every file as the manifest says, or a sentence that names the first that is not."""
-    files = read_json(path / MANIFEST).get("files")
+    manifest = read_json(path / MANIFEST)
+    if manifest.get("format") != FORMAT:
+        raise UserError(f"{path / MANIFEST}: no manifest of format {FORMAT}: of another Vitrail?")
+    files = manifest.get("files")
     if not isinstance(files, dict) or {CONFIG, TENSORS} - files.keys():
         raise UserError(f"{path / MANIFEST}: expected a table of files with their SHA-256")
     for name, expected in files.items():
         file = path / name
-        if Path(name).name != name or not file.is_file():
+        if Path(name).name != name or not os.path.isfile(file):
             raise UserError(
                 f"{file}: named in the manifest but not there: copy the directory whole"
             )
@@ -70,6 +78,9 @@ def verify(path: Path) -> None:
 
 
 def write_native(state: Tensors, passport: Passport, out: Path, *, overwrite: bool = False) -> Path:
+    validate(
+        Passport, asdict(passport), where="passport"
+    )  # what cannot be read must not be written
     config = validate(FAMILIES[passport.family].config, passport.config, where="passport")
     texts = {
         CONFIG: json.dumps(_config_json(passport, config), indent=2) + "\n",
@@ -124,11 +135,13 @@ def _in_words(before: Preprocessing) -> str:
         if before.resize
         else f"squeezed into {cut}"
     )
-    return f"{shape}, {before.interpolation}, {before.channel_order}, mean {before.mean}, std {before.std}"
+    values = f"{before.channel_order}, mean {before.mean}, std {before.std}"
+    return f"{shape}, {before.interpolation}, {values}"
 
 
 def _config_json(passport: Passport, config: ViTConfig) -> dict[str, Any]:
-    """timm's fields where it has one, for people and tools that know them; the truth is under "vitrail"."""
+    """timm's fields where it has one, for people and tools that know them; the truth is under
+    "vitrail"."""
     before = passport.preprocessing
     crop = before.size[0] / before.resize[0] if before.resize else 1.0
     return {
@@ -151,5 +164,8 @@ def _config_json(passport: Passport, config: ViTConfig) -> dict[str, Any]:
 
 
 def _digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    try:
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read: {error.strerror}") from None

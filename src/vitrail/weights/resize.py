@@ -4,13 +4,14 @@ Each step is separate, named and reported; none of them happens because shapes m
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrail.core.errors import UserError
+from vitrail.core.errors import UserError, nearest
 from vitrail.core.passport import ResizeMethod
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.rows import Tensors
@@ -19,7 +20,7 @@ Grid = tuple[int, int]
 
 # Fields whose change leaves every tensor alone.
 _WITHOUT_TENSORS = {"dropout", "drop_path", "norm_eps", "activation", "pool", "layer_scale"}
-_RESIZED = {"image_size", "patch_size", "channels", "num_classes", "head"}
+_RESIZED = {"image_size", "patch_size", "channels", "num_classes", "head", "prefix_positions"}
 
 
 def resize_positions(
@@ -39,12 +40,16 @@ def resize_positions(
     dinov2           bicubic by a scale factor with an offset of 0.1, as its weights were evaluated
     dinov2_registers bicubic with antialiasing, as its models with registers were
 
+    >>> table = torch.zeros(1, 197, 768)
     >>> resize_positions(table, (14, 14), (24, 24), prefix=1, method="paper").shape
     torch.Size([1, 577, 768])
     """
+    if method not in INTERPOLATE:
+        raise UserError(f"unknown method {method!r}, {nearest(method, INTERPOLATE)}")
     if table.shape[1] != prefix + old[0] * old[1]:
         raise UserError(
-            f"{table.shape[1]} positions are not {prefix} prefix tokens and a grid of {old[0]}x{old[1]}"
+            f"{table.shape[1]} positions are not {prefix} prefix tokens and a grid of "
+            f"{old[0]}x{old[1]}"
         )
     if old == new:
         return table
@@ -89,8 +94,9 @@ INTERPOLATE: dict[ResizeMethod, Callable[[Tensor, Grid, Grid], Tensor]] = {
 def resize_patches(
     kernel: Float[Tensor, "D C p p"], size: int, *, method: ResizeMethod
 ) -> Float[Tensor, "D C q q"]:
-    """Patch kernels for another patch size (arXiv:2212.08013, 3.4): the new kernel answers a resized patch
-    as nearly as can be like the old one answered the original, by the pseudo-inverse of resizing."""
+    """Patch kernels for another patch size (arXiv:2212.08013, 3.4): the new kernel answers a
+    resized patch as nearly as can be like the old one answered the original, by the pseudo-inverse
+    of resizing."""
     old = kernel.shape[-1]
     if old == size:
         return kernel
@@ -114,8 +120,8 @@ def _resize_matrix(old: int, new: int, *, antialias: bool) -> Float[Tensor, "new
 def resize_channels(
     kernel: Float[Tensor, "D C p p"], channels: int
 ) -> Float[Tensor, "D channels p p"]:
-    """Kernels for other input channels: one grey channel gets the sum, more bands repeat what is known,
-    scaled so that a picture with equal channels is answered as before."""
+    """Kernels for other input channels: one grey channel gets the sum, more bands repeat what is
+    known, scaled so that a picture with equal channels is answered as before."""
     old = kernel.shape[1]
     if old == channels:
         return kernel
@@ -128,12 +134,14 @@ def resize_channels(
 def fit(
     state: Tensors, old: ViTConfig, new: ViTConfig, *, method: ResizeMethod
 ) -> tuple[Tensors, list[str]]:
-    """The tensors of a model with config `old` for one with config `new`, and what was done to them."""
+    """The tensors of a model with config `old` for one with config `new`, and what was done to
+    them."""
     changed = {name for name in vars(old) if getattr(old, name) != getattr(new, name)}
     if stuck := sorted(changed - _WITHOUT_TENSORS - _RESIZED):
         name = stuck[0]
         raise UserError(
-            f"{name} is {getattr(old, name)!r} in the trained weights and cannot become {getattr(new, name)!r}"
+            f"{name} is {getattr(old, name)!r} in the trained weights and cannot become "
+            f"{getattr(new, name)!r}"
         )
     state = dict(state)
     done = []
@@ -147,6 +155,10 @@ def fit(
         done.append(f"patch kernels resized from {old.patch_size} to {new.patch_size} pixels")
     if (new.channels, new.patch_size) != (old.channels, old.patch_size) and old.patch_norm:
         raise UserError("a model that norms its pixels cannot take other patches or channels")
+    if new.slots != old.slots:
+        state, sentence = _fold_slots(state, old, new)
+        done.append(sentence)
+        old = replace(old, prefix_positions=new.prefix_positions)
     if new.grid != old.grid:
         state, sentence = _fit_positions(state, old, new, method)
         done.append(sentence)
@@ -154,6 +166,29 @@ def fit(
         state = {name: tensor for name, tensor in state.items() if not name.startswith("head")}
         done.append(f"new head for {new.num_classes} classes, its last layer zero")
     return state, [sentence for sentence in done if sentence]
+
+
+def _fold_slots(state: Tensors, old: ViTConfig, new: ViTConfig) -> tuple[Tensors, str]:
+    """A prefix token and its position are only ever added, so the sum may as well be the token."""
+    table, kept = state["positions.table"], min(old.slots, new.slots)
+    before = old.slots
+    for name in ("registers", "distillation", "cls"):
+        if name in state:
+            first = before_of(name, old)
+            folded = range(max(first, kept), min(first + state[name].shape[1], before))
+            for slot in folded:
+                token = state[name].clone()
+                token[:, slot - first] += table[:, slot]
+                state = state | {name: token}
+    zeros = table.new_zeros(1, new.slots - kept, table.shape[2])
+    table = torch.cat([table[:, :kept], zeros, table[:, before:]], dim=1)
+    sentence = f"prefix tokens with a position of their own: {old.slots} before, {new.slots} now"
+    return state | {"positions.table": table}, sentence
+
+
+def before_of(name: str, config: ViTConfig) -> int:
+    """How many tokens stand before a kind of prefix token."""
+    return {"cls": 0, "distillation": 1, "registers": config.class_token + config.distilled}[name]
 
 
 def _fit_positions(
@@ -176,7 +211,8 @@ def _fit_positions(
             return state, f"row and column positions resized {sizes} ({method})"
         case "relative":
             raise UserError(
-                f"1-D relative positions belong to one grid and cannot go {sizes}: keep the image_size"
+                f"1-D relative positions belong to one grid and cannot go {sizes}: keep the "
+                "image_size"
             )
         case _:
             return state, ""

@@ -1,16 +1,18 @@
-"""Rows: how the tensors of a foreign checkpoint and ours stand for each other, read forwards to load and backwards to write.
+"""Rows: which foreign tensors are which of ours, read forwards to load and backwards to write.
 
     same("norm.{p}", "norm.{p}")                                   one tensor, another name
     reshape("head/kernel", "head.classes.weight", transposed)      one tensor, another shape
     fuse(["q.{p}", "k.{p}", "v.{p}"], "attention.qkv.{p}")         several of theirs are one of ours
-    stack("encoderblock/scale", "blocks.{i}.norm1.weight")         one of theirs holds all of our blocks
+    stack(same("norm/scale", "blocks.{i}.norm1.weight"))           one of theirs holds every block
     drop("pooler.*", why="the classifier does not read it")        theirs alone
+    supply("mask_token", zeros, why="only pre-training reads it")  theirs alone, yet asked for
     fill("head.classes.bias", zeros, why="CLIP's has none")        ours alone
 
-A placeholder such as {i} runs over the values given to `expand`; a pair is (their value, our value).
-A row applies where all of its names exist, so old and new names are simply two rows; the first that applies is
-the one that is written. Reading is total: every foreign tensor is used once or dropped for a reason, every tensor of ours is
-made once; anything else is an error that lists both sides. There is no `strict=False`.
+A placeholder such as {i} runs over the values given to `expand`; a pair is (their value, our
+value). A row applies where all of its names exist, so old and new names are simply two rows; the
+first that applies is the one that is written. Reading is total: every foreign tensor is used once
+or dropped for a reason, every tensor of ours is made once; anything else is an error that lists
+both sides. There is no `strict=False`.
 """
 
 import re
@@ -28,6 +30,7 @@ from vitrail.core.errors import UserError
 
 Tensors = dict[str, Tensor]
 Parts = Sequence[Tensor]
+PRECISIONS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Op(NamedTuple):
@@ -49,7 +52,8 @@ class Row:
 
 @dataclass
 class Coverage:
-    """What became of every tensor: (theirs, ours) used, (theirs, why) dropped, (ours, why) filled."""
+    """What became of every tensor: (theirs, ours) used, (theirs, why) dropped, (ours, why)
+    filled."""
 
     used: list[tuple[str, str]] = field(default_factory=list)
     dropped: list[tuple[str, str]] = field(default_factory=list)
@@ -96,6 +100,11 @@ def stack(row: Row, along: str = "i") -> Row:
 def drop(theirs: str, why: str) -> Row:
     """Foreign tensors that this shell pattern matches have no part in the model."""
     return Row((theirs,), (), why=why)
+
+
+def supply(theirs: str, make: Callable[[], Tensor], why: str) -> Row:
+    """A foreign tensor that has no part in the model, and is made anew where it is written."""
+    return Row((theirs,), (), write=lambda _: [make()], why=why)
 
 
 def fill(ours: str, make: Callable[[torch.Size], Tensor], why: str) -> Row:
@@ -145,6 +154,7 @@ def read(
     ours: Tensors = {}
     coverage = Coverage()
     left = dict.fromkeys(theirs)
+    precision = next((t.dtype for t in theirs.values() if t.is_floating_point()), torch.float32)
     for row in rows:
         fits = row.theirs and row.ours and all(name in left for name in row.theirs)
         if not fits or any(name not in shapes or name in ours for name in row.ours):
@@ -153,8 +163,15 @@ def read(
         for name, tensor in zip(row.ours, made, strict=True):
             if tensor.shape != shapes[name]:
                 raise UserError(
-                    f"{where}: {' + '.join(row.theirs)} gives {name} the shape {tuple(tensor.shape)}, "
-                    f"but this model has {tuple(shapes[name])} there: is it another model, or another dialect?"
+                    f"{where}: {' + '.join(row.theirs)} gives {name} the shape "
+                    f"{tuple(tensor.shape)}, "
+                    f"but this model has {tuple(shapes[name])} there: is it another model, "
+                    "or another dialect?"
+                )
+            if tensor.dtype not in PRECISIONS:
+                raise UserError(
+                    f"{where}: {row.theirs[0]} holds {tensor.dtype}, but weights are "
+                    "floating-point numbers of 16 to 64 bits"
                 )
             ours[name] = tensor.contiguous()
         for name in row.theirs:
@@ -167,7 +184,8 @@ def read(
                 coverage.dropped.append((name, row.why))
         for name in row.ours if not row.theirs else ():
             if name in shapes and name not in ours:
-                ours[name] = row.read([torch.empty(shapes[name], device="meta")])[0]
+                made = row.read([torch.empty(shapes[name], device="meta")])
+                ours[name] = made[0].to(precision)  # or a float64 file would load as float32
                 coverage.filled.append((name, row.why))
     _insist(list(left), [name for name in shapes if name not in ours], list(theirs), where)
     return ours, coverage
@@ -177,17 +195,20 @@ def write(rows: Iterable[Row], ours: Tensors, *, where: str) -> Tensors:
     """Their tensors made from ours; every one of ours has to be told."""
     theirs: Tensors = {}
     left = dict.fromkeys(ours)
+    precision = next((tensor.dtype for tensor in ours.values()), torch.float32)
     for row in rows:
-        if not row.ours or any(name not in left for name in row.ours):
+        if any(name not in left for name in row.ours):
             continue
         made = row.write([ours[name] for name in row.ours])
-        for name, tensor in zip(row.theirs, made, strict=True):
-            theirs[name] = tensor.contiguous()
+        # without ours a row makes nothing (drop), or one tensor out of nothing (supply)
+        for name, tensor in zip(row.theirs, made, strict=bool(row.ours)):
+            theirs[name] = tensor.contiguous() if row.ours else tensor.to(precision)
         for name in row.ours:
             del left[name]
     if left:
         raise UserError(
-            f"{where} has no place for {_some(list(left))}: choose another dialect, or save in our own format"
+            f"{where} has no place for {_some(list(left))}: choose another dialect, or save "
+            "in our own format"
         )
     return theirs
 

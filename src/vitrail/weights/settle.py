@@ -1,4 +1,4 @@
-"""From what a file tells, completed by what the person says, to one config: nothing is guessed in silence."""
+"""From what a file tells and what the person says to one config; nothing is guessed in silence."""
 
 import math
 from collections.abc import Iterator
@@ -25,21 +25,27 @@ def settle(
     grid: Grid | None,
     said: dict[str, Any],
 ) -> tuple[ViTConfig, list[str]]:
-    """The config of the file as it is, and a sentence for each thing that was looked up rather than read.
+    """The config of the file as it is, and a sentence for each thing that was looked up rather
+    than read.
 
-    `named` is the model the person named, `grid` the rows and columns of the file's positions, `said` the fields
-    they asked for, which also answer what the file leaves open.
+    `named` is the model the person named, `grid` the rows and columns of the file's positions,
+    `said` the fields they asked for, which also answer what the file leaves open.
     """
-    facts, notes = dict(dialect.infer(foreign)), list[str]()
-    table, inner = facts.pop("table", None), facts.pop("inner", facts["dim"])
+    facts = dict(dialect.infer(foreign))
+    notes = list[str](facts.pop("notes", ()))
+    table, inner = facts.pop("table", None), facts.get("inner", facts["dim"])
+    square = facts.pop("square", dialect.square)
+    if "pixels" in facts:
+        facts |= _patch(facts.pop("pixels"), named, said, foreign.source, notes)
     if named is not None:
         _agree(facts, named, foreign.source)
     heads = _heads(facts, named, said, foreign.source, notes)
     if inner % heads:
         raise UserError(f"{foreign.source}: {inner} attention channels do not make {heads} heads")
     stride = facts["patch_size"] * (facts["stem"].stride if facts.get("stem") else 1)
-    candidates = _grids(facts, table, named, grid, said, stride, dialect.square)
+    candidates = _grids(facts, table, named, grid, said, stride, square)
     (rows, columns), slots = _fitting(facts, table, candidates, foreign.source, notes)
+    facts.pop("inner", None)
     with_class = facts.get("class_token", True) + facts.get("distilled", False)
     facts |= {
         "heads": heads,
@@ -55,8 +61,28 @@ def _agree(facts: Facts, named: ViTConfig, where: str) -> None:
     for name in ("dim", "depth", "mlp_dim", "patch_size"):
         if facts[name] != getattr(named, name):
             raise UserError(
-                f"{where}: its {name} is {facts[name]}, the model you named has {getattr(named, name)}"
+                f"{where}: its {name} is {facts[name]}, the model you named has "
+                f"{getattr(named, name)}"
             )
+
+
+def _patch(
+    pixels: int, named: ViTConfig | None, said: dict[str, Any], where: str, notes: list[str]
+) -> Facts:
+    """Channels and side of a patch, where a file holds flattened patches: values, no shape."""
+    told = (pixels // named.patch_size**2 if named else None, said.get("channels"))
+    for channels in (*told, 3, 1):
+        if not isinstance(channels, int) or channels < 1 or pixels % channels:
+            continue
+        side = math.isqrt(pixels // channels)
+        if side * side * channels == pixels:
+            if channels not in told:
+                notes.append(f"patches of {side}x{side} pixels and {channels} channels")
+            return {"channels": channels, "patch_size": side}
+    raise UserError(
+        f"{where}: {pixels} values do not make a square patch of 3 channels or 1, "
+        "and other patches than square ones are not read: give channels=N"
+    )
 
 
 def _heads(
@@ -68,7 +94,7 @@ def _heads(
         if heads is None:
             raise UserError(
                 f"{where}: the file does not tell how many heads its attention has: "
-                "give heads=N, or the model's name"
+                "give heads=N (--set heads=N), or the model's name"
             )
         notes.append(f"{heads} heads, as every published ViT of width {facts['dim']} has")
     if not isinstance(heads, int) or heads < 1:
@@ -78,6 +104,8 @@ def _heads(
 
 def published_heads(facts: Facts) -> int | None:
     """The heads of the published models of this shape, where they all agree."""
+    if facts.get("inner", facts["dim"]) != facts["dim"]:
+        return None
     shape = (facts["dim"], facts["depth"], facts["mlp_dim"])
     configs = [variant.config for variant in FAMILIES["vit"].variants.values()]
     found = {c.heads for c in configs if (c.dim, c.depth, c.mlp_dim) == shape}
@@ -93,14 +121,15 @@ def _grids(
     stride: int,
     square: bool,
 ) -> Iterator[tuple[Grid, str]]:
-    """Grids the file may have, the surest first; a sentence where it is not the file or the person who tells."""
+    """Grids the file may have, the surest first; a sentence where it is not the file or the person
+    who tells."""
 
     def cells(size: Any) -> Grid:
-        height, width = (size, size) if isinstance(size, int) else size
+        height, width = pair(size, "image_size")
         return height // stride, width // stride
 
     if grid is not None:
-        yield (int(grid[0]), int(grid[1])), ""
+        yield pair(grid, "grid"), ""
         return
     if facts.get("image_size") is not None:
         yield cells(facts["image_size"]), ""
@@ -116,7 +145,15 @@ def _grids(
     if square and table is not None:
         for slots in range(3):
             side = math.isqrt(max(table - slots, 0))
-            yield (side, side), "square grid, the only kind this dialect knows"
+            yield (side, side), "square grid, as nothing says otherwise"
+
+
+def pair(value: Any, name: str) -> tuple[int, int]:
+    """A side, or two of them, from a person or a stranger's file."""
+    sides = [value, value] if isinstance(value, int) else value
+    if not isinstance(sides, list | tuple) or [type(side) for side in sides] != [int, int]:
+        raise UserError(f"{name} is {value!r}, expected a whole number, or two of them")
+    return sides[0], sides[1]
 
 
 def _fitting(
@@ -140,5 +177,5 @@ def _fitting(
     holds = f"it holds {table} positions" if table is not None else "it holds no position table"
     raise UserError(
         f"{where}: {holds}, with {prefix} prefix tokens, and nothing known so far tells its grid: "
-        "give grid=(rows, columns), or name the model"
+        "give grid=(rows, columns) (--grid ROWSxCOLUMNS), or name the model"
     )

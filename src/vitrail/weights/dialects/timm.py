@@ -1,8 +1,9 @@
-"""timm: `blocks.0.attn.qkv.weight`. ViT, DeiT with and without distillation, DeiT III, hybrids, registers, CLIP-like norms."""
+"""timm: ViT, DeiT with and without distillation, DeiT III, hybrids, registers, CLIP's norms."""
 
 import math
 from typing import Any
 
+from vitrail.core.errors import UserError
 from vitrail.core.passport import (
     CLIP_MEAN,
     CLIP_STD,
@@ -53,15 +54,21 @@ HEAD = [
 ]
 PARTS = ("weight", "bias")
 ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu")
+POOLS = {"token": "cls", "avg": "mean"}
 
 
 def rows(config: ViTConfig) -> list[Row]:
-    norm = "fc_norm" if config.final_norm == "pooled" else "norm"
+    norm = norm_name(config)
     # without stages the stem is the whole backbone
     root = "patch_embed.backbone" + (".stem" if config.stem and config.stem.blocks else "")
     table = [*TOKENS, *ROOT, *BLOCK, same("{norm}.{p}", "norm.{p}"), *HEAD]
     axes = {"i": range(config.depth), "p": PARTS, "root": [root], "norm": [norm]}
     return expand(table, **axes) + units(config)
+
+
+def norm_name(config: ViTConfig) -> str:
+    """timm norms pooled tokens under another name; to the class token the order does not matter."""
+    return "fc_norm" if config.final_norm == "pooled" and config.pool != "cls" else "norm"
 
 
 def units(config: ViTConfig) -> list[Row]:
@@ -87,27 +94,27 @@ def claims(foreign: Foreign) -> bool:
 def infer(foreign: Foreign) -> Facts:
     tensors, shape = foreign.tensors, foreign.shape
     stem = infer_stem(foreign)
-    dim, channels, patch_size, _ = shape("patch_embed.proj.weight")
-    hidden, pooled = shape("blocks.0.mlp.fc2.weight")[1], "fc_norm.weight" in tensors
-    gated = shape("blocks.0.mlp.fc1.weight")[0] == 2 * hidden
+    dim, channels, patch_size, _ = shape("patch_embed.proj.weight", 4)
+    hidden, pooled = shape("blocks.0.mlp.fc2.weight", 2)[1], "fc_norm.weight" in tensors
+    gated = shape("blocks.0.mlp.fc1.weight", 2)[0] == 2 * hidden
     facts: Facts = {
         "dim": dim,
         "depth": foreign.count("blocks.{}.norm1.weight"),
         "mlp_dim": hidden,
-        "inner": shape("blocks.0.attn.qkv.weight")[0] // 3,
+        "inner": shape("blocks.0.attn.qkv.weight", 2)[0] // 3,
         "patch_size": patch_size,
-        "channels": shape(root(foreign))[1] if stem else channels,
+        "channels": shape(root(foreign), 4)[1] if stem else channels,
         "stem": stem,
         "class_token": "cls_token" in tensors,
         "distilled": "dist_token" in tensors,
-        "registers": shape("reg_token")[1] if "reg_token" in tensors else 0,
+        "registers": shape("reg_token", 3)[1] if "reg_token" in tensors else 0,
         "positions": "learned" if "pos_embed" in tensors else "none",
         "patch_bias": "patch_embed.proj.bias" in tensors,
         "embed_norm": "norm_pre.weight" in tensors,
         "final_norm": "pooled" if pooled else "tokens" if "norm.weight" in tensors else "none",
         "pool": "cls" if "cls_token" in tensors and not pooled else "mean",
         "qkv_bias": "qkv" if "blocks.0.attn.qkv.bias" in tensors else "none",
-        "num_classes": shape("head.weight")[0] if "head.weight" in tensors else 0,
+        "num_classes": shape("head.weight", 2)[0] if "head.weight" in tensors else 0,
         "head_bias": "head.bias" in tensors or "head.weight" not in tensors,
         "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in tensors else None,
         "activation": "swiglu" if gated else "gelu",
@@ -115,7 +122,7 @@ def infer(foreign: Foreign) -> Facts:
         "norm_eps": 1e-5 if "norm_pre.weight" in tensors else 1e-6,
     }
     if "pos_embed" in tensors:
-        facts["table"] = shape("pos_embed")[1]
+        facts["table"] = shape("pos_embed", 3)[1]
     return facts | told(foreign)
 
 
@@ -133,26 +140,30 @@ def infer_stem(foreign: Foreign) -> ResNetConfig | None:
         foreign.count(stages.format(stage) + "{}.conv1.weight")
         for stage in range(foreign.count(stages + "0.conv1.weight"))
     ]
-    width = foreign.shape(root(foreign))[0]
+    width = foreign.shape(root(foreign), 4)[0]
     return ResNetConfig(blocks=tuple(blocks), width=width, standardize="timm", norm_eps=1e-5)
 
 
 def told(foreign: Foreign) -> Facts:
-    """What timm's own config.json adds: its architecture's name and the arguments it was made with."""
+    """What timm's own config.json adds: its architecture's name and the arguments it was made
+    with; the config that comes of it checks their types."""
     config = foreign.sidecars.get("config.json", {})
-    arguments = as_dict(config.get("model_args"))
+    arguments, pretrained = (as_dict(config.get(key)) for key in ("model_args", "pretrained_cfg"))
     facts: Facts = {}
-    if "img_size" in arguments or "input_size" in as_dict(config.get("pretrained_cfg")):
-        size = arguments.get("img_size") or as_dict(config["pretrained_cfg"])["input_size"][1:]
-        facts["image_size"] = (size, size) if isinstance(size, int) else tuple(size)
+    size, whole = arguments.get("img_size"), pretrained.get("input_size")
+    if size is None and isinstance(whole, list) and len(whole) == 3:
+        size = whole[1:]
+    if size is not None:
+        facts["image_size"] = [size, size] if isinstance(size, int) else size
     names = {"num_heads": "heads", "init_values": "layer_scale"}
     facts |= {ours: arguments[theirs] for theirs, ours in names.items() if theirs in arguments}
+    if (pool := arguments.get("global_pool", config.get("global_pool"))) in POOLS:
+        facts["pool"] = POOLS[pool]
     if arguments.get("act_layer") in ACTIVATIONS:
         facts["activation"] = arguments["act_layer"]
-    architecture = str(config.get("architecture", ""))
-    if "quickgelu" in architecture:
+    if "quickgelu" in str(config.get("architecture")):
         facts["activation"] = "quick_gelu"
-    return {"architecture": architecture} | facts
+    return facts
 
 
 def as_dict(value: Any) -> dict[str, Any]:
@@ -161,7 +172,8 @@ def as_dict(value: Any) -> dict[str, Any]:
 
 def preprocessing(foreign: Foreign, config: ViTConfig) -> Preprocessing:
     """As pretrained_cfg says; otherwise as timm evaluates this kind of model."""
-    mean, std = INCEPTION, INCEPTION
+    mean: tuple[float, ...] = INCEPTION
+    std: tuple[float, ...] = INCEPTION
     if config.embed_norm:
         mean, std = CLIP_MEAN, CLIP_STD
     elif config.distilled or config.layer_scale is not None:
@@ -170,6 +182,8 @@ def preprocessing(foreign: Foreign, config: ViTConfig) -> Preprocessing:
         mean = std = (0.5,) * config.channels
     said = as_dict(foreign.sidecars.get("config.json", {}).get("pretrained_cfg"))
     crop = said.get("crop_pct", 0.9 if max(config.image_size) < 384 else 1.0)
+    if not isinstance(crop, int | float) or not 0.01 <= crop <= 1:
+        raise UserError(f"{foreign.source}: crop_pct is {crop!r}, expected a share up to 1")
     height, width = config.image_size
     squash = said.get("crop_mode") == "squash"
     return validate(
@@ -187,13 +201,15 @@ def preprocessing(foreign: Foreign, config: ViTConfig) -> Preprocessing:
 
 def labels(foreign: Foreign) -> tuple[str, ...] | None:
     names = foreign.sidecars.get("config.json", {}).get("label_names")
-    return tuple(names) if isinstance(names, list) else None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return None
+    return tuple(names)
 
 
 def sidecars(passport: Passport, config: ViTConfig) -> dict[str, dict[str, Any]]:
-    """A config.json with which `timm.create_model("local-dir:…", pretrained=True)` builds this very model."""
+    """A config.json with which `timm.create_model("local-dir:…", pretrained=True)` builds this
+    very model."""
     before = passport.preprocessing
-    pooled = config.final_norm == "pooled"
     arguments: dict[str, Any] = {
         "img_size": list(config.image_size),
         "patch_size": config.patch_size,
@@ -209,7 +225,7 @@ def sidecars(passport: Passport, config: ViTConfig) -> dict[str, dict[str, Any]]
         "reg_tokens": config.registers,
         "pre_norm": config.embed_norm,
         "final_norm": config.final_norm != "none",
-        "fc_norm": pooled,
+        "fc_norm": norm_name(config) == "fc_norm",
         "global_pool": "token" if config.pool == "cls" else "avg",
         "in_chans": config.channels,
         "act_layer": config.activation,
@@ -237,6 +253,12 @@ def sidecars(passport: Passport, config: ViTConfig) -> dict[str, dict[str, Any]]
     return {
         "config.json": written | ({"label_names": list(passport.labels)} if passport.labels else {})
     }
+
+
+def clashes(config: ViTConfig) -> str | None:
+    if config.slots not in (0, config.prefix):
+        return "gives all prefix tokens a position or none (prefix_positions=0 folds them in)"
+    return None
 
 
 def hidden_of(config: ViTConfig) -> int:
@@ -286,6 +308,12 @@ TIMM = Dialect(
         "layer_scale": ANY,
         "head_bias": ANY,
     },
+    assumes={
+        "norm_eps": lambda config: 1e-5 if config.embed_norm else 1e-6,
+        "stem.standardize": "timm",
+        "stem.norm_eps": 1e-5,
+    },
+    clashes=clashes,
     sidecars=sidecars,
     labels=labels,
 )

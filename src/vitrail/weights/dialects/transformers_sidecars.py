@@ -1,0 +1,261 @@
+"""transformers' config.json and preprocessor_config.json: what they tell, and how we write them."""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+from vitrail.core.errors import UserError, nearest
+from vitrail.core.passport import (
+    CLIP_MEAN,
+    CLIP_STD,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    INCEPTION,
+    Passport,
+    Preprocessing,
+)
+from vitrail.core.records import validate
+from vitrail.models.vit import ViTConfig
+from vitrail.weights.dialect import Foreign
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+}
+SPELLED = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu"}
+# Pillow's numbers for its filters.
+RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
+
+# What a processor does where its file is silent, by the beginning of its class's name.
+SQUEEZED = Preprocessing(size=(224, 224), interpolation="bilinear", mean=INCEPTION, std=INCEPTION)
+PROCESSORS = {
+    "ViT": SQUEEZED,
+    "DeiT": replace(SQUEEZED, resize=(256, 256), interpolation="bicubic"),
+    "Bit": Preprocessing(
+        size=(224, 224),
+        resize=(224, 224),
+        interpolation="bicubic",
+        mean=CLIP_MEAN,
+        std=CLIP_STD,
+    ),
+}
+# Without any file: as the authors of DeiT, DINOv2 and MAE evaluate.
+CROPPED = replace(PROCESSORS["DeiT"], mean=IMAGENET_MEAN, std=IMAGENET_STD)
+
+Size = int | dict[str, int | None]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """The fields of config.json that tensors cannot tell."""
+
+    architectures: tuple[str, ...] | None = None
+    num_attention_heads: int | None = None
+    image_size: int | tuple[int, int] | None = None
+    hidden_act: str | None = None
+    layer_norm_eps: float | None = None
+    layerscale_value: float | None = None
+    id2label: dict[str, str | int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Processor:
+    """The fields of preprocessor_config.json that decide what the model sees."""
+
+    image_processor_type: str | None = None
+    feature_extractor_type: str | None = None  # its name of old
+    do_resize: bool | None = None
+    size: Size | None = None
+    resample: int | None = None
+    do_center_crop: bool | None = None
+    crop_size: Size | None = None
+    do_rescale: bool | None = None
+    rescale_factor: float | None = None
+    do_normalize: bool | None = None
+    image_mean: float | tuple[float, ...] | None = None
+    image_std: float | tuple[float, ...] | None = None
+
+
+def read_config(foreign: Foreign) -> Told:
+    return _record(Told, foreign, "config.json")
+
+
+def _record(kind: type[T], foreign: Foreign, name: str) -> T:
+    said = foreign.sidecars.get(name, {})
+    known = {field.name: said[field.name] for field in fields(kind) if field.name in said}  # type: ignore[arg-type]
+    return validate(kind, known, where=f"{foreign.source}: {name}")
+
+
+def read_activation(told: Told, where: str) -> str:
+    act = told.hidden_act or "gelu"
+    if act not in ACTIVATIONS:
+        raise UserError(
+            f"{where}: hidden_act {act!r} is not known here, {nearest(act, ACTIVATIONS)}"
+        )
+    return ACTIVATIONS[act]
+
+
+def read_labels(told: Told, classes: int, where: str) -> tuple[str, ...] | None:
+    """The names of the classes in order; LABEL_0, LABEL_1, … are transformers' word for none."""
+    if not classes or not told.id2label:
+        return None
+    names = [told.id2label.get(str(index)) for index in range(classes)]
+    if len(told.id2label) != classes or None in names:
+        raise UserError(
+            f"{where}: the head has {classes} classes, but id2label in config.json names "
+            f"{len(told.id2label)}, expected one for each of 0 to {classes - 1}"
+        )
+    if names == [f"LABEL_{index}" for index in range(classes)]:
+        return None
+    return tuple(str(name) for name in names)
+
+
+def read_preprocessing(foreign: Foreign, config: ViTConfig, usual: Preprocessing) -> Preprocessing:
+    """As preprocessor_config.json says, and `usual` without one, at the model's own size.
+
+    What transformers crops from a picture squeezed into a square (DeiT) we crop from one that
+    covers it, as DeiT's authors do; the two differ for pictures that are not square.
+    """
+    name = "preprocessor_config.json"
+    where = f"{foreign.source}: {name}"
+    said = _record(Processor, foreign, name)
+    if name in foreign.sidecars:
+        kind = said.image_processor_type or said.feature_extractor_type or ""
+        silent = (PROCESSORS[known] for known in PROCESSORS if kind.startswith(known))
+        usual = next(silent, usual)
+    if said.resample is not None and said.resample not in RESAMPLE:
+        raise UserError(f"{where}: resample is {said.resample}, but must be 0, 1, 2 or 3")
+    resample = RESAMPLE[said.resample] if said.resample is not None else usual.interpolation
+    mean, std = _normalisation(said, config.channels, usual, where)
+    cover = _cover(said, config, usual, where)
+    values = {"size": config.image_size, "resize": cover, "interpolation": resample}
+    return validate(Preprocessing, values | {"mean": mean, "std": std}, where=where)
+
+
+def _cover(
+    said: Processor, config: ViTConfig, usual: Preprocessing, where: str
+) -> tuple[int, int] | None:
+    """What a picture covers before its centre is cropped; None where it is squeezed instead."""
+    if said.do_resize is False:
+        return None
+    crops = usual.resize is not None if said.do_center_crop is None else said.do_center_crop
+    if not crops:
+        shortest = isinstance(said.size, dict) and "shortest_edge" in said.size
+        return config.image_size if shortest else None
+    tall, broad = usual.resize or usual.size
+    if said.size is not None:
+        tall, broad = _sides(said.size, where)
+    high, wide = usual.size if said.crop_size is None else _sides(said.crop_size, where)
+    if tall < high or broad < wide:
+        raise UserError(f"{where}: a crop of {high}x{wide} does not fit into {tall}x{broad}")
+    # in proportion, because DINOv2 is fed smaller pictures than its positions are for
+    height, width = config.image_size
+    return round(height * tall / high), round(width * broad / wide)
+
+
+def _sides(size: Size, where: str) -> tuple[int, int]:
+    match size:
+        case int(side) | {"shortest_edge": int(side)}:
+            height = width = side
+        case {"height": int(height), "width": int(width)}:
+            pass
+        case _:
+            raise UserError(
+                f"{where}: size is {size}, but must be a number, shortest_edge, or height and width"
+            )
+    if height < 1 or width < 1:
+        raise UserError(f"{where}: size is {size}, but a side must be at least 1")
+    return height, width
+
+
+def _normalisation(
+    said: Processor, channels: int, usual: Preprocessing, where: str
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of values in [0, 1], whatever range theirs are for."""
+    factor = 1 / 255 if said.rescale_factor is None else said.rescale_factor
+    if not factor > 0:
+        raise UserError(f"{where}: rescale_factor is {factor}, but must be above 0")
+    top = 255.0 if said.do_rescale is False else 255 * factor
+    mean = _per_channel(said.image_mean, usual.mean, channels, f"{where}: image_mean")
+    std = _per_channel(said.image_std, usual.std, channels, f"{where}: image_std")
+    if said.do_normalize is False:
+        mean, std = (0.0,) * channels, (1.0,) * channels
+    return tuple(value / top for value in mean), tuple(value / top for value in std)
+
+
+def _per_channel(
+    given: float | tuple[float, ...] | None, usual: tuple[float, ...], channels: int, what: str
+) -> tuple[float, ...]:
+    if given is None:
+        # the usual ones are those of colours
+        return usual if channels == len(usual) else (0.5,) * channels
+    values = given if isinstance(given, tuple) else (given,) * channels
+    if len(values) != channels:
+        raise UserError(f"{what} has {len(values)} values, but the model reads {channels} channels")
+    return values
+
+
+def write_config(
+    passport: Passport,
+    config: ViTConfig,
+    *,
+    model_type: str,
+    architecture: str,
+    extras: dict[str, Any],
+) -> dict[str, Any]:
+    """A config.json from which Auto classes build this very model; `extras` are its kind's own."""
+    height, width = config.image_size
+    names = passport.labels or [f"LABEL_{index}" for index in range(config.num_classes)]
+    written: dict[str, Any] = {
+        "architectures": [architecture],
+        "model_type": model_type,
+        "hidden_size": config.dim,
+        "num_hidden_layers": config.depth,
+        "num_attention_heads": config.heads,
+        "hidden_act": SPELLED.get(config.activation, "gelu"),  # a gated MLP does not ask
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "initializer_range": 0.02,
+        "layer_norm_eps": config.norm_eps,
+        "image_size": height if height == width else [height, width],
+        "patch_size": config.patch_size,
+        "num_channels": config.channels,
+        "qkv_bias": config.qkv_bias == "qkv",
+        # no labels at all is how a transformers model is told to give its features
+        "id2label": {str(index): name for index, name in enumerate(names)},
+        "label2id": {name: index for index, name in enumerate(names)},
+    }
+    if config.dim_head is not None:
+        written["head_dim"] = config.dim_head
+    return written | extras
+
+
+def write_preprocessing(before: Preprocessing) -> dict[str, Any]:
+    """A preprocessor_config.json for AutoImageProcessor."""
+    if before.channel_order != "rgb":
+        raise UserError("transformers feeds this model RGB only, and these weights expect BGR")
+    height, width = before.size
+    written: dict[str, Any] = {
+        "do_resize": True,
+        "size": {"height": height, "width": width},
+        "resample": next(n for n, name in RESAMPLE.items() if name == before.interpolation),
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(before.mean),
+        "image_std": list(before.std),
+        "do_convert_rgb": len(before.mean) == 3,
+    }
+    if before.resize is None:
+        return {"image_processor_type": "ViTImageProcessor"} | written
+    tall, broad = before.resize
+    written |= {"do_center_crop": True, "crop_size": {"height": height, "width": width}}
+    if tall == broad:
+        written["size"] = {"shortest_edge": tall}
+        return {"image_processor_type": "BitImageProcessor"} | written
+    # it cannot cover a rectangle; squeezing into it is the same for pictures of that shape
+    written["size"] = {"height": tall, "width": broad}
+    return {"image_processor_type": "DeiTImageProcessor"} | written

@@ -1,0 +1,213 @@
+"""Each verb as a person types it: what it prints, what it writes, how it ends."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.models.kinds import SMALL
+from vitrail import load, save
+from vitrail.cli.app import main
+from vitrail.models.catalogue import build
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(list(arguments))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    code, out, err = run(capsys, *arguments, "--json")
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+@pytest.fixture
+def native(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    return save(build(SMALL), tmp_path / "native")
+
+
+def test_models_lists_variants_with_their_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "models", "vit_b_*")
+    assert code == 0
+    assert "vit_b_16  86,567,656        17.56 G     197  224x224" in out
+    assert asked(capsys, "models", "vit_b_16") == [
+        {
+            "family": "vit",
+            "model": "vit_b_16",
+            "params": 86_567_656,
+            "macs": 17_563_828_224,
+            "tokens": 197,
+            "image_size": [224, 224],
+        }
+    ]
+
+
+def test_info_prints_the_layer_table_and_totals(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "info", "vit_ti_16", "--image-size", "224x160", "--batch-size", "4")
+    assert code == 0
+    assert "blocks.11           Block             4 x 141 x 192" in out
+    assert "parameters    5,706,664 (21.8 MiB in float32)" in out
+    facts = asked(capsys, "info", "vit_ti_16", "--image-size", "224x160", "--batch-size", "4")
+    assert facts["macs"] == 3_443_736_576
+    top = [layer for layer in facts["layers"] if "." not in layer["name"]]
+    blocks = [layer for layer in facts["layers"] if layer["name"].count(".") == 1]
+    blocks = [layer for layer in blocks if layer["name"].startswith("blocks")]
+    assert sum(layer["params"] for layer in (*top, *blocks)) == facts["params"] == 5_706_664
+    assert sum(layer["macs"] for layer in (*top, *blocks)) == facts["macs"]
+
+
+def test_info_measures_what_autograd_really_keeps() -> None:
+    from vitrail.models.measure import measure
+
+    model, kept = build(SMALL), dict[int, int]()
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        output = model(torch.randn(2, 3, 32, 48))
+    assert output.requires_grad
+    assert measure(SMALL, 2).activation_memory == pytest.approx(sum(kept.values()), rel=0.1)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's own figures")
+def test_info_of_the_largest_model_takes_little_memory() -> None:
+    # VmHWM and not ru_maxrss, which a child takes over from the process that started it
+    script = (
+        "from pathlib import Path; from vitrail.cli.app import main; "
+        "code = main(['info', 'vit_G_14']); status = Path('/proc/self/status').read_text(); "
+        "print(code, int(status.partition('VmHWM:')[2].split()[0]) // 1024)"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout
+    assert "parameters    1,844,440,680" in printed
+    code, megabytes = printed.splitlines()[-1].split()
+    assert code == "0"
+    assert int(megabytes) < 500
+
+
+def test_info_of_a_native_checkpoint(capsys: pytest.CaptureFixture[str], native: Path) -> None:
+    facts = asked(capsys, "info", str(native))
+    assert facts["checkpoint"]["dialect"] == "vitrail"
+    assert facts["config"]["image_size"] == [32, 48]
+    assert facts["passport"]["preprocessing"]["size"] == [32, 48]
+
+
+def test_info_of_a_foreign_file_tells_coverage(
+    capsys: pytest.CaptureFixture[str], native: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "timm.safetensors"
+    assert run(capsys, "convert", str(native), str(out), "--to", "timm")[0] == 0
+    tensors = load_file(out)
+    save_file(tensors | {"pre_logits.fc.weight": torch.zeros(2, 2)}, out)
+    options = ("--set", "heads=4", "--grid", "4x6", "--image-size", "64x96")
+    facts = asked(capsys, "info", str(out), *options)
+    assert facts["checkpoint"]["used"] == len(tensors)
+    assert [row["tensors"] for row in facts["checkpoint"]["dropped"]] == [["pre_logits.fc.weight"]]
+    assert "positions resized from 4x6 to 8x12 (timm)" in facts["passport"]["origin"]["changes"]
+    code, printed, _ = run(capsys, "info", str(out), *options)
+    assert code == 0
+    assert "dialect       timm" in printed
+    assert "dropped       1 (pre_logits.fc.weight" in printed
+
+
+def test_convert_there_and_back_keeps_every_bit(
+    capsys: pytest.CaptureFixture[str], native: Path, tmp_path: Path
+) -> None:
+    there, back = tmp_path / "timm", tmp_path / "back"
+    assert run(capsys, "convert", str(native), str(there), "--to", "timm")[0] == 0
+    facts = asked(capsys, "convert", str(there), str(back), "--to", "vitrail")
+    assert facts["from"] == "timm"
+    before, after = load_file(native / "model.safetensors"), load_file(back / "model.safetensors")
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert load(back).config == load(native).config
+
+
+def test_convert_can_change_size_on_the_way(
+    capsys: pytest.CaptureFixture[str], native: Path, tmp_path: Path
+) -> None:
+    out = str(tmp_path / "resized")
+    code, printed, _ = run(
+        capsys, "convert", str(native), out, "--image-size", "64", "--set", "num_classes=3"
+    )
+    assert code == 0
+    assert "note: positions resized from 4x6 to 8x8 (paper)" in printed
+    assert "note: new head for 3 classes" in printed
+    assert load(out)(torch.zeros(1, 3, 64, 64)).shape == (1, 3)
+
+
+def test_convert_warns_where_the_other_computes_differently(
+    capsys: pytest.CaptureFixture[str], native: Path, tmp_path: Path
+) -> None:
+    changed = str(tmp_path / "tanh")
+    run(capsys, "convert", str(native), changed, "--set", "activation=gelu_tanh")
+    square = ("--image-size", "32", "--to", "torchvision")
+    code, printed, _ = run(capsys, "convert", changed, str(tmp_path / "tv.pth"), *square)
+    assert code == 0
+    assert "caution: torchvision computes with activation='gelu'" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["info", "vit_b_61"], "unknown model 'vit_b_61', did you mean vit_b_16?"),
+        (["info", "nowhere/at_all"], "nowhere/at_all: no such file or directory"),
+        (["info", "vit_b_16", "--image-size", "big"], "--image-size is 'big'"),
+        (["info", "vit_b_16", "--image-size", "225"], "not a multiple of patch 16: use 224 or 240"),
+        (["info", "vit_b_16", "--set", "pool"], "expected field=value"),
+        (["info", "vit_b_16", "--set", "pol=mean"], "unknown field 'pol', did you mean pool?"),
+        (["info", "vit_b_16", "--batch-size", "0"], "at least one image"),
+        (["info", "{native}", "--dialect", "timm"], "this is a Vitrail checkpoint"),
+        (
+            ["convert", "{native}", "{out}", "--to", "tim"],
+            "unknown dialect 'tim', did you mean timm?",
+        ),
+        (["convert", "{native}", "{native}"], "exists already"),
+        (["convert", "{native}", "{out}.npz"], "is a directory"),
+        (["convert", "{native}", "{out}.pth", "--to", "torchvision"], "knows square grids only"),
+        (["convert", "{native}/README.md", "{out}"], "unknown format '.md'"),
+        (["models", "zebra*"], "no model matches 'zebra*'"),
+        (["infos"], "Unknown command"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_nothing_written(
+    arguments: list[str],
+    sentence: str,
+    capsys: pytest.CaptureFixture[str],
+    native: Path,
+    tmp_path: Path,
+) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    filled = [a.format(native=native, out=tmp_path / "out") for a in arguments]
+    code, out, err = run(capsys, *filled)
+    assert code == 2
+    assert sentence in err
+    assert err.startswith("vitrail: ")
+    assert err.count("\n") == 1
+    assert out == ""
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_demo_writes_a_picture_and_a_checkpoint(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code, out, _ = run(capsys, "demo", "--out", str(tmp_path / "demo"), "--threads", "1")
+    assert code == 0
+    assert "logits identical: True" in out
+    picture = tmp_path / "demo" / "attention.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size > 50_000
