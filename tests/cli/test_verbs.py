@@ -158,7 +158,11 @@ def test_convert_warns_where_the_other_computes_differently(
     square = ("--image-size", "32", "--to", "torchvision")
     code, printed, _ = run(capsys, "convert", changed, str(tmp_path / "tv.pth"), *square)
     assert code == 0
-    assert "caution: torchvision computes with activation='gelu'" in printed
+    expected = (
+        "activation is 'gelu_tanh' in these weights, but a reader of torchvision takes 'gelu'"
+    )
+    assert f"caution: {expected}" in printed
+    assert "caution: it does not say how images were prepared" in printed
 
 
 @pytest.mark.parametrize(

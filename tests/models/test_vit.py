@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.models.kinds import KINDS, SMALL
 from vitrail import UserError, create
+from vitrail.layers.drop import DropPath
 from vitrail.models import descendants
 from vitrail.models.catalogue import find, skeleton
 from vitrail.models.measure import count, measure
@@ -218,7 +219,7 @@ def test_stochastic_depth_rises_linearly_and_keeps_the_mean() -> None:
         [0, 0.1, 0.2, 0.3, 0.4]
     )
     torch.manual_seed(0)
-    x = model.blocks[-1].drop_path.train()(torch.ones(100_000, 1))
+    x = model.blocks[-1].drop_path.train()(torch.zeros(100_000, 1), lambda x: x + 1)
     assert x.unique().tolist() == pytest.approx([0, 1 / 0.6])
     assert x.mean().item() == pytest.approx(1, abs=4 * math.sqrt(0.4 / 0.6 / 100_000))
 
@@ -255,3 +256,32 @@ def test_an_image_of_another_size_says_what_fits() -> None:
         UserError, match=r"images are \(1, 3, 32, 32\), this model reads \(batch, 3, 32, 48\)"
     ):
         ViT(SMALL)(torch.zeros(1, 3, 32, 32))
+
+
+def test_a_branch_is_not_computed_for_samples_that_go_without_it() -> None:
+    drop, seen = DropPath(0.5).train(), []
+
+    def branch(x: Tensor) -> Tensor:
+        seen.append(len(x))
+        return 2 * x
+
+    torch.manual_seed(0)
+    x = torch.ones(1000, 3, requires_grad=True)
+    y = drop(x, branch)
+    taken = (y[:, 0] != 1).sum().item()
+    assert seen == [taken]
+    assert 400 < taken < 600
+    assert set(y.unique().tolist()) == {1.0, 5.0}
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(gradient, y)  # 1 without the branch, 1 + 2 / 0.5 with it
+
+
+def test_compiled_stochastic_depth_computes_the_same() -> None:
+    drop = DropPath(0.5).train()
+    x = torch.randn(64, 3)
+    torch.manual_seed(1)
+    eager = drop(x, torch.tanh)
+    torch.manual_seed(1)
+    compiled = torch.compile(lambda x: drop(x, torch.tanh), backend="eager", fullgraph=True)(x)
+    torch.testing.assert_close(compiled, eager)
+    torch._dynamo.reset()

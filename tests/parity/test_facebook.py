@@ -1,4 +1,4 @@
-"""deit, dino, dinov2 and mae: their files through our rows and back, beside timm and transformers."""
+"""deit, dino, dinov2 and mae: their files through our rows and back, beside timm and HF."""
 
 import argparse
 import re

@@ -1,14 +1,14 @@
-"""A hybrid that somebody else trained: the encoder of LaTeX-OCR, 12 ResNet blocks under 4 of ViT."""
+"""A hybrid that somebody else trained: the encoder of LaTeX-OCR, 12 ResNet blocks under a ViT."""
 
 from functools import partial
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
+from timm.layers.hybrid_embed import HybridEmbed
 from timm.layers.std_conv import StdConv2dSame
 from timm.models import VisionTransformer
 from timm.models.resnetv2 import ResNetV2
-from timm.models.vision_transformer_hybrid import HybridEmbed
 from torch import nn
 
 from tests.golden import golden

@@ -40,9 +40,7 @@ def parse_grid(text: str | None) -> tuple[int, int] | None:
 
 def is_checkpoint(model: str) -> bool:
     """Whether a MODEL argument means a checkpoint rather than the name of a variant."""
-    return (
-        model.startswith("hf-hub:")
-        or "." in Path(model).name
-        or "/" in model
-        or Path(model).exists()
-    )
+    from vitrail.weights.files import SUFFIXES
+
+    path = Path(model)
+    return model.startswith("hf-hub:") or "/" in model or path.suffix in SUFFIXES or path.exists()

@@ -45,7 +45,7 @@ def info(asked: Info) -> None:
     from vitrail.core.errors import UserError
     from vitrail.models.catalogue import change, find
     from vitrail.models.measure import measure
-    from vitrail.weights.load import open_checkpoint, refit
+    from vitrail.weights.load import fine_tuned, open_checkpoint, refit
 
     if asked.batch_size < 1:
         raise UserError(f"--batch-size is {asked.batch_size}, but a batch has at least one image")
@@ -59,7 +59,7 @@ def info(asked: Info) -> None:
             grid=parse_grid(asked.grid),
             said=changes,
         )
-        config = change(opened.config, changes)
+        config = change(opened.config, fine_tuned(opened.config, changes))
         _, passport = refit(opened, config)
         facts |= {"checkpoint": describe(opened), "passport": asdict(passport)}
     else:

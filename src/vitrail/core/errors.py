@@ -3,15 +3,20 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+LONGEST = 1000  # letters
+
 
 class UserError(Exception):
     """A person's mistake, told in one sentence: what we got, what fits, how to fix it.
 
     It is no `ValueError`, because pydantic would wrap one raised in `__post_init__`. Whatever the
-    names and values of a file put into it, it stays one line, and nothing in it steers a terminal.
+    names and values of a file put into it, it stays one line of a length that people read, and
+    nothing in it steers a terminal.
     """
 
     def __init__(self, sentence: str) -> None:
+        if len(sentence) > LONGEST:
+            sentence = f"{sentence[: LONGEST // 2]} … {sentence[-LONGEST // 2 :]}"
         super().__init__(
             "".join(
                 letter if letter.isprintable() else letter.encode("unicode_escape").decode()

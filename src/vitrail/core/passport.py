@@ -1,5 +1,6 @@
 """The passport: what has to travel with weights for them to mean the same thing elsewhere."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -40,6 +41,16 @@ class Preprocessing:
             raise UserError(f"mean has {len(self.mean)} channels but std has {len(self.std)}")
         if 0 in self.std:
             raise UserError(f"std is {self.std}, but a channel cannot be divided by zero")
+
+    @property
+    def crop_share(self) -> float:
+        """`size` as a share of `resize`, by which others say the same: floor(size / share)."""
+        if self.resize is None:
+            return 1.0
+        share = self.size[0] / self.resize[0]
+        while math.floor(self.size[0] / share) < self.resize[0]:
+            share = math.nextafter(share, 0)
+        return share
 
 
 @dataclass(frozen=True, kw_only=True)

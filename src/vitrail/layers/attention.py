@@ -1,10 +1,11 @@
 """Attention: one parameter-free `Attend` that every family calls, and self-attention around it."""
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, Self
 
 import torch
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -83,9 +84,20 @@ class RelativeDistances(nn.Module):
     def __init__(self, tokens: int, dim_head: int) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.empty(2 * tokens - 1, dim_head))
+        self.tokens = tokens
+        self.register_buffer("index", self.make_index(), persistent=False)
+
+    def make_index(self) -> Int[Tensor, "N N"]:
         # on the CPU even under torch.device("meta"): no checkpoint brings the index back
-        place = torch.arange(tokens, device="cpu")
-        self.register_buffer("index", place[:, None] - place + tokens - 1, persistent=False)
+        place = torch.arange(self.tokens, device="cpu")
+        return place[:, None] - place + self.tokens - 1
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Moved to another device, the index is made anew: `to_empty` would leave it without
+        values."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.index = self.make_index().to(self.index.device)
+        return self
 
     def forward(self, q: Float[Tensor, "B h N d"]) -> Float[Tensor, "B h N N"]:
         q = q * q.shape[-1] ** -0.5

@@ -1,4 +1,6 @@
-"""Regularisers that act on whole branches of a block."""
+"""What acts on whole branches of a block."""
+
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
@@ -6,19 +8,30 @@ from torch import Tensor, nn
 
 
 class DropPath(nn.Module):
-    """Stochastic depth (arXiv:1603.09382): in training a sample's branch is dropped with
-    probability `rate`, and the others are scaled so that the mean stays."""
+    """x + branch(x), with stochastic depth (arXiv:1603.09382): in training each sample goes without
+    the branch with probability `rate`, and where it is taken it counts so much more that the mean
+    stays. The branch is not computed for the samples that go without it."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
         self.rate = rate
 
-    def forward(self, x: Float[Tensor, "B ..."]) -> Float[Tensor, "B ..."]:
+    def forward(
+        self,
+        x: Float[Tensor, "B ..."],
+        branch: Callable[[Float[Tensor, "B ..."]], Float[Tensor, "B ..."]],
+    ) -> Float[Tensor, "B ..."]:
         if not self.training or self.rate == 0:
-            return x
+            return x + branch(x)
         keep = 1 - self.rate
-        kept = torch.bernoulli(x.new_full((x.shape[0], *[1] * (x.ndim - 1)), keep))
-        return x * kept / keep
+        kept = torch.rand(x.shape[0], device=x.device) < keep
+        if torch.compiler.is_compiling():  # a graph wants shapes that do not depend on draws
+            return x + branch(x) * (kept / keep).to(x.dtype).view(-1, *[1] * (x.ndim - 1))
+        chosen = kept.nonzero().squeeze(1)
+        if not len(chosen):
+            return x
+        change = branch(x[chosen]) / keep
+        return x.index_add(0, chosen, change.to(x.dtype))
 
     def extra_repr(self) -> str:
         return f"rate={self.rate:g}"

@@ -51,7 +51,7 @@ class SinCosPositions(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Moved to another precision, the table is exact in that precision, not rounded twice."""
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.table = sincos_2d(self.grid, self.dim)[None].to(self.table)
         return self
 

@@ -158,6 +158,8 @@ def _alias(name: str) -> ViTConfig | None:
         parts = match.groupdict()
         row = _variants().get(template.format(**parts | {"size": _SIZES[match["size"]]}))
         if row is not None:
-            pixels = parts.get("pixels")
-            return replace(row.config, image_size=(int(pixels),) * 2) if pixels else row.config
+            config, pixels = row.config, parts.get("pixels")
+            if config.registers:  # timm folds the class token's position into the token
+                config = replace(config, prefix_positions=0)
+            return replace(config, image_size=(int(pixels),) * 2) if pixels else config
     return None

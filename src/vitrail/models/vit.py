@@ -244,8 +244,13 @@ class Block(nn.Module):
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-        x = x + self.drop_path(self.scale1(self.dropout(self.attention(self.norm1(x)))))
-        return x + self.drop_path(self.scale2(self.mlp(self.norm2(x))))
+        return self.drop_path(self.drop_path(x, self.look), self.think)
+
+    def look(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        return self.scale1(self.dropout(self.attention(self.norm1(x))))
+
+    def think(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        return self.scale2(self.mlp(self.norm2(x)))
 
 
 class ViT(Model):
@@ -257,7 +262,7 @@ class ViT(Model):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.config = config
-        self.stem = make_stem(config)
+        self.stem = ResNet(config.stem, channels=config.channels) if config.stem else nn.Identity()
         self.patches = make_patches(config)
         self.cls = make_tokens(config, int(config.class_token))
         self.distillation = make_tokens(config, int(config.distilled))
@@ -399,10 +404,6 @@ class ViT(Model):
             nn.init.normal_(self.registers, std=1e-6)
         if self.distillation is not None:
             nn.init.normal_(self.distillation, std=0.02)
-
-
-def make_stem(config: ViTConfig) -> nn.Module:
-    return ResNet(config.stem, channels=config.channels) if config.stem else nn.Identity()
 
 
 def make_patches(config: ViTConfig) -> PatchEmbedding | NormedPatchEmbedding:

@@ -1,7 +1,9 @@
 """From one dialect to another, tensor by tensor: nothing is computed, so every bit arrives."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,13 @@ from vitrail.core.passport import Passport, ResizeMethod
 from vitrail.models.catalogue import change
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.atomic import write_directory, write_file
-from vitrail.weights.dialect import Dialect
-from vitrail.weights.dialects import choose, dialects_called
+from vitrail.weights.dialect import Dialect, Foreign
+from vitrail.weights.dialects import choose, dialects_called, recognise
 from vitrail.weights.files import SUFFIXES, write_tensors
-from vitrail.weights.load import Checkpoint, open_checkpoint, refit
+from vitrail.weights.load import Checkpoint, fine_tuned, open_checkpoint, refit
 from vitrail.weights.native import write_native
 from vitrail.weights.rows import Tensors, write
+from vitrail.weights.settle import settle
 
 
 @dataclass(frozen=True)
@@ -50,22 +53,29 @@ def convert(
     """
     if to != "vitrail":
         dialects_called(to)  # a wrong name is told before anything is read
-    opened = open_checkpoint(source, model=model, dialect=dialect, grid=grid, said=changes or {})
-    config = change(opened.config, changes or {})
-    state, passport = refit(opened, config, method=method)
     out = Path(out)
-    speaks = None if to == "vitrail" else choose(to, config)
-    if speaks is None:
+    refuse_misspelt(out)
+    opened = open_checkpoint(source, model=model, dialect=dialect, grid=grid, said=changes or {})
+    config = change(opened.config, fine_tuned(opened.config, changes or {}))
+    state, passport = refit(opened, config, method=method)
+    done = passport.origin.changes
+    if to == "vitrail":
         if out.suffix in SUFFIXES:
             raise UserError(
                 f"{out}: a Vitrail checkpoint is a directory: give a name without suffix"
             )
         write_native(state, passport, out, overwrite=overwrite)
-    else:
-        state = write_foreign(state, passport, config, speaks, out, overwrite=overwrite)
-    cautions = speaks.cautions(config) if speaks else []
-    done = passport.origin.changes
-    return Conversion(opened, out, speaks.name if speaks else to, len(state), done, tuple(cautions))
+        return Conversion(opened, out, to, len(state), done, ())
+    speaks = choose(to, config)
+    written = write_foreign(state, passport, config, speaks, out, overwrite=overwrite)
+    cautions = losses(written, speaks, config, passport)
+    return Conversion(opened, out, speaks.name, len(written.tensors), done, tuple(cautions))
+
+
+def refuse_misspelt(out: Path) -> None:
+    """A suffix that is nearly one of ours was meant to be it, and not the name of a directory."""
+    if out.suffix not in SUFFIXES and (close := get_close_matches(out.suffix, SUFFIXES, 1, 0.75)):
+        raise UserError(f"{out}: unknown suffix {out.suffix!r}, did you mean {close[0]}?")
 
 
 def write_foreign(
@@ -76,7 +86,7 @@ def write_foreign(
     out: Path,
     *,
     overwrite: bool = False,
-) -> Tensors:
+) -> Foreign:
     """Our tensors in a dialect's names; gives back what was written."""
     tensors = write(dialect.rows(config), state, where=f"the {dialect.name} dialect")
     if out.suffix in SUFFIXES:
@@ -85,7 +95,7 @@ def write_foreign(
             lambda draft: write_tensors(tensors, draft, wrapped=dialect.wrapped),
             overwrite=overwrite,
         )
-        return tensors
+        return Foreign(str(out), tensors)
     sidecars = dialect.sidecars(replace(passport, config=asdict(config)), config)
 
     def fill(directory: Path) -> None:
@@ -95,4 +105,40 @@ def write_foreign(
             (directory / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
     write_directory(out, fill, overwrite=overwrite)
-    return tensors
+    return Foreign(str(out), tensors, sidecars)
+
+
+def losses(written: Foreign, dialect: Dialect, config: ViTConfig, passport: Passport) -> list[str]:
+    """What someone who reads this back takes for granted and is not so: found by reading it."""
+    known = {"heads": config.heads, "channels": config.channels}
+    try:
+        read, _ = settle(written, dialect, named=None, grid=config.grid, said=known)
+        prepared, labels = dialect.preprocessing(written, read), dialect.labels(written)
+    except UserError as error:
+        return [f"it cannot be read back: {error}"]
+    sentences = [
+        f"{name} is {ours!r} in these weights, but a reader of {dialect.name} takes {theirs!r}"
+        for name, ours, theirs in differences(config, read)
+    ]
+    if prepared != passport.preprocessing:
+        sentences.append("it does not say how images were prepared, and readers do it otherwise")
+    if labels != passport.labels:
+        sentences.append("it does not say the names of the classes")
+    named = recognise(written).name
+    if named != dialect.name:
+        sentences.append(f"by its names alone it is read as {named}: say dialect={dialect.name}")
+    return sentences
+
+
+def differences(ours: ViTConfig, theirs: ViTConfig) -> Iterator[tuple[str, object, object]]:
+    """Fields that change what is computed."""
+    for name, value in vars(ours).items():
+        other = getattr(theirs, name)
+        # a slot or a bias more that is zero computes the same
+        if name in ("dropout", "drop_path", "prefix_positions", "head_bias") or value == other:
+            continue
+        if name == "stem" and ours.stem and theirs.stem:
+            mine, yours = vars(ours.stem), vars(theirs.stem)
+            yield from ((f"stem.{k}", mine[k], yours[k]) for k in mine if mine[k] != yours[k])
+        elif name != "layer_scale" or (value is None) != (other is None):
+            yield name, value, other

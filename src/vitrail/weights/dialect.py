@@ -55,8 +55,7 @@ class Foreign:
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
     """`claims` tells by the names whether a file speaks this dialect, `infer` reads its config,
-    `rows` map the tensors. `holds` lists what it can express beyond the plain ViT; `assumes` what
-    its own code computes with when no sidecar says otherwise."""
+    `rows` map the tensors. `holds` lists what it can express beyond the plain ViT."""
 
     name: str
     about: str
@@ -67,7 +66,6 @@ class Dialect:
     resize: ResizeMethod
     resize_registers: ResizeMethod | None = None  # of models with registers, where it is another
     holds: Mapping[str, Any] = field(default_factory=dict)
-    assumes: Mapping[str, Any] = field(default_factory=dict)
     square: bool = False  # its own code knows square grids only
     # what it cannot hold together, though it holds each alone: "has no ..."
     clashes: Callable[[ViTConfig], str | None] = lambda _: None
@@ -75,6 +73,7 @@ class Dialect:
     wrapped: str | None = None  # the entry of a .pth that holds the tensors
     sidecars: Callable[[Passport, ViTConfig], dict[str, dict[str, Any]]] = lambda *_: {}
     labels: Callable[[Foreign], tuple[str, ...] | None] = lambda _: None
+    licence: Callable[[Foreign], str | None] = lambda _: None
 
     def refuses(self, config: ViTConfig) -> str | None:
         """Why a model cannot be written in this dialect, or None."""
@@ -92,21 +91,6 @@ class Dialect:
     def resizes(self, config: ViTConfig) -> ResizeMethod:
         """How its own code would fit the positions of such a model to another grid."""
         return (self.resize_registers if config.registers else None) or self.resize
-
-    def cautions(self, config: ViTConfig) -> list[str]:
-        """Where the dialect's own code would compute something slightly different from these
-        tensors."""
-        stem = {} if config.stem is None else vars(config.stem)
-        ours = vars(config) | {f"stem.{name}": value for name, value in stem.items()}
-        theirs = {
-            name: value(config) if callable(value) else value
-            for name, value in self.assumes.items()
-        }
-        return [
-            f"{self.name} computes with {name}={value!r}, these weights with {ours[name]!r}"
-            for name, value in theirs.items()
-            if name in ours and ours[name] != value
-        ]
 
 
 def plain_blocks(config: ViTConfig) -> str | None:

@@ -147,7 +147,9 @@ def write_tensors(tensors: Tensors, path: Path, *, wrapped: str | None = None) -
         elif path.suffix == ".npz":
             _write_npz(tensors, path)
         else:
-            torch.save({wrapped: tensors} if wrapped else tensors, path)
+            # through a stream, or the archive inside would bear the name of a draft
+            with path.open("wb") as file:
+                torch.save({wrapped: tensors} if wrapped else tensors, file)
     except (SafetensorError, RuntimeError) as error:  # how these two tell that a disk is full
         raise OSError(_first_line(error)) from None
 
@@ -176,7 +178,9 @@ def _guarded(path: Path, action: Callable[[], T]) -> T:
 
 
 def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    lines = str(error).strip().splitlines()
+    # torch goes on about the internals of its own reader
+    return lines[0].partition(". This is an internal")[0] if lines else type(error).__name__
 
 
 def _read_shards(index: Path) -> Tensors:

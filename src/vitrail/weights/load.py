@@ -13,11 +13,12 @@ from vitrail.core.passport import Origin, Passport, Preprocessing, ResizeMethod
 from vitrail.models.catalogue import FAMILIES, change, find, skeleton
 from vitrail.models.model import Model
 from vitrail.models.vit import ViTConfig
+from vitrail.weights.dialect import Dialect, Foreign
 from vitrail.weights.dialects import recognise
 from vitrail.weights.files import read_foreign
 from vitrail.weights.hub import HUB, fetch
 from vitrail.weights.native import is_native, read_native
-from vitrail.weights.resize import fit
+from vitrail.weights.resize import fit, needs_new_head
 from vitrail.weights.rows import Coverage, Tensors, read
 from vitrail.weights.settle import settle
 
@@ -58,8 +59,19 @@ def load(
     >>> load("pets-model", num_classes=10, image_size=384).passport.origin.changes[0]
     'positions resized from 14x14 to 24x24 (paper)'
     """
-    checkpoint = open_checkpoint(source, model=model, dialect=dialect, grid=grid, said=changes)
-    return materialise(checkpoint, change(checkpoint.config, changes), method=method)
+    # whatever device or mode the caller is in, a loaded model has values and can be trained
+    with torch.device("cpu"), torch.inference_mode(False):
+        checkpoint = open_checkpoint(source, model=model, dialect=dialect, grid=grid, said=changes)
+        config = change(checkpoint.config, fine_tuned(checkpoint.config, changes))
+        return materialise(checkpoint, config, method=method)
+
+
+def fine_tuned(config: ViTConfig, changes: dict[str, Any]) -> dict[str, Any]:
+    """New classes for a pre-trained model mean the paper's fine-tuning: its whole head gives way to
+    one linear layer, unless a head is asked for."""
+    if changes.get("num_classes", config.num_classes) == config.num_classes:
+        return changes
+    return {"head": "linear"} | changes
 
 
 def open_checkpoint(
@@ -82,6 +94,8 @@ def open_checkpoint(
     named = find(model) if model else None
     foreign = replace(read_foreign(path), source=str(source))
     speaks = recognise(foreign, dialect)
+    if dialect:
+        _refuse_misnamed(foreign, speaks)
     config, notes = settle(foreign, speaks, named=named, grid=grid, said=said or {})
     shapes = {name: tensor.shape for name, tensor in skeleton(config).state_dict().items()}
     state, coverage = read(speaks.rows(config), foreign.tensors, shapes, where=str(source))
@@ -91,9 +105,27 @@ def open_checkpoint(
         preprocessing=speaks.preprocessing(foreign, config),
         labels=speaks.labels(foreign),
         resize=speaks.resizes(config),
-        origin=Origin(source=Path(source).name, dialect=speaks.name, changes=tuple(notes)),
+        origin=Origin(
+            source=str(source) if str(source).startswith(HUB) else Path(source).name,
+            dialect=speaks.name,
+            licence=speaks.licence(foreign),
+            changes=tuple(notes),
+        ),
     )
     return Checkpoint(state, config, passport, speaks.name, coverage, tuple(notes))
+
+
+def _refuse_misnamed(foreign: Foreign, speaks: Dialect) -> None:
+    """Tell a wrong name for the dialect from a damaged file."""
+    try:
+        speaks.infer(foreign)
+    except UserError:
+        other = recognise(foreign)
+        if other.name == speaks.name:
+            raise
+        raise UserError(
+            f"{foreign.source}: its tensors have the names of {other.name}, not of {speaks.name}"
+        ) from None
 
 
 def materialise(
@@ -117,14 +149,14 @@ def refit(
     """Tensors and passport for another config, in the precision of the file."""
     old, passport = checkpoint.config, checkpoint.passport
     state, done = fit(checkpoint.state, old, config, method=method or passport.resize)
-    same_classes = (config.num_classes, config.head) == (old.num_classes, old.head)
-    if not same_classes:
+    if needs_new_head(old, config):
         state |= _new_head(config, like=next(iter(state.values())))
     return state, replace(
         passport,
         config=asdict(config),
         labels=passport.labels if config.num_classes == old.num_classes else None,
         origin=replace(passport.origin, changes=(*passport.origin.changes, *done)),
+        scores={} if done else passport.scores,  # they were another model's
         preprocessing=_preprocessing(passport.preprocessing, old, config),
     )
 
@@ -138,8 +170,8 @@ def _new_head(config: ViTConfig, like: Tensor) -> Tensors:
 
 
 def _widened(state: Tensors) -> Tensors:
-    """In one precision that a CPU computes well: float64 stays, everything else becomes float32."""
-    double = all(tensor.dtype is torch.float64 for tensor in state.values())
+    """In one precision that a CPU computes well: float64 where there is any, else float32."""
+    double = any(tensor.dtype is torch.float64 for tensor in state.values())
     dtype = torch.float64 if double else torch.float32
     # a copy, so that the model does not hang on a memory-mapped file that somebody may replace
     return {name: tensor.to(dtype, copy=True) for name, tensor in state.items()}

@@ -7,6 +7,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Passport, Preprocessing
 from vitrail.core.records import validate
@@ -27,9 +29,24 @@ def save(model: Model, directory: str | Path, *, overwrite: bool = False) -> Pat
     >>> save(model, "my-model").name
     'my-model'
     """
+    model = unwrapped(model)
     passport = replace(model.passport, config=asdict(model.config))
     state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     return write_native(state, passport, Path(directory), overwrite=overwrite)
+
+
+def unwrapped(model: nn.Module) -> Model:
+    """The model inside what compiling and data parallelism put around it."""
+    while not isinstance(model, Model):
+        inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
+        if not isinstance(inner, nn.Module):
+            raise UserError(
+                f"a {type(model).__name__} is no Vitrail model: save what create or load gave you"
+            )
+        model = inner
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise UserError("this model is on the meta device, where it has no weights to save")
+    return model
 
 
 def is_native(path: Path) -> bool:
@@ -51,12 +68,27 @@ def read_native(path: Path) -> tuple[Tensors, Passport, ViTConfig]:
         raise UserError(f"{path / CONFIG}: unknown family {passport.family!r}")
     config = validate(FAMILIES[passport.family].config, passport.config, where=str(path / CONFIG))
     state = read_tensors(path / TENSORS)
-    shapes = {name: tensor.shape for name, tensor in skeleton(config).state_dict().items()}
-    if {name: tensor.shape for name, tensor in state.items()} != shapes:
-        raise UserError(f"{path}: its tensors are not those of the model its config describes")
-    if strange := [name for name, tensor in state.items() if tensor.dtype not in PRECISIONS]:
-        raise UserError(f"{path}: {strange[0]} holds {state[strange[0]].dtype}, which no weight is")
+    check_state(state, passport, config, where=str(path))
     return state, passport, config
+
+
+def check_state(state: Tensors, passport: Passport, config: ViTConfig, *, where: str) -> None:
+    """The tensors are those of the model that the config describes, and the labels are its
+    classes."""
+    shapes = {name: tensor.shape for name, tensor in skeleton(config).state_dict().items()}
+    given = {name: tensor.shape for name, tensor in state.items()}
+    for name in (*shapes, *given):
+        if given.get(name) != shapes.get(name):
+            here, there = (tuple(s[name]) if name in s else "nothing" for s in (given, shapes))
+            raise UserError(
+                f"{where}: {name} is {here}, but the model of its config has {there} there"
+            )
+    if strange := [name for name, tensor in state.items() if tensor.dtype not in PRECISIONS]:
+        raise UserError(f"{where}: {strange[0]} holds {state[strange[0]].dtype}, no weight does")
+    if passport.labels is not None and len(passport.labels) != config.num_classes:
+        raise UserError(
+            f"{where}: {len(passport.labels)} labels for a model with {config.num_classes} classes"
+        )
 
 
 def verify(path: Path) -> None:
@@ -78,10 +110,10 @@ def verify(path: Path) -> None:
 
 
 def write_native(state: Tensors, passport: Passport, out: Path, *, overwrite: bool = False) -> Path:
-    validate(
-        Passport, asdict(passport), where="passport"
-    )  # what cannot be read must not be written
+    """Write tensors with their passport; what could not be read back is not written."""
+    validate(Passport, asdict(passport), where="passport")
     config = validate(FAMILIES[passport.family].config, passport.config, where="passport")
+    check_state(state, passport, config, where=str(out))
     texts = {
         CONFIG: json.dumps(_config_json(passport, config), indent=2) + "\n",
         CARD: model_card(passport, config, state),
@@ -91,7 +123,8 @@ def write_native(state: Tensors, passport: Passport, out: Path, *, overwrite: bo
         write_tensors({name: t.contiguous() for name, t in state.items()}, directory / TENSORS)
         for name, text in texts.items():
             (directory / name).write_text(text, encoding="utf-8")
-        files = {name: _digest(directory / name) for name in (CONFIG, TENSORS, CARD)}
+        # not the card: it is there for people to write on
+        files = {name: _digest(directory / name) for name in (CONFIG, TENSORS)}
         manifest = json.dumps({"format": FORMAT, "files": files}, indent=2) + "\n"
         (directory / MANIFEST).write_text(manifest, encoding="utf-8")
 
@@ -143,7 +176,6 @@ def _config_json(passport: Passport, config: ViTConfig) -> dict[str, Any]:
     """timm's fields where it has one, for people and tools that know them; the truth is under
     "vitrail"."""
     before = passport.preprocessing
-    crop = before.size[0] / before.resize[0] if before.resize else 1.0
     return {
         "architecture": variant_of(config) or passport.family,
         "num_classes": config.num_classes,
@@ -153,7 +185,7 @@ def _config_json(passport: Passport, config: ViTConfig) -> dict[str, Any]:
         "pretrained_cfg": {
             "input_size": [config.channels, *config.image_size],
             "interpolation": before.interpolation,
-            "crop_pct": round(crop, 4),
+            "crop_pct": before.crop_share,
             "crop_mode": "center" if before.resize else "squash",
             "mean": list(before.mean),
             "std": list(before.std),

@@ -18,8 +18,9 @@ from vitrail.weights.rows import Tensors
 
 Grid = tuple[int, int]
 
-# Fields whose change leaves every tensor alone.
-_WITHOUT_TENSORS = {"dropout", "drop_path", "norm_eps", "activation", "pool", "layer_scale"}
+# Fields whose change leaves every tensor alone: those that regularise, and those that compute.
+_REGULARISE = {"dropout", "drop_path"}
+_COMPUTE = {"norm_eps", "activation", "pool"}
 _RESIZED = {"image_size", "patch_size", "channels", "num_classes", "head", "prefix_positions"}
 
 
@@ -100,35 +101,35 @@ def resize_patches(
     old = kernel.shape[-1]
     if old == size:
         return kernel
-    resize = _resize_matrix(old, size, antialias=method == "timm")
-    # rows of B map an old patch to a new one; w_new = pinv(Bᵀ) w_old
-    inverse = torch.linalg.pinv(resize.T)
-    flat = kernel.double().flatten(2)
-    return (flat @ inverse.T).unflatten(2, (size, size)).to(kernel.dtype)
+    # resizing is linear and works on each axis by itself, so its pseudo-inverse does too
+    inverse = torch.linalg.pinv(_resize_matrix(old, size, antialias=method == "timm").T)
+    return (inverse @ kernel.double() @ inverse.T).to(kernel.dtype)
 
 
-def _resize_matrix(old: int, new: int, *, antialias: bool) -> Float[Tensor, "new2 old2"]:
-    """The linear map that resizes a flattened patch, from what it does to every single pixel."""
-    pixels = torch.eye(old * old, dtype=torch.float64).unflatten(1, (1, old, old))
+def _resize_matrix(old: int, new: int, *, antialias: bool) -> Float[Tensor, "new old"]:
+    """The linear map that resizes one axis, from what it does to every single pixel."""
+    pixels = torch.eye(old, dtype=torch.float64)[None, None]
     mode = "bicubic" if antialias else "bilinear"
-    resized = F.interpolate(
-        pixels, size=(new, new), mode=mode, antialias=antialias, align_corners=False
-    )
-    return resized.flatten(1).T
+    size = (new, old)
+    return F.interpolate(pixels, size=size, mode=mode, antialias=antialias, align_corners=False)[
+        0, 0
+    ]
 
 
 def resize_channels(
     kernel: Float[Tensor, "D C p p"], channels: int
 ) -> Float[Tensor, "D channels p p"]:
     """Kernels for other input channels: one grey channel gets the sum, more bands repeat what is
-    known, scaled so that a picture with equal channels is answered as before."""
+    known and share its weight, so that a picture with equal channels is answered as before."""
     old = kernel.shape[1]
     if old == channels:
         return kernel
-    if channels == 1:
-        return kernel.sum(dim=1, keepdim=True)
-    repeats = -(-channels // old)
-    return kernel.repeat(1, repeats, 1, 1)[:, :channels] * (old / channels)
+    if channels < old:
+        share = kernel.sum(dim=1, keepdim=True) / channels
+        return share.expand(-1, channels, -1, -1).contiguous()
+    source = torch.arange(channels) % old
+    times = source.bincount(minlength=old)
+    return kernel[:, source] / times[source].view(1, -1, 1, 1)
 
 
 def fit(
@@ -137,14 +138,22 @@ def fit(
     """The tensors of a model with config `old` for one with config `new`, and what was done to
     them."""
     changed = {name for name in vars(old) if getattr(old, name) != getattr(new, name)}
-    if stuck := sorted(changed - _WITHOUT_TENSORS - _RESIZED):
-        name = stuck[0]
+    stuck = changed - _REGULARISE - _COMPUTE - _RESIZED
+    if "swiglu" in (old.activation, new.activation):  # a gate has weights of its own
+        stuck |= changed & {"activation"}
+    if old.layer_scale is not None and new.layer_scale is not None:  # where training began
+        stuck -= {"layer_scale"}
+    if stuck:
+        name = min(stuck)
         raise UserError(
             f"{name} is {getattr(old, name)!r} in the trained weights and cannot become "
             f"{getattr(new, name)!r}"
         )
     state = dict(state)
-    done = []
+    done = [
+        f"{name} changed from {getattr(old, name)!r} to {getattr(new, name)!r}"
+        for name in sorted(changed & _COMPUTE)
+    ]
     if new.channels != old.channels:
         kernel = "stem.root.conv.weight" if old.stem else "patches.projection.weight"
         state[kernel] = resize_channels(state[kernel], new.channels)
@@ -162,10 +171,16 @@ def fit(
     if new.grid != old.grid:
         state, sentence = _fit_positions(state, old, new, method)
         done.append(sentence)
-    if (new.num_classes, new.head) != (old.num_classes, old.head):
+    if needs_new_head(old, new):
         state = {name: tensor for name, tensor in state.items() if not name.startswith("head")}
         done.append(f"new head for {new.num_classes} classes, its last layer zero")
     return state, [sentence for sentence in done if sentence]
+
+
+def needs_new_head(old: ViTConfig, new: ViTConfig) -> bool:
+    """Other classes, another kind of head, or other features for it to read."""
+    wider = "cls+mean" in (old.pool, new.pool) and old.pool != new.pool
+    return wider or (new.num_classes, new.head) != (old.num_classes, old.head)
 
 
 def _fold_slots(state: Tensors, old: ViTConfig, new: ViTConfig) -> tuple[Tensors, str]:
@@ -201,8 +216,7 @@ def _fit_positions(
             table = resize_positions(table, old.grid, new.grid, prefix=old.slots, method=method)
             return state | {"positions.table": table}, f"positions resized {sizes} ({method})"
         case "learned2d":
-            axes = {"positions.rows": (0, 1), "positions.columns": (1, 0)}
-            for name, (along, _) in axes.items():
+            for along, name in enumerate(("positions.rows", "positions.columns")):
                 line = state[name][None]
                 resized = resize_positions(
                     line, (line.shape[1], 1), (new.grid[along], 1), prefix=0, method=method

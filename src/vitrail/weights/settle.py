@@ -58,12 +58,14 @@ def settle(
 
 
 def _agree(facts: Facts, named: ViTConfig, where: str) -> None:
-    for name in ("dim", "depth", "mlp_dim", "patch_size"):
-        if facts[name] != getattr(named, name):
-            raise UserError(
-                f"{where}: its {name} is {facts[name]}, the model you named has "
-                f"{getattr(named, name)}"
-            )
+    """Refuse a name that the tensors contradict."""
+    plain = {"distilled": False, "registers": 0, "stem": None}
+    for name in ("dim", "depth", "mlp_dim", "patch_size", *plain):
+        ours, theirs = getattr(named, name), facts.get(name, plain.get(name))
+        if name == "stem":
+            ours, theirs = (stem and list(stem.blocks) for stem in (ours, theirs))
+        if theirs != ours:
+            raise UserError(f"{where}: its {name} is {theirs}, the model you named has {ours}")
 
 
 def _patch(
@@ -134,18 +136,44 @@ def _grids(
     if facts.get("image_size") is not None:
         yield cells(facts["image_size"]), ""
         return
+    if said.get("image_size") is not None:
+        yield from _asked(facts, table, cells(said["image_size"]), named, stride)
     if named is not None:
         yield cells(named.image_size), ""
     if published_heads(facts) is not None:
         for side in PUBLISHED:
             if side % stride == 0:
                 yield cells(side), f"grid of a published size, {side} pixels a side"
-    if said.get("image_size") is not None:
-        yield cells(said["image_size"]), ""
     if square and table is not None:
         for slots in range(3):
             side = math.isqrt(max(table - slots, 0))
             yield (side, side), "square grid, as nothing says otherwise"
+
+
+def _asked(
+    facts: Facts, table: int | None, asked: Grid, named: ViTConfig | None, stride: int
+) -> Iterator[tuple[Grid, str]]:
+    """The grid that was asked for may be the file's own, unless a published one fits as well: then
+    it is not for us to say whether positions are to be kept or resized."""
+    if table is None:
+        yield asked, ""
+        return
+    sides = [side // stride for side in PUBLISHED if side % stride == 0]
+    known = [(side, side) for side in sides] if published_heads(facts) is not None else []
+    if named is not None:
+        known.append((named.image_size[0] // stride, named.image_size[1] // stride))
+    prefix = facts.get("class_token", True) + facts.get("distilled", False)
+    slots = range(prefix + facts.get("registers", 0) + 1)
+    fitting = {grid for grid in (asked, *known) if table - grid[0] * grid[1] in slots}
+    if asked in fitting and len(fitting) > 1:
+        other = next(grid for grid in fitting if grid != asked)
+        raise UserError(
+            f"{table} positions may be a grid of {asked[0]}x{asked[1]} or of "
+            f"{other[0]}x{other[1]}: "
+            "say which the file has, by grid=(rows, columns) (--grid ROWSxCOLUMNS)"
+        )
+    if asked in fitting:
+        yield asked, ""
 
 
 def pair(value: Any, name: str) -> tuple[int, int]:

@@ -1,6 +1,8 @@
 """Every dialect, most specific first: the first that claims a file reads it."""
 
-from vitrail.core.errors import UserError, nearest
+from difflib import get_close_matches
+
+from vitrail.core.errors import UserError
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.dialect import Dialect, Foreign
 from vitrail.weights.dialects import (
@@ -68,5 +70,7 @@ def choose(named: str, config: ViTConfig) -> Dialect:
 def dialects_called(name: str) -> tuple[Dialect, ...]:
     by_name = {dialect.name: (dialect,) for dialect in DIALECTS} | LIBRARIES
     if name not in by_name:
-        raise UserError(f"unknown dialect {name!r}, {nearest(name, by_name)}")
+        close = get_close_matches(name, by_name, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(by_name))}"
+        raise UserError(f"unknown dialect {name!r}, {hint}")
     return by_name[name]

@@ -95,7 +95,6 @@ BIG_VISION = Dialect(
         "head": ("linear", "pretrain"),
         "positions": ("learned", "sincos2d"),
     },
-    assumes={"activation": "gelu_tanh", "norm_eps": 1e-6},
     square=True,
     clashes=vit_jax.clashing_parts,
     suffix=".npz",

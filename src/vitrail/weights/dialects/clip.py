@@ -69,7 +69,8 @@ def tower(depth: int, prefixes: tuple[str, ...]) -> list[Row]:
 
 def trunk_rows(config: ViTConfig) -> list[Row]:
     inside = [
-        replace(row, theirs=tuple(TRUNK + name for name in row.theirs)) for row in timm.rows(config)
+        replace(row, theirs=tuple(TRUNK + name for name in row.theirs))
+        for row in timm.trunk(config)
     ]
     return expand([same("visual.head.proj.{p}", "head.classes.{p}")], p=PARTS) + inside + TEXT
 
@@ -104,16 +105,16 @@ def shapes(foreign: Foreign, v: str) -> Facts:
     """What the tensors of a tower tell, whoever trained it."""
     tensors, shape = foreign.tensors, foreign.shape
     first = f"{v}transformer.resblocks.0"
-    dim, channels, patch_size, _ = shape(f"{v}conv1.weight")
+    dim, channels, patch_size, _ = shape(f"{v}conv1.weight", 4)
     facts: Facts = {
         "dim": dim,
         "depth": foreign.count(v + "transformer.resblocks.{}.ln_1.weight"),
-        "mlp_dim": shape(f"{first}.mlp.c_fc.weight")[0],
+        "mlp_dim": shape(f"{first}.mlp.c_fc.weight", 2)[0],
         "patch_size": patch_size,
         "channels": channels,
-        "table": shape(f"{v}positional_embedding")[0],
+        "table": shape(f"{v}positional_embedding", 2)[0],
         "square": True,
-        "num_classes": shape(f"{v}proj")[1] if f"{v}proj" in tensors else 0,
+        "num_classes": shape(f"{v}proj", 2)[1] if f"{v}proj" in tensors else 0,
         "head_bias": False,
         "patch_bias": False,
         "embed_norm": f"{v}ln_pre.weight" in tensors,
@@ -158,6 +159,10 @@ class Vision:
     act_kwargs: dict[str, str] | None = None
     norm_kwargs: dict[str, float] | None = None
     timm_pool: Literal["avg", "token", "map", ""] = "avg"
+
+    def __post_init__(self) -> None:
+        if self.head_width < 1:
+            raise UserError(f"head_width is {self.head_width}, but must be at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,10 +236,9 @@ def infer_trunk(foreign: Foreign) -> Facts:
             "only one linear layer is"
         )
     facts = timm.infer(trunk(foreign))
-    facts.pop("architecture", None)
     facts["square"] = True
     if "visual.head.proj.weight" in foreign.tensors:
-        facts["num_classes"] = foreign.shape("visual.head.proj.weight")[0]
+        facts["num_classes"] = foreign.shape("visual.head.proj.weight", 2)[0]
         facts["head_bias"] = "visual.head.proj.bias" in foreign.tensors
     if CONFIG not in foreign.sidecars:
         note = f"{facts['pool']} pooled, as timm's own model does: no {CONFIG} says otherwise"
@@ -343,7 +347,6 @@ OPENAI_CLIP = Dialect(
     preprocessing=preprocessing,
     resize="timm",
     holds=HOLDS,
-    assumes={"norm_eps": 1e-5, "activation": "quick_gelu", "channels": 3},
     square=True,
     clashes=clashes_openai,
 )
@@ -357,7 +360,6 @@ OPEN_CLIP = Dialect(
     preprocessing=preprocessing,
     resize="timm",
     holds=HOLDS | {"embed_norm": ANY, "pool": ("cls", "mean"), "layer_scale": ANY},
-    assumes={"norm_eps": 1e-5, "activation": "gelu", "channels": 3},
     clashes=clashes,
     sidecars=sidecars,
 )

@@ -223,7 +223,6 @@ def gate_clash(config: ViTConfig) -> str | None:
 
 
 # what their code computes with
-GELU = {"norm_eps": 1e-6, "activation": "gelu"}
 
 DEIT = Dialect(
     name="deit",
@@ -234,7 +233,6 @@ DEIT = Dialect(
     preprocessing=cropped(deit_share),
     resize="hf",
     holds={"distilled": ANY, "layer_scale": ANY, "qkv_bias": ("qkv", "none")},
-    assumes=GELU,
     square=True,
     clashes=deit_clashes,
     suffix=".pth",
@@ -249,7 +247,6 @@ DINO = Dialect(
     preprocessing=cropped(lambda _: 0.875),
     resize="dinov2",
     holds={"qkv_bias": ("qkv", "none")},
-    assumes=GELU,
     square=True,
     clashes=dino_clashes,
     suffix=".pth",
@@ -264,7 +261,6 @@ DINOV2 = Dialect(
     resize="dinov2",
     resize_registers="dinov2_registers",
     holds={"registers": ANY, "layer_scale": ANY, "qkv_bias": ("qkv", "none")},
-    assumes={"norm_eps": 1e-6},
     square=True,
     clashes=dinov2_clashes,
     suffix=".pth",
@@ -278,7 +274,6 @@ MAE = Dialect(
     preprocessing=cropped(by_size),
     resize="hf",
     holds={"pool": ("cls", "mean"), "final_norm": ("tokens", "pooled")},
-    assumes=GELU,
     square=True,
     clashes=mae_clashes,
     suffix=".pth",

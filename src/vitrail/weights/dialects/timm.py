@@ -1,7 +1,11 @@
 """timm: ViT, DeiT with and without distillation, DeiT III, hybrids, registers, CLIP's norms."""
 
 import math
+from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
+
+import torch
 
 from vitrail.core.errors import UserError
 from vitrail.core.passport import (
@@ -17,7 +21,7 @@ from vitrail.core.records import validate
 from vitrail.models.resnet import ResNetConfig
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.dialect import ANY, Dialect, Facts, Foreign
-from vitrail.weights.rows import Row, drop, expand, same
+from vitrail.weights.rows import Row, drop, expand, same, supply
 
 BLOCK = [
     same("blocks.{i}.norm1.{p}", "blocks.{i}.norm1.{p}"),
@@ -55,14 +59,30 @@ HEAD = [
 PARTS = ("weight", "bias")
 ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu")
 POOLS = {"token": "cls", "avg": "mean"}
+# Entry points of timm that do not compute the exact GELU; a config.json names only the entry point.
+ENTRY_POINTS = {
+    "*_clip_quickgelu_*": "quick_gelu",
+    "vit_base_patch32_siglip*": "gelu_tanh",
+    "vit_large_patch16_siglip*_512": "gelu_tanh",
+    "vit_so400m_patch16_siglip*": "gelu_tanh",
+    "vit_giantopt_patch16_siglip*": "gelu_tanh",
+}
 
 
 def rows(config: ViTConfig) -> list[Row]:
-    norm = norm_name(config)
+    head = expand(HEAD, p=PARTS)
+    if config.num_classes and not config.head_bias:  # as CLIP's projection
+        zeros = partial(torch.zeros, config.num_classes)
+        head.append(supply("head.bias", zeros, why="timm's head always has a bias"))
+    return trunk(config) + head
+
+
+def trunk(config: ViTConfig) -> list[Row]:
+    """All but the head, which others put on top of timm's models too."""
     # without stages the stem is the whole backbone
     root = "patch_embed.backbone" + (".stem" if config.stem and config.stem.blocks else "")
-    table = [*TOKENS, *ROOT, *BLOCK, same("{norm}.{p}", "norm.{p}"), *HEAD]
-    axes = {"i": range(config.depth), "p": PARTS, "root": [root], "norm": [norm]}
+    table = [*TOKENS, *ROOT, *BLOCK, same("{norm}.{p}", "norm.{p}")]
+    axes = {"i": range(config.depth), "p": PARTS, "root": [root], "norm": [norm_name(config)]}
     return expand(table, **axes) + units(config)
 
 
@@ -157,12 +177,15 @@ def told(foreign: Foreign) -> Facts:
         facts["image_size"] = [size, size] if isinstance(size, int) else size
     names = {"num_heads": "heads", "init_values": "layer_scale"}
     facts |= {ours: arguments[theirs] for theirs, ours in names.items() if theirs in arguments}
-    if (pool := arguments.get("global_pool", config.get("global_pool"))) in POOLS:
+    pool = arguments.get("global_pool", config.get("global_pool"))
+    if isinstance(pool, str) and pool in POOLS:
         facts["pool"] = POOLS[pool]
-    if arguments.get("act_layer") in ACTIVATIONS:
-        facts["activation"] = arguments["act_layer"]
-    if "quickgelu" in str(config.get("architecture")):
-        facts["activation"] = "quick_gelu"
+    for pattern, activation in ENTRY_POINTS.items():
+        if fnmatchcase(str(config.get("architecture")), pattern):
+            facts["activation"] = activation
+    act = arguments.get("act_layer")
+    if isinstance(act, str) and act in ACTIVATIONS:
+        facts["activation"] = act
     return facts
 
 
@@ -181,7 +204,9 @@ def preprocessing(foreign: Foreign, config: ViTConfig) -> Preprocessing:
     if config.channels != 3:
         mean = std = (0.5,) * config.channels
     said = as_dict(foreign.sidecars.get("config.json", {}).get("pretrained_cfg"))
-    crop = said.get("crop_pct", 0.9 if max(config.image_size) < 384 else 1.0)
+    # DeiT III and DINOv2, the models with LayerScale, are evaluated on the whole short side
+    whole = max(config.image_size) >= 384 or config.layer_scale is not None
+    crop = said.get("crop_pct", 1.0 if whole else 0.9)
     if not isinstance(crop, int | float) or not 0.01 <= crop <= 1:
         raise UserError(f"{foreign.source}: crop_pct is {crop!r}, expected a share up to 1")
     height, width = config.image_size
@@ -200,10 +225,16 @@ def preprocessing(foreign: Foreign, config: ViTConfig) -> Preprocessing:
 
 
 def labels(foreign: Foreign) -> tuple[str, ...] | None:
-    names = foreign.sidecars.get("config.json", {}).get("label_names")
+    config = foreign.sidecars.get("config.json", {})
+    names, head = config.get("label_names"), foreign.tensors.get("head.weight")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return None
-    return tuple(names)
+    return tuple(names) if head is not None and len(names) == len(head) else None
+
+
+def licence(foreign: Foreign) -> str | None:
+    said = as_dict(foreign.sidecars.get("config.json", {}).get("pretrained_cfg")).get("license")
+    return said if isinstance(said, str) else None
 
 
 def sidecars(passport: Passport, config: ViTConfig) -> dict[str, dict[str, Any]]:
@@ -229,21 +260,22 @@ def sidecars(passport: Passport, config: ViTConfig) -> dict[str, dict[str, Any]]
         "global_pool": "token" if config.pool == "cls" else "avg",
         "in_chans": config.channels,
         "act_layer": config.activation,
+        "pos_embed": "none" if config.positions == "none" else "learn",
     }
     if config.activation == "swiglu":
         arguments.pop("act_layer")
-    crop = before.size[0] / before.resize[0] if before.resize else 1.0
     pretrained = {
         "input_size": [config.channels, *config.image_size],
         "interpolation": before.interpolation,
         "mean": list(before.mean),
         "std": list(before.std),
-        "crop_pct": round(crop, 4),
+        "crop_pct": before.crop_share,
         "crop_mode": "center" if before.resize else "squash",
         "num_classes": config.num_classes,
     }
+    name = architecture(config)
     written = {
-        "architecture": architecture(config),
+        **({"architecture": name} if name else {}),
         "num_classes": config.num_classes,
         "num_features": config.dim,
         "global_pool": arguments["global_pool"],
@@ -256,8 +288,14 @@ def sidecars(passport: Passport, config: ViTConfig) -> dict[str, dict[str, Any]]
 
 
 def clashes(config: ViTConfig) -> str | None:
-    if config.slots not in (0, config.prefix):
+    if config.patch_bias == config.embed_norm:
+        return "gives its patches a bias, or a norm after them, and never both or neither"
+    if config.distilled and (config.registers or config.slots != 2):
+        return "gives a distilled model two prefix tokens with a position each"
+    if config.positions == "learned" and config.slots not in (0, config.prefix):
         return "gives all prefix tokens a position or none (prefix_positions=0 folds them in)"
+    if config.stem is not None and config.stem.width != 64:
+        return f"knows a ResNet of width 64, and this one has {config.stem.width}"
     return None
 
 
@@ -266,10 +304,11 @@ def hidden_of(config: ViTConfig) -> int:
     return config.mlp_dim * (2 if config.activation == "swiglu" else 1)
 
 
-def architecture(config: ViTConfig) -> str:
-    """The entry point of timm that computes this kind of model; arguments do the rest."""
+def architecture(config: ViTConfig) -> str | None:
+    """The entry point of timm that computes this kind of model, where it has one; arguments do the
+    rest."""
     if config.stem is not None:
-        return STEMS.get(config.stem.blocks, "vit_base_r50_s16_224")
+        return STEMS.get(config.stem.blocks)
     if config.distilled:
         return "deit_base_distilled_patch16_224"
     if config.activation == "swiglu":
@@ -308,12 +347,8 @@ TIMM = Dialect(
         "layer_scale": ANY,
         "head_bias": ANY,
     },
-    assumes={
-        "norm_eps": lambda config: 1e-5 if config.embed_norm else 1e-6,
-        "stem.standardize": "timm",
-        "stem.norm_eps": 1e-5,
-    },
     clashes=clashes,
     sidecars=sidecars,
     labels=labels,
+    licence=licence,
 )

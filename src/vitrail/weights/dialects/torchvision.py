@@ -65,26 +65,26 @@ def infer(foreign: Foreign) -> Facts:
             f"{foreign.source}: its patches come from a convolutional stem (conv_stem_configs), "
             "which is not read: only conv_proj as a single convolution is"
         )
-    dim, channels, patch_size, _ = shape("conv_proj.weight")
+    dim, channels, patch_size, _ = shape("conv_proj.weight", 4)
     hidden = "heads.pre_logits.weight" in tensors
-    if hidden and shape("heads.pre_logits.weight")[0] != dim:
+    if hidden and shape("heads.pre_logits.weight", 2)[0] != dim:
         raise UserError(
             f"{foreign.source}: its hidden head layer (representation_size) is "
             f"{shape('heads.pre_logits.weight')[0]} wide, but ours is as wide as the model, {dim}"
         )
-    table = shape("encoder.pos_embedding")[1]
+    table = shape("encoder.pos_embedding", 3)[1]
     side = math.isqrt(table - 1) * patch_size
     fc1 = "mlp.0.weight" if f"{FIRST}.mlp.0.weight" in tensors else "mlp.linear_1.weight"
     facts: Facts = {
         "dim": dim,
         "depth": foreign.count("encoder.layers.encoder_layer_{}.ln_1.weight"),
-        "mlp_dim": shape(f"{FIRST}.{fc1}")[0],
+        "mlp_dim": shape(f"{FIRST}.{fc1}", 2)[0],
         "patch_size": patch_size,
         "channels": channels,
         "image_size": (side, side),
         "table": table,
         "head": "pretrain" if hidden else "linear",
-        "num_classes": shape("heads.head.weight")[0] if "heads.head.weight" in tensors else 0,
+        "num_classes": shape("heads.head.weight", 2)[0] if "heads.head.weight" in tensors else 0,
         "norm_eps": 1e-6,
     }
     if (dim, patch_size, side) in TWINS:
@@ -119,7 +119,6 @@ TORCHVISION = Dialect(
     preprocessing=preprocessing,
     resize="torchvision",
     holds={"head": ("linear", "pretrain")},
-    assumes={"norm_eps": 1e-6, "activation": "gelu", "channels": 3},
     square=True,
     clashes=plain_blocks,
 )

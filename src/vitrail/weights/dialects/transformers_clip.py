@@ -40,17 +40,17 @@ def claims(foreign: Foreign) -> bool:
 def infer(foreign: Foreign) -> Facts:
     shape = foreign.shape
     v = "vision_model." if "vision_model.embeddings.class_embedding" in foreign.tensors else ""
-    dim, channels, patch_size, _ = shape(f"{v}embeddings.patch_embedding.weight")
+    dim, channels, patch_size, _ = shape(f"{v}embeddings.patch_embedding.weight", 4)
     head = "visual_projection.weight"
     said = files.read_config(vision_config(foreign))
     facts: Facts = {
         "dim": dim,
         "depth": foreign.count(v + "encoder.layers.{}.layer_norm1.weight"),
-        "mlp_dim": shape(f"{v}encoder.layers.0.mlp.fc1.weight")[0],
+        "mlp_dim": shape(f"{v}encoder.layers.0.mlp.fc1.weight", 2)[0],
         "patch_size": patch_size,
         "channels": channels,
-        "table": shape(f"{v}embeddings.position_embedding.weight")[0],
-        "num_classes": shape(head)[0] if head in foreign.tensors else 0,
+        "table": shape(f"{v}embeddings.position_embedding.weight", 2)[0],
+        "num_classes": shape(head, 2)[0] if head in foreign.tensors else 0,
         "head_bias": False,
         "patch_bias": False,
         "embed_norm": True,
@@ -116,7 +116,6 @@ TRANSFORMERS_CLIP = Dialect(
     preprocessing=preprocessing,
     resize="hf",
     holds=HOLDS,
-    assumes={"norm_eps": 1e-5, "activation": "quick_gelu"},
     square=True,
     clashes=clashes,
     sidecars=sidecars,

@@ -239,12 +239,6 @@ VIT_JAX = Dialect(
         "head": ("linear", "pretrain"),
         "stem": ANY,
     },
-    assumes={
-        "activation": "gelu_tanh",
-        "norm_eps": 1e-6,
-        "stem.standardize": "jax",
-        "stem.norm_eps": 1e-6,
-    },
     square=True,
     clashes=clashes,
     suffix=".npz",

@@ -136,14 +136,17 @@ def infer(foreign: Foreign) -> Facts:
     wrap, fc1 = ("fn.", "1.fn.net.0.weight") if old else ("", "1.net.1.weight")
     normed = len(shape("to_patch_embedding.1.weight")) == 1
     head = "mlp_head.1.weight" if old else "mlp_head.weight"
-    class_token = shape("cls_token")[-2] > 0
+    tokens, table = shape("cls_token"), shape("pos_embedding")
+    if len(tokens) < 2 or len(table) < 2:
+        raise UserError(f"{foreign.source}: its tokens are {tokens}, its positions {table}")
+    class_token = tokens[-2] > 0
     facts: Facts = {
-        "dim": shape("pos_embedding")[-1],
+        "dim": table[-1],
         "depth": foreign.count("transformer.layers.{}.0.norm.weight"),
-        "mlp_dim": shape(f"transformer.layers.0.{fc1}")[0],
-        "inner": shape(f"{FIRST}.{wrap}to_qkv.weight")[0] // 3,
-        "pixels": shape(f"to_patch_embedding.{2 if normed else 1}.weight")[1],
-        "table": shape("pos_embedding")[-2],
+        "mlp_dim": shape(f"transformer.layers.0.{fc1}", 2)[0],
+        "inner": shape(f"{FIRST}.{wrap}to_qkv.weight", 2)[0] // 3,
+        "pixels": shape(f"to_patch_embedding.{2 if normed else 1}.weight", 2)[1],
+        "table": table[-2],
         "square": True,
         "class_token": class_token,
         "pool": "cls" if class_token else "mean",
@@ -154,7 +157,7 @@ def infer(foreign: Foreign) -> Facts:
         if "mlp_head.0.weight" in tensors
         else "none",
         "qkv_bias": "none",
-        "num_classes": shape(head)[0] if head in tensors else 0,
+        "num_classes": shape(head, 2)[0] if head in tensors else 0,
         "norm_eps": 1e-5,
         "notes": [
             "pictures squeezed into the image size, values in [-1, 1]: vit-pytorch says nothing"
@@ -201,7 +204,6 @@ VIT_PYTORCH = Dialect(
         "patch_norm": (True,),
         "qkv_bias": ("none",),
     },
-    assumes={"norm_eps": 1e-5, "activation": "gelu"},
     clashes=clashes,
 )
 
@@ -220,6 +222,5 @@ VIT_PYTORCH_OLD = Dialect(
         "final_norm": ("tokens", "pooled"),
         "qkv_bias": ("none",),
     },
-    assumes={"norm_eps": 1e-5, "activation": "gelu"},
     clashes=old_clashes,
 )
