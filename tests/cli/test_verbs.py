@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-
 from tests.models.kinds import SMALL
+
 from vitrail import load, save
 from vitrail.cli.app import main
 from vitrail.models.catalogue import build

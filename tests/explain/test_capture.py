@@ -4,9 +4,9 @@ import threading
 
 import pytest
 import torch
+from tests.models.kinds import KINDS, SMALL
 from torch import nn
 
-from tests.models.kinds import KINDS, SMALL
 from vitrail import UserError, capture
 from vitrail.layers.attention import Attend
 from vitrail.models.vit import ViT

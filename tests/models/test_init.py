@@ -72,7 +72,8 @@ def test_patches_and_hidden_head_layer_are_truncated_normal(model: ViT) -> None:
 
 
 def test_tokens_positions_scales_norms_and_last_layers(model: ViT) -> None:
-    assert model.cls is not None and not model.cls.any()
+    assert model.cls is not None
+    assert not model.cls.any()
     normal(model.get_parameter("distillation"), 0.02)
     normal(model.get_parameter("registers"), 1e-6)
     normal(model.get_parameter("positions.table"), 0.02)
@@ -80,7 +81,8 @@ def test_tokens_positions_scales_norms_and_last_layers(model: ViT) -> None:
     assert not model.get_parameter("head.classes.weight").any()
     assert not model.get_parameter("head_distilled.classes.weight").any()
     for norm in (m for m in model.modules() if isinstance(m, nn.LayerNorm)):
-        assert (norm.weight == 1).all() and not norm.bias.any()
+        assert (norm.weight == 1).all()
+        assert not norm.bias.any()
 
 
 def test_distances() -> None:
@@ -92,7 +94,8 @@ def test_a_hybrids_blocks_start_as_their_shortcuts() -> None:
     model = ViT(replace(KINDS["hybrid"], stem=ResNetConfig(blocks=(2,), width=64)))
     assert isinstance(model.stem, ResNet)
     unit = model.stem.stages[0][1]
-    assert not unit.norm3.weight.any() and (unit.norm1.weight == 1).all()
+    assert not unit.norm3.weight.any()
+    assert (unit.norm1.weight == 1).all()
     truncated(unit.conv2.weight, 64 * 9)
     x = torch.rand(1, 256, 8, 8)
     assert torch.equal(unit(x), x)

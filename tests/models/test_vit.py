@@ -1,4 +1,5 @@
-"""The ViT family: published sizes, every kind of model, and what a person hears when a config does not fit."""
+"""The ViT family: published sizes, every kind of model, and what a person hears when a config does
+not fit."""
 
 import math
 from dataclasses import replace

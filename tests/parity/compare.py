@@ -1,4 +1,5 @@
-"""How two models are shown to be the same: float64, random weights everywhere, outputs, blocks and gradients."""
+"""How two models are shown to be the same: float64, random weights everywhere, outputs, blocks and
+gradients."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,8 @@ TOLERANCE = 1e-9
 
 
 def shaken(peer: nn.Module, seed: int = 0) -> nn.Module:
-    """The peer in float64 and evaluation mode with every parameter moved, so that no zero or one hides a mistake."""
+    """The peer in float64 and evaluation mode with every parameter moved, so that no zero or one
+    hides a mistake."""
     generator = torch.Generator().manual_seed(seed)
     peer = peer.double().eval()
     with torch.no_grad():
@@ -37,7 +39,8 @@ def assert_same(
 ) -> None:
     """Outputs, the output of every block and the gradient at the input within 1e-9.
 
-    `blocks` are the two sequences of blocks; `call` and `mine` run the two models where that is not plain.
+    `blocks` are the two sequences of blocks; `call` and `mine` run the two models where that is
+    not plain.
     """
     seen: dict[str, list[Tensor]] = {"ours": [], "theirs": []}
     handles = []

@@ -41,7 +41,7 @@ def test_equals_timm_and_back(kind: str, tmp_path: Path) -> None:
     ours = load(source, heads=4, grid=(4, 6))
     assert_same(
         ours, peer, images(arguments.get("in_chans", 3), 32, 48), blocks=(ours.blocks, peer.blocks)
-    )  # type: ignore[arg-type]
+    )
 
     convert(source, tmp_path / "native", to="vitrail", changes={"heads": 4}, grid=(4, 6))
     convert(tmp_path / "native", tmp_path / "back.safetensors", to="timm")
@@ -70,7 +70,7 @@ def test_timm_builds_what_we_write(
     if "quickgelu" in name:
         said["activation"] = "quick_gelu"
     ours = load(source, **said)
-    assert_same(ours, peer, images(3, height, width), blocks=(ours.blocks, peer.blocks))  # type: ignore[arg-type]
+    assert_same(ours, peer, images(3, height, width), blocks=(ours.blocks, peer.blocks))
 
     convert(source, tmp_path / "timm", to="timm", changes=said)
     assert_identical(load_file(tmp_path / "timm" / "model.safetensors"), load_file(source))

@@ -1,4 +1,5 @@
-"""Conversion tells what a reader on the other side will take for granted, and loses nothing in silence."""
+"""Conversion tells what a reader on the other side will take for granted, and loses nothing in
+silence."""
 
 import math
 from dataclasses import replace
@@ -9,8 +10,8 @@ import pytest
 import timm
 import torch
 from safetensors.torch import load_file
-
 from tests.models.kinds import KINDS, SMALL
+
 from vitrail import UserError, load, save
 from vitrail.core.passport import Preprocessing
 from vitrail.models.catalogue import build
@@ -46,11 +47,11 @@ def test_a_file_that_loses_what_is_computed_says_so(
 ) -> None:
     native = saved(replace(SQUARE, **changes), tmp_path / "native")
     out = tmp_path / ("out.npz" if to == "vit_jax" else "out.safetensors")
-    try:
-        done = convert(native, out, to=to)
-    except UserError as error:
-        assert "pool" in str(error)  # a dialect that cannot hold it at all refuses
+    if field == "pool" and to != "timm":  # a dialect that cannot hold it at all refuses
+        with pytest.raises(UserError, match="pool"):
+            convert(native, out, to=to)
         return
+    done = convert(native, out, to=to)
     back = load(out, heads=4, grid=(4, 4), dialect=to)
     lost = getattr(back.config, field) != changes[field]
     told = any(sentence.startswith(f"{field} is ") for sentence in done.cautions)

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-
 from tests.models.kinds import KINDS, SMALL
+
 from vitrail import UserError
 from vitrail.weights.dialects import DIALECTS, choose, dialects_called
 
@@ -30,7 +30,7 @@ def test_a_library_means_whichever_dialect_fits() -> None:
 
 
 def test_a_wrong_name_gets_the_nearest_or_all() -> None:
-    with pytest.raises(UserError, match="did you mean torchvision?"):
+    with pytest.raises(UserError, match="did you mean torchvision"):
         dialects_called("torchvison")
     with pytest.raises(UserError) as caught:
         dialects_called("zebra")

@@ -8,9 +8,9 @@ import pytest
 import timm
 import torch
 from safetensors.torch import save_file
+from tests.models.kinds import KINDS, SMALL
 from torch import nn
 
-from tests.models.kinds import KINDS, SMALL
 from vitrail import UserError, create, load, save
 from vitrail.models.catalogue import build
 from vitrail.weights.load import open_checkpoint
@@ -38,7 +38,9 @@ def test_a_published_model_needs_no_words(tmp_path: Path) -> None:
 
 def test_two_grids_that_both_fit_are_asked_about(tmp_path: Path) -> None:
     file = timm_file(tmp_path / "a.safetensors", img_size=(112, 448))
-    with pytest.raises(UserError, match="may be a grid of 7x28 or of 14x14: say which the file has"):
+    with pytest.raises(
+        UserError, match="may be a grid of 7x28 or of 14x14: say which the file has"
+    ):
         load(file, image_size=(112, 448))
     model = load(file, image_size=(112, 448), grid=(7, 28))
     assert not any("resized" in sentence for sentence in model.passport.origin.changes)
@@ -170,3 +172,26 @@ def test_a_card_may_be_edited(native: Path) -> None:
     assert load(native).config == SMALL
     (native / "README.md").unlink()
     assert load(native).config == SMALL
+
+
+def test_the_average_is_read_and_what_was_left_is_told(tmp_path: Path) -> None:
+    peer = timm.create_model("vit_tiny_patch16_224", depth=1, num_classes=5)
+    raw = peer.state_dict()
+    mean = {name: tensor + 1 for name, tensor in raw.items()}
+    junk = {"loss": torch.tensor(1.0), "best": torch.tensor(2.0), "epoch": 3}
+    torch.save({"state_dict": raw, "state_dict_ema": mean, **junk}, tmp_path / "run.pth")
+    opened = open_checkpoint(tmp_path / "run.pth", said={"heads": 3}, grid=(14, 14))
+    assert torch.equal(opened.state["cls"], mean["cls_token"])
+    assert "read from its entry state_dict_ema, and not from state_dict" in opened.notes
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "model.", "module._orig_mod."])
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_prefixes_of_wrappers_are_no_part_of_names(
+    prefix: str, suffix: str, tmp_path: Path
+) -> None:
+    peer = timm.create_model("vit_tiny_patch16_224", depth=1, num_classes=5)
+    state = {prefix + name: tensor for name, tensor in peer.state_dict().items()}
+    file = tmp_path / f"wrapped{suffix}"
+    torch.save(state, file) if suffix == ".pth" else save_file(state, file)
+    assert load(file, heads=3, grid=(14, 14)).config.depth == 1

@@ -9,10 +9,10 @@ import timm.layers
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.models.kinds import KINDS, SMALL
 from torch import Tensor
 from torchvision.models.vision_transformer import interpolate_embeddings
 
-from tests.models.kinds import KINDS, SMALL
 from vitrail import UserError
 from vitrail.models.catalogue import build, change
 from vitrail.weights.resize import (
@@ -37,7 +37,7 @@ def test_every_method_gives_every_grid_and_keeps_the_prefix(
     old: tuple[int, int], new: tuple[int, int], prefix: int, method: str
 ) -> None:
     before = table(*old, prefix)
-    after = resize_positions(before, old, new, prefix=prefix, method=method)  # type: ignore[arg-type]
+    after = resize_positions(before, old, new, prefix=prefix, method=method)
     assert after.shape == (1, prefix + new[0] * new[1], 6)
     assert torch.equal(after[:, :prefix], before[:, :prefix])
     assert after.isfinite().all()
@@ -67,7 +67,7 @@ def test_timm_is_timms(old: tuple[int, int], new: tuple[int, int]) -> None:
 def test_torchvision_is_torchvisions() -> None:
     before = table(14, 14)
     state = {"encoder.pos_embedding": before}
-    theirs = interpolate_embeddings(384, 16, state)["encoder.pos_embedding"]  # type: ignore[arg-type]
+    theirs = interpolate_embeddings(384, 16, state)["encoder.pos_embedding"]
     ours = resize_positions(before, (14, 14), (24, 24), prefix=1, method="torchvision")
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
 
@@ -78,7 +78,8 @@ def test_the_methods_really_differ() -> None:
         method: resize_positions(table(14, 14), (14, 14), (24, 24), prefix=1, method=method)
         for method in INTERPOLATE
     }
-    # going up, antialiasing changes nothing in principle: timm's and hf's kernels differ all the same
+    # going up, antialiasing changes nothing in principle: timm's and hf's kernels differ all the
+    # same
     pairs = [
         ("paper", "timm"),
         ("paper", "hf"),
@@ -115,13 +116,14 @@ def test_patch_kernels_are_timms(old: int, new: int) -> None:
 
 @pytest.mark.parametrize("method", ["paper", "timm"])
 def test_larger_kernels_answer_enlarged_patches_exactly(method: str) -> None:
-    """What the pseudo-inverse is for (arXiv:2212.08013, 3.4): <x, w> = <resize(x), w_new> going up."""
+    """What the pseudo-inverse is for (arXiv:2212.08013, 3.4): <x, w> = <resize(x), w_new> going
+    up."""
     kernel = torch.randn(4, 2, 8, 8, dtype=torch.float64)
     patch = torch.randn(1, 2, 8, 8, dtype=torch.float64)
     mode = {"paper": "bilinear", "timm": "bicubic"}[method]
     antialias = method == "timm"
     large = torch.nn.functional.interpolate(patch, (12, 12), mode=mode, antialias=antialias)
-    new = resize_patches(kernel, 12, method=method)  # type: ignore[arg-type]
+    new = resize_patches(kernel, 12, method=method)
     before, after = (
         torch.einsum("bchw,dchw->bd", *pair) for pair in ((patch, kernel), (large, new))
     )
@@ -155,7 +157,8 @@ def test_fitting_reports_each_step_and_touches_nothing_else() -> None:
         "patches.projection.weight", "positions.table", "head.classes.weight", "head.classes.bias",
     }  # fmt: skip
     unchanged, nothing = fit(state, SMALL, SMALL, method="paper")
-    assert nothing == [] and unchanged == state
+    assert nothing == []
+    assert unchanged == state
 
 
 @pytest.mark.parametrize("slots", [0, 1, 2, 3, 4])
@@ -169,7 +172,7 @@ def test_positions_of_prefix_tokens_fold_into_the_tokens_exactly(slots: int) -> 
     state, done = fit(model.state_dict(), config, new, method="paper")
     other.load_state_dict(state)
     image = torch.randn(2, 3, 32, 48)
-    assert torch.equal(other.embed(image), model.embed(image))  # type: ignore[operator]
+    assert torch.equal(other.embed(image), model.embed(image))
     assert len(done) == (slots != 3)
 
 

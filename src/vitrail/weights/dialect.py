@@ -32,6 +32,7 @@ class Foreign:
     source: str
     tensors: Tensors
     sidecars: Sidecars = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # what was chosen when it was opened
 
     def shape(self, name: str, axes: int | None = None) -> tuple[int, ...]:
         """The shape of a tensor that has to be there, with so many axes."""

@@ -44,9 +44,18 @@ WEIGHTS = (
     "open_clip_pytorch_model.bin",
     "model.pth",
 )
-# Entries under which training scripts keep the tensors, in order of preference; DINO's teacher is
-# the model that it evaluates, its student a by-product.
-CONTAINERS = ("state_dict", "model", "model_state_dict", "teacher", "module", "student")
+# Entries under which training scripts keep the tensors, in order of preference: an average of the
+# weights is what they evaluate, and DINO's teacher is one, its student a by-product.
+CONTAINERS = (
+    "state_dict_ema",
+    "model_ema",
+    "state_dict",
+    "model",
+    "model_state_dict",
+    "teacher",
+    "module",
+    "student",
+)
 
 MAX_JSON = 16 * 2**20  # bytes; the largest index of shards in public use is far below
 MAX_UNPACKED = 100  # times the packed size; weights hardly shrink when they are packed
@@ -86,7 +95,12 @@ def read_foreign(path: Path) -> Foreign:
     # a lone file speaks for itself: another model's config.json may lie beside it by chance
     names = SIDECARS if beside is path or weights.name in WEIGHTS else ()
     sidecars = {name: read_json(beside / name) for name in names if (beside / name).is_file()}
-    return Foreign(str(path), read_tensors(weights), sidecars)
+    notes: list[str] = []
+    if weights.suffix in PICKLES:
+        tensors, notes = _read_pickled(weights)
+    else:
+        tensors = read_tensors(weights)
+    return Foreign(str(path), _bare(tensors), sidecars, tuple(notes))
 
 
 def _in_directory(path: Path) -> Path:
@@ -111,8 +125,13 @@ def read_tensors(path: Path) -> Tensors:
     if path.suffix == ".npz":
         return _guarded(path, lambda: _read_npz(path))
     if path.suffix in PICKLES:
-        return _flat(_unwrap(_read_pickle(path), path), path)
+        return _read_pickled(path)[0]
     raise UserError(f"{path}: unknown format {path.suffix!r}, expected {', '.join(SUFFIXES)}")
+
+
+def _read_pickled(path: Path) -> tuple[Tensors, list[str]]:
+    tensors, notes = _unwrap(_read_pickle(path), path)
+    return _bare(_flat(tensors, path)), notes
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -283,16 +302,21 @@ def _read_pickle(path: Path) -> Any:
         raise UserError(f"{path}: cannot be read as plain tensors: {first}") from None
 
 
-def _unwrap(value: Any, path: Path) -> Tensors:
-    """The tensors inside the layers that training scripts put around them."""
+def _unwrap(value: Any, path: Path) -> tuple[Tensors, list[str]]:
+    """The tensors inside the layers that training scripts put around them, and which were taken."""
+    taken: list[str] = []
     for _ in range(len(CONTAINERS)):  # a dictionary may hold itself
         if not isinstance(value, Mapping):
             break
-        tensors = {name: item for name, item in value.items() if isinstance(item, Tensor)}
-        inner = [value[key] for key in CONTAINERS if isinstance(value.get(key), Mapping)]
-        if tensors and (not inner or len(tensors) > 1):
-            return tensors
-        value = inner[0] if inner else None
+        inner = [key for key in CONTAINERS if isinstance(value.get(key), Mapping)]
+        if not inner:
+            tensors = {name: item for name, item in value.items() if isinstance(item, Tensor)}
+            if not tensors:
+                break
+            return tensors, taken
+        if len(inner) > 1:
+            taken.append(f"read from its entry {inner[0]}, and not from {', '.join(inner[1:])}")
+        value = value[inner[0]]
     raise UserError(f"{path}: no tensors by name in this file: expected a state dict")
 
 
@@ -310,7 +334,13 @@ def _flat(tensors: Tensors, path: Path) -> Tensors:
         raise UserError(
             f"{path}: its tensors would take {size} bytes, but it does not hold as many"
         )
-    prefix = "module."
-    if all(name.startswith(prefix) for name in tensors):  # left by DataParallel
-        tensors = {name.removeprefix(prefix): item for name, item in tensors.items()}
     return {name: item.detach() for name, item in tensors.items()}
+
+
+def _bare(tensors: Tensors) -> Tensors:
+    """Names without what data parallelism, compiling or a training framework put before them
+    all."""
+    for prefix in ("module.", "_orig_mod.", "model."):
+        if tensors and all(name.startswith(prefix) for name in tensors):
+            return _bare({name.removeprefix(prefix): item for name, item in tensors.items()})
+    return tensors

@@ -32,7 +32,7 @@ def settle(
     `said` the fields they asked for, which also answer what the file leaves open.
     """
     facts = dict(dialect.infer(foreign))
-    notes = list[str](facts.pop("notes", ()))
+    notes = [*foreign.notes, *facts.pop("notes", ())]
     table, inner = facts.pop("table", None), facts.get("inner", facts["dim"])
     square = facts.pop("square", dialect.square)
     if "pixels" in facts:

@@ -222,8 +222,6 @@ def gate_clash(config: ViTConfig) -> str | None:
     return "has no gated MLP" if config.activation == "swiglu" else None
 
 
-# what their code computes with
-
 DEIT = Dialect(
     name="deit",
     about="facebookresearch/deit: DeiT with and without distillation, DeiT III",
