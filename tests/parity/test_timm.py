@@ -14,7 +14,8 @@ from vitrail import load
 from vitrail.weights.convert import convert
 
 SMALL: dict[str, Any] = {
-    "img_size": (32, 48), "patch_size": 8, "embed_dim": 48, "depth": 3, "num_heads": 4, "num_classes": 7,
+    "img_size": (32, 48), "patch_size": 8, "embed_dim": 48, "depth": 3, "num_heads": 4,
+    "num_classes": 7,
 }  # fmt: skip
 
 KINDS: dict[str, dict[str, Any]] = {
