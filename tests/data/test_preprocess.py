@@ -50,7 +50,8 @@ def test_without_resize_the_whole_picture_is_squeezed() -> None:
 @settings(max_examples=200)
 def test_cover_covers_and_meets_one_side(width: int, height: int, rows: int, columns: int) -> None:
     new_width, new_height = cover((width, height), (rows, columns))
-    assert new_width >= columns and new_height >= rows
+    assert new_width >= columns
+    assert new_height >= rows
     assert new_width == columns or new_height == rows
 
 

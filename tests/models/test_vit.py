@@ -244,7 +244,7 @@ def test_a_new_head_says_nothing() -> None:
         ({"dim_head": 0}, "dim_head"),
         ({"dropout": 1.0}, r"a rate is in \[0, 1\)"),
         ({"norm_eps": 0.0}, "norm_eps is 0.0"),
-        ({"image_size": (0, 32)}, "at least 1"),
+        ({"image_size": (0, 32)}, "a side has 1 to"),
     ],
 )
 def test_a_config_that_does_not_fit_says_why(changes: dict[str, object], sentence: str) -> None:
