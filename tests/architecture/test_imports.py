@@ -57,6 +57,8 @@ def test_the_surface_can_be_listed_without_loading_it() -> None:
         ["info", "--help"],
         ["convert", "--help"],
         ["demo", "--help"],
+        ["doctor", "--help"],
+        ["train", "--help"],
     ],
     ids=" ".join,
 )

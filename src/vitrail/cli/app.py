@@ -17,8 +17,10 @@ from cyclopts import App, CycloptsError, Parameter
 
 from vitrail.cli.convert import Convert, convert
 from vitrail.cli.demo import Demo, demo
+from vitrail.cli.doctor import Doctor, doctor
 from vitrail.cli.info import Info, info
 from vitrail.cli.models import Models, models
+from vitrail.cli.train import Train, train
 from vitrail.core.errors import UserError
 
 # No verb may import torch before it runs: `vitrail --help` answers at once.
@@ -26,6 +28,8 @@ VERBS: dict[type, Callable[[Any], object]] = {
     Models: models,
     Info: info,
     Convert: convert,
+    Doctor: doctor,
+    Train: train,
     Demo: demo,
 }
 
@@ -34,7 +38,7 @@ def build_parser() -> App:
     """A parser that turns a command line into the record of its verb, or prints help."""
     parser = App(
         name="vitrail",
-        help="Look through vision transformers: list, inspect and convert them.",
+        help="Train vision transformers, look inside them, convert them.",
         version=lambda: version("vitrail"),
         default_parameter=Parameter(negative=()),  # a flag is off until named: no --no-json
         suppress_keyboard_interrupt=False,  # `main` has its own line and exit code for it
@@ -64,8 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CycloptsError as error:
         command = " ".join(["vitrail", *(error.command_chain or ())])
         return tell(f"{str(error).rstrip('.')} (see {command} --help)", code=2)
-    except KeyboardInterrupt:
-        return tell("stopped by Ctrl-C", code=130)
+    except KeyboardInterrupt as stop:  # a verb that saved its work says how to go on
+        return tell(str(stop) or "stopped by Ctrl-C", code=130)
     except BrokenPipeError:
         # `vitrail models | head -1` wants no more: what is left to print goes nowhere, quietly.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -22,12 +22,16 @@ class Preprocessing:
     """From a decoded picture to the model's input, as the weights were trained to see it.
 
     The picture is scaled, keeping its shape, until it just covers `resize`, and its centre is
-    cropped to `size`; without `resize` the whole picture is squeezed into `size`. Sizes are
+    cropped to `size`; with `squeeze` it is made to fill `resize` exactly instead; without `resize`
+    the whole picture is squeezed into `size`. Where half of a margin is no whole number the crop
+    begins at it `rounded` to even (torchvision, timm) or `floored` (transformers). Sizes are
     (height, width). Values are brought to [0, 1], then (value - mean) / std per channel.
     """
 
     size: tuple[int, int]
     resize: tuple[int, int] | None = None
+    squeeze: bool = False
+    crop: Literal["rounded", "floored"] = "rounded"
     interpolation: Interpolation = "bilinear"
     mean: tuple[float, ...] = INCEPTION
     std: tuple[float, ...] = INCEPTION

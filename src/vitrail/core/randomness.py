@@ -35,7 +35,7 @@ def uniform(purpose: str, *keys: int | NDArray[Any]) -> NDArray[np.float64]:
     >>> float(uniform("flip", 0, 0, 17)) == float(uniform("flip", 0, 0, 17))
     True
     """
-    return (words(purpose, *keys) >> np.uint64(11)) * 2.0**-53
+    return (words(purpose, *keys) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def seed_of(purpose: str, *keys: int) -> int:

@@ -79,6 +79,7 @@ def preprocessing(foreign: Foreign, config: ViTConfig) -> Preprocessing:
     usual = Preprocessing(
         size=config.image_size,
         resize=config.image_size,
+        crop="floored",
         interpolation="bicubic",
         mean=CLIP_MEAN,
         std=CLIP_STD,

@@ -32,17 +32,22 @@ RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 SQUEEZED = Preprocessing(size=(224, 224), interpolation="bilinear", mean=INCEPTION, std=INCEPTION)
 PROCESSORS = {
     "ViT": SQUEEZED,
-    "DeiT": replace(SQUEEZED, resize=(256, 256), interpolation="bicubic"),
+    "DeiT": replace(
+        SQUEEZED, resize=(256, 256), squeeze=True, crop="floored", interpolation="bicubic"
+    ),
     "Bit": Preprocessing(
         size=(224, 224),
         resize=(224, 224),
+        crop="floored",
         interpolation="bicubic",
         mean=CLIP_MEAN,
         std=CLIP_STD,
     ),
 }
 # Without any file: as the authors of DeiT, DINOv2 and MAE evaluate.
-CROPPED = replace(PROCESSORS["DeiT"], mean=IMAGENET_MEAN, std=IMAGENET_STD)
+CROPPED = replace(
+    PROCESSORS["DeiT"], squeeze=False, crop="rounded", mean=IMAGENET_MEAN, std=IMAGENET_STD
+)
 
 Size = int | dict[str, int | None]
 T = TypeVar("T")
@@ -114,11 +119,7 @@ def read_labels(told: Told, classes: int, where: str) -> tuple[str, ...] | None:
 
 
 def read_preprocessing(foreign: Foreign, config: ViTConfig, usual: Preprocessing) -> Preprocessing:
-    """As preprocessor_config.json says, and `usual` without one, at the model's own size.
-
-    What transformers crops from a picture squeezed into a square (DeiT) we crop from one that
-    covers it, as DeiT's authors do; the two differ for pictures that are not square.
-    """
+    """As preprocessor_config.json says, and `usual` without one, at the model's own size."""
     name = "preprocessor_config.json"
     where = f"{foreign.source}: {name}"
     said = _record(Processor, foreign, name)
@@ -130,15 +131,26 @@ def read_preprocessing(foreign: Foreign, config: ViTConfig, usual: Preprocessing
         raise UserError(f"{where}: resample is {said.resample}, but must be 0, 1, 2 or 3")
     resample = RESAMPLE[said.resample] if said.resample is not None else usual.interpolation
     mean, std = _normalisation(said, config.channels, usual, where)
-    cover = _cover(said, config, usual, where)
-    values = {"size": config.image_size, "resize": cover, "interpolation": resample}
-    return validate(Preprocessing, values | {"mean": mean, "std": std}, where=where)
+    values: dict[str, Any] = {"interpolation": resample, "mean": mean, "std": std}
+    values |= {"size": config.image_size, "resize": _resize(said, config, usual, where)}
+    if values["resize"] is not None and name in foreign.sidecars:
+        values |= {"squeeze": _squeezes(said, usual), "crop": "floored"}
+    elif values["resize"] is not None:
+        values |= {"squeeze": usual.squeeze, "crop": usual.crop}
+    return validate(Preprocessing, values, where=where)
 
 
-def _cover(
+def _squeezes(said: Processor, usual: Preprocessing) -> bool:
+    """Whether both sides are met; a single number means what it means to the kind."""
+    if isinstance(said.size, dict):
+        return "shortest_edge" not in said.size
+    return usual.squeeze
+
+
+def _resize(
     said: Processor, config: ViTConfig, usual: Preprocessing, where: str
 ) -> tuple[int, int] | None:
-    """What a picture covers before its centre is cropped; None where it is squeezed instead."""
+    """What a picture is scaled to before its centre is cropped; None where nothing is."""
     if said.do_resize is False:
         return None
     crops = usual.resize is not None if said.do_center_crop is None else said.do_center_crop
@@ -253,7 +265,7 @@ def write_preprocessing(before: Preprocessing) -> dict[str, Any]:
         return {"image_processor_type": "ViTImageProcessor"} | written
     tall, broad = before.resize
     written |= {"do_center_crop": True, "crop_size": {"height": height, "width": width}}
-    if tall == broad:
+    if tall == broad and not before.squeeze:
         written["size"] = {"shortest_edge": tall}
         return {"image_processor_type": "BitImageProcessor"} | written
     # it cannot cover a rectangle; squeezing into it is the same for pictures of that shape

@@ -1,0 +1,325 @@
+"""The data doctor: looks at every image and tells what training would stumble over."""
+
+from base64 import b64encode
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from io import BytesIO
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitrail.data.findings import Broken, Colour, Findings, Part, Picture, Sizes, Twins, tally
+from vitrail.data.images import FORMATS, BadImage, decode
+from vitrail.data.likeness import SIDE, TINY, look_alikes, thumbnail
+from vitrail.data.source import Source, Splits
+from vitrail.data.threads import each
+
+# Of pictures with sides beyond twice this every second, third, … pixel is enough for the colours
+# and the thumbnail; what is hashed is always all of them.
+ENOUGH = 512
+BLANK = 2.0  # an image whose values deviate less than this, of 255, shows nothing
+GREYS = ("1", "L", "LA", "I;16", "I")
+FREQUENT = 8  # sizes that are told with their count
+SHOWN_GROUPS, SHOWN_IN_A_GROUP = 24, 6
+SHOWN_CLASSES, SHOWN_SAMPLES, SHOWN_BLANK = 60, 160, 12
+THUMBNAIL = 112  # pixels of the longer side on the page
+
+Watch = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look at an image tells; mean and mean square of each channel are of 255."""
+
+    size: tuple[int, int]
+    mode: str
+    content: bytes
+    mean: tuple[float, ...]
+    square: tuple[float, ...]
+    grey: bool
+
+
+class Album:
+    """All images of all splits under one number each."""
+
+    def __init__(self, splits: Splits) -> None:
+        self.parts = splits.parts
+        self.names = list(splits.parts)
+        self.ends = list(accumulate(len(part) for part in splits.parts.values()))
+
+    def __len__(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    def find(self, number: int) -> tuple[str, Source, int]:
+        place = bisect_right(self.ends, number)
+        name = self.names[place]
+        part = self.parts[name]
+        return name, part, number - self.ends[place] + len(part)
+
+    def picture(self, number: int) -> Picture:
+        name, part, index = self.find(number)
+        return Picture(name, index, part.name(index), label_of(part, index))
+
+
+def examine(
+    splits: Splits, source: str, *, threads: int | None = None, watch: Watch | None = None
+) -> Findings:
+    """Decode every image and compare all with each other; `watch` hears how many of how many.
+
+    >>> from vitrail.data.sources import open_data
+    >>> found = examine(open_data("digits"), "digits")
+    >>> found.images, len(found.broken), found.modes
+    (1797, 0, {'array L': 1797})
+    """
+    album = Album(splits)
+    looks, thumbs, broken = look_at_all(album, threads, watch)
+    exact, near, not_compared = find_twins(album, looks, thumbs)
+    samples = choose_samples(album, broken)
+    colour = colour_of(album, looks)
+    shown = [
+        *(picture for twins in (exact, near) for picture in first_pictures(twins)),
+        *samples,
+        *(colour.blank[:SHOWN_BLANK] if colour else ()),
+    ]
+    return Findings(
+        source=source,
+        parts=tuple(part_of(album, place, broken) for place in range(len(album.names))),
+        broken=tuple(Broken(album.picture(number), why) for number, why in broken.items()),
+        exact=exact,
+        near=near,
+        sizes=sizes_of([seen.size for seen in looks.values()]),
+        modes=tally(seen.mode for seen in looks.values()),
+        colour=colour,
+        not_compared=not_compared,
+        samples=samples,
+        thumbnails=draw(splits, shown, threads),
+    )
+
+
+def look_at_all(
+    album: Album, threads: int | None, watch: Watch | None
+) -> tuple[dict[int, Look], NDArray[np.uint8], dict[int, str]]:
+    """What each image looks like, its thumbnail, and why some cannot be looked at."""
+    looks: dict[int, Look] = {}
+    broken: dict[int, str] = {}
+    thumbs = np.zeros((len(album), SIDE, SIDE), dtype=np.uint8)
+
+    def at(number: int) -> Look | BadImage:
+        _, part, index = album.find(number)
+        try:
+            seen, thumbs[number] = look(part, index)
+        except BadImage as problem:
+            return problem
+        return seen
+
+    for number, seen in enumerate(each(at, len(album), threads=threads)):
+        if isinstance(seen, BadImage):
+            broken[number] = seen.reason
+        else:
+            looks[number] = seen
+        if watch is not None:
+            watch(number + 1, len(album))
+    return looks, thumbs, broken
+
+
+def look(source: Source, index: int) -> tuple[Look, NDArray[np.uint8]]:
+    raw = source.read(index)
+    if isinstance(raw, bytes):
+        pixels = decode(raw, source.name(index))
+        with Image.open(BytesIO(raw), formats=FORMATS) as opened:  # only its header
+            kind, mode = opened.format, opened.mode
+    else:
+        pixels = np.ascontiguousarray(raw[..., 0] if raw.shape[2:] == (1,) else raw)
+        kind, mode = "array", Image.fromarray(pixels[:1, :1]).mode
+    height, width = pixels.shape[:2]
+    step = max(min(height, width) // ENOUGH, 1)
+    picture = Image.fromarray(pixels[::step, ::step])
+    bands = np.array(picture.histogram(), dtype=np.float64).reshape(-1, 256)[:3]
+    shares = bands / bands[0].sum()
+    values = np.arange(256)
+    seen = Look(
+        size=(height, width),
+        mode=f"{kind} {mode}",
+        content=digest(pixels),
+        mean=tuple((shares @ values).tolist()),
+        square=tuple((shares @ values**2).tolist()),
+        grey=mode not in GREYS and bool((bands == bands[0]).all()),
+    )
+    return seen, thumbnail(picture)
+
+
+def digest(pixels: NDArray[np.uint8]) -> bytes:
+    """Of the shape too: the same values in another arrangement are another picture."""
+    state = sha256(str(pixels.shape).encode())  # which processors do in hardware
+    state.update(pixels.data)
+    return state.digest()
+
+
+def find_twins(
+    album: Album, looks: Mapping[int, Look], thumbs: NDArray[np.uint8]
+) -> tuple[tuple[Twins, ...], tuple[Twins, ...], int]:
+    """Groups of images that agree in every pixel, and groups that look alike."""
+    same: dict[bytes, list[int]] = {}
+    for number, seen in looks.items():
+        same.setdefault(seen.content, []).append(number)
+    groups = list(same.values())
+    exact = tuple(twins_of(album, group) for group in groups if len(group) > 1)
+
+    first = np.array([group[0] for group in groups], dtype=np.int64)
+    smallest = np.array([min(looks[group[0]].size) for group in groups], dtype=np.int64)
+    pairs, scores, not_compared = look_alikes(thumbs[first], smallest)
+    near = []
+    for members, likeness in components(pairs, scores, len(groups)):
+        numbers = sorted(number for member in members for number in groups[member])
+        near.append(twins_of(album, numbers, likeness))
+    near.sort(key=lambda twins: -twins.likeness)
+    return exact, tuple(near), not_compared
+
+
+def twins_of(album: Album, numbers: Sequence[int], likeness: float = 1.0) -> Twins:
+    return Twins(tuple(album.picture(number) for number in numbers), likeness)
+
+
+def components(
+    pairs: NDArray[np.int64], scores: NDArray[np.float32], count: int
+) -> list[tuple[list[int], float]]:
+    """What hangs together by pairs, and how much its least alike pair is alike.
+
+    >>> components(np.array([[0, 2], [2, 3]]), np.array([0.9, 0.95], dtype=np.float32), 5)
+    [([0, 2, 3], 0.9)]
+    """
+    from scipy.sparse import coo_array  # type: ignore[import-untyped]
+    from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
+
+    if not len(pairs):
+        return []
+    links = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(count, count))
+    _, group = connected_components(links, directed=False)
+    least = np.ones(count)
+    np.minimum.at(least, group[pairs[:, 0]], scores)
+    members: dict[int, list[int]] = {int(number): [] for number in group[pairs[:, 0]]}
+    for member in np.unique(pairs):
+        members[int(group[member])].append(int(member))
+    # only what agrees in every pixel is 1
+    return [(mine, min(round(float(least[g]), 3), 0.999)) for g, mine in members.items()]
+
+
+def label_of(source: Source, index: int) -> str:
+    if source.targets is None:
+        return ""
+    target = source.targets[index]
+    if np.ndim(target):
+        return "|".join(source.labels[place] for place in np.flatnonzero(target))
+    return source.labels[int(target)]
+
+
+def part_of(album: Album, place: int, broken: Mapping[int, str]) -> Part:
+    name = album.names[place]
+    part, end = album.parts[name], album.ends[place]
+    start = end - len(part)
+    good = np.ones(len(part), dtype=np.bool_)
+    good[[number - start for number in broken if start <= number < end]] = False
+    if part.targets is None:
+        counts = np.empty(0, dtype=np.int64)
+    elif part.targets.ndim == 2:
+        counts = part.targets[good].astype(np.int64).sum(axis=0)
+    else:
+        counts = np.bincount(part.targets[good], minlength=len(part.labels))
+    classes = dict(zip(part.labels, counts.tolist(), strict=True))
+    return Part(name, len(part), int((~good).sum()), classes)
+
+
+def sizes_of(sizes: Sequence[tuple[int, int]]) -> Sizes | None:
+    if not sizes:
+        return None
+    sides = np.array(sizes)
+    low, middle, high = (
+        (int(side[0]), int(side[1]))
+        for side in (sides.min(axis=0), np.median(sides, axis=0), sides.max(axis=0))
+    )
+    counts = tally(f"{height}x{width}" for height, width in sizes)
+    frequent = dict(list(counts.items())[:FREQUENT])
+    return Sizes(low, middle, high, frequent, different=len(counts))
+
+
+def colour_of(album: Album, looks: Mapping[int, Look]) -> Colour | None:
+    """Of grey data sets one channel, of others three."""
+    if not looks:
+        return None
+    channels = 1 if all(seen.mode.split()[1] in GREYS for seen in looks.values()) else 3
+    means, squares = (
+        np.array([np.resize(values, channels) for values in column])
+        for column in zip(*((seen.mean, seen.square) for seen in looks.values()), strict=True)
+    )
+    blank = np.flatnonzero((squares - means**2).max(axis=1) < BLANK**2)
+    numbers = list(looks)
+    mean = means.mean(axis=0)
+    std = np.sqrt(np.maximum(squares.mean(axis=0) - mean**2, 0))
+    return Colour(
+        mean=tuple(np.round(mean / 255, 4).tolist()),
+        std=tuple(np.round(std / 255, 4).tolist()),
+        grey=sum(seen.grey for seen in looks.values()),
+        blank=tuple(album.picture(numbers[place]) for place in blank),
+    )
+
+
+def choose_samples(album: Album, broken: Mapping[int, str]) -> tuple[Picture, ...]:
+    """Some images of each class of the first split, evenly from its beginning to its end."""
+    if not album.names:
+        return ()
+    part = album.parts[album.names[0]]
+    good = np.setdiff1d(np.arange(len(part)), np.array(list(broken), dtype=np.int64))
+    if part.targets is None:
+        groups = [good]
+    else:
+        rows = part.targets[good]
+        groups = [
+            good[rows[:, place] > 0] if rows.ndim == 2 else good[rows == place]
+            for place in range(min(len(part.labels), SHOWN_CLASSES))
+        ]
+    each_class = min(max(SHOWN_SAMPLES // max(len(groups), 1), 2), 24 if len(groups) == 1 else 8)
+    return tuple(
+        album.picture(int(group[place]))
+        for group in groups
+        for place in np.unique(np.linspace(0, len(group) - 1, each_class).astype(int))
+        if len(group)
+    )
+
+
+def first_pictures(twins: Sequence[Twins]) -> list[Picture]:
+    """What the page shows of many groups: the first of each kind, and the first of each group."""
+    kinds = (
+        twins,
+        [group for group in twins if len(group.splits) > 1],
+        [group for group in twins if len(group.labels) > 1],
+    )
+    return [
+        picture
+        for groups in kinds
+        for group in groups[:SHOWN_GROUPS]
+        for picture in group.pictures[:SHOWN_IN_A_GROUP]
+    ]
+
+
+def draw(splits: Splits, pictures: Sequence[Picture], threads: int | None) -> dict[str, str]:
+    """Data URIs of small pictures, by name."""
+    wanted = list({picture.name: picture for picture in pictures}.values())
+
+    def data_uri(number: int) -> str:
+        picture = wanted[number]
+        raw = splits[picture.split].read(picture.index)
+        if isinstance(raw, bytes):
+            raw = decode(raw, picture.name, at_least=(THUMBNAIL, THUMBNAIL))
+        small = Image.fromarray(raw[..., 0] if raw.shape[2:] == (1,) else raw)
+        tiny = min(small.size) < TINY  # small enough to be shown as it is
+        small.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.BICUBIC)
+        kind, file = "png" if tiny else "jpeg", BytesIO()
+        small.convert("L" if small.mode == "L" else "RGB").save(file, kind, quality=80)
+        return f"data:image/{kind};base64,{b64encode(file.getvalue()).decode()}"
+
+    uris = each(data_uri, len(wanted), threads=threads)
+    return {picture.name: uri for picture, uri in zip(wanted, uris, strict=True)}

@@ -1,0 +1,277 @@
+"""What the doctor found: a record that prints as text, as JSON and as a page with pictures."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+MOST_BROKEN, MOST_GROUPS = 50, 10  # lines in the printed text: JSON has all
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One image, where it is and what it is said to show: "" without labels, "cat|dog" for two."""
+
+    split: str
+    index: int
+    name: str
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """An image that cannot be decoded, and why."""
+
+    picture: Picture
+    reason: str
+
+
+@dataclass(frozen=True)
+class Twins:
+    """Images that show the same: `likeness` is 1 where every pixel agrees, less where they only
+    look alike."""
+
+    pictures: tuple[Picture, ...]
+    likeness: float = 1.0
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(picture.split for picture in self.pictures))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(picture.label for picture in self.pictures))
+
+
+@dataclass(frozen=True)
+class Part:
+    """One split: its images, those that are broken, and how many of the others each class has."""
+
+    name: str
+    images: int
+    broken: int
+    classes: Mapping[str, int]
+
+    @property
+    def empty(self) -> tuple[str, ...]:
+        """Classes without an image that can be used."""
+        return tuple(name for name, count in self.classes.items() if not count)
+
+    @property
+    def imbalance(self) -> float | None:
+        """How many times larger the largest class is than the smallest that is not empty."""
+        counts = [count for count in self.classes.values() if count]
+        return max(counts) / min(counts) if counts else None
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Pixels: smallest, median and largest (height, width), each side for itself, and the most
+    frequent sizes."""
+
+    smallest: tuple[int, int]
+    median: tuple[int, int]
+    largest: tuple[int, int]
+    frequent: Mapping[str, int]
+    different: int
+
+
+@dataclass(frozen=True)
+class Colour:
+    """Mean and standard deviation of red, green and blue, from 0 to 1, each image counting the
+    same; how many images are colour files without colour; and those that show nothing at all."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    grey: int
+    blank: tuple[Picture, ...]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Everything the doctor found in a data set."""
+
+    source: str
+    parts: tuple[Part, ...]
+    broken: tuple[Broken, ...]
+    exact: tuple[Twins, ...]
+    near: tuple[Twins, ...]
+    sizes: Sizes | None
+    modes: Mapping[str, int]
+    colour: Colour | None
+    not_compared: int = 0
+    """Pairs that might look alike but were too many to compare."""
+    samples: tuple[Picture, ...] = ()
+    """Some images of each class, to look at."""
+    thumbnails: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Data URIs of the pictures that the page shows, by name."""
+
+    @property
+    def images(self) -> int:
+        return sum(part.images for part in self.parts)
+
+    @cached_property
+    def leaks(self) -> tuple[Twins, ...]:
+        """Twins that lie in different splits, so that what is learned is also what is tested."""
+        return tuple(twins for twins in (*self.exact, *self.near) if len(twins.splits) > 1)
+
+    @cached_property
+    def conflicts(self) -> tuple[Twins, ...]:
+        """Twins with different labels, of which at most one is right."""
+        return tuple(twins for twins in (*self.exact, *self.near) if len(twins.labels) > 1)
+
+    @cached_property
+    def leaked(self) -> dict[str, int]:
+        """For every split but the first, how many of its images have a twin in an earlier one."""
+        order = [part.name for part in self.parts]
+        seen: dict[str, set[int]] = {name: set() for name in order[1:]}
+        for twins in self.leaks:
+            first = min(order.index(split) for split in twins.splits)
+            for picture in twins.pictures:
+                if order.index(picture.split) > first:
+                    seen[picture.split].add(picture.index)
+        return {split: len(indices) for split, indices in seen.items()}
+
+    def short(self, name: str) -> str:
+        """A name as seen from the data set."""
+        return name.removeprefix(f"{self.source.rstrip('/')}/")
+
+    def facts(self) -> dict[str, Any]:
+        """Plain values for JSON: all but the pictures themselves."""
+        facts = asdict(self)
+        del facts["thumbnails"], facts["samples"]
+        for part, row in zip(self.parts, facts["parts"], strict=True):
+            row |= {"empty": part.empty, "imbalance": part.imbalance}
+        facts["leaked"] = self.leaked
+        facts["leaks"] = [asdict(twins) for twins in self.leaks]
+        facts["conflicts"] = [asdict(twins) for twins in self.conflicts]
+        return facts
+
+    def html(self) -> str:
+        """A section for a page, with its own style and pictures."""
+        from vitrail.data.findings_page import section
+
+        return section(self)
+
+    def text(self) -> str:
+        """What a person reads in a terminal; nothing in a file's name steers it."""
+        lines = (line for lines in _paragraphs(self) for line in lines)
+        return "\n".join(
+            "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+            for line in lines
+        )
+
+
+def _paragraphs(found: Findings) -> Iterator[list[str]]:
+    yield [f"{found.source}: {count(found.images, 'image')}"]
+    for part in found.parts:
+        yield [f"  {part.name:12}{_describe(part)}"]
+    yield ["", f"broken        {count(len(found.broken), 'image') if found.broken else 'none'}"]
+    lines = [f"  {found.short(bad.picture.name)}: {bad.reason}" for bad in found.broken]
+    yield _listed(lines, MOST_BROKEN)
+    for title, twins in (("duplicates", found.exact), ("look-alikes", found.near)):
+        yield [f"{title:14}{_count_twins(twins)}"]
+        yield _listed([f"  {_tell(found, group)}" for group in twins], MOST_GROUPS)
+    if found.not_compared:
+        yield [f"              {count(found.not_compared, 'more pair')} not compared: too many"]
+    if len(found.parts) > 1:
+        yield [f"leakage       {leakage(found)}"]
+    yield [f"labels        {_count_conflicts(found)}"]
+    if found.sizes is not None:
+        yield [f"sizes         {told_sizes(found.sizes)}"]
+    yield [f"modes         {', '.join(f'{mode} {n:,}' for mode, n in found.modes.items())}"]
+    if found.colour is not None:
+        yield [f"colour        mean {numbers(found.colour.mean)}, std {numbers(found.colour.std)}"]
+        yield [f"              {notes}"] if (notes := colour_notes(found.colour)) else []
+
+
+def _describe(part: Part) -> str:
+    words = [f"{part.images:,}"]
+    if part.classes:
+        words.append(count(len(part.classes), "class"))
+    if part.imbalance is not None:
+        low = min(number for number in part.classes.values() if number)
+        high = max(part.classes.values())
+        spread = f"{low:,} to {high:,} each, {part.imbalance:.1f}x"
+        words.append(f"{low:,} each" if low == high else spread)
+    if part.empty:
+        words.append(f"empty: {some(part.empty)}")
+    return ", ".join(words)
+
+
+def _listed(lines: list[str], most: int) -> list[str]:
+    if len(lines) <= most:
+        return lines
+    return [*lines[:most], f"  and {len(lines) - most:,} more: see --json or --out"]
+
+
+def _count_twins(twins: tuple[Twins, ...]) -> str:
+    if not twins:
+        return "none"
+    images = sum(len(group.pictures) for group in twins)
+    return f"{count(images, 'image')} in {count(len(twins), 'group')}"
+
+
+def _tell(found: Findings, twins: Twins) -> str:
+    """The names, with labels where they disagree and with splits where they are several."""
+    told = []
+    for picture in twins.pictures[:8]:
+        facts = [picture.split] if len(twins.splits) > 1 else []
+        facts += [picture.label] if len(twins.labels) > 1 else []
+        name = found.short(picture.name)
+        told.append(f"{name} ({', '.join(facts)})" if facts else name)
+    more = f" and {len(twins.pictures) - 8:,} more" if len(twins.pictures) > 8 else ""
+    return (" = " if twins.likeness == 1 else " ~ ").join(told) + more
+
+
+def leakage(found: Findings) -> str:
+    """One sentence on how many images of one split are known from another."""
+    totals = {part.name: part.images for part in found.parts}
+    told = [f"{n:,} of {totals[split]:,} in {split}" for split, n in found.leaked.items() if n]
+    if not told:
+        return "none: no image of one split has a twin in another"
+    return f"with a twin in an earlier split: {', '.join(told)}"
+
+
+def _count_conflicts(found: Findings) -> str:
+    if not found.conflicts:
+        return "no twins with different labels"
+    return f"{count(len(found.conflicts), 'group')} of twins with different labels"
+
+
+def colour_notes(colour: Colour) -> str:
+    words = []
+    if colour.grey:
+        words.append(f"{count(colour.grey, 'image')} in colour files without colour")
+    if colour.blank:
+        words.append(f"{count(len(colour.blank), 'image')} of one colour only")
+    return ", ".join(words)
+
+
+def count(number: int, thing: str) -> str:
+    """
+    >>> count(1, "image"), count(2000, "class")
+    ('1 image', '2,000 classes')
+    """
+    plural = f"{thing}es" if thing.endswith("s") else f"{thing}s"
+    return f"{number:,} {thing if number == 1 else plural}"
+
+
+def some(names: tuple[str, ...]) -> str:
+    shown = ", ".join(names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
+
+
+def told_sizes(sizes: Sizes) -> str:
+    low, middle, high = (f"{h}x{w}" for h, w in (sizes.smallest, sizes.median, sizes.largest))
+    return f"{low} to {high}, median {middle} (height x width)" if low != high else f"all {low}"
+
+
+def numbers(values: tuple[float, ...]) -> str:
+    return ", ".join(f"{value:.3f}" for value in values)
+
+
+def tally(values: Iterator[str]) -> dict[str, int]:
+    """How often each value occurs, the most frequent first."""
+    return dict(sorted(Counter(values).items(), key=lambda item: (-item[1], item[0])))

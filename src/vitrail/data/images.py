@@ -1,0 +1,368 @@
+"""The one decoder: from the bytes of a picture to its pixels, or one sentence why that cannot be.
+
+Pixels mean what a person sees: turned as EXIF says, transparent parts on white. What a file may be
+is a short list, its size has limits, and whatever a library raises becomes one `BadImage`.
+"""
+
+import os
+import stat
+import struct
+import zlib
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import (
+    AvifImagePlugin,
+    BmpImagePlugin,
+    ExifTags,
+    GifImagePlugin,
+    Image,
+    ImageFile,
+    JpegImagePlugin,
+    PngImagePlugin,
+    PpmImagePlugin,
+    TiffImagePlugin,
+    UnidentifiedImageError,
+    WebPImagePlugin,
+)
+
+from vitrail.core.errors import UserError
+
+# What Pillow decodes in this process, in C, and knows by its first bytes. So no EPS or WMF, which
+# start programs; no TGA, which any bytes can be; no ICO, which is several pictures, one of them
+# possibly a PNG of any size. Importing the plugins here saves Pillow from importing all it has.
+FORMATS = tuple(
+    plugin.format
+    for plugin in (
+        JpegImagePlugin.JpegImageFile,
+        PngImagePlugin.PngImageFile,
+        WebPImagePlugin.WebPImageFile,
+        GifImagePlugin.GifImageFile,
+        BmpImagePlugin.BmpImageFile,
+        TiffImagePlugin.TiffImageFile,
+        PpmImagePlugin.PpmImageFile,
+        AvifImagePlugin.AvifImageFile,
+    )
+)
+# A quarter of a gigabyte of RGB, and where Pillow begins to warn of a bomb: full-frame cameras give
+# 61 million. Decoding takes up to 7 bytes a pixel, so half a gigabyte at most.
+MOST_PIXELS = 2**28 // 3
+# As much as that many pixels take without any compression.
+MOST_BYTES = 2**28
+# A few bytes can claim a second of work and half a gigabyte. Even a blank page at 300 dots an inch
+# has fewer than the first; of larger pictures a photo has about a byte for 4 pixels.
+BOMB_PIXELS = 2**24
+BOMB_PIXELS_PER_BYTE = 1000
+# Pillow decodes these in Python, at about a second for a million pixels.
+SLOW_CODECS = {"ppm", "ppm_plain", "bmp_rle"}
+MOST_SLOW_PIXELS = 2**20
+# Encoders write about ten; each can cost a pass over the whole picture and a dozen bytes.
+MOST_JPEG_SCANS = 100
+# Scaled decoding averages whole pixels, so the resize after it should still have some to choose
+# from: at 1.5 photos come out 0.2 to 0.8/255 off in the mean, at 1 up to 2.5/255.
+MARGIN = 1.5
+# What libjpeg says where it had to make up pixels. Its other complaints (a stray byte, an unknown
+# revision) are common in the wild and cost none.
+JPEG_DAMAGE = (
+    "premature end of data segment",
+    "bad Huffman code",
+    "bad arithmetic code",
+    " of RST",
+)
+
+# Bit-identical to Pillow where both have libjpeg-turbo, and without Pillow's copies; of the extra
+# `fast`. Its absence changes neither a pixel nor, but for JPEG_DAMAGE, what is good.
+_simplejpeg: Any = import_module("simplejpeg") if find_spec("simplejpeg") else None
+
+Pixels = NDArray[np.uint8]
+
+# Orientation as EXIF numbers it: how the stored rows become the ones to be seen.
+TURNS: dict[int, Callable[[Pixels], Pixels]] = {
+    2: lambda x: x[:, ::-1],
+    3: lambda x: x[::-1, ::-1],
+    4: lambda x: x[::-1],
+    5: lambda x: x.swapaxes(0, 1),
+    6: lambda x: x.swapaxes(0, 1)[:, ::-1],
+    7: lambda x: x.swapaxes(0, 1)[::-1, ::-1],
+    8: lambda x: x.swapaxes(0, 1)[::-1],
+}
+LYING = (5, 6, 7, 8)  # those that swap height and width
+
+
+class BadImage(Exception):  # noqa: N818 - what a person is told, and the name they know
+    """A picture that cannot be used: which one, and in a short sentence why.
+
+    >>> print(BadImage("cat.jpg", "the file is empty"))
+    cat.jpg: the file is empty
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)  # both, so that it survives the way out of a worker
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        """One line, in which nothing steers a terminal."""
+        return "".join(
+            letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+            for letter in f"{self.path}: {self.reason}"
+        )
+
+
+def read_image(
+    path: str | Path, *, at_least: tuple[int, int] | None = None, channels: int = 3
+) -> Pixels:
+    """The pixels of a file, as `decode` gives them.
+
+    >>> Image.new("L", (4, 3), 128).save("grey.png")
+    >>> read_image("grey.png").shape
+    (3, 4, 3)
+    """
+    try:
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise BadImage(str(path), "this is no file")  # a pipe would never end
+        check_bytes(found.st_size, str(path))
+        with open(path, "rb") as file:
+            data = file.read()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+    else:
+        return decode(data, str(path), at_least=at_least, channels=channels)
+    raise BadImage(str(path), f"cannot be read: {reason}")
+
+
+def decode(
+    data: bytes, name: str, *, at_least: tuple[int, int] | None = None, channels: int = 3
+) -> Pixels:
+    """(H, W, 3) in RGB or, with `channels=1`, (H, W, 1) in grey; or `BadImage`.
+
+    - The first picture of an animation. EXIF orientation is applied.
+    - Transparent parts are laid on white, as a page shows them: round((c a + 255 (255 - a)) / 255).
+      Dropping alpha, which timm's and torchvision's loaders do, shows what colour happens to be
+      left beneath, and black strokes on nothing become a black picture. The same where all is
+      opaque.
+    - 16 bits become 8 by their high byte, for grey as for colour; a value that was 8 bits comes
+      back whole. 1 bit becomes 0 or 255. CMYK becomes RGB by (255 - c)(255 - k) / 255; colour
+      profiles are not applied. Grey of colours is ITU-R 601 luma. All as Pillow's `convert`.
+    - 32-bit numbers have no agreed white, so such a picture is bad rather than guessed at.
+    - A file that ends too early is bad, never filled with grey. A progressive JPEG is good when its
+      end is there, however few scans came before: that is a coarser picture, not a broken one.
+
+    `at_least` (height, width) is what the picture will be scaled down to. A JPEG that is much
+    larger is then decoded at 1/2, 1/4 or 1/8, no smaller than 1.5 times that, which is faster; the
+    mean difference after the resize is below 1/255 on photos, more on fine artificial texture.
+    Without it every pixel is exact.
+    """
+    if channels not in (1, 3):
+        raise UserError(f"a picture has 1 or 3 channels, not {channels}")
+    if at_least is not None and min(at_least) < 1:
+        raise UserError(f"at_least is {at_least}, but a side has at least 1 pixel")
+    check_bytes(len(data), name)
+    try:
+        pixels = _decode(data, at_least, channels)
+        return np.ascontiguousarray(pixels)
+    except Exception as error:  # Pillow documents a dozen kinds and raises more
+        reason = _reason(error)
+    raise BadImage(name, reason)  # out here it does not keep the library's frames alive
+
+
+def check_bytes(size: int, name: str) -> None:
+    """Refuse what holds nothing or too much, before it is read."""
+    if not size:
+        raise BadImage(name, "the file is empty")
+    if size > MOST_BYTES:
+        raise BadImage(name, f"{size:,} bytes, more than the limit of {MOST_BYTES:,}")
+
+
+def in_mode(picture: Image.Image, mode: Literal["RGB", "L"]) -> Image.Image:
+    """Any picture in 8 bits, colour or grey, by the rules of `decode`."""
+    if picture.mode == mode and not picture.has_transparency_data:
+        return picture
+    if picture.mode == "F" or (picture.mode == "I" and picture.format != "PPM"):
+        raise UserError("its numbers have 32 bits and no agreed white: save it with 8 or 16 bits")
+    if picture.mode.startswith("I"):
+        return _high_bytes(picture).convert(mode)
+    if picture.has_transparency_data:
+        picture = _on_white(picture)
+    return picture.convert(mode)
+
+
+def _decode(data: bytes, at_least: tuple[int, int] | None, channels: int) -> Pixels:
+    with Image.open(BytesIO(data), formats=FORMATS) as picture:
+        _check_header(picture, len(data))
+        pixels = None
+        if isinstance(picture, PngImagePlugin.PngImageFile):
+            _check_png(data)
+            _mend_key(picture, depth=data[24])
+        elif isinstance(picture, JpegImagePlugin.JpegImageFile):
+            _check_jpeg(data)
+            scale = 1 if at_least is None else _scale(picture, at_least)
+            pixels = _by_simplejpeg(data, picture, scale)
+            if pixels is None and scale > 1:
+                picture.draft("", (picture.width // scale, picture.height // scale))
+        if pixels is None:
+            picture.load()
+            pixels = _strips(picture, channels)
+        # a TIFF is turned by Pillow while it is loaded, and no longer says that it should be
+        return _turn(_with_channels(pixels, channels), _orientation(picture))
+
+
+def _check_header(picture: ImageFile.ImageFile, size: int) -> None:
+    """Refuse by what the header claims, before anything is decoded."""
+    width, height = picture.size
+    pixels = width * height
+    if min(width, height) < 1:
+        raise UserError(f"its size is {width}x{height}")
+    if pixels > MOST_PIXELS:
+        raise UserError(f"{width}x{height}, more than the limit of {MOST_PIXELS:,} pixels")
+    if pixels > BOMB_PIXELS and pixels > BOMB_PIXELS_PER_BYTE * size:
+        raise UserError(f"{width}x{height} from {size:,} bytes, which no photo is but a bomb")
+    if pixels > MOST_SLOW_PIXELS and SLOW_CODECS & {tile.codec_name for tile in picture.tile}:
+        raise UserError(
+            f"{width}x{height}, more than the limit of {MOST_SLOW_PIXELS:,} pixels for this kind "
+            f"of {picture.format}"
+        )
+    if picture.format == "TIFF":
+        parts = [tile.extents for tile in picture.tile if tile.extents]
+        if sum((right - left) * (low - top) for left, top, right, low in parts) < pixels:
+            raise UserError("parts of the picture are missing")
+
+
+def _check_png(data: bytes) -> None:
+    """Every chunk to the last, and the checksum of those that pixels depend on: Pillow skips that
+    of the pixels themselves."""
+    view, place, kind = memoryview(data), 8, b""
+    while kind != b"IEND":
+        if len(view) < place + 12:
+            raise UserError("the file ends too early")
+        length, kind = struct.unpack_from(">I4s", view, place)
+        end = place + 8 + length
+        if len(view) < end + 4:
+            raise UserError("the file ends too early")
+        critical = not kind[0] & 0x20
+        if critical and zlib.crc32(view[place + 4 : end]) != struct.unpack_from(">I", view, end)[0]:
+            raise UserError(f"the checksum of its {kind.decode('ascii')} chunk is wrong")
+        place = end + 4
+
+
+def _mend_key(picture: Image.Image, depth: int) -> None:
+    """The transparent colour of a PNG in the 8 bits of its pixels; Pillow leaves it as written."""
+    key = picture.info.get("transparency")
+    if picture.mode == "L" and isinstance(key, int):
+        picture.info["transparency"] = key % 2**depth * 255 // (2**depth - 1)
+    if picture.mode == "RGB" and depth == 16 and isinstance(key, tuple):
+        picture.info["transparency"] = tuple(value >> 8 for value in key)
+
+
+def _check_jpeg(data: bytes) -> None:
+    """That the end is there, which libraries make up if told to, and not too much before it."""
+    end = data.rfind(b"\xff\xd9")
+    if end < 0 or data.find(b"\xff\xda", end) >= 0:  # a scan after it: it was a thumbnail's end
+        raise UserError("the file ends too early")
+    # starts of a scan, counted several times as fast as by `bytes.count`
+    pairs = [np.frombuffer(data, "<u2", (len(data) - first) // 2, first) for first in (0, 1)]
+    if sum(np.count_nonzero(pair == 0xDAFF) for pair in pairs) > MOST_JPEG_SCANS:
+        raise UserError(f"more than {MOST_JPEG_SCANS} scans of the whole picture")
+
+
+def _scale(picture: Image.Image, at_least: tuple[int, int]) -> int:
+    """How many times smaller it can be decoded, of what both libraries can."""
+    lying = _orientation(picture) in LYING
+    wanted = at_least if lying else at_least[::-1]
+    room = min(have / (MARGIN * want) for have, want in zip(picture.size, wanted, strict=True))
+    return max(scale for scale in (1, 2, 4, 8) if scale <= max(room, 1))
+
+
+def _by_simplejpeg(data: bytes, picture: Image.Image, scale: int) -> Pixels | None:
+    """The pixels as stored, or None where it is left to Pillow."""
+    if _simplejpeg is None:
+        return None
+    width, height = picture.size
+    size = (-(-height // scale), -(-width // scale))
+    floor = {"min_height": size[0], "min_width": size[1]} if scale > 1 else {}
+    try:
+        *found, space, _ = _simplejpeg.decode_jpeg_header(data, **floor)
+        if tuple(found) != size or (picture.mode, space) not in (("RGB", "YCbCr"), ("L", "Gray")):
+            return None
+        colours = "RGB" if picture.mode == "RGB" else "GRAY"
+        pixels: Pixels = _simplejpeg.decode_jpeg(data, colours, **floor)
+        return pixels
+    except ValueError as error:
+        if any(sign in str(error) for sign in JPEG_DAMAGE):
+            raise UserError(f"the picture is damaged: {error}") from None
+        return None
+
+
+def _with_channels(pixels: Pixels, channels: int) -> Pixels:
+    if pixels.shape[2] == channels:
+        return pixels
+    if channels == 3:
+        return pixels.repeat(3, axis=2)
+    return np.asarray(Image.fromarray(pixels).convert("L"))[..., None]
+
+
+def _strips(picture: Image.Image, channels: int) -> Pixels:
+    """Converted a few rows at a time, so that there is never a third copy of a large picture."""
+    width, height = picture.size
+    pixels = np.empty((height, width, channels), dtype=np.uint8)
+    rows = max(1, 2**20 // width)
+    for top in range(0, height, rows):
+        whole = rows >= height
+        strip = picture if whole else picture.crop((0, top, width, min(top + rows, height)))
+        strip.format = picture.format
+        converted = in_mode(strip, "RGB" if channels == 3 else "L")
+        pixels[top : top + rows] = np.asarray(converted).reshape(-1, width, channels)
+    return pixels
+
+
+def _high_bytes(picture: Image.Image) -> Image.Image:
+    """16-bit grey in 8 bits; Pillow gives it as I;16, or as I where a PGM is its source."""
+    values = np.asarray(picture)
+    grey = (values >> 8).astype(np.uint8)
+    key = picture.info.get("transparency")
+    if isinstance(key, int):
+        grey[values == key] = 255
+    return Image.fromarray(grey)
+
+
+def _on_white(picture: Image.Image) -> Image.Image:
+    picture = picture.convert("RGBA")
+    white = Image.new("RGB", picture.size, "white")
+    white.paste(picture, mask=picture)
+    return white
+
+
+def _orientation(picture: Image.Image) -> int:
+    """1 to 8; broken EXIF says nothing about the pixels, so it counts as none."""
+    try:
+        said = picture.getexif().get(ExifTags.Base.Orientation, 1)
+    except Exception:  # as many kinds as a broken picture
+        return 1
+    return said if isinstance(said, int) else 1
+
+
+def _turn(pixels: Pixels, orientation: int) -> Pixels:
+    return TURNS[orientation](pixels) if orientation in TURNS else pixels
+
+
+def _reason(error: Exception) -> str:
+    """A short sentence that is the same each time: no addresses, no lines."""
+    match error:
+        case UserError():
+            return str(error)
+        case UnidentifiedImageError():
+            return f"its header is broken, or it is none of {', '.join(FORMATS)}"
+        case Image.DecompressionBombError() | Image.DecompressionBombWarning():
+            return f"more than the limit of {MOST_PIXELS:,} pixels"
+        case MemoryError():
+            return "takes more memory than there is"
+        case OSError() if "truncated" in str(error) or "Truncated" in str(error):
+            return "the file ends too early"
+    said = str(error).split("\n")[0][:120]
+    return f"cannot be decoded: {said or type(error).__name__}"

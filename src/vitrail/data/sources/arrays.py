@@ -1,0 +1,91 @@
+"""Images that are one array in memory, read again from its file rather than pickled."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrail.core.errors import UserError
+from vitrail.data.sources.origin import digest
+
+# A function and its arguments that give the pixels: it can be called in another process.
+Loader: TypeAlias = "tuple[Callable[..., NDArray[Any]], tuple[Any, ...]]"
+
+
+class Arrays:
+    """uint8 images of one shape, (N, H, W) or (N, H, W, C), named by their place."""
+
+    uniform = True
+
+    def __init__(
+        self,
+        loader: Loader,
+        title: str,
+        labels: tuple[str, ...] = (),
+        targets: NDArray[Any] | None = None,
+    ) -> None:
+        self.loader, self.title, self.labels, self.targets = loader, title, labels, targets
+        self.pixels = load(*loader)
+        if targets is not None and len(targets) != len(self.pixels):
+            raise UserError(f"{title}: {len(self.pixels)} images but {len(targets)} labels")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Arrays, (self.loader, self.title, self.labels, self.targets)
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def read(self, index: int) -> NDArray[np.uint8]:
+        return self.pixels[index].copy()  # whoever gets it may write to it
+
+    def name(self, index: int) -> str:
+        return f"{self.title}[{range(len(self))[index]}]"
+
+    def key(self, index: int) -> str:
+        return str(index)
+
+    def fingerprint(self) -> str:
+        pixels = np.ascontiguousarray(self.pixels)
+        return digest(str(pixels.shape).encode(), pixels.data.cast("B"))
+
+
+def load(function: Callable[..., NDArray[Any]], arguments: tuple[Any, ...]) -> NDArray[np.uint8]:
+    """Pixels once per process, as long as a source shows them."""
+    pixels = _shown.get((function, arguments))
+    if pixels is None:
+        pixels = function(*arguments)
+        pixels.flags.writeable = False
+        _shown[function, arguments] = pixels
+    return pixels
+
+
+_shown: WeakValueDictionary[Any, NDArray[np.uint8]] = WeakValueDictionary()
+
+
+def as_pixels(array: NDArray[Any], *, where: str) -> NDArray[np.uint8]:
+    """uint8 (N, H, W) or (N, H, W, C) from what people store, or one sentence why not.
+
+    >>> as_pixels(np.zeros((5, 3, 8, 8), dtype=np.int64), where="x_train").shape
+    (5, 8, 8, 3)
+    """
+    if array.ndim not in (3, 4):
+        raise UserError(
+            f"{where} has shape {array.shape}, expected images (N, H, W) or (N, H, W, C)"
+        )
+    if array.ndim == 4 and array.shape[-1] not in (1, 3, 4):
+        if array.shape[1] not in (1, 3, 4):
+            raise UserError(
+                f"{where} has shape {array.shape}, expected 1, 3 or 4 channels on the last axis"
+            )
+        array = np.moveaxis(array, 1, -1)
+    if array.dtype == np.uint8:
+        return array
+    whole = array.dtype.kind in "iub"
+    if not whole or (array.size and (array.min() < 0 or array.max() > 255)):
+        raise UserError(
+            f"{where} is {array.dtype}, expected whole numbers from 0 to 255: save it as uint8, "
+            "times 255 where it goes from 0 to 1"
+        )
+    return array.astype(np.uint8)

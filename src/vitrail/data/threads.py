@@ -1,0 +1,51 @@
+"""A function of every image, computed by threads, its results in order.
+
+Threads are enough, because decoding, hashing and reading all let go of Python's lock.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from typing import TypeVar
+
+from vitrail.core.errors import UserError
+
+T = TypeVar("T")
+
+CHUNK = 16  # images in one task: enough that handing it over costs nothing beside it
+AHEAD = 4  # tasks for each thread that may wait to be taken
+
+
+def each(function: Callable[[int], T], count: int, *, threads: int | None = None) -> Iterator[T]:
+    """function(0), function(1), …; at most a few hundred results are ever waiting.
+
+    >>> list(each(lambda index: index * index, 4))
+    [0, 1, 4, 9]
+    """
+    workers = _usable() if threads is None else threads
+    if workers < 1:
+        raise UserError(f"{threads} threads cannot do anything: give at least 1")
+
+    def work(start: int) -> list[T]:
+        return [function(index) for index in range(start, min(start + CHUNK, count))]
+
+    pool = ThreadPoolExecutor(workers)
+    starts = iter(range(0, count, CHUNK))
+    waiting: deque[Future[list[T]]] = deque()
+    try:
+        waiting.extend(pool.submit(work, start) for start in islice(starts, AHEAD * workers))
+        while waiting:
+            done = waiting.popleft().result()
+            waiting.extend(pool.submit(work, start) for start in islice(starts, 1))
+            yield from done
+    finally:
+        pool.shutdown(cancel_futures=True)  # after Ctrl-C only what is being done is finished
+
+
+def _usable() -> int:
+    """Processors that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,1 @@
+"""How good is it: pure functions of scores, features and labels."""

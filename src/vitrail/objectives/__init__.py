@@ -1,0 +1,1 @@
+"""From a batch to losses: what a model is trained for."""

@@ -1,0 +1,86 @@
+"""Learning labels: softmax for one an image, sigmoid for several; with or without a teacher."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitrail.models.model import Model
+from vitrail.models.vit import ViT
+
+Losses = dict[str, Tensor]
+
+
+class Supervised(nn.Module):
+    """Cross-entropy with targets (B, K) that may be mixed, smoothed and weighted by class."""
+
+    weights: Tensor | None
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        loss: Literal["softmax", "sigmoid"] = "softmax",
+        smoothing: float = 0.0,
+        weights: Float[Tensor, " K"] | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss
+        self.smoothing = smoothing
+        self.register_buffer("weights", weights, persistent=False)
+
+    def forward(self, images: Float[Tensor, "B C H W"], targets: Float[Tensor, "B K"]) -> Losses:
+        return {"loss": self.cost(self.model(images), targets)}
+
+    def cost(self, logits: Float[Tensor, "B K"], targets: Float[Tensor, "B K"]) -> Tensor:
+        logits = logits.float()  # the logarithm of a sum is no place for half precision
+        if self.loss == "sigmoid":
+            smooth = targets * (1 - self.smoothing) + 0.5 * self.smoothing
+            return F.binary_cross_entropy_with_logits(logits, smooth, pos_weight=self.weights)
+        return F.cross_entropy(logits, targets, weight=self.weights, label_smoothing=self.smoothing)
+
+
+class Distilled(Supervised):
+    """The labels and a teacher, each with its share (arXiv:2012.12877): hard, the teacher's choice
+    is a label; soft, the two distributions are brought together. A model with a distillation token
+    learns the labels with one head and the teacher with the other."""
+
+    def __init__(
+        self,
+        model: Model,
+        teacher: nn.Module,
+        *,
+        kind: Literal["hard", "soft"] = "hard",
+        share: float = 0.5,
+        temperature: float = 1.0,
+        smoothing: float = 0.0,
+    ) -> None:
+        super().__init__(model, smoothing=smoothing)
+        self.kind, self.share, self.temperature = kind, share, temperature
+        # kept out of the module tree: the teacher is not trained, saved or wrapped
+        self._teacher = [teacher.eval().requires_grad_(False)]
+
+    def forward(self, images: Float[Tensor, "B C H W"], targets: Float[Tensor, "B K"]) -> Losses:
+        with torch.no_grad():
+            taught = self._teacher[0](images).float()
+        if isinstance(self.model, ViT) and self.model.config.distilled:
+            own, other = self.model.both_heads(images)
+        else:
+            own = other = self.model(images)
+        labels, imitation = self.cost(own, targets), self.imitate(other.float(), taught)
+        loss = (1 - self.share) * labels + self.share * imitation
+        return {"loss": loss, "labels": labels, "imitation": imitation}
+
+    def imitate(self, logits: Float[Tensor, "B K"], taught: Float[Tensor, "B K"]) -> Tensor:
+        if self.kind == "hard":
+            return F.cross_entropy(logits, taught.argmax(dim=1))
+        heat = self.temperature
+        return F.kl_div(
+            F.log_softmax(logits / heat, dim=1),
+            F.log_softmax(taught / heat, dim=1),
+            reduction="sum",
+            log_target=True,
+        ) * (heat**2 / logits.numel())

@@ -1,0 +1,1 @@
+"""Functions that return a Recipe; their docstrings say for what and from where."""

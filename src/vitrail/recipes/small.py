@@ -1,0 +1,82 @@
+"""`small`: a recipe chosen from the data when nothing is said, to train from scratch on what one
+has."""
+
+from dataclasses import replace
+from typing import Any
+
+from vitrail.data.augment import Augmentation
+from vitrail.data.source import Source
+from vitrail.train.recipe import Goal, Optimiser, Recipe, Schedule
+
+
+def small(data: str, train: Source) -> Recipe:
+    """A plain ViT whose patch, width and depth follow from the side of the images and their number.
+
+        vitrail train digits
+
+    Every choice comes with its reason, in `recipe.reasons`.
+    """
+    count, classes = len(train), len(train.labels)
+    side, channels = size_of(train)
+    fields, reason = shape_for(side, count)
+    epochs = epochs_for(count)
+    batch = min(max(count // 24, 16), 64)
+    steps = round(epochs * count / batch)
+    mirrored = channels == 3
+    return Recipe(
+        data=data,
+        model="vit_ti_16",
+        fields=fields | {"channels": channels},
+        goal=Goal(smoothing=0.1),
+        optimiser=Optimiser(lr=2e-3 if side <= 32 else 1e-3, weight_decay=0.05),
+        schedule=Schedule(epochs=epochs, warmup=min(500, steps // 10)),
+        augmentation=augmentation_for(side, mirrored=mirrored),
+        batch_size=batch,
+        average=0.99 if steps < 5_000 else 0.998,
+        reasons=(
+            f"{count:,} images of {classes} classes: {epochs:g} epochs in batches of {batch}",
+            reason,
+            "photos are mirrored" if mirrored else "one channel: what is mirrored may mean another",
+        ),
+    )
+
+
+def size_of(train: Source) -> tuple[int, int]:
+    """Side and channels: of the arrays, or 224 and 3 for photos, which come in every size."""
+    first = train.read(0)
+    if isinstance(first, bytes):
+        return 224, 3
+    return max(first.shape[:2]), first.shape[2] if first.ndim == 3 else 1
+
+
+def shape_for(side: int, count: int) -> tuple[dict[str, Any], str]:
+    """Model fields: as many patches as a picture needs, as much width as the images can teach."""
+    patch = {8: 2, 16: 2, 28: 4, 32: 4, 64: 8}.get(side, 16 if side >= 160 else max(side // 8, 1))
+    pixels = -(-side // patch) * patch
+    dim, depth = (48, 4) if count < 5_000 else (128, 6) if count < 100_000 else (192, 9)
+    fields: dict[str, Any] = {
+        "image_size": (pixels, pixels),
+        "patch_size": patch,
+        "dim": dim,
+        "depth": depth,
+        "heads": 4,
+        "mlp_dim": 2 * dim,
+        "drop_path": 0.1 if count >= 5_000 else 0.0,
+    }
+    cells = (pixels // patch) ** 2
+    return fields, f"{side} pixels a side: {cells} patches of {patch}; width {dim}, depth {depth}"
+
+
+def epochs_for(count: int) -> float:
+    """More rounds for fewer images: about two million looks, and at least ten rounds."""
+    return float(min(max(round(150_000 / count), 10), 100))
+
+
+def augmentation_for(side: int, *, mirrored: bool) -> Augmentation:
+    """Small pictures move a little; photos are cropped as the paper does, and drawn on."""
+    plain = Augmentation(crop=None, flip=0.5 if mirrored else 0.0)
+    if side <= 16:
+        return replace(plain, rotate=12.0, shift=0.08, zoom=0.12)
+    if side <= 64:
+        return replace(plain, rotate=8.0, shift=0.1, zoom=0.1, erase=0.1)
+    return Augmentation(crop=(0.2, 1.0), flip=0.5, policy="trivialaugment", erase=0.1)

@@ -1,0 +1,1 @@
+"""The one loop, and what it needs: recipe, optimiser, schedule, averages, run checkpoints, log."""

@@ -1,0 +1,93 @@
+"""Run checkpoints: all that a run needs to go on as if it had never stopped, written whole or not
+at all."""
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrail.core.errors import UserError
+from vitrail.weights.atomic import write_directory
+from vitrail.weights.files import read_json, read_tensors, write_tensors
+
+STATE, RUN, MANIFEST = "state.safetensors", "run.json", "manifest.json"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Where a run stood: how many steps were done, its tensors, and what it remembers."""
+
+    step: int
+    tensors: dict[str, Tensor]
+    memory: dict[str, Any]
+
+
+def write_step(directory: Path, saved: Saved, *, keep: int) -> Path:
+    """Add a checkpoint to `directory` and remove the oldest beyond `keep`."""
+
+    def fill(draft: Path) -> None:
+        write_tensors(saved.tensors, draft / STATE)
+        memory = {"step": saved.step, **saved.memory}
+        (draft / RUN).write_text(json.dumps(memory) + "\n", encoding="utf-8")
+        sums = {name: _digest(draft / name) for name in (STATE, RUN)}
+        (draft / MANIFEST).write_text(json.dumps({"files": sums}) + "\n", encoding="utf-8")
+
+    written = write_directory(directory / f"step-{saved.step:09d}", fill, overwrite=True)
+    for old in steps_in(directory)[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)
+    return written
+
+
+def newest_step(directory: Path) -> Saved | None:
+    """The newest checkpoint whose every byte is as it was written."""
+    for path in reversed(steps_in(directory)):
+        try:
+            sums = read_json(path / MANIFEST)["files"]
+            if all(_digest(path / name) == sums[name] for name in (STATE, RUN)):
+                memory = read_json(path / RUN)
+                return Saved(memory.pop("step"), read_tensors(path / STATE), memory)
+        except (UserError, OSError, KeyError, TypeError):
+            continue  # half a checkpoint is none: the one before it is whole
+    return None
+
+
+def steps_in(directory: Path) -> list[Path]:
+    if not directory.is_dir():
+        return []
+    return sorted(p for p in directory.iterdir() if re.fullmatch(r"step-\d{9}", p.name))
+
+
+def flatten_optimisers(optimisers: Iterable[torch.optim.Optimizer]) -> dict[str, Tensor]:
+    """The state of optimisers as plain tensors by name; rates and decays come from the recipe."""
+    return {
+        f"optimiser.{number}.{index}.{name}": torch.as_tensor(value)
+        for number, optimiser in enumerate(optimisers)
+        for index, state in optimiser.state_dict()["state"].items()
+        for name, value in state.items()
+    }
+
+
+def restore_optimisers(
+    optimisers: Iterable[torch.optim.Optimizer], tensors: dict[str, Tensor]
+) -> None:
+    for number, optimiser in enumerate(optimisers):
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, tensor in tensors.items():
+            kind, *place = key.split(".", 3)
+            if kind == "optimiser" and int(place[0]) == number:
+                state.setdefault(int(place[1]), {})[place[2]] = tensor.clone()
+        optimiser.load_state_dict(
+            {"state": state, "param_groups": optimiser.state_dict()["param_groups"]}
+        )
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,79 @@
+"""Optimisers from torch, and which parameter gets which learning rate and decay."""
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import Parameter
+
+from vitrail.core.errors import UserError
+from vitrail.train.recipe import Optimiser
+
+Group = dict[str, Any]
+
+
+def make_optimisers(model: nn.Module, recipe: Optimiser) -> list[torch.optim.Optimizer]:
+    """One optimiser, or two: Muon knows matrices alone, and AdamW takes what is left."""
+    freeze(model, recipe.freeze)
+    groups = group_parameters(model, recipe)
+    if not groups:
+        raise UserError(f"freeze {recipe.freeze} leaves nothing to train")
+    match recipe.name:
+        case "adamw":
+            return [torch.optim.AdamW(groups, lr=recipe.lr, betas=recipe.betas, fused=True)]
+        case "sgd":
+            return [torch.optim.SGD(groups, lr=recipe.lr, momentum=recipe.momentum)]
+        case "muon":
+            matrices = [g for g in groups if g["matrix"]]
+            rest = [g for g in groups if not g["matrix"]]
+            # its own scale makes Muon's steps as large as AdamW's, so that one lr serves both
+            muon = torch.optim.Muon(matrices, lr=recipe.lr, adjust_lr_fn="match_rms_adamw")
+            return [muon, torch.optim.AdamW(rest, lr=recipe.lr, betas=recipe.betas, fused=True)]
+
+
+def freeze(model: nn.Module, patterns: Iterable[str]) -> None:
+    for name, parameter in model.named_parameters():
+        if any(fnmatchcase(name, pattern) for pattern in patterns):
+            parameter.requires_grad_(False)
+
+
+def group_parameters(model: nn.Module, recipe: Optimiser) -> list[Group]:
+    """Groups of equal learning rate and decay, by name, so that their order never varies."""
+    depth = len(getattr(model, "blocks", ()))
+    groups: dict[tuple[float, float, bool], list[Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        scale = recipe.layer_decay ** (depth + 1 - layer_of(name, depth))
+        decays = recipe.decay_all or is_weight(name, parameter)
+        decay = recipe.weight_decay if decays else 0.0
+        # hidden matrices; patches, heads and tables are not what Muon is for
+        matrix = parameter.ndim == 2 and name.startswith("blocks.")
+        groups.setdefault((scale, decay, matrix), []).append(parameter)
+    return [
+        {"params": params, "weight_decay": decay, "scale": scale, "matrix": matrix}
+        for (scale, decay, matrix), params in groups.items()
+    ]
+
+
+def layer_of(name: str, depth: int) -> int:
+    """0 for what comes before the blocks, 1 to depth for the blocks, depth + 1 for what comes
+    after."""
+    first, _, rest = name.partition(".")
+    if first == "blocks":
+        return 1 + int(rest.partition(".")[0])
+    return depth + 1 if first in ("norm", "head", "head_distilled") else 0
+
+
+def is_weight(name: str, parameter: Parameter) -> bool:
+    """Matrices and kernels decay; biases, norms, tokens, scales and positions do not."""
+    table = name.startswith(("positions.", "cls", "registers", "distillation"))
+    return parameter.ndim >= 2 and not table and "distances" not in name
+
+
+def set_rate(optimisers: Iterable[torch.optim.Optimizer], lr: float) -> None:
+    for optimiser in optimisers:
+        for group in optimiser.param_groups:
+            group["lr"] = lr * group["scale"]

@@ -1,0 +1,57 @@
+"""Losses against torch's own and DeiT's published formulas."""
+
+import pytest
+import torch
+from tests.models.kinds import KINDS, SMALL
+from torch.nn import functional as F
+
+from vitrail.models.catalogue import build
+from vitrail.objectives.supervised import Distilled, Supervised
+
+IMAGES = torch.randn(4, 3, 32, 48, generator=torch.Generator().manual_seed(0))
+CLASSES = torch.tensor([0, 3, 1, 4])
+TARGETS = F.one_hot(CLASSES, 5).float()
+
+
+def shaken(kind: str):  # type: ignore[no-untyped-def]
+    torch.manual_seed(1)
+    model = build(KINDS[kind]).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+def test_softmax_is_cross_entropy_with_smoothing_and_weights() -> None:
+    model, weights = shaken("plain"), torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
+    expected = F.cross_entropy(model(IMAGES), CLASSES, label_smoothing=0.1)
+    torch.testing.assert_close(Supervised(model, smoothing=0.1)(IMAGES, TARGETS)["loss"], expected)
+    weighted = -(weights * TARGETS * model(IMAGES).log_softmax(1)).sum(1).mean()
+    torch.testing.assert_close(
+        Supervised(model, weights=weights)(IMAGES, TARGETS)["loss"], weighted
+    )
+
+
+def test_sigmoid_takes_several_labels() -> None:
+    model = shaken("plain")
+    targets = torch.tensor([[1.0, 1, 0, 0, 0]] * 4)
+    expected = F.binary_cross_entropy_with_logits(model(IMAGES), targets)
+    torch.testing.assert_close(Supervised(model, loss="sigmoid")(IMAGES, targets)["loss"], expected)
+
+
+@pytest.mark.parametrize("kind", ["plain", "distilled"])
+@pytest.mark.parametrize("how", ["hard", "soft"])
+def test_distillation_is_deits(kind: str, how: str) -> None:
+    model, teacher = shaken(kind), build(SMALL)
+    torch.nn.init.normal_(teacher.get_parameter("head.classes.weight"))
+    objective = Distilled(model, teacher, kind=how, share=0.3, temperature=2.0)  # type: ignore[arg-type]
+    own, other = model.both_heads(IMAGES) if kind == "distilled" else (model(IMAGES),) * 2
+    taught = teacher(IMAGES)
+    if how == "hard":
+        imitation = F.cross_entropy(other, taught.argmax(1))
+    else:
+        mine, theirs = (logits.div(2).log_softmax(1) for logits in (other, taught))
+        imitation = 4 * F.kl_div(mine, theirs, reduction="sum", log_target=True) / other.numel()
+    expected = 0.7 * F.cross_entropy(own, CLASSES) + 0.3 * imitation
+    torch.testing.assert_close(objective(IMAGES, TARGETS)["loss"], expected)
+    assert not any(parameter.requires_grad for parameter in teacher.parameters())
+    assert not any(name.startswith("_teacher") for name, _ in objective.named_parameters())

@@ -1,0 +1,164 @@
+"""N + M steps are the same bits as N steps, any kind of death, and M more."""
+
+import hashlib
+import json
+import random
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.train.world import RECIPE, trainer
+from vitrail import UserError, load
+from vitrail.train.checkpoint import newest_step, steps_in
+from vitrail.train.loop import Trainer
+from vitrail.train.recipe import Optimiser, Schedule, Watch
+
+KINDS: dict[str, dict[str, Any]] = {
+    "adamw": {},
+    "sgd": {"optimiser": Optimiser(name="sgd", lr=0.05)},
+    "muon": {"optimiser": Optimiser(name="muon", lr=3e-3)},
+    "parts": {"accumulate": 4},
+    "per sample": {"augmentation": replace(RECIPE.augmentation, policy="trivialaugment")},
+    "repeated": {"augmentation": replace(RECIPE.augmentation, repeats=3)},
+    "no average": {"average": None},
+}
+
+
+def fingerprint(out: Path) -> str:
+    """Every bit of the weights, their average and the optimiser at the end, and what was logged."""
+    saved = newest_step(out / "steps")
+    assert saved is not None
+    digest = hashlib.sha256()
+    for name, tensor in sorted(saved.tensors.items()):
+        digest.update(name.encode() + tensor.numpy().tobytes())
+    digest.update(json.dumps(saved.memory, sort_keys=True).encode())
+    digest.update((out / "metrics.jsonl").read_bytes())
+    return digest.hexdigest()
+
+
+class Death(Exception):  # noqa: N818
+    pass
+
+
+def die_at(step: int, run: Trainer) -> None:
+    """The process ends in the middle of a step, after gradients and before anything is kept."""
+    take = run.take
+
+    def take_and_die(batch: Any, compute: Any) -> float:
+        loss = take(batch, compute)
+        if run.step == step:
+            raise Death
+        return loss
+
+    run.take = take_and_die  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_died_ends_as_if_it_had_not(kind: str, tmp_path: Path) -> None:
+    trainer(tmp_path / "whole", **KINDS[kind]).run()
+    for step in (0, 7, 11, 23):
+        out = tmp_path / f"died-{step}"
+        run = trainer(out, **KINDS[kind])
+        die_at(step, run)
+        with pytest.raises(Death):
+            run.run()
+        trainer(out, **KINDS[kind]).run(resume=True)
+        assert fingerprint(out) == fingerprint(tmp_path / "whole"), step
+
+
+def test_the_number_of_workers_changes_nothing(tmp_path: Path) -> None:
+    per_sample = KINDS["per sample"]
+    for workers in (0, 2):
+        trainer(tmp_path / str(workers), workers=workers, **per_sample).run()
+    assert fingerprint(tmp_path / "0") == fingerprint(tmp_path / "2")
+
+
+def test_killed_at_any_moment(tmp_path: Path) -> None:
+    """Real processes and kill -9, wherever they are: reading, stepping, writing."""
+    trainer(tmp_path / "whole", schedule=Schedule(steps=60, warmup=4)).run()
+    script = (
+        "import sys; from pathlib import Path; from tests.train.world import trainer; "
+        "from vitrail.train.recipe import Schedule; "
+        "trainer(Path(sys.argv[1]), schedule=Schedule(steps=60, warmup=4)).run(resume=True)"
+    )
+    out, draw = tmp_path / "killed", random.Random(0)
+    kills = 0
+    for _ in range(12):
+        process = subprocess.Popen([sys.executable, "-c", script, str(out)])
+        while process.poll() is None and not steps_in(out / "steps"):
+            time.sleep(0.02)  # importing torch is not what we want to kill
+        time.sleep(draw.uniform(0, 0.4))
+        if process.poll() is None:
+            process.kill()
+            kills += 1
+        process.wait()
+        saved = newest_step(out / "steps")
+        if saved is not None and saved.step == 60:
+            break
+    trainer(out, schedule=Schedule(steps=60, warmup=4)).run(resume=True)
+    assert kills >= 1
+    assert fingerprint(out) == fingerprint(tmp_path / "whole")
+
+
+def test_what_was_trained_can_be_loaded(tmp_path: Path) -> None:
+    outcome = trainer(tmp_path / "run", schedule=Schedule(steps=80, warmup=4)).run()
+    best = load(tmp_path / "run" / "best")
+    assert best.passport.labels == ("across", "down")
+    assert best.passport.scores["accuracy"] == outcome.memory.best
+    assert best.passport.provenance["recipe"]["data"] == "stripes"
+    assert outcome.memory.best is not None
+    assert outcome.memory.best > 0.9
+    assert load(tmp_path / "run" / "last").config == best.config
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    trainer(out).run()
+    newest = steps_in(out / "steps")[-1]
+    state = newest / "state.safetensors"
+    state.write_bytes(state.read_bytes()[:-3])
+    saved = newest_step(out / "steps")
+    assert saved is not None
+    assert saved.step < 24
+    whole = trainer(tmp_path / "whole").run()
+    again = trainer(out).run(resume=True)
+    assert again.step == whole.step
+    assert fingerprint(out) == fingerprint(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("policy", ["stop", "skip", "back"])
+def test_a_loss_that_is_not_finite(policy: str, tmp_path: Path) -> None:
+    run = trainer(tmp_path / policy, watch=Watch(every=0.5, save=5, nan=policy))  # type: ignore[arg-type]
+    forward = run.task.objective.forward
+
+    def forward_and_spoil(images: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
+        losses = forward(images, targets)
+        spoil = torch.tensor(float("nan")) if run.step == 13 else torch.tensor(1.0)
+        return {"loss": losses["loss"] * spoil}
+
+    run.task.objective.forward = forward_and_spoil  # type: ignore[method-assign]
+    if policy == "stop":
+        with pytest.raises(UserError, match="the loss is nan at step 13"):
+            run.run()
+        return
+    outcome = run.run()
+    assert outcome.step == 24
+    assert outcome.memory.skip == [13]
+    assert all(parameter.isfinite().all() for parameter in run.model.parameters())
+
+
+def test_patience_ends_a_run(tmp_path: Path) -> None:
+    run = trainer(
+        tmp_path / "run",
+        schedule=Schedule(steps=500, warmup=4),
+        watch=Watch(every=0.5, save=50, patience=3),
+    )
+    outcome = run.run()
+    assert outcome.step < 500
+    assert outcome.memory.since_best == 4
