@@ -9,11 +9,21 @@ Names are found when they are first used, so importing the package loads nothing
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__all__ = ["UserError", "__version__", "capture", "create", "list_models", "load", "save"]
+__all__ = [
+    "UserError",
+    "__version__",
+    "capture",
+    "create",
+    "list_models",
+    "load",
+    "predict",
+    "save",
+]
 
 if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any other name
     from vitrail.core.errors import UserError
     from vitrail.explain.capture import capture
+    from vitrail.infer.predict import predict
     from vitrail.models.catalogue import create, list_models
     from vitrail.weights.load import load
     from vitrail.weights.native import save
@@ -26,6 +36,7 @@ else:
         "create": "vitrail.models.catalogue",
         "list_models": "vitrail.models.catalogue",
         "load": "vitrail.weights.load",
+        "predict": "vitrail.infer.predict",
         "save": "vitrail.weights.native",
     }
 

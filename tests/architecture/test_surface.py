@@ -14,9 +14,10 @@ SIGNATURES = {
     "create": "name, **fields",
     "list_models": "pattern='*'",
     "load": "source, *, model=None, dialect=None, grid=None, method=None, **changes",
+    "predict": "model, pictures, *, top=5, batch_size=32",
     "save": "model, directory, *, overwrite=False",
 }
-NAMES = ["UserError", "__version__", "capture", "create", "list_models", "load", "save"]
+NAMES = ["UserError", "__version__", "capture", "create", "list_models", "load", "predict", "save"]
 
 
 def parameters_of(name: str) -> str:

@@ -18,8 +18,10 @@ from cyclopts import App, CycloptsError, Parameter
 from vitrail.cli.convert import Convert, convert
 from vitrail.cli.demo import Demo, demo
 from vitrail.cli.doctor import Doctor, doctor
+from vitrail.cli.evaluate import Evaluate, evaluate
 from vitrail.cli.info import Info, info
 from vitrail.cli.models import Models, models
+from vitrail.cli.predict import STDIN, Predict, predict
 from vitrail.cli.train import Train, train
 from vitrail.core.errors import UserError
 
@@ -30,6 +32,8 @@ VERBS: dict[type, Callable[[Any], object]] = {
     Convert: convert,
     Doctor: doctor,
     Train: train,
+    Evaluate: evaluate,
+    Predict: predict,
     Demo: demo,
 }
 
@@ -59,7 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     2
     """
     try:
-        record = build_parser()(arguments)
+        words = sys.argv[1:] if arguments is None else arguments
+        # a lone hyphen is a name, that of standard input, and no option
+        record = build_parser()([STDIN if word == "-" else word for word in words])
         if record is not None:  # None: help or version was printed instead
             VERBS[type(record)](record)
         sys.stdout.flush()  # notice here, not at exit, that the reader of a pipe has left

@@ -46,7 +46,9 @@ def warp(
         grid = F.affine_grid(
             torch.from_numpy(maps).float(), list(images.shape), align_corners=False
         )
-        pixels = F.grid_sample(pixels, grid, mode="bilinear", align_corners=False)
+        # bilinear would blur every training image and none that is judged: on 8x8 digits that cost
+        # two points of accuracy
+        pixels = F.grid_sample(pixels, grid, mode="bicubic", align_corners=False).clamp_(0, 1)
     mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (how.mean, how.std))
     pixels = pixels.sub_(mean).div_(std)
     if augmentation.erase:

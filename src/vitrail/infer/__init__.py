@@ -1,0 +1,1 @@
+"""Using a model: pictures in, answers out."""

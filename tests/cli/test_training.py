@@ -1,0 +1,93 @@
+"""From a folder of pictures to labels, as a person types it."""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitrail.cli.app import main
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Bright and dark pictures of odd sizes, and two files that are none."""
+    draw = np.random.default_rng(0)
+    for label, level in (("bright", 190), ("dark", 60)):
+        folder = tmp_path / "photos" / label
+        folder.mkdir(parents=True)
+        for number in range(20):
+            size = (*draw.integers(20, 60, 2), 3)
+            pixels = (level + draw.integers(-50, 50, size)).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / f"{number}.png")
+        (folder / "broken.png").write_bytes(b"\x89PNG but no more")
+    return tmp_path / "photos"
+
+
+SMALL = (
+    "--set", "fields.dim=16", "--set", "fields.depth=1", "--set", "fields.heads=2",
+    "--set", "fields.mlp_dim=32", "--set", "fields.patch_size=8", "--image-size", "16",
+)  # fmt: skip
+
+
+def test_train_evaluate_predict(
+    photos: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = str(tmp_path / "run")
+    asked = ["train", str(photos), "--out", out, "--epochs", "6", "--batch-size", "8", *SMALL]
+    assert main([*asked, "--dry-run"]) == 0
+    recipe = json.loads(capsys.readouterr().out)
+    assert recipe["fields"]["image_size"] == [16, 16]
+    assert recipe["schedule"]["epochs"] == 6
+    assert not Path(out).exists()
+
+    assert main([*asked, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["step"] == told["total"]
+    assert told["best"] >= 0.5
+    assert sorted(Path(name).parent.name for name in told["broken"]) == ["bright", "dark"]
+    for name in ("best/model.safetensors", "last/config.json", "metrics.jsonl", "recipe.json"):
+        assert (Path(out) / name).is_file()
+
+    assert main(asked) == 2
+    assert "holds a run already" in capsys.readouterr().err
+    assert main([*asked, "--resume", "--json"]) == 0  # nothing left to do is no mistake
+    assert json.loads(capsys.readouterr().out)["step"] == told["total"]
+
+    assert main(["evaluate", f"{out}/best", str(photos), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["accuracy"] == pytest.approx(told["best"])
+
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{photos}/dark/3.png\n"))
+    assert main(["predict", f"{out}/best", f"{photos}/bright", "-", "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(lines) == 22
+    assert sum(line["problem"] is not None for line in lines) == 1
+    assert {label for label, _ in lines[0]["top"]} == {"bright", "dark"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["train", "nowhere"], "nowhere"),
+        (["train", "digits", "--set", "optimiser.speed=3"], "unknown field 'optimiser.speed'"),
+        (["train", "digits", "--set", "oven.heat=3"], "the recipe has no part 'oven'"),
+        (["train", "digits", "--lr", "-1"], "lr is -1"),
+        (["train", "digits", "--resume", "--out", "{empty}"], "no run to resume here"),
+        (["predict", "{empty}", "x.png"], "no checkpoint in this directory"),
+        (["evaluate", "{empty}", "digits"], "no checkpoint in this directory"),
+        (["evaluate", "{empty}", "digits", "--split", "tset"], "has no part 'tset'"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([part.format(empty=tmp_path) for part in arguments]) == 2
+    printed = capsys.readouterr()
+    assert sentence in printed.err
+    assert printed.err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
