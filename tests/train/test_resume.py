@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -16,7 +18,7 @@ import torch
 from tests.train.world import RECIPE, trainer
 from vitrail import UserError, load
 from vitrail.train.checkpoint import newest_step, steps_in
-from vitrail.train.loop import Trainer
+from vitrail.train.loop import Progress, Trainer
 from vitrail.train.recipe import Optimiser, Schedule, Watch
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -104,6 +106,27 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
     trainer(out, schedule=Schedule(steps=60, warmup=4)).run(resume=True)
     assert kills >= 1
     assert fingerprint(out) == fingerprint(tmp_path / "whole")
+
+
+def test_ctrl_c_ends_with_the_step_and_loses_nothing(tmp_path: Path) -> None:
+    trainer(tmp_path / "whole").run()
+    run = trainer(tmp_path / "stopped")
+
+    def press(progress: Progress) -> None:
+        if progress.step == 7:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    run.show = press
+    outcome = run.run()
+    assert (outcome.stopped, outcome.step) == (True, 7)
+    trainer(tmp_path / "stopped").run(resume=True)
+    assert fingerprint(tmp_path / "stopped") == fingerprint(tmp_path / "whole")
+
+
+def test_checkpointing_blocks_changes_nothing_but_memory(tmp_path: Path) -> None:
+    for checkpointing in (False, True):
+        trainer(tmp_path / str(checkpointing), checkpointing=checkpointing).run()
+    assert fingerprint(tmp_path / "False") == fingerprint(tmp_path / "True")
 
 
 def test_what_was_trained_can_be_loaded(tmp_path: Path) -> None:

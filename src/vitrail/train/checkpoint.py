@@ -1,7 +1,6 @@
 """Run checkpoints: all that a run needs to go on as if it had never stopped, written whole or not
 at all."""
 
-import hashlib
 import json
 import re
 import shutil
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from vitrail.core.errors import UserError
 from vitrail.weights.atomic import write_directory
-from vitrail.weights.files import read_json, read_tensors, write_tensors
+from vitrail.weights.files import digest, read_json, read_tensors, write_tensors
 
 STATE, RUN, MANIFEST = "state.safetensors", "run.json", "manifest.json"
 
@@ -36,7 +35,7 @@ def write_step(directory: Path, saved: Saved, *, keep: int) -> Path:
         write_tensors(saved.tensors, draft / STATE)
         memory = {"step": saved.step, **saved.memory}
         (draft / RUN).write_text(json.dumps(memory) + "\n", encoding="utf-8")
-        sums = {name: _digest(draft / name) for name in (STATE, RUN)}
+        sums = {name: digest(draft / name) for name in (STATE, RUN)}
         (draft / MANIFEST).write_text(json.dumps({"files": sums}) + "\n", encoding="utf-8")
 
     written = write_directory(directory / f"step-{saved.step:09d}", fill, overwrite=True)
@@ -50,7 +49,7 @@ def newest_step(directory: Path) -> Saved | None:
     for path in reversed(steps_in(directory)):
         try:
             sums = read_json(path / MANIFEST)["files"]
-            if all(_digest(path / name) == sums[name] for name in (STATE, RUN)):
+            if all(digest(path / name) == sums[name] for name in (STATE, RUN)):
                 memory = read_json(path / RUN)
                 return Saved(memory.pop("step"), read_tensors(path / STATE), memory)
         except (UserError, OSError, KeyError, TypeError):
@@ -86,8 +85,3 @@ def restore_optimisers(
         optimiser.load_state_dict(
             {"state": state, "param_groups": optimiser.state_dict()["param_groups"]}
         )
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,12 +1,14 @@
 """From a recipe to a task: the data opened, the model made or loaded, the objective around it."""
 
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from vitrail.core.errors import UserError
 from vitrail.data.source import Source, Splits
@@ -44,7 +46,15 @@ def make_model(recipe: Recipe, train: Source) -> Model:
     else:
         model = build(change(find(recipe.model), fields))
     model.passport = replace(model.passport, labels=train.labels, config=asdict(model.config))
+    if recipe.checkpointing:
+        checkpoint_blocks(model)
     return model
+
+
+def checkpoint_blocks(model: Model) -> None:
+    """Keep what goes into each block, not what happens inside it; the model does not know."""
+    for block in getattr(model, "blocks", ()):
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
 def make_objective(model: Model, goal: Goal, train: Source) -> Supervised:

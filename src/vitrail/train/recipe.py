@@ -89,10 +89,8 @@ class Recipe:
     accumulate: int = 1  # parts a batch is computed in, to save memory
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     average: float | None = None  # decay of the running mean of the weights (EMA, Polyak)
-    channels_last: bool = False
-    checkpointing: bool = False
+    checkpointing: bool = False  # compute blocks again in the backward pass, to save memory
     compile: bool = False
-    lora: int | None = None  # rank of low-rank updates, instead of training every weight
     workers: int = 0
     seed: int = 0
     reasons: tuple[str, ...] = ()  # why it was chosen so, for the person who reads it

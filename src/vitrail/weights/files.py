@@ -5,6 +5,7 @@ is taken, no code in it runs, and whatever a reader makes of it, a person gets o
 """
 
 import argparse
+import hashlib
 import json
 import lzma
 import math
@@ -344,3 +345,9 @@ def _bare(tensors: Tensors) -> Tensors:
         if tensors and all(name.startswith(prefix) for name in tensors):
             return _bare({name.removeprefix(prefix): item for name, item in tensors.items()})
     return tensors
+
+
+def digest(file: Path) -> str:
+    """The SHA-256 of a file, as manifests write it."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,6 +1,5 @@
 """Our own checkpoints: config.json, model.safetensors, README.md and a manifest of all three."""
 
-import hashlib
 import json
 import os
 from dataclasses import asdict, replace
@@ -16,7 +15,7 @@ from vitrail.models.catalogue import FAMILIES, skeleton, variant_of
 from vitrail.models.model import Model
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.atomic import write_directory
-from vitrail.weights.files import read_json, read_tensors, write_tensors
+from vitrail.weights.files import digest, read_json, read_tensors, write_tensors
 from vitrail.weights.rows import PRECISIONS, Tensors
 
 FORMAT = 1
@@ -105,7 +104,7 @@ def verify(path: Path) -> None:
             raise UserError(
                 f"{file}: named in the manifest but not there: copy the directory whole"
             )
-        if _digest(file) != expected:
+        if digest(file) != expected:
             raise UserError(f"{file}: its content is not what was written: copy it again")
 
 
@@ -124,7 +123,7 @@ def write_native(state: Tensors, passport: Passport, out: Path, *, overwrite: bo
         for name, text in texts.items():
             (directory / name).write_text(text, encoding="utf-8")
         # not the card: it is there for people to write on
-        files = {name: _digest(directory / name) for name in (CONFIG, TENSORS)}
+        files = {name: digest(directory / name) for name in (CONFIG, TENSORS)}
         manifest = json.dumps({"format": FORMAT, "files": files}, indent=2) + "\n"
         (directory / MANIFEST).write_text(manifest, encoding="utf-8")
 
@@ -193,11 +192,3 @@ def _config_json(passport: Passport, config: ViTConfig) -> dict[str, Any]:
         },
         "vitrail": {"format": FORMAT, "passport": asdict(passport)},
     }
-
-
-def _digest(file: Path) -> str:
-    try:
-        with file.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"{file}: cannot be read: {error.strerror}") from None
