@@ -62,6 +62,10 @@ def test_train_evaluate_predict(
     assert main(["evaluate", f"{out}/best", str(photos), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["accuracy"] == pytest.approx(told["best"])
 
+    tuned = ["train", str(photos), "--from", f"{out}/best", "--out", f"{out}2", "--epochs", "1"]
+    assert main([*tuned, "--batch-size", "8", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["step"] > 0
+
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{photos}/dark/3.png\n"))
     assert main(["predict", f"{out}/best", f"{photos}/bright", "-", "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

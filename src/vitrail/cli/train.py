@@ -5,7 +5,9 @@ from __future__ import annotations
 import json as machine
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
 
 from vitrail.cli.asking import parse_changes
 from vitrail.core.errors import UserError
@@ -27,7 +29,7 @@ class Train:
     """The directory of the run; by default runs/NAME-OF-THE-DATA."""
     model: str | None = None
     """A variant (vitrail models); by default a small ViT chosen from the data."""
-    start: str | None = None
+    start: Annotated[str | None, Parameter(name="--from")] = None
     """A checkpoint to begin from: native, foreign or hf-hub:owner/name."""
     epochs: float | None = None
     """Rounds through the images."""
