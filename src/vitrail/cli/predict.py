@@ -48,7 +48,7 @@ def predict(asked: Predict) -> None:
         if asked.json:
             print(machine.dumps(asdict(one)))
         elif one.problem is not None:
-            print(f"{one.name}  cannot be read: {one.problem}")
+            print(f"{one.name}  no label: {one.problem}")
         else:
             ranked = "  ".join(f"{label} {score:.1%}" for label, score in one.top)
             print(f"{one.name}  {ranked}")

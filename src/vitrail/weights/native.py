@@ -1,4 +1,4 @@
-"""Our own checkpoints: config.json, model.safetensors, README.md and a manifest of all three."""
+"""Our own checkpoints: config.json, model.safetensors, README.md for people, and a manifest."""
 
 import json
 import os
