@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from vitrail.cli.app import main
@@ -41,7 +42,7 @@ def test_train_evaluate_predict(
     out = str(tmp_path / "run")
     asked = ["train", str(photos), "--out", out, "--epochs", "6", "--batch-size", "8", *SMALL]
     assert main([*asked, "--dry-run"]) == 0
-    recipe = json.loads(capsys.readouterr().out)
+    recipe = yaml.safe_load(capsys.readouterr().out)
     assert recipe["fields"]["image_size"] == [16, 16]
     assert recipe["schedule"]["epochs"] == 6
     assert not Path(out).exists()
@@ -51,16 +52,35 @@ def test_train_evaluate_predict(
     assert told["step"] == told["total"]
     assert told["best"] >= 0.5
     assert sorted(Path(name).parent.name for name in told["broken"]) == ["bright", "dark"]
-    for name in ("best/model.safetensors", "last/config.json", "metrics.jsonl", "recipe.json"):
+    for name in (
+        "best/model.safetensors",
+        "last/config.json",
+        "metrics.jsonl",
+        "recipe.yaml",
+        "report.html",
+    ):
         assert (Path(out) / name).is_file()
+
+    page = (Path(out) / "report.html").read_text(encoding="utf-8")
+    assert all(name.removeprefix(f"{photos}/") in page for name in told["broken"])
 
     assert main(asked) == 2
     assert "holds a run already" in capsys.readouterr().err
-    assert main([*asked, "--resume", "--json"]) == 0  # nothing left to do is no mistake
+    assert main([*asked, "--resume"]) == 2
+    assert "--epochs cannot change in a run that is resumed" in capsys.readouterr().err
+    again = ["train", str(photos), "--out", out, "--resume", "--json", "--workers", "2"]
+    assert main(again) == 0  # nothing left to do is no mistake
     assert json.loads(capsys.readouterr().out)["step"] == told["total"]
 
     assert main(["evaluate", f"{out}/best", str(photos), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["accuracy"] == pytest.approx(told["best"])
+
+    script = ["train", str(photos), "--recipe", f"{out}/recipe.yaml", "--dry-run", "--json"]
+    assert main([*script, "--lr", "0.5"]) == 0
+    changed = json.loads(capsys.readouterr().out)
+    assert changed["optimiser"].pop("lr") == 0.5
+    recipe["optimiser"].pop("lr")
+    assert changed == recipe
 
     tuned = ["train", str(photos), "--from", f"{out}/best", "--out", f"{out}2", "--epochs", "1"]
     assert main([*tuned, "--batch-size", "8", "--json"]) == 0
@@ -81,6 +101,20 @@ def test_train_evaluate_predict(
         (["train", "digits", "--set", "optimiser.speed=3"], "unknown field 'optimiser.speed'"),
         (["train", "digits", "--set", "oven.heat=3"], "the recipe has no part 'oven'"),
         (["train", "digits", "--lr", "-1"], "lr is -1"),
+        (["train", "digits", "--lr", "fast"], "--lr is 'fast', expected a number or find"),
+        (["train", "digits", "--batch-size", "0"], "--batch-size is '0', expected a number"),
+        (["train", "digits", "--recipe", "smal"], "did you mean"),
+        (["train", "digits", "--recipe", "{empty}/none.yaml"], "no recipe that can be read"),
+        (["train", "digits", "--recipe", "finetune"], "begins from a checkpoint"),
+        (["train", "digits", "--recipe", "deit_distilled"], "learns from a teacher"),
+        (["train", "digits", "--epochs", "1", "--steps", "2"], "give one"),
+        (["train", "digits", "--val-share", "2"], "share for validation is 2"),
+        (["train", "digits", "--processes", "0"], "--processes is 0"),
+        (["train", "digits", "--threads", "0"], "--threads is 0"),
+        (
+            ["train", "digits", "--set", 'lora.targets=["x"]', "--out", "{empty}/x"],
+            "name no linear",
+        ),
         (["train", "digits", "--resume", "--out", "{empty}"], "no run to resume here"),
         (["predict", "{empty}", "x.png"], "no checkpoint in this directory"),
         (["evaluate", "{empty}", "digits"], "no checkpoint in this directory"),
@@ -95,3 +129,27 @@ def test_a_mistake_is_one_sentence(
     assert sentence in printed.err
     assert printed.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_trials_choose_what_is_left_to_them(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["train", "digits", "--batch-size", "auto", "--lr", "find", "--dry-run", "--json"]
+    assert main([*asked, *SMALL[:-4], "--image-size", "8", "--set", "fields.patch_size=4"]) == 0
+    recipe = json.loads(capsys.readouterr().out)
+    assert recipe["batch_size"] in (16, 32, 64, 128, 256, 512, 1024)
+    assert 1e-5 < recipe["optimiser"]["lr"] < 0.5
+    assert sum("images/s" in reason or "trial" in reason for reason in recipe["reasons"]) == 2
+
+
+def test_several_processes_and_a_mistake_in_them(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["train", "digits", "--processes", "2", "--steps", "6", "--out", str(tmp_path / "run")]
+    assert main([*asked, "--json"]) == 0
+    told = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert told["step"] == 6
+    assert (tmp_path / "run" / "report.html").is_file()
+    assert main([*asked[:-1], str(tmp_path / "other"), "--lr", "-1"]) == 2
+    printed = capfd.readouterr().err.splitlines()
+    assert [line for line in printed if "lr is -1" in line] == [
+        "vitrail: lr is -1.0, but must be above 0"
+    ]

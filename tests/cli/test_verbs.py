@@ -206,12 +206,14 @@ def test_a_mistake_is_one_sentence_and_nothing_written(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_demo_writes_a_picture_and_a_checkpoint(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    code, out, _ = run(capsys, "demo", "--out", str(tmp_path / "demo"), "--threads", "1")
-    assert code == 0
-    assert "logits identical: True" in out
-    picture = tmp_path / "demo" / "attention.png"
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert picture.stat().st_size > 50_000
+def test_demo_trains_judges_and_shows(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    for _ in range(2):  # a second walk takes the place of the first
+        code, told, _ = run(capsys, "demo", "--out", str(out), "--threads", "1", "--epochs", "4")
+        assert code == 0
+    assert "359 images of val" in told
+    assert float(told.rsplit("accuracy", 1)[1].split()[0]) > 0.3
+    assert (out / "attention.png").read_bytes().startswith(b"\x89PNG")
+    page = (out / "digits" / "report.html").read_text(encoding="utf-8")
+    assert "359" in page
+    assert "<svg" in page

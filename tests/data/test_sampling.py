@@ -1,6 +1,7 @@
 """Order, augmentation and mixing as functions of their keys."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from vitrail import UserError
 from vitrail.core.passport import Preprocessing
 from vitrail.core.randomness import permutation, uniform, words
 from vitrail.data.augment import NOTHING, Augmentation, make_transform, mix
-from vitrail.data.sampler import batch_at, epoch_order, steps_per_epoch
+from vitrail.data.sampler import cut_epoch, epoch_order, share_of
 from vitrail.data.warp import warp
 
 HOW = Preprocessing(size=(8, 8), mean=(0.5,), std=(0.5,))
@@ -33,11 +34,35 @@ def test_draws_are_uniform_and_independent() -> None:
 def test_every_image_once_an_epoch_whoever_reads(count: int, batch: int, world: int) -> None:
     order = epoch_order(count, seed=1, epoch=2)
     assert sorted(order[:, 0]) == list(range(count))
-    for step in range(steps_per_epoch(count, batch)):
-        whole = batch_at(order, batch, step)
-        shares = [batch_at(order, batch, step, rank=rank, world=world) for rank in range(world)]
+    cuts = cut_epoch(count, batch)
+    assert len(cuts) == max(count // batch, 1)
+    for cut in cuts:
+        whole = order[cut.first : cut.last]
+        assert len(whole) == min(batch, count)
+        shares = [share_of(whole, rank=rank, world=world) for rank in range(world)]
         together = sorted(map(tuple, np.concatenate(shares)))
         assert together == sorted(map(tuple, whole))
+        # what mixup pairs in the whole batch it pairs in a share
+        pairs = {tuple(pair) for pair in zip(whole[:, 0], whole[::-1, 0], strict=True)}
+        for share in shares:
+            assert {tuple(pair) for pair in zip(share[:, 0], share[::-1, 0], strict=True)} <= pairs
+
+
+@given(count=st.integers(1, 3000), batch=st.integers(1, 64), epoch=st.integers(0, 5))
+def test_batches_of_several_sizes_cost_the_same(count: int, batch: int, epoch: int) -> None:
+    sides = (160, 256, 320)
+    cuts = cut_epoch(count, batch, sides=sides, usual=256, seed=3, epoch=epoch)
+    assert len(cuts) == len(cut_epoch(count, batch, sides=sides, usual=256, seed=9, epoch=0))
+    assert cuts[0].first == 0
+    for one, after in pairwise(cuts):
+        assert one.last == after.first
+    assert cuts[-1].last <= count
+    for cut in cuts:
+        assert cut.side in sides
+        if len(cuts) > 1:
+            assert cut.last - cut.first == max(round(batch * 256**2 / cut.side**2), 1)
+    if len(cuts) >= 6:
+        assert {cut.side for cut in cuts} == set(sides)
 
 
 def test_epochs_and_seeds_differ() -> None:

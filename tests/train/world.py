@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from vitrail.data.augment import Augmentation
 from vitrail.data.source import Splits
 from vitrail.train.loop import Trainer, Values
+from vitrail.train.parallel import World
 from vitrail.train.prepare import prepare_task
 from vitrail.train.recipe import Goal, Optimiser, Recipe, Schedule, Watch
 
@@ -60,7 +61,7 @@ RECIPE = Recipe(
 )  # fmt: skip
 
 
-def trainer(out: Path, **changes: Any) -> Trainer:
+def trainer(out: Path, *, world: World | None = None, **changes: Any) -> Trainer:
     recipe = replace(RECIPE, **changes)
     splits = Splits({"train": Stripes(100), "val": Stripes(40, seed=1)})
-    return Trainer(prepare_task(recipe, splits, accuracy), out)
+    return Trainer(prepare_task(recipe, splits, accuracy), out, world=world)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,23 @@ def parse_changes(image_size: str | None, fields: tuple[str, ...]) -> dict[str, 
     if image_size is not None:
         changes["image_size"] = parse_size(image_size, "--image-size")
     return changes
+
+
+def arguments_of(record: Any) -> list[str]:
+    """The command line that gives this record, for another process to read."""
+    words: list[str] = []
+    for field in fields(record):
+        value = getattr(record, field.name)
+        option = "--from" if field.name == "start" else f"--{field.name.replace('_', '-')}"
+        if not field.kw_only:
+            words.append(str(value))
+        elif value is True:
+            words.append(option)
+        elif isinstance(value, tuple):
+            words += [word for each in value for word in (option, str(each))]
+        elif value is not None and value is not False and value != field.default:
+            words += [option, str(value)]
+    return words
 
 
 def parse_grid(text: str | None) -> tuple[int, int] | None:

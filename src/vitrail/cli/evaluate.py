@@ -31,43 +31,44 @@ def evaluate(asked: Evaluate) -> None:
     """Judge a model: accuracy, or mean average precision where images have several labels."""
     import torch
 
-    from vitrail.data.loader import in_order
     from vitrail.data.sources import open_data
+    from vitrail.evaluate.answers import answers_of
     from vitrail.evaluate.classify import score
     from vitrail.weights.load import load
 
     if asked.threads:
         torch.set_num_threads(asked.threads)
-    parts = open_data(asked.data).parts
+    known = open_data(asked.data).parts
+    if asked.split is not None and asked.split not in known:
+        raise UserError(f"{asked.data} has no part {asked.split!r}, {nearest(asked.split, known)}")
+    model = load(asked.model)
+    # a part that was drawn for the training of this model is drawn again
+    recipe = model.passport.provenance.get("recipe", {})
+    parts = open_data(asked.data, val_share=recipe.get("val_share", 0.1)).parts
     name = asked.split or next(part for part in ("test", "val", "train") if part in parts)
-    if name not in parts:
-        raise UserError(f"{asked.data} has no part {name!r}, {nearest(name, parts)}")
-    source, model = parts[name], load(asked.model)
+    source = parts[name]
     if source.targets is None:
         raise UserError(f"{asked.data}: its images have no labels to compare with")
-    known = model.passport.labels
-    if known is not None and known != source.labels:
+    labels = model.passport.labels
+    if labels is not None and labels != source.labels:
         raise UserError(
-            f"{asked.model} knows {', '.join(known[:3])}, …, but {asked.data} has "
+            f"{asked.model} knows {', '.join(labels[:3])}, …, but {asked.data} has "
             f"{', '.join(source.labels[:3])}, …: these are not the classes it was trained for"
         )
-    logits, targets, broken = [], [], dict[str, str]()
-    with torch.inference_mode():
-        for batch in in_order(source, model.passport.preprocessing, asked.batch_size):
-            broken |= {bad.path: bad.reason for bad in batch.broken}
-            if len(batch.images):
-                logits.append(model(batch.images).float())
-                targets.append(batch.targets)
-    if not logits:
-        raise UserError(f"{asked.data}: none of its images can be read")
+    answers = answers_of(model, source, name=asked.data, batch_size=asked.batch_size)
     several = source.targets.ndim == 2
-    found = score(torch.cat(logits).numpy(), torch.cat(targets).numpy(), several=several)
-    facts = {"part": name, "images": sum(map(len, logits)), **found.values, "broken": broken}
+    found = score(answers.logits, answers.targets, several=several)
+    facts = {
+        "part": name,
+        "images": len(answers.logits),
+        **found.values,
+        "broken": answers.broken,
+    }
     if asked.json:
         print(machine.dumps(facts))
         return
     print(f"{facts['images']} images of {name}")
     for metric, value in found.values.items():
         print(f"{metric:16}{value:.4f}")
-    for path, reason in broken.items():
+    for path, reason in answers.broken.items():
         print(f"left out {path}: {reason}")

@@ -4,9 +4,8 @@ worker."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -40,6 +39,7 @@ class Augmentation:
     mixup: float = 0.0  # the alpha of its Beta distribution
     cutmix: float = 0.0
     repeats: int = 1
+    sides: tuple[int, ...] = ()  # a batch has one of these sizes, and more images if it is small
 
     def __post_init__(self) -> None:
         for name in ("flip", "erase"):
@@ -50,6 +50,8 @@ class Augmentation:
                 raise UserError(f"{name} is {getattr(self, name)}, but must not be negative")
         if self.crop is not None and not 0 < self.crop[0] <= self.crop[1] <= 1:
             raise UserError(f"crop is {self.crop}, expected two shares with 0 < low <= high <= 1")
+        if any(side < 1 for side in self.sides):
+            raise UserError(f"sides are {self.sides}, but a side has at least one pixel")
         if self.repeats < 1:
             raise UserError(f"repeats is {self.repeats}, but must be at least 1")
 
@@ -57,9 +59,7 @@ class Augmentation:
 NOTHING = Augmentation(crop=None, flip=0.0)
 
 
-def make_transform(
-    augmentation: Augmentation, how: Preprocessing
-) -> Callable[[UInt8[Tensor, "C H W"], int], Float[Tensor, "C h w"]]:
+def make_transform(augmentation: Augmentation, how: Preprocessing) -> Seeded:
     """From a decoded image and the seed of its sample to an augmented, normalised tensor."""
     mend_torchvision()
     from torchvision.transforms import v2
@@ -94,16 +94,28 @@ def make_transform(
     steps += [v2.ToDtype(torch.float32, scale=True), v2.Normalize(how.mean, how.std)]
     if augmentation.erase:
         steps.append(v2.RandomErasing(augmentation.erase, value=0))
-    chain = v2.Compose(steps)
-    backwards = how.channel_order == "bgr"
+    return Seeded(v2.Compose(steps), augmentation, how)
 
-    def transform(image: UInt8[Tensor, "C H W"], seed: int) -> Float[Tensor, "C h w"]:
-        # torchvision draws from torch's own generator: seeded for this sample, then put back
+
+@dataclass(frozen=True)
+class Seeded:
+    """Operators of torchvision, which draw from torch's own generator: seeded for one sample, then
+    put back."""
+
+    chain: torch.nn.Module
+    augmentation: Augmentation
+    how: Preprocessing
+
+    def __call__(self, image: UInt8[Tensor, "C H W"], seed: int) -> Float[Tensor, "C h w"]:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return chain(image.flip(0) if backwards else image)
+            backwards = self.how.channel_order == "bgr"
+            changed: Tensor = self.chain(image.flip(0) if backwards else image)
+            return changed
 
-    return transform
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Made anew in another process, where torchvision may not have been mended yet."""
+        return make_transform, (self.augmentation, self.how)
 
 
 class Frame(torch.nn.Module):

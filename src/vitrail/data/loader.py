@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,14 +14,14 @@ from torch.utils.data import DataLoader, Dataset
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Preprocessing
 from vitrail.core.randomness import seed_of
-from vitrail.data.augment import Augmentation, as_image, make_transform
+from vitrail.data.augment import Augmentation, Seeded, as_image, make_transform
 from vitrail.data.images import BadImage, decode
 from vitrail.data.preprocess import prepare
-from vitrail.data.sampler import batch_at, epoch_order, steps_per_epoch
+from vitrail.data.sampler import Cut, cut_epoch, epoch_order, share_of
 from vitrail.data.source import Source
 from vitrail.data.warp import fits, warp
 
-Key = tuple[int, int, int]  # epoch, image, view
+Key = tuple[int, int, int, int | None]  # epoch, image, view, side of the result
 Item = tuple[int, Tensor | BadImage]  # image, and what became of it
 
 
@@ -52,25 +52,40 @@ class Stream:
     @property
     def steps(self) -> int:
         """Steps in an epoch."""
-        return steps_per_epoch(len(self.source), self.batch_size)
+        return len(self.cuts(0))
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
         """The batches of the steps from `start` up to `stop`, counted over all epochs."""
-        samples = self.samples(start, stop)
-        if fits(self.augmentation) and has_model_size(self.source, self.how):
-            return (self.warped(epoch, rows) for epoch, rows in samples)
+        plain = not self.augmentation.sides and fits(self.augmentation)
+        if plain and has_model_size(self.source, self.how):
+            return (self.warped(epoch, rows) for epoch, rows, _ in self.samples(start, stop))
         dataset = Samples(self.source, self.how, self.augmentation, self.seed)
-        keys = ([(epoch, int(i), int(v)) for i, v in rows] for epoch, rows in samples)
+        keys = (
+            [(epoch, int(image), int(view), side) for image, view in rows]
+            for epoch, rows, side in self.samples(start, stop)
+        )
         return (gather(items, self.source) for items in load(dataset, keys, self.workers))
 
-    def samples(self, start: int, stop: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """(epoch, rows of (image, view)) for each step; this process's share."""
-        order, order_of = np.empty((0, 2), dtype=np.int64), -1
+    def samples(self, start: int, stop: int) -> Iterator[tuple[int, NDArray[np.int64], int | None]]:
+        """(epoch, rows of (image, view), side) for each step; this process's share."""
+        steps, now = self.steps, -1
         for step in range(start, stop):
-            epoch, batch = divmod(step, self.steps)
-            if epoch != order_of:
-                order, order_of = self.order(epoch), epoch
-            yield epoch, batch_at(order, self.batch_size, batch, rank=self.rank, world=self.world)
+            epoch, batch = divmod(step, steps)
+            if epoch != now:
+                order, cuts, now = self.order(epoch), self.cuts(epoch), epoch
+            cut = cuts[batch]
+            rows = share_of(order[cut.first : cut.last], rank=self.rank, world=self.world)
+            yield epoch, rows, cut.side
+
+    def cuts(self, epoch: int) -> list[Cut]:
+        return cut_epoch(
+            len(self.source),
+            self.batch_size,
+            sides=self.augmentation.sides,
+            usual=max(self.how.size),
+            seed=self.seed,
+            epoch=epoch,
+        )
 
     def order(self, epoch: int) -> NDArray[np.int64]:
         return epoch_order(
@@ -89,12 +104,20 @@ class Stream:
 
 
 def in_order(
-    source: Source, how: Preprocessing, batch_size: int, *, workers: int = 0
+    source: Source,
+    how: Preprocessing,
+    batch_size: int,
+    *,
+    workers: int = 0,
+    rank: int = 0,
+    world: int = 1,
 ) -> Iterator[Batch]:
-    """Every image once, prepared for evaluation as the passport says, in the source's order."""
-    places = range(0, len(source), batch_size)
+    """Every image once, prepared for evaluation as the passport says, in the source's order; of
+    many processes each has its share of every batch, be it empty."""
+    every: list[Key] = [(0, index, 0, None) for index in range(len(source))]
     keys = (
-        [(0, i, 0) for i in range(first, min(first + batch_size, len(source)))] for first in places
+        every[first : first + batch_size][rank::world]
+        for first in range(0, len(source), batch_size)
     )
     return (gather(items, source) for items in load(Samples(source, how, None, 0), keys, workers))
 
@@ -106,27 +129,44 @@ class Samples(Dataset[Item]):
         self, source: Source, how: Preprocessing, augmentation: Augmentation | None, seed: int
     ) -> None:
         self.source, self.how, self.seed = source, how, seed
-        self.transform = None if augmentation is None else make_transform(augmentation, how)
-        self.at_least = None if augmentation is None else needed_size(augmentation, how)
+        self.transforms: dict[int | None, Seeded] = {}
+        self.at_least = None
+        if augmentation is not None:
+            self.at_least = needed_size(augmentation, how)
+            for side in (None, *augmentation.sides):
+                self.transforms[side] = make_transform(augmentation, resized(how, side))
 
     def __getitem__(self, key: Key) -> Item:
-        epoch, index, view = key
+        epoch, index, view, side = key
         try:
             image = pixels_of(self.source, index, len(self.how.mean), at_least=self.at_least)
         except BadImage as problem:
             return index, problem.with_traceback(None)  # which would keep the file's bytes alive
-        if self.transform is None:
+        if not self.transforms:
             return index, prepare(image.permute(1, 2, 0).numpy(), self.how)
-        return index, self.transform(image, seed_of("augment", self.seed, epoch, index, view))
+        seed = seed_of("augment", self.seed, epoch, index, view)
+        return index, self.transforms[side](image, seed)
+
+
+def resized(how: Preprocessing, side: int | None) -> Preprocessing:
+    """The same preparation for another side."""
+    if side is None:
+        return how
+    grown = how.resize and (
+        round(how.resize[0] * side / how.size[0]),
+        round(how.resize[1] * side / how.size[1]),
+    )
+    return replace(how, size=(side, side), resize=grown)
 
 
 def needed_size(augmentation: Augmentation, how: Preprocessing) -> tuple[int, int]:
     """How large an image has to be decoded, so that its smallest crop still fills the model's
     size."""
+    largest = resized(how, max(augmentation.sides, default=None))
     if augmentation.crop is None:
-        return how.resize or how.size
+        return largest.resize or largest.size
     enlarge = augmentation.crop[0] ** -0.5
-    return math.ceil(how.size[0] * enlarge), math.ceil(how.size[1] * enlarge)
+    return math.ceil(largest.size[0] * enlarge), math.ceil(largest.size[1] * enlarge)
 
 
 def pixels_of(

@@ -1,6 +1,9 @@
 """Which images a step sees: a function of (seed, epoch, step), so there is no sampler state to
 save or to lose."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -50,16 +53,56 @@ def _balanced(
     return images
 
 
-def batch_at(
-    order: NDArray[np.int64], batch_size: int, batch: int, *, rank: int = 0, world: int = 1
-) -> NDArray[np.int64]:
-    """This process's share of one batch of the epoch; together the shares are the batch."""
-    return order[batch * batch_size : (batch + 1) * batch_size][rank::world]
+@dataclass(frozen=True)
+class Cut:
+    """One batch of an epoch: which samples of its order, and the side of the images; None for the
+    model's own."""
+
+    first: int
+    last: int
+    side: int | None = None
 
 
-def steps_per_epoch(count: int, batch_size: int) -> int:
-    """Whole batches; a data set smaller than one batch is one batch."""
-    return max(count // batch_size, 1)
+def cut_epoch(
+    count: int,
+    batch_size: int,
+    *,
+    sides: Sequence[int] = (),
+    usual: int = 0,
+    seed: int = 0,
+    epoch: int = 0,
+) -> list[Cut]:
+    """Whole batches of an epoch; a data set smaller than one batch is one batch.
+
+    With `sides` a batch has one of these sizes, all equally often and in an order of the epoch's
+    own, and as many images as cost what `batch_size` of the usual side do (arXiv:2110.02178).
+
+    >>> [(c.last - c.first, c.side) for c in cut_epoch(100, 10, sides=(160, 320), usual=320)]
+    [(10, 320), (40, 160), (40, 160), (10, 320)]
+    """
+    if not sides:
+        return [
+            Cut(first, min(first + batch_size, count))
+            for first in range(0, max(count - batch_size, 0) + 1, batch_size)
+        ]
+    sizes = [max(round(batch_size * usual**2 / side**2), 1) for side in sides]
+    turns, total = 0, 0
+    while total + sizes[turns % len(sides)] <= count or not turns:
+        total += sizes[turns % len(sides)]
+        turns += 1
+    chosen = permutation("sides", turns, seed, epoch) % len(sides)
+    ends = np.cumsum([sizes[which] for which in chosen])
+    return [
+        Cut(int(end) - sizes[which], min(int(end), count), sides[which])
+        for which, end in zip(chosen.tolist(), ends, strict=True)
+    ]
+
+
+def share_of(samples: NDArray[np.int64], *, rank: int = 0, world: int = 1) -> NDArray[np.int64]:
+    """A process's share of a batch; together the shares are the batch. Its first goes with its last
+    and so on, because those are the ones that mixup and cutmix bring together."""
+    place = np.arange(len(samples))
+    return samples[np.minimum(place, place[::-1]) % world == rank]
 
 
 def sample_seeds(

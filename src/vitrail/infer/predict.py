@@ -72,7 +72,8 @@ def probabilities(model: Model, images: list[Tensor]) -> list[Tensor]:
     device = next(model.parameters()).device
     precision = next(model.parameters()).dtype
     batch = torch.stack(images).to(device=device, dtype=precision)
-    return list(model(batch).float().softmax(dim=1).cpu())
+    logits = model(batch).float().cpu()
+    return list(logits.sigmoid() if model.passport.several else logits.softmax(dim=1))
 
 
 def best_of(name: str, scores: Tensor, passport: Passport, top: int) -> Prediction:

@@ -1,4 +1,4 @@
-"""What acts on whole branches of a block."""
+"""What leaves out or scales whole branches of a block, or whole patches."""
 
 from collections.abc import Callable
 
@@ -27,11 +27,31 @@ class DropPath(nn.Module):
         kept = torch.rand(x.shape[0], device=x.device) < keep
         if torch.compiler.is_compiling():  # a graph wants shapes that do not depend on draws
             return x + branch(x) * (kept / keep).to(x.dtype).view(-1, *[1] * (x.ndim - 1))
-        chosen = kept.nonzero().squeeze(1)
-        if not len(chosen):
-            return x
+        chosen = kept.nonzero().squeeze(1)  # maybe none: the branch's gradients are then zeros
         change = branch(x[chosen]) / keep
         return x.index_add(0, chosen, change.to(x.dtype))
+
+    def extra_repr(self) -> str:
+        return f"rate={self.rate:g}"
+
+
+class PatchDropout(nn.Module):
+    """In training each sample goes on with a random part of its patches, as many as 1 - `rate` of
+    them (arXiv:2212.00794); the `prefix` tokens stay, and the order too."""
+
+    def __init__(self, rate: float, *, prefix: int) -> None:
+        super().__init__()
+        self.rate, self.prefix = rate, prefix
+
+    def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B n D"]:
+        if not self.training or self.rate == 0:
+            return x
+        prefix, patches = x[:, : self.prefix], x[:, self.prefix :]
+        count = max(round(patches.shape[1] * (1 - self.rate)), 1)
+        draws = torch.rand(patches.shape[:2], device=x.device)
+        kept = draws.topk(count, dim=1).indices.sort(dim=1).values
+        chosen = patches.gather(1, kept[..., None].expand(-1, -1, patches.shape[2]))
+        return torch.cat([prefix, chosen], dim=1)
 
     def extra_repr(self) -> str:
         return f"rate={self.rate:g}"

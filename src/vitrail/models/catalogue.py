@@ -130,13 +130,15 @@ def change(config: ViTConfig, values: dict[str, Any]) -> ViTConfig:
     return validate(type(config), {**asdict(config), **values}, where="model")
 
 
+_FREE = (
+    "num_classes", "head", "image_size", "channels", "dropout", "drop_path", "patch_dropout",
+)  # fmt: skip
+
+
 def variant_of(config: ViTConfig) -> str | None:
     """The name of the published variant that a config is, but for classes, image size and
     regularisation."""
-    free = {
-        name: getattr(config, name)
-        for name in ("num_classes", "head", "image_size", "channels", "dropout", "drop_path")
-    }
+    free = {name: getattr(config, name) for name in _FREE}
     for name, variant in FAMILIES[family_of(config)].variants.items():
         try:
             if replace(variant.config, **free) == config:

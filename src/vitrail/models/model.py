@@ -19,3 +19,7 @@ class Model(nn.Module):
 
     def encode(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B ..."]:
         raise NotImplementedError
+
+    def new_head(self) -> None:
+        """A head that knows nothing yet, in the place of the one there is."""
+        raise NotImplementedError

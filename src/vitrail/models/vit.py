@@ -17,12 +17,19 @@ from torch import Tensor, nn
 from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.layers.attention import QkvBias, RelativeDistances, SelfAttention
-from vitrail.layers.drop import DropPath, LayerScale
+from vitrail.layers.drop import DropPath, LayerScale, PatchDropout
 from vitrail.layers.head import Head
 from vitrail.layers.init import lecun_normal_, zero_
 from vitrail.layers.mlp import MLP, Activation
 from vitrail.layers.patch import NormedPatchEmbedding, PatchEmbedding
 from vitrail.layers.position import LearnedPositions, LearnedPositions2d, SinCosPositions
+from vitrail.models.limits import (
+    check_computed,
+    check_counts,
+    check_eps,
+    check_rates,
+    check_sides,
+)
 from vitrail.models.model import Model
 from vitrail.models.resnet import Bottleneck, ResNet, ResNetConfig
 from vitrail.models.variant import Variant
@@ -66,10 +73,16 @@ class ViTConfig:
     layer_scale: float | None = None
     norm_eps: float = 1e-6
     dropout: float = 0.0  # after embedding, attention and both linear layers of the MLP
+    patch_dropout: float = 0.0  # share of the patches that a training step leaves out
     drop_path: float = 0.0  # of the last block; rises linearly from 0 at the first
 
     def __post_init__(self) -> None:
-        check_numbers(self)
+        positive = ("dim", "depth", "heads", "dim_head", "mlp_dim", "patch_size", "channels")
+        check_counts(self, *positive, least=1)
+        check_counts(self, "num_classes", "registers", "prefix_positions", least=0)
+        check_sides(self.image_size)
+        check_rates(self, "dropout", "drop_path", "patch_dropout")
+        check_eps(self.norm_eps)
         for side in self.image_size:
             if side % self.stride:
                 low = side // self.stride * self.stride
@@ -79,6 +92,8 @@ class ViTConfig:
                 )
         if self.dim_head is None and self.dim % self.heads:
             raise UserError(f"dim {self.dim} does not split into {self.heads} heads: give dim_head")
+        if self.patch_dropout and self.positions == "relative":
+            raise UserError('patch_dropout moves patches: it does not go with positions="relative"')
         if "cls" in self.pool and not self.class_token:
             raise UserError(f'pool="{self.pool}" needs a class token: use pool="mean"')
         if self.distilled and self.pool != "cls":
@@ -90,10 +105,7 @@ class ViTConfig:
             )
         tokens = self.grid[0] * self.grid[1]
         computed = {"sincos2d": tokens * self.dim, "relative": self.depth * tokens**2}
-        if computed.get(self.positions, 0) > MOST_COMPUTED:
-            raise UserError(
-                f'positions="{self.positions}" for {tokens} patches take too much memory'
-            )
+        check_computed(computed.get(self.positions, 0), f'positions="{self.positions}"')
 
     @property
     def stride(self) -> int:
@@ -123,37 +135,6 @@ class ViTConfig:
     @property
     def layout(self) -> TokenLayout:
         return TokenLayout(grid=self.grid, stride=self.stride, prefix=self.prefix)
-
-
-# Far beyond anything that was ever built; above it a config is a mistake, or wants to do harm.
-MOST = {
-    "dim": 2**17, "depth": 2**10, "heads": 2**12, "dim_head": 2**17, "mlp_dim": 2**20,
-    "patch_size": 2**10, "channels": 2**12, "num_classes": 2**24, "registers": 2**12,
-}  # fmt: skip
-MOST_PIXELS = 2**14  # a side
-MOST_COMPUTED = 2**27  # values of a table that no checkpoint brings: 1 GB in float64
-
-
-def check_numbers(config: ViTConfig) -> None:
-    """Counts are counts, rates are rates, and neither is absurd."""
-    for name in ("dim", "depth", "heads", "mlp_dim", "patch_size", "channels"):
-        if getattr(config, name) < 1:
-            raise UserError(f"{name} is {getattr(config, name)}, but must be at least 1")
-    for name in ("dim_head", "num_classes", "registers", "prefix_positions"):
-        if (getattr(config, name) or 0) < 0 or config.dim_head == 0:
-            raise UserError(f"{name} is {getattr(config, name)}, but must not be negative")
-    for name, most in MOST.items():
-        if (getattr(config, name) or 0) > most:
-            raise UserError(f"{name} is {getattr(config, name)}, but must be at most {most}")
-    if min(config.image_size) < 1 or max(config.image_size) > MOST_PIXELS:
-        raise UserError(
-            f"image_size is {config.image_size}, but a side has 1 to {MOST_PIXELS} pixels"
-        )
-    for name in ("dropout", "drop_path"):
-        if not 0 <= getattr(config, name) < 1:
-            raise UserError(f"{name} is {getattr(config, name)}, but a rate is in [0, 1)")
-    if not config.norm_eps > 0:
-        raise UserError(f"norm_eps is {config.norm_eps}, but must be above 0")
 
 
 def patched(config: ViTConfig, patch_size: int) -> ViTConfig:
@@ -269,6 +250,7 @@ class ViT(Model):
         self.registers = make_tokens(config, config.registers)
         self.positions = make_positions(config)
         self.dropout = nn.Dropout(config.dropout)
+        self.patch_dropout = PatchDropout(config.patch_dropout, prefix=config.prefix)
         self.embed_norm = make_norm(config, wanted=config.embed_norm)
         rates = [config.drop_path * i / max(config.depth - 1, 1) for i in range(config.depth)]
         self.blocks = nn.ModuleList(Block(config, rate) for rate in rates)
@@ -300,7 +282,7 @@ class ViT(Model):
         x = torch.cat([*tokens, patches], dim=1)
         if self.positions is not None:
             x = x + self.place(self.positions())
-        return self.dropout(x)
+        return self.patch_dropout(self.dropout(x))
 
     def place(self, table: Float[Tensor, "1 M D"]) -> Float[Tensor, "1 N D"]:
         """Zeros for the prefix tokens that have no slot in the position table."""

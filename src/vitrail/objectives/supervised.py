@@ -1,6 +1,7 @@
 """Learning labels: softmax for one an image, sigmoid for several; with or without a teacher."""
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, Self
 
 import torch
 from jaxtyping import Float
@@ -9,11 +10,10 @@ from torch.nn import functional as F
 
 from vitrail.models.model import Model
 from vitrail.models.vit import ViT
+from vitrail.objectives.objective import Losses, Objective
 
-Losses = dict[str, Tensor]
 
-
-class Supervised(nn.Module):
+class Supervised(Objective):
     """Cross-entropy with targets (B, K) that may be mixed, smoothed and weighted by class."""
 
     weights: Tensor | None
@@ -26,8 +26,7 @@ class Supervised(nn.Module):
         smoothing: float = 0.0,
         weights: Float[Tensor, " K"] | None = None,
     ) -> None:
-        super().__init__()
-        self.model = model
+        super().__init__(model)
         self.loss = loss
         self.smoothing = smoothing
         self.register_buffer("weights", weights, persistent=False)
@@ -62,6 +61,11 @@ class Distilled(Supervised):
         self.kind, self.share, self.temperature = kind, share, temperature
         # kept out of the module tree: the teacher is not trained, saved or wrapped
         self._teacher = [teacher.eval().requires_grad_(False)]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """The teacher goes where the objective goes."""
+        self._teacher[0]._apply(fn, recurse)
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
     def forward(self, images: Float[Tensor, "B C H W"], targets: Float[Tensor, "B K"]) -> Losses:
         with torch.no_grad():

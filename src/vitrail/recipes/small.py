@@ -6,27 +6,32 @@ from typing import Any
 
 from vitrail.data.augment import Augmentation
 from vitrail.data.source import Source
+from vitrail.recipes.choice import Choice
 from vitrail.train.recipe import Goal, Optimiser, Recipe, Schedule
 
 
-def small(data: str, train: Source) -> Recipe:
+def small(choice: Choice) -> Recipe:
     """A plain ViT whose patch, width and depth follow from the side of the images and their number.
 
         vitrail train digits
 
     Every choice comes with its reason, in `recipe.reasons`.
     """
-    count, classes = len(train), len(train.labels)
-    side, channels = size_of(train)
+    count, classes = choice.count, len(choice.train.labels)
+    side, channels = size_of(choice.train)
     fields, reason = shape_for(side, count)
+    fields["channels"] = channels
+    if choice.model or choice.start:
+        fields, reason = {}, f"{choice.start or choice.model} has its own shape"
     epochs = epochs_for(count)
-    batch = min(max(count // 24, 16), 64)
+    batch = choice.batch_size or min(max(count // 24, 16), 64)
     steps = round(epochs * count / batch)
     mirrored = channels == 3
     return Recipe(
-        data=data,
-        model="vit_ti_16",
-        fields=fields | {"channels": channels},
+        data=choice.data,
+        model=choice.model or "vit_ti_16",
+        fields=choice.fields(**fields),
+        start=choice.start,
         goal=Goal(smoothing=0.1),
         optimiser=Optimiser(lr=2e-3 if side <= 32 else 1e-3, weight_decay=0.05),
         schedule=Schedule(epochs=epochs, warmup=min(500, steps // 10)),

@@ -10,16 +10,23 @@ class Average:
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.state = {
-            name: tensor.detach().clone()
-            for name, tensor in model.state_dict().items()
-            if tensor.is_floating_point()
-        }
+        self.state = {name: t.detach().clone() for name, t in averaged(model).items()}
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
         decay = min(self.decay, (1 + step) / (10 + step))
-        state = model.state_dict()
-        mine: list[Tensor] = list(self.state.values())
-        theirs = [state[name] for name in self.state]
-        torch._foreach_lerp_(mine, theirs, 1 - decay)
+        torch._foreach_lerp_(list(self.state.values()), list(averaged(model).values()), 1 - decay)
+
+    @torch.no_grad()
+    def swap(self, model: nn.Module) -> None:
+        """Exchange mean and weights; done twice, nothing has happened."""
+        for name, tensor in averaged(model).items():
+            mine = self.state[name]
+            theirs = tensor.clone()
+            tensor.copy_(mine)
+            mine.copy_(theirs)
+
+
+def averaged(model: nn.Module) -> dict[str, Tensor]:
+    """All that a mean makes sense of: weights and running statistics, not counters."""
+    return {name: t for name, t in model.state_dict().items() if t.is_floating_point()}

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.errors import UserError
+from vitrail.train.parallel import shared_as
 from vitrail.weights.atomic import write_directory
 from vitrail.weights.files import digest, read_json, read_tensors, write_tensors
 
@@ -77,11 +78,14 @@ def restore_optimisers(
     optimisers: Iterable[torch.optim.Optimizer], tensors: dict[str, Tensor]
 ) -> None:
     for number, optimiser in enumerate(optimisers):
+        parameters = [p for group in optimiser.param_groups for p in group["params"]]
         state: dict[int, dict[str, Tensor]] = {}
         for key, tensor in tensors.items():
             kind, *place = key.split(".", 3)
             if kind == "optimiser" and int(place[0]) == number:
-                state.setdefault(int(place[1]), {})[place[2]] = tensor.clone()
+                like = parameters[int(place[1])]
+                mine = shared_as(tensor, like) if tensor.shape == like.shape else tensor
+                state.setdefault(int(place[1]), {})[place[2]] = mine.clone()
         optimiser.load_state_dict(
             {"state": state, "param_groups": optimiser.state_dict()["param_groups"]}
         )

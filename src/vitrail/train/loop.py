@@ -5,20 +5,17 @@ moment and resumed ends with the same bits as one that was not.
 """
 
 import math
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.func import functional_call
 from torch.nn.utils import clip_grad_norm_
 
 from vitrail.core.errors import UserError
@@ -26,20 +23,16 @@ from vitrail.core.randomness import seed_of
 from vitrail.data.augment import mix
 from vitrail.data.loader import Batch, Stream, in_order
 from vitrail.data.source import Source
-from vitrail.objectives.supervised import Supervised
-from vitrail.train.average import Average
-from vitrail.train.checkpoint import (
-    Saved,
-    flatten_optimisers,
-    newest_step,
-    restore_optimisers,
-    write_step,
-)
+from vitrail.objectives.objective import Objective
+from vitrail.train.checkpoint import Saved, newest_step, write_step
+from vitrail.train.interrupt import interruptible
 from vitrail.train.log import Log
-from vitrail.train.optimiser import make_optimisers, set_rate
+from vitrail.train.optimiser import set_rate
+from vitrail.train.parallel import World, full, gathering, spread
 from vitrail.train.precision import autocast, check_precision
 from vitrail.train.recipe import Recipe
 from vitrail.train.schedule import rate_at
+from vitrail.train.state import State
 from vitrail.weights.native import write_native
 
 Values = dict[str, float]
@@ -60,7 +53,7 @@ class Task:
     """What a run works on: the objective with its model, the data, the judge."""
 
     recipe: Recipe
-    objective: Supervised
+    objective: Objective
     train: Source
     val: Source
     judge: Judge
@@ -96,115 +89,152 @@ class Outcome:
     total: int
     memory: Memory
     stopped: bool  # by the person, before the end
+    images_per_second: float
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What the judged weights say of the validation images that can be read."""
+
+    logits: NDArray[np.float32]
+    targets: NDArray[np.float32]
+    indices: NDArray[np.int64]
 
 
 class Trainer:
     """Steps, evaluations and checkpoints of one run in the directory `out`."""
 
     def __init__(
-        self, task: Task, out: Path, show: Callable[[Progress], None] = lambda _: None
+        self,
+        task: Task,
+        out: Path,
+        show: Callable[[Progress], None] = lambda _: None,
+        world: World | None = None,
     ) -> None:
         recipe = task.recipe
         self.task, self.recipe, self.out, self.show = task, recipe, out, show
+        self.world = world or World()
         self.model = task.objective.model
-        self.device = next(self.model.parameters()).device
-        check_precision(recipe.precision, self.device)
-        self.stream = Stream(
-            source=task.train,
-            how=self.model.passport.preprocessing,
-            augmentation=recipe.augmentation,
-            batch_size=recipe.batch_size,
-            seed=recipe.seed,
-            balance=recipe.goal.balance,
-            workers=recipe.workers,
-        )
-        steps = recipe.schedule.steps
-        self.total = steps or max(round(recipe.schedule.epochs * self.stream.steps), 1)
-        self.optimisers = make_optimisers(self.model, recipe.optimiser)
-        self.average = None if recipe.average is None else Average(self.model, recipe.average)
+        check_precision(recipe.precision, self.world.device)
+        self.stream = make_stream(task, self.world)
+        self.total = total_steps(recipe, self.stream)
+        objective = task.objective.to(self.world.device)
+        if recipe.compile:
+            objective.compile()
+        self.compute = spread(objective, recipe.parallel, self.world)
+        self.state = State(self.model, recipe, self.world.device)
         self.memory = Memory()
         self.best: tuple[dict[str, Tensor], Values] | None = None
         self.saved_at = time.perf_counter()
         self.step = 0
+        self.speed = 0.0
 
     def run(self, *, resume: bool = False) -> Outcome:
         """Train to the end, or to the end of the step in which Ctrl-C was pressed."""
         self.out.mkdir(parents=True, exist_ok=True)
         if resume:
             self.restore()
-        log = Log(self.out, self.step)
-        compute = torch.compile(self.task.objective) if self.recipe.compile else self.task.objective
-        with interruptible() as interrupted:
-            stopped = self.train(compute, log, interrupted)
+        log = Log(self.out, self.step) if self.world.chief else None
+        with interruptible(alone=self.world.size == 1) as interrupted:
+            stopped = self.train(log, interrupted)
         if stopped:
             self.save()
-        log.close()
-        return Outcome(self.step, self.total, self.memory, stopped)
+        if log is not None:
+            log.close()
+        return Outcome(self.step, self.total, self.memory, stopped, self.speed)
 
-    def train(self, compute: Callable[..., Any], log: Log, interrupted: threading.Event) -> bool:
+    def train(self, log: Log | None, interrupted: threading.Event) -> bool:
         """Whether the run was interrupted."""
         evaluate_every = max(round(self.recipe.watch.every * self.stream.steps), 1)
         began, seen = time.perf_counter(), 0
         for batch in self.stream.batches(self.step, self.total):
             known = self.step in self.memory.skip
-            loss = self.take(batch, compute)
-            seen += len(batch.images)
-            speed = seen / (time.perf_counter() - began)
+            loss = self.take(batch)
+            seen += len(batch.images) * self.world.size
+            self.speed = seen / (time.perf_counter() - began)
             if self.step in self.memory.skip and not known and self.recipe.watch.nan == "back":
-                return self.go_back(compute, log, interrupted)
+                return self.go_back(log, interrupted)
             self.step += 1
             values: Values | None = None
             last = self.step == self.total
             if self.step % evaluate_every == 0 or last:
+                began -= time.perf_counter()  # the clock of the speed stands still
                 values = self.evaluate()
-                log.write(self.step, loss=loss, lr=self.rate(self.step - 1), **values)
+                began += time.perf_counter()
+                if log is not None:
+                    log.write(self.step, loss=loss, lr=self.lr(self.step - 1), **values)
             if last or self.time_to_save():
                 self.save()
-            self.show(Progress(self.step, self.total, loss, speed, values))
+            self.show(Progress(self.step, self.total, loss, self.speed, values))
             if self.out_of_patience():
                 self.save()
                 return False
-            if interrupted.is_set():
+            if self.world.any(interrupted.is_set()):
                 return True
         return False
 
-    def take(self, batch: Batch, compute: Callable[..., Any]) -> float:
+    def take(self, batch: Batch, lr: float | None = None) -> float:
         """One step: gradients of the batch in parts, clipped, applied. Gives the mean loss."""
         self.memory.broken |= {bad.path: bad.reason for bad in batch.broken}
-        recipe, count = self.recipe, len(batch.images)
-        set_rate(self.optimisers, recipe.optimiser.lr * self.rate(self.step))
-        # dropout and stochastic depth draw from torch's generator: from this step's seed alone
-        torch.manual_seed(seed_of("step", recipe.seed, self.step))
-        images, targets = batch.images.to(self.device), batch.targets.to(self.device)
+        recipe, world = self.recipe, self.world
+        count = self.world.sum(len(batch.images))
         if not count:
             return 0.0
+        set_rate(self.state.optimisers, self.lr(self.step) if lr is None else lr)
+        # dropout and stochastic depth draw from torch's generator: from this step's seed alone
+        torch.manual_seed(seed_of("step", recipe.seed, self.step, world.rank))
+        images, targets = batch.images.to(world.device), batch.targets.to(world.device)
         images, targets = mix(
             images, targets, recipe.augmentation, seed=recipe.seed, step=self.step
         )
         self.task.objective.train()
-        for optimiser in self.optimisers:
+        for optimiser in self.state.optimisers:
             optimiser.zero_grad(set_to_none=True)
-        whole = 0.0
-        size = -(-count // recipe.accumulate)
-        for part, target in zip(images.split(size), targets.split(size), strict=True):
-            with autocast(recipe.precision, self.device):
-                loss: Tensor = compute(part, target)["loss"] * (len(part) / count)
-            loss.backward()
+        loss = world.sum(self.descend(images, targets, world.size / count)) / world.size
+        self.apply(loss)
+        return loss
+
+    def descend(self, images: Tensor, targets: Tensor, share: float) -> float:
+        """Gradients of the loss, each image counting `share`, and the loss."""
+        if not len(images):  # others have images in this step, and wait for this process
+            images, targets, share = *self.nothing(), 0.0
+        whole, size = 0.0, -(-len(images) // self.recipe.accumulate)
+        parts = list(zip(images.split(size), targets.split(size), strict=True))
+        for number, (part, target) in enumerate(parts, start=1):
+            with gathering(self.compute, now=number == len(parts)):
+                with autocast(self.recipe.precision, self.world.device):
+                    loss: Tensor = self.compute(part, target)["loss"] * (len(part) * share)
+                self.state.scaler.scale(loss).backward()
             whole += float(loss.detach())
-        self.apply(whole)
         return whole
 
+    def nothing(self) -> tuple[Tensor, Tensor]:
+        """A black image without a label."""
+        how, device = self.stream.how, self.world.device
+        classes = len(self.task.train.labels)
+        return (
+            torch.zeros(1, len(how.mean), *how.size, device=device),
+            torch.zeros(1, classes, device=device),
+        )
+
     def apply(self, loss: float) -> None:
+        scaler, optimisers = self.state.scaler, self.state.optimisers
+        for optimiser in optimisers:
+            scaler.unscale_(optimiser)
         parameters = [p for p in self.model.parameters() if p.grad is not None]
         clip = self.recipe.optimiser.clip
-        norm = clip_grad_norm_(parameters, clip if clip is not None else math.inf)
-        if not (math.isfinite(loss) and math.isfinite(norm)) or self.step in self.memory.skip:
+        norm = float(full(clip_grad_norm_(parameters, clip if clip is not None else math.inf)))
+        # a loss that was scaled too far up is no accident: the scale comes down by itself
+        scaled = scaler.is_enabled() and math.isfinite(loss) and scaler.get_scale() > 1
+        finite = math.isfinite(loss) and (math.isfinite(norm) or scaled)
+        if not finite or self.step in self.memory.skip:
             self.refuse(loss)
             return
-        for optimiser in self.optimisers:
-            optimiser.step()
-        if self.average is not None:
-            self.average.update(self.model, self.step)
+        for optimiser in optimisers:
+            scaler.step(optimiser)
+        scaler.update()
+        if self.state.average is not None:
+            self.state.average.update(self.model, self.step)
 
     def refuse(self, loss: float) -> None:
         """An update that is not finite is not made; what happens then is the recipe's choice."""
@@ -216,58 +246,59 @@ class Trainer:
         if self.step not in self.memory.skip:
             self.memory.skip.append(self.step)
 
-    def go_back(self, compute: Callable[..., Any], log: Log, interrupted: threading.Event) -> bool:
+    def go_back(self, log: Log | None, interrupted: threading.Event) -> bool:
         """Return to the newest checkpoint, knowing which step not to take again."""
         skip = self.memory.skip
         self.restore()
         self.memory.skip = skip
-        return self.train(compute, log, interrupted)
+        return self.train(log, interrupted)
 
-    def rate(self, step: int) -> float:
-        return rate_at(step, self.total, self.recipe.schedule)
-
-    def weights(self) -> dict[str, Tensor]:
-        """The weights to be judged and kept: the average where there is one."""
-        state = self.model.state_dict()
-        return state if self.average is None else state | self.average.state
+    def lr(self, step: int) -> float:
+        return self.recipe.optimiser.lr * rate_at(step, self.total, self.recipe.schedule)
 
     def evaluate(self) -> Values:
         """Judge the weights on the validation images, and keep them if they are the best."""
-        logits, targets = self.predict()
-        key, values = self.task.judge(logits, targets)
+        answers = self.predict()
+        key, values = self.task.judge(answers.logits, answers.targets)
         if self.memory.best is None or values[key] > self.memory.best:
             self.memory.best, self.memory.best_step = values[key], self.step
             self.memory.since_best = 0
             # written with the next checkpoint: a run that is killed before it finds it again
-            self.best = (
-                {name: t.detach().cpu().clone() for name, t in self.weights().items()},
-                values,
-            )
+            self.best = {name: t.clone() for name, t in self.state.judged().items()}, values
         else:
             self.memory.since_best += 1
         return values
 
-    @torch.inference_mode()
-    def predict(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        self.model.eval()
-        weights, logits, targets = self.weights(), [], []
-        how, size = self.model.passport.preprocessing, max(self.recipe.batch_size, 64)
-        for batch in in_order(self.task.val, how, size, workers=self.recipe.workers):
-            self.memory.broken |= {bad.path: bad.reason for bad in batch.broken}
-            if len(batch.images):
-                images = batch.images.to(self.device)
-                logits.append(functional_call(self.model, weights, (images,)).float().cpu())
+    @torch.no_grad()  # inference mode would leave weights that are shared by processes unusable
+    def predict(self) -> Answers:
+        """What the judged weights say, each process of its share of the images."""
+        how, world = self.stream.how, self.world
+        size = max(self.recipe.batch_size, 64)
+        logits, targets, indices = [], [], []
+        with self.state.judging():
+            for batch in in_order(
+                self.task.val, how, size, workers=self.recipe.workers, rank=world.rank,
+                world=world.size,
+            ):  # fmt: skip
+                self.memory.broken |= {bad.path: bad.reason for bad in batch.broken}
+                images = batch.images if len(batch.images) else self.nothing()[0]
+                answer = self.task.objective.answer(images.to(world.device)).float().cpu()
+                logits.append(answer[: len(batch.images)])
                 targets.append(batch.targets)
-        if not logits:
+                indices.append(torch.from_numpy(batch.indices))
+        mine = torch.cat(logits), torch.cat(targets), torch.cat(indices)
+        found = [torch.cat(parts) for parts in zip(*world.gather(mine), strict=True)]
+        if not len(found[0]):
             raise UserError("no validation image could be read: look at the data with the doctor")
-        return torch.cat(logits).numpy(), torch.cat(targets).numpy()
+        order = found[2].argsort()
+        return Answers(*(part[order].numpy() for part in found))
 
     def time_to_save(self) -> bool:
         """After so many steps, or else after so many seconds: when a run is saved changes nothing
         in it."""
         if self.recipe.watch.save is not None:
             return self.step % self.recipe.watch.save == 0
-        return time.perf_counter() - self.saved_at >= SECONDS_BETWEEN_SAVES
+        return self.world.any(time.perf_counter() - self.saved_at >= SECONDS_BETWEEN_SAVES)
 
     def out_of_patience(self) -> bool:
         patience = self.recipe.watch.patience
@@ -280,55 +311,43 @@ class Trainer:
         write_native(state, passport, self.out / name, overwrite=True)
 
     def save(self) -> None:
-        """A run checkpoint, to go on from here."""
+        """A run checkpoint, to go on from here; the processes give, and one writes."""
         self.saved_at = time.perf_counter()
-        tensors = {f"model.{k}": t.detach().cpu() for k, t in self.model.state_dict().items()}
-        tensors |= flatten_optimisers(self.optimisers)
-        if self.average is not None:
-            tensors |= {f"average.{name}": t.cpu() for name, t in self.average.state.items()}
-        saved = Saved(self.step, tensors, asdict(self.memory))
-        if self.best is not None:
-            state, values = self.best
-            self.keep("best", state, self.memory.best_step, values)
-            self.best = None
-        weights = {name: tensor.detach().cpu() for name, tensor in self.weights().items()}
-        self.keep("last", weights, self.step, {})
-        # last, so that a run never goes on from a step whose results are not there
-        write_step(self.out / "steps", saved, keep=self.recipe.watch.keep)
+        for broken in self.world.gather(self.memory.broken):
+            self.memory.broken |= broken
+        tensors, judged = self.state.tensors(), self.state.judged()
+        if self.world.chief:
+            if self.best is not None:
+                self.keep("best", self.best[0], self.memory.best_step, self.best[1])
+            self.keep("last", judged, self.step, {})
+            # last, so that a run never goes on from a step whose results are not there
+            saved = Saved(self.step, tensors, asdict(self.memory))
+            write_step(self.out / "steps", saved, keep=self.recipe.watch.keep)
+        self.best = None
+        self.world.wait()
 
     def restore(self) -> None:
         """Take up the newest whole checkpoint; without one the run begins at its beginning."""
         saved = newest_step(self.out / "steps")
-        if saved is None:
-            return
-        part = {"model": dict[str, Tensor](), "average": dict[str, Tensor]()}
-        for key, tensor in saved.tensors.items():
-            kind, _, name = key.partition(".")
-            if kind in part:
-                part[kind][name] = tensor
-        self.model.load_state_dict(part["model"])
-        if self.average is not None:
-            self.average.state = {name: t.clone() for name, t in part["average"].items()}
-        restore_optimisers(self.optimisers, saved.tensors)
-        self.memory, self.step = Memory(**saved.memory), saved.step
+        if saved is not None:
+            self.state.restore(saved.tensors)
+            self.memory, self.step = Memory(**saved.memory), saved.step
 
 
-@contextmanager
-def interruptible() -> Iterator[threading.Event]:
-    """Ctrl-C sets the event instead of breaking into the middle of a step; pressed twice, it
-    breaks."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
+def make_stream(task: Task, world: World) -> Stream:
+    recipe = task.recipe
+    return Stream(
+        source=task.train,
+        how=task.objective.model.passport.preprocessing,
+        augmentation=recipe.augmentation,
+        batch_size=recipe.batch_size,
+        seed=recipe.seed,
+        balance=recipe.goal.balance,
+        workers=recipe.workers,
+        rank=world.rank,
+        world=world.size,
+    )
 
-    def note(number: int, frame: object) -> None:
-        if event.is_set():
-            raise KeyboardInterrupt
-        event.set()
 
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield event
-    finally:
-        signal.signal(signal.SIGINT, before)
+def total_steps(recipe: Recipe, stream: Stream) -> int:
+    return recipe.schedule.steps or max(round(recipe.schedule.epochs * stream.steps), 1)

@@ -1,7 +1,9 @@
 """From a recipe to a task: the data opened, the model made or loaded, the objective around it."""
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,20 +13,25 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from vitrail.core.errors import UserError
+from vitrail.data.cache import decode_once, is_worth_caching
+from vitrail.data.loader import needed_size
 from vitrail.data.source import Source, Splits
 from vitrail.models.catalogue import build, change, find
 from vitrail.models.model import Model
 from vitrail.objectives.supervised import Distilled, Supervised
 from vitrail.train.loop import Judge, Task
+from vitrail.train.lora import adapt
+from vitrail.train.parallel import World
 from vitrail.train.recipe import Goal, Recipe
 from vitrail.weights.load import load
+
+Watcher = Callable[[int, int], None]
+DEFAULT = "vit_s_16"
 
 
 def prepare_task(recipe: Recipe, splits: Splits, judge: Judge) -> Task:
     """Everything a run needs; the same recipe and data give the same fresh weights."""
-    train, val = splits["train"], splits.parts.get("val", splits.parts.get("test"))
-    if val is None:
-        raise UserError(f"{recipe.data}: no validation images: add a val folder, or more images")
+    train, (_, val) = splits["train"], judged_part(splits, recipe.data)
     if train.targets is None:
         raise UserError(f"{recipe.data}: its images have no labels: expected a folder a class")
     model = make_model(recipe, train)
@@ -37,15 +44,45 @@ def prepare_task(recipe: Recipe, splits: Splits, judge: Judge) -> Task:
     )
 
 
+def judged_part(splits: Splits, data: str) -> tuple[str, Source]:
+    """Name and images of the part by which weights are chosen."""
+    for name in ("val", "test"):
+        if name in splits.parts:
+            return name, splits[name]
+    raise UserError(f"{data}: no validation images: add a val folder, or more images")
+
+
+def with_cache(task: Task, directory: Path, world: World, watch: Watcher | None = None) -> Task:
+    """The task with its training images decoded once, where that is worth it; one process writes
+    the file, and all read it."""
+    how, augmentation = task.objective.model.passport.preprocessing, task.recipe.augmentation
+    size, channels = needed_size(augmentation, how), len(how.mean)
+    if not (task.recipe.cache and is_worth_caching(task.train, at_least=size, channels=channels)):
+        return task
+    if not world.chief:
+        world.wait()
+    train = decode_once(task.train, directory, at_least=size, channels=channels, watch=watch)
+    if world.chief:
+        world.wait()
+    return replace(task, train=train)
+
+
 def make_model(recipe: Recipe, train: Source) -> Model:
     """A fresh model, or a checkpoint with a new head, that answers with the labels of the data."""
     torch.manual_seed(recipe.seed)
     fields: dict[str, Any] = {"num_classes": len(train.labels), **recipe.fields}
     if recipe.start is not None:
-        model = load(recipe.start, **fields)
+        model = load(recipe.start, model=recipe.model, **fields)
+        if model.passport.labels not in (None, train.labels):
+            model.new_head()  # as many classes, but others
     else:
-        model = build(change(find(recipe.model), fields))
-    model.passport = replace(model.passport, labels=train.labels, config=asdict(model.config))
+        model = build(change(find(recipe.model or DEFAULT), fields))
+    several = train.targets is not None and np.ndim(train.targets) == 2
+    model.passport = replace(
+        model.passport, labels=train.labels, several=several, config=asdict(model.config)
+    )
+    if recipe.lora is not None:
+        adapt(model, recipe.lora)
     if recipe.checkpointing:
         checkpoint_blocks(model)
     return model

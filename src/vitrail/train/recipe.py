@@ -73,11 +73,27 @@ class Watch:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Lora:
+    """Low-rank changes to frozen matrices (arXiv:2106.09685): W + alpha / rank · B A, for queries,
+    keys, values and the MLP. Saved models have them merged into W."""
+
+    rank: int = 8
+    alpha: float = 16.0
+    targets: tuple[str, ...] = ("*.qkv", "*.fc1", "*.fc2")  # shell patterns of linear layers
+
+    def __post_init__(self) -> None:
+        if self.rank < 1 or not self.alpha > 0:
+            raise UserError(f"lora has rank {self.rank} and alpha {self.alpha}: both are above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """A run is a function of this record, the data and the version of the code."""
 
     data: str
-    model: str = "vit_s_16"
+    val_share: float = 0.1  # of the training images, where the data has no validation part
+    cache: bool = True  # small data sets are decoded once, beside the run
+    model: str | None = None  # a variant; beside `start` it is needed where a file does not tell
     fields: dict[str, Any] = field(default_factory=dict)  # of the model's config
     start: str | None = None  # a checkpoint to begin from
     goal: Goal = field(default_factory=Goal)
@@ -88,9 +104,11 @@ class Recipe:
     batch_size: int = 64
     accumulate: int = 1  # parts a batch is computed in, to save memory
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    lora: Lora | None = None  # train small changes to the matrices, and the head, alone
     average: float | None = None  # decay of the running mean of the weights (EMA, Polyak)
     checkpointing: bool = False  # compute blocks again in the backward pass, to save memory
     compile: bool = False
+    parallel: Literal["ddp", "fsdp", "hsdp"] = "ddp"  # where there are many processes
     workers: int = 0
     seed: int = 0
     reasons: tuple[str, ...] = ()  # why it was chosen so, for the person who reads it

@@ -130,12 +130,15 @@ def losses(written: Foreign, dialect: Dialect, config: ViTConfig, passport: Pass
     return sentences
 
 
+# training alone knows the first three; a slot or a bias more that is zero computes the same
+_SAME = {"dropout", "drop_path", "patch_dropout", "prefix_positions", "head_bias"}
+
+
 def differences(ours: ViTConfig, theirs: ViTConfig) -> Iterator[tuple[str, object, object]]:
     """Fields that change what is computed."""
     for name, value in vars(ours).items():
         other = getattr(theirs, name)
-        # a slot or a bias more that is zero computes the same
-        if name in ("dropout", "drop_path", "prefix_positions", "head_bias") or value == other:
+        if name in _SAME or value == other:
             continue
         if name == "stem" and ours.stem and theirs.stem:
             mine, yours = vars(ours.stem), vars(theirs.stem)

@@ -20,7 +20,7 @@ ANY = object()
 # Fields that any dialect can hold: they are shapes, or leave no trace in a file.
 _FREE = {
     "dim", "depth", "heads", "mlp_dim", "patch_size", "image_size", "channels", "num_classes",
-    "dropout", "drop_path", "norm_eps", "activation", "prefix_positions",
+    "dropout", "drop_path", "patch_dropout", "norm_eps", "activation", "prefix_positions",
 }  # fmt: skip
 
 

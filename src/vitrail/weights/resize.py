@@ -19,7 +19,7 @@ from vitrail.weights.rows import Tensors
 Grid = tuple[int, int]
 
 # Fields whose change leaves every tensor alone: those that regularise, and those that compute.
-_REGULARISE = {"dropout", "drop_path"}
+_REGULARISE = {"dropout", "drop_path", "patch_dropout"}
 _COMPUTE = {"norm_eps", "activation", "pool"}
 _RESIZED = {"image_size", "patch_size", "channels", "num_classes", "head", "prefix_positions"}
 

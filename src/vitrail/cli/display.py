@@ -1,0 +1,85 @@
+"""A run as a person sees it: its progress while it lasts, and how it ended."""
+
+from __future__ import annotations
+
+import json as machine
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vitrail.train.loop import Outcome, Progress
+
+MOST_BROKEN = 10  # lines: the report has all
+
+
+class Display:
+    """A bar with the loss, the speed, the time left and the last scores."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import TimeRemainingColumn as Left
+
+        columns = (BarColumn(), MofNCompleteColumn(), Left(), TextColumn("{task.description}"))
+        self.bar = Progress(*columns, disable=quiet)
+        self.quiet = quiet
+        self.scores = ""
+
+    def __enter__(self) -> Display:
+        self.bar.start()
+        self.task = self.bar.add_task("", total=None, visible=False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def say(self, *lines: str) -> None:
+        for line in () if self.quiet else lines:
+            self.bar.console.print(line, markup=False, highlight=False)
+
+    def show(self, now: Progress) -> None:
+        if now.scores is not None:
+            self.scores = ", ".join(f"{name} {value:.4f}" for name, value in now.scores.items())
+        text = f"loss {now.loss:.4f}  {now.images_per_second:,.0f} images/s  {self.scores}"
+        self.bar.update(
+            self.task, completed=now.step, total=now.total, description=text, visible=True
+        )
+
+    def watch(self, what: str) -> Callable[[int, int], None]:
+        """Something to call with (done, total) of another piece of work."""
+        tasks = list[int]()
+
+        def update(done: int, total: int) -> None:
+            if not tasks:
+                tasks.append(self.bar.add_task(what, total=total))
+            self.bar.update(tasks[0], completed=done)  # type: ignore[arg-type]
+
+        return update
+
+
+def tell(out: Path, outcome: Outcome, *, json: bool) -> None:
+    """How the run ended."""
+    memory = outcome.memory
+    report = out / "report.html"
+    facts = {
+        "out": str(out),
+        "step": outcome.step,
+        "total": outcome.total,
+        "best": memory.best,
+        "best_step": memory.best_step,
+        "broken": memory.broken,
+        "stopped": outcome.stopped,
+        "report": None if outcome.stopped else str(report),
+    }
+    if json:
+        print(machine.dumps(facts))
+        return
+    if memory.best is not None:
+        print(f"best {memory.best:.4f} at step {memory.best_step} of {outcome.total}: {out}/best")
+    broken = sorted(memory.broken.items())
+    for name, reason in broken[:MOST_BROKEN]:
+        print(f"left out {name}: {reason}")
+    if len(broken) > MOST_BROKEN:
+        print(f"left out {len(broken) - MOST_BROKEN} more: the report names all {len(broken)}")
+    if not outcome.stopped:
+        print(f"report: {report}")

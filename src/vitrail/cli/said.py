@@ -1,0 +1,151 @@
+"""From what a person said on the command line to the recipe of a run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitrail.cli.asking import parse_changes, parse_size
+from vitrail.core.errors import UserError
+
+if TYPE_CHECKING:
+    from vitrail.cli.train import Train
+    from vitrail.data.source import Source
+    from vitrail.train.recipe import Recipe
+
+# What a run is resumed with is its own recipe; these alone change nothing in its result.
+FREE = {"data", "_", "out", "threads", "workers", "processes", "parallel", "resume", "json"}
+
+
+def begun(asked: Train) -> Recipe:
+    """The recipe for the data, with what the person said in its place."""
+    from vitrail.data.sources import open_data
+    from vitrail.train.recipe_file import read_recipe
+
+    path = Path(asked.recipe or "")
+    changes = parse_changes(None, asked.set)
+    share = changes.get("val_share", asked.val_share)
+    train = open_data(asked.data, **({} if share is None else {"val_share": share}))["train"]
+    written = path.suffix in (".yaml", ".yml")
+    recipe = read_recipe(path) if written else chosen(asked, train)
+    return with_said(asked, recipe, changes, len(train))
+
+
+def continued(asked: Train, out: Path) -> Recipe:
+    """The recipe of the run in `out`; saying something else beside --resume is a mistake."""
+    from vitrail.cli.train import Train
+    from vitrail.train.recipe_file import NAME, read_recipe
+
+    if not (out / NAME).is_file():
+        raise UserError(f"{out}: no run to resume here: give the --out of the run")
+    for name, value in vars(asked).items():
+        if name not in FREE and value != getattr(Train, name, None):
+            option = "from" if name == "start" else name.replace("_", "-")
+            raise UserError(
+                f"--{option} cannot change in a run that is resumed: leave it out, or begin "
+                "another run with another --out"
+            )
+    recipe = read_recipe(out / NAME)
+    if recipe.data != asked.data:
+        raise UserError(f"{out}: was trained on {recipe.data}, not on {asked.data}")
+    free = {"workers": asked.workers, "parallel": asked.parallel}
+    return changed(recipe, {name: value for name, value in free.items() if value is not None})
+
+
+def chosen(asked: Train, train: Source) -> Recipe:
+    from vitrail.recipes.catalogue import choose
+    from vitrail.recipes.choice import Choice
+
+    size, batch = asked.image_size, asked.batch_size
+    choice = Choice(
+        data=asked.data,
+        train=train,
+        model=asked.model,
+        start=asked.start,
+        batch_size=None if batch in (None, "auto") else int(number("--batch-size", str(batch))),
+        image_size=None if size is None else parse_size(size, "--image-size"),
+    )
+    return choose(asked.recipe, choice)
+
+
+def with_said(asked: Train, recipe: Recipe, changes: dict[str, Any], images: int) -> Recipe:
+    """The recipe with everything that was said in so many words."""
+    said: dict[str, Any] = {
+        "data": asked.data,
+        "val_share": asked.val_share,
+        "seed": asked.seed,
+        "workers": asked.workers,
+        "parallel": asked.parallel,
+        "model": asked.model,
+        "start": asked.start,
+    }
+    if asked.batch_size not in (None, "auto"):
+        said["batch_size"] = int(number("--batch-size", str(asked.batch_size)))
+    if asked.lr not in (None, "find"):
+        said["optimiser.lr"] = number("--lr", str(asked.lr))
+    if asked.image_size is not None:
+        said["fields.image_size"] = parse_size(asked.image_size, "--image-size")
+    said = {place: value for place, value in said.items() if value is not None}
+    if asked.epochs is not None or asked.steps is not None:
+        batch = said.get("batch_size", recipe.batch_size)
+        said |= lasting(asked, recipe, max(images // max(batch, 1), 1))
+    recipe = changed(recipe, {**said, **changes})
+    if asked.recipe == "deit_distilled" and recipe.goal.teacher is None:
+        raise UserError("deit_distilled learns from a teacher: --set goal.teacher=CHECKPOINT")
+    return recipe
+
+
+def lasting(asked: Train, recipe: Recipe, steps: int) -> dict[str, Any]:
+    """Another length, and the same share of it for the warm-up; `steps` are those of an epoch."""
+    if asked.epochs is not None and asked.steps is not None:
+        raise UserError("--epochs and --steps both say how long the run is: give one")
+    schedule = recipe.schedule
+    before = schedule.steps or schedule.epochs * steps
+    after = asked.steps or (asked.epochs or 0) * steps
+    said: dict[str, Any] = {"schedule.steps": asked.steps}
+    if asked.epochs is not None:
+        said["schedule.epochs"] = asked.epochs
+    if after < before:
+        said["schedule.warmup"] = round(schedule.warmup * after / before)
+    length = f"{asked.steps} steps" if asked.steps else f"{asked.epochs:g} epochs"
+    return said | {"reasons": (*recipe.reasons, f"{length}, as was said")}
+
+
+def changed(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
+    """The recipe with other values, each by its dotted place."""
+    from vitrail.core.records import validate
+    from vitrail.train.recipe import Recipe
+    from vitrail.train.recipe_file import plain
+
+    values = plain(asdict(recipe))
+    for place, value in changes.items():
+        put(values, place, plain(value))
+    return validate(Recipe, values, where="recipe")
+
+
+def put(values: dict[str, Any], place: str, value: Any) -> None:
+    """Set a field by its dotted place; whether there is such a field the record itself will say."""
+    *outer, last = place.split(".")
+    for name in outer:
+        if name == "lora" and values.get(name) is None:
+            values[name] = {}  # --set lora.rank=4 asks for it
+        if not isinstance(values.get(name), dict):
+            raise UserError(f"--set {place}: the recipe has no part {name!r}")
+        values = values[name]
+    values[last] = value
+
+
+def number(option: str, text: str) -> float:
+    """
+    >>> number("--lr", "3e-4")
+    0.0003
+    """
+    word = {"--lr": "find", "--batch-size": "auto"}[option]
+    try:
+        value = float(text)
+        if option == "--batch-size" and (value != int(value) or value < 1):
+            raise ValueError
+    except (ValueError, OverflowError):
+        raise UserError(f"{option} is {text!r}, expected a number or {word}") from None
+    return value

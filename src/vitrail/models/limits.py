@@ -1,0 +1,49 @@
+"""Numbers that a config may have: counts are counts, rates are rates, and neither is absurd."""
+
+from typing import Any
+
+from vitrail.core.errors import UserError
+
+# Far beyond anything that was ever built; above it a config is a mistake, or wants to do harm.
+MOST = {
+    "dim": 2**17, "depth": 2**10, "heads": 2**12, "dim_head": 2**17, "mlp_dim": 2**20,
+    "patch_size": 2**10, "channels": 2**12, "num_classes": 2**24, "registers": 2**12,
+}  # fmt: skip
+MOST_ELSE = 2**20
+MOST_PIXELS = 2**14  # a side
+MOST_COMPUTED = 2**27  # values of a table that no checkpoint brings: 1 GB in float64
+
+
+def check_counts(config: Any, *names: str, least: int) -> None:
+    """Each is None, or between `least` and what was ever built."""
+    for name in names:
+        value = getattr(config, name)
+        if value is None:
+            continue
+        if value < least:
+            wish = "must be at least 1" if least else "must not be negative"
+            raise UserError(f"{name} is {value}, but {wish}")
+        if value > MOST.get(name, MOST_ELSE):
+            raise UserError(f"{name} is {value}, but must be at most {MOST.get(name, MOST_ELSE)}")
+
+
+def check_rates(config: Any, *names: str) -> None:
+    for name in names:
+        if not 0 <= getattr(config, name) < 1:
+            raise UserError(f"{name} is {getattr(config, name)}, but a rate is in [0, 1)")
+
+
+def check_sides(image_size: tuple[int, int]) -> None:
+    if min(image_size) < 1 or max(image_size) > MOST_PIXELS:
+        raise UserError(f"image_size is {image_size}, but a side has 1 to {MOST_PIXELS} pixels")
+
+
+def check_eps(eps: float) -> None:
+    if not eps > 0:
+        raise UserError(f"norm_eps is {eps}, but must be above 0")
+
+
+def check_computed(values: int, what: str) -> None:
+    """A table that is computed, not loaded, must fit into memory."""
+    if values > MOST_COMPUTED:
+        raise UserError(f"{what} would compute a table of {values:,} values: use smaller images")

@@ -1,0 +1,197 @@
+"""Many processes: how they are started, what they tell each other, and how a model is spread over
+them. The one file that knows torch.distributed; models and the loop are the same for one process.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, get_error_handler
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from vitrail.core.errors import UserError
+from vitrail.objectives.objective import Objective
+
+Kind = Literal["ddp", "fsdp", "hsdp"]
+T = TypeVar("T")
+
+PATIENCE = timedelta(minutes=10)  # for a process that does not answer
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes of a run, seen by one of them. Alone, every question is answered at once."""
+
+    rank: int = 0
+    size: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @property
+    def chief(self) -> bool:
+        """Whether this process writes files and speaks for all."""
+        return self.rank == 0
+
+    def sum(self, value: float) -> float:
+        if self.size == 1:
+            return value
+        total = torch.tensor(value, dtype=torch.float64, device=self.device)
+        dist.all_reduce(total)
+        return float(total)
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is true in any process; all hear the same answer."""
+        return self.sum(float(flag)) > 0
+
+    def gather(self, value: T) -> list[T]:
+        """What every process has, in the order of ranks."""
+        if self.size == 1:
+            return [value]
+        values: list[T] = [value] * self.size
+        dist.all_gather_object(values, value)
+        return values
+
+    def wait(self) -> None:
+        """Until every process is here."""
+        if self.size > 1:
+            dist.barrier()
+
+
+@contextmanager
+def joined() -> Iterator[World]:
+    """The world that torchrun set up for this process; a world of one where it did not."""
+    place = int(os.environ.get("LOCAL_RANK", 0))
+    device = torch.device("cuda", place) if torch.cuda.is_available() else torch.device("cpu")
+    if not launched():
+        yield World(device=device)
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+    world = World(dist.get_rank(), dist.get_world_size(), device)
+    yield world
+    world.wait()  # who leaves first takes the others' connections along
+    dist.destroy_process_group()
+
+
+def launched() -> bool:
+    """Whether torchrun started this process."""
+    return "LOCAL_RANK" in os.environ and "MASTER_ADDR" in os.environ
+
+
+def launch(module: str, arguments: Sequence[str], processes: int) -> None:
+    """Run `python -m module arguments` in so many processes of this machine, under torchrun's own
+    agent. The first mistake of any of them is the mistake of all."""
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    threads = max(torch.get_num_threads() // processes, 1)
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    config = LaunchConfig(
+        run_id="vitrail",
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        rdzv_configs={"is_host": True},
+        max_restarts=0,
+        monitor_interval=0.1,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", module, *arguments)
+    except SignalException:
+        raise KeyboardInterrupt from None  # the processes have saved, and said how to go on
+    except ChildFailedError as error:
+        _, failure = error.get_first_failure()
+        if failure.exitcode == 2:
+            raise UserError(sentence_of(failure.error_file_data)) from None
+        raise
+
+
+def sentence_of(written: Any) -> str:
+    """What `reported` left, as torch wrapped it."""
+    while isinstance(written, dict):
+        written = written["message"]
+    return str(written).removeprefix("UserError: ")
+
+
+@contextmanager
+def reported(world: World) -> Iterator[None]:
+    """A person's mistake in one of many processes reaches them once, through who launched it."""
+    try:
+        yield
+    except UserError as error:
+        if world.size == 1:
+            raise
+        get_error_handler().record_exception(error)
+        sys.exit(2)
+
+
+def spread(objective: Objective, kind: Kind, world: World) -> nn.Module:
+    """The same computation over all processes: each with a copy of the weights (ddp), with a share
+    of them (fsdp), or with a share in each of several groups of processes (hsdp)."""
+    if world.size == 1:
+        return objective
+    if kind == "ddp":
+        where = [world.device] if world.device.type == "cuda" else None
+        return DistributedDataParallel(objective, device_ids=where)
+    mesh = make_mesh(kind, world)
+    for block in getattr(objective.model, "blocks", ()):
+        fully_shard(block, mesh=mesh)
+    fully_shard(objective, mesh=mesh)
+    register_fsdp_forward_method(objective, "answer")
+    return objective
+
+
+def make_mesh(kind: Kind, world: World) -> DeviceMesh:
+    """One row of processes; for hsdp a row for each machine, or two rows on a single one."""
+    if kind == "fsdp":
+        return init_device_mesh(world.device.type, (world.size,))
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", world.size))
+    groups = world.size // here if here < world.size else 2
+    if world.size % groups or world.size // groups < 2:
+        raise UserError(
+            f"hsdp with {world.size} processes: expected several groups of two or more, such as "
+            "--processes 4; use ddp or fsdp"
+        )
+    shape = (groups, world.size // groups)
+    return init_device_mesh(world.device.type, shape, mesh_dim_names=("copies", "shares"))
+
+
+@contextmanager
+def gathering(compute: nn.Module, *, now: bool) -> Iterator[None]:
+    """Gradients are brought together after the last part of a batch, not after each."""
+    if isinstance(compute, FSDPModule):
+        compute.set_requires_gradient_sync(now)
+    waiting = isinstance(compute, DistributedDataParallel) and not now
+    with compute.no_sync() if waiting else nullcontext():  # type: ignore[operator]
+        yield
+
+
+def whole(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors as if there were one process, on the CPU; all processes must ask together."""
+    return {name: full(tensor).detach().cpu() for name, tensor in tensors.items()}
+
+
+def full(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def shared_as(tensor: Tensor, like: Tensor) -> Tensor:
+    """This process's share of a whole tensor, where `like` is shared."""
+    tensor = tensor.to(device=like.device, dtype=like.dtype)
+    if isinstance(like, DTensor):
+        return distribute_tensor(tensor, like.device_mesh, like.placements)
+    return tensor
