@@ -12,6 +12,7 @@ from vitrail import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.layers.attention import Attend, SelfAttention
 from vitrail.layers.conv import MaxPoolSame, StandardizedConv, pad_same
+from vitrail.layers.drop import PatchDropout
 from vitrail.layers.mlp import make_activation
 from vitrail.layers.patch import NormedPatchEmbedding, PatchEmbedding
 from vitrail.layers.position import LearnedPositions2d, sincos_2d
@@ -147,3 +148,16 @@ def test_activations() -> None:
     torch.testing.assert_close(make_activation("quick_gelu")(x), x / (1 + (-1.702 * x).exp()))
     gate, value = x[:50], x[50:100]
     torch.testing.assert_close(make_activation("swiglu")(x[:100]), F.silu(gate) * value)
+
+
+def test_patch_dropout_keeps_prefix_order_and_count() -> None:
+    torch.manual_seed(0)
+    drop = PatchDropout(0.25, prefix=2)
+    x = torch.arange(18.0).view(1, 18, 1).repeat(5, 1, 3)
+    kept = drop(x)
+    assert kept.shape == (5, 2 + 12, 3)
+    assert torch.equal(kept[:, :2], x[:, :2])
+    rows = kept[:, 2:, 0]
+    assert (rows.diff(dim=1) > 0).all()
+    assert len({tuple(row.tolist()) for row in rows}) > 1
+    assert torch.equal(drop.eval()(x), x)

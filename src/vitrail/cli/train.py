@@ -188,6 +188,8 @@ def write_report(
     few = sum(map(len, splits.parts.values())) <= MOST_EXAMINED
     watch = display.watch("looking at the data")
     findings = examine(splits, recipe.data, watch=watch) if few else None
+    if findings is not None:  # a short run has not met every image
+        outcome.memory.broken |= {bad.picture.name: bad.reason for bad in findings.broken}
     report = Report(
         title=out.name,
         recipe=asdict(recipe),

@@ -1,0 +1,44 @@
+"""A folder in which every tenth file is broken: training ends, and the report names just those."""
+
+import json
+import re
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitrail.cli.app import main
+
+
+def test_two_thousand_images_of_which_two_hundred_are_broken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw = np.random.default_rng(0)
+    broken = set()
+    for number in range(2000):
+        label = ("bright", "dark")[number % 2]
+        path = tmp_path / "photos" / label / f"{number:04}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        level = 190 if label == "bright" else 60
+        pixels = (level + draw.integers(-50, 50, (16, 16, 3))).astype(np.uint8)
+        Image.fromarray(pixels).save(path)
+        if number % 10 == 3:
+            whole = path.read_bytes()
+            damage = (whole[: len(whole) // 2], b"", b"no image", whole[:20])
+            path.write_bytes(damage[number // 10 % 4])
+            broken.add(str(path))
+    assert len(broken) == 200
+    out = tmp_path / "run"
+    asked = ["train", str(tmp_path / "photos"), "--out", str(out), "--epochs", "1", "--json"]
+    small = ("dim=16", "depth=1", "heads=2", "mlp_dim=32", "patch_size=8")
+    sets = [word for field in small for word in ("--set", f"fields.{field}")]
+    assert main([*asked, "--image-size", "16", "--workers", "0", *sets]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert set(told["broken"]) == broken
+    assert told["best"] > 0.8
+    page = unescape((out / "report.html").read_text(encoding="utf-8"))
+    section = page[page.index("could not be read") :]
+    named = set(re.findall(r"(?:bright|dark)/\d{4}\.png", section[: section.index("</table>")]))
+    assert named == {f"{Path(name).parent.name}/{Path(name).name}" for name in broken}
