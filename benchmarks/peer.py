@@ -31,6 +31,7 @@ class Settings:
     """What timm's train.py takes on its command line, as far as it matters here."""
 
     rate: float  # peak
+    optimiser: str = "adamw"  # by the name that timm's factory knows
     batch_size: int = 64
     weight_decay: float = 0.05
     warmup: float = 0.1  # share of the run
@@ -128,13 +129,14 @@ def make_model(config: ViTConfig, *, drop_path: float, init: str = "") -> nn.Mod
     return model
 
 
-def make_optimiser(model: nn.Module, *, rate: float, weight_decay: float) -> torch.optim.Optimizer:
-    """AdamW by timm's factory; fused was its fastest here."""
+def make_optimiser(
+    model: nn.Module, name: str = "adamw", *, rate: float, weight_decay: float
+) -> torch.optim.Optimizer:
+    """By timm's factory; AdamW is fused, which was the fastest of its three ways here."""
     from timm.optim import create_optimizer_v2
 
-    return create_optimizer_v2(
-        model, opt="adamw", lr=rate, weight_decay=weight_decay, fused=True
-    )
+    more = {"fused": True} if name == "adamw" else {}
+    return create_optimizer_v2(model, opt=name, lr=rate, weight_decay=weight_decay, **more)
 
 
 def make_loader(pictures: Pictures, config: ViTConfig, settings: Settings) -> Any:
@@ -199,7 +201,10 @@ class Peer:
         self.settings, self.number = settings, 0
         self.model = make_model(config, drop_path=settings.drop_path, init=settings.init).train()
         self.optimiser = make_optimiser(
-            self.model, rate=settings.rate, weight_decay=settings.weight_decay
+            self.model,
+            settings.optimiser,
+            rate=settings.rate,
+            weight_decay=settings.weight_decay,
         )
         self.scheduler, _ = create_scheduler_v2(
             self.optimiser,

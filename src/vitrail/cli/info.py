@@ -102,7 +102,7 @@ def print_checkpoint(facts: dict[str, Any]) -> None:
         ],
         *[("filled", f"{row['tensor']}: {row['why']}") for row in found["filled"]],
         *[("note", sentence) for sentence in passport["origin"]["changes"]],
-        ("config", fields(unusual(facts["config"]))),
+        ("config", fields(unusual(passport["family"], facts["config"]))),
         ("preprocessing", fields(passport["preprocessing"])),
         ("resize", passport["resize"]),
         ("origin", f"{passport['origin']['source']} ({passport['origin']['dialect']})"),
@@ -114,11 +114,11 @@ def print_checkpoint(facts: dict[str, Any]) -> None:
     print()
 
 
-def unusual(config: dict[str, Any]) -> dict[str, Any]:
+def unusual(family: str, config: dict[str, Any]) -> dict[str, Any]:
     """The fields that are not at their default, which is what makes this model this model."""
-    from vitrail.models.vit import ViTConfig
+    from vitrail.models.catalogue import FAMILIES
 
-    plain = {field.name: field.default for field in dataclass_fields(ViTConfig)}
+    plain = {field.name: field.default for field in dataclass_fields(FAMILIES[family].config)}
     return {name: value for name, value in config.items() if value != plain[name]}
 
 

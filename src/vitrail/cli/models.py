@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json as machine
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitrail.models.variant import Variant
-    from vitrail.models.vit import ViTConfig
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,7 @@ def models(asked: Models) -> None:
 
 
 def figures(
-    family: str, name: str, variant: Variant[ViTConfig]
+    family: str, name: str, variant: Variant[Any]
 ) -> tuple[str, str, int, int, int, tuple[int, int]]:
     config = variant.config
-    tokens = config.layout.tokens
-    return family, name, variant.params, variant.macs, tokens, config.image_size
+    return family, name, variant.params, variant.macs, config.tokens, config.image_size

@@ -1,9 +1,10 @@
 """Every model by its name: listing, aliases of other libraries, and creation."""
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -11,18 +12,21 @@ from vitrail.core.errors import UserError, nearest
 from vitrail.core.passport import Passport, Preprocessing
 from vitrail.core.records import validate
 from vitrail.models import descendants, vit
+from vitrail.models.config import Config
 from vitrail.models.model import Model
 from vitrail.models.variant import Variant
 from vitrail.models.vit import ViT, ViTConfig
+
+AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
 @dataclass(frozen=True)
 class Family:
     """A model class, its config and its table."""
 
-    config: type[ViTConfig]
-    model: type[ViT]
-    variants: dict[str, Variant[ViTConfig]]
+    config: type[Config]
+    model: Callable[[Any], Model]
+    variants: Mapping[str, Variant[Any]]
 
 
 FAMILIES = {
@@ -77,7 +81,7 @@ def create(name: str, **fields: Any) -> Model:
     return build(change(find(name), fields))
 
 
-def build(config: ViTConfig) -> Model:
+def build(config: Config) -> Model:
     """The model that a config describes, with fresh weights and a passport that says so."""
     family = family_of(config)
     model = FAMILIES[family].model(config)
@@ -85,13 +89,13 @@ def build(config: ViTConfig) -> Model:
     return model
 
 
-def skeleton(config: ViTConfig) -> Model:
+def skeleton(config: Config) -> Model:
     """The model without memory for its tensors, to count and to measure."""
     with torch.device("meta"):
         return FAMILIES[family_of(config)].model(config).to("meta")
 
 
-def fresh_passport(config: ViTConfig) -> Passport:
+def fresh_passport(config: Config) -> Passport:
     """What is true of a model nobody has trained: plain resizing, values in [-1, 1]."""
     half = (0.5,) * config.channels
     return Passport(
@@ -101,11 +105,11 @@ def fresh_passport(config: ViTConfig) -> Passport:
     )
 
 
-def family_of(config: ViTConfig) -> str:
+def family_of(config: Config) -> str:
     return next(name for name, family in FAMILIES.items() if family.config is type(config))
 
 
-def find(name: str) -> ViTConfig:
+def find(name: str) -> Config:
     """The config behind one of our names or a timm name, with or without timm's .tag."""
     variants = _variants()
     if name in variants:
@@ -116,7 +120,7 @@ def find(name: str) -> ViTConfig:
     raise UserError(f"unknown model {name!r}, {nearest(name, variants)}")
 
 
-def change(config: ViTConfig, values: dict[str, Any]) -> ViTConfig:
+def change(config: AnyConfig, values: dict[str, Any]) -> AnyConfig:
     """The config with other values, each checked; an int for `image_size` means a square."""
     if not values:
         return config
@@ -135,10 +139,10 @@ _FREE = (
 )  # fmt: skip
 
 
-def variant_of(config: ViTConfig) -> str | None:
+def variant_of(config: Config) -> str | None:
     """The name of the published variant that a config is, but for classes, image size and
     regularisation."""
-    free = {name: getattr(config, name) for name in _FREE}
+    free = {name: getattr(config, name) for name in _FREE if hasattr(config, name)}
     for name, variant in FAMILIES[family_of(config)].variants.items():
         try:
             if replace(variant.config, **free) == config:
@@ -148,11 +152,11 @@ def variant_of(config: ViTConfig) -> str | None:
     return None
 
 
-def _variants() -> dict[str, Variant[ViTConfig]]:
+def _variants() -> dict[str, Variant[Any]]:
     return {name: row for family in FAMILIES.values() for name, row in family.variants.items()}
 
 
-def _alias(name: str) -> ViTConfig | None:
+def _alias(name: str) -> Config | None:
     for pattern, template in _ALIASES:
         match = re.fullmatch(pattern, name)
         if match is None or match["size"] not in _SIZES:
@@ -161,7 +165,9 @@ def _alias(name: str) -> ViTConfig | None:
         row = _variants().get(template.format(**parts | {"size": _SIZES[match["size"]]}))
         if row is not None:
             config, pixels = row.config, parts.get("pixels")
-            if config.registers:  # timm folds the class token's position into the token
+            if (
+                isinstance(config, ViTConfig) and config.registers
+            ):  # timm folds the class token's position into the token
                 config = replace(config, prefix_positions=0)
             return replace(config, image_size=(int(pixels),) * 2) if pixels else config
     return None

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail.layers.attention import Attend
 from vitrail.models.catalogue import skeleton
-from vitrail.models.vit import ViTConfig
+from vitrail.models.config import Config
 
 FLOAT = 4  # bytes
 
@@ -39,7 +39,7 @@ class Measure:
     activation_memory: int  # kept from the forward pass for the backward pass
 
 
-def measure(config: ViTConfig, batch_size: int = 1) -> Measure:
+def measure(config: Config, batch_size: int = 1) -> Measure:
     """Run the model on the meta device and count.
 
     >>> measure(find("vit_b_16")).macs

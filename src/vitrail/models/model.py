@@ -1,6 +1,6 @@
 """What every family's model offers, whatever is inside."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -9,10 +9,16 @@ from vitrail.core.passport import Passport
 
 
 class Model(nn.Module):
-    """image -> logits by `forward`, -> what the head reads by `features`, -> tokens by `encode`."""
+    """image -> logits by `forward`, -> what the head reads by `features`, -> tokens by `encode`.
+
+    Its head is called `head`, or begins so. `tables` are shell patterns of parameters that are no
+    matrices though they may look like one: tokens, positions, biases of attention.
+    """
 
     config: Any
     passport: Passport
+    tables: ClassVar[tuple[str, ...]] = ()
+    any_size = False  # whether images may have another size than the config's
 
     def features(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
         raise NotImplementedError
@@ -22,4 +28,8 @@ class Model(nn.Module):
 
     def new_head(self) -> None:
         """A head that knows nothing yet, in the place of the one there is."""
+        raise NotImplementedError
+
+    def trunk(self) -> dict[str, nn.Module]:
+        """The blocks from image to head by their names, each a step deeper than the one before."""
         raise NotImplementedError

@@ -23,6 +23,7 @@ from vitrail.layers.init import lecun_normal_, zero_
 from vitrail.layers.mlp import MLP, Activation
 from vitrail.layers.patch import NormedPatchEmbedding, PatchEmbedding
 from vitrail.layers.position import LearnedPositions, LearnedPositions2d, SinCosPositions
+from vitrail.models.config import Config
 from vitrail.models.limits import (
     check_computed,
     check_counts,
@@ -38,7 +39,7 @@ Positions = Literal["learned", "none", "sincos2d", "learned2d", "relative"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViTConfig:
+class ViTConfig(Config):
     """Everything that decides what a ViT computes, and nothing about training runs or files.
 
     A sequence is: class token, distillation token, registers, patches. The first
@@ -52,9 +53,6 @@ class ViTConfig:
     mlp_dim: int
     dim_head: int | None = None  # None: dim / heads
     patch_size: int = 16  # of the image, or of the stem's feature map
-    image_size: tuple[int, int] = (224, 224)
-    channels: int = 3
-    num_classes: int = 1000  # 0: no head, the model gives its features
     pool: Literal["cls", "mean", "all", "cls+mean"] = "cls"  # "mean": patches; "all": every token
     head: Literal["linear", "pretrain"] = "linear"
     head_bias: bool = True
@@ -74,7 +72,6 @@ class ViTConfig:
     norm_eps: float = 1e-6
     dropout: float = 0.0  # after embedding, attention and both linear layers of the MLP
     patch_dropout: float = 0.0  # share of the patches that a training step leaves out
-    drop_path: float = 0.0  # of the last block; rises linearly from 0 at the first
 
     def __post_init__(self) -> None:
         positive = ("dim", "depth", "heads", "dim_head", "mlp_dim", "patch_size", "channels")
@@ -131,6 +128,14 @@ class ViTConfig:
         if self.prefix_positions is None:
             return self.class_token + self.distilled
         return self.prefix_positions
+
+    @property
+    def features(self) -> int:
+        return 2 * self.dim if self.pool == "cls+mean" else self.dim
+
+    @property
+    def tokens(self) -> int:
+        return self.layout.tokens
 
     @property
     def layout(self) -> TokenLayout:
@@ -240,6 +245,8 @@ class ViT(Model):
     torch.Size([1, 10])
     """
 
+    tables = ("cls", "distillation", "registers", "positions.*", "*.distances.table")
+
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.config = config
@@ -323,6 +330,9 @@ class ViT(Model):
         """Heads that know nothing yet: whatever the features, every class gets the same logit."""
         self.head = make_head(self.config)
         self.head_distilled = make_head(self.config) if self.config.distilled else None
+
+    def trunk(self) -> dict[str, nn.Module]:
+        return {f"blocks.{i}": block for i, block in enumerate(self.blocks)}
 
     def check(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
         expected = (self.config.channels, *self.config.image_size)
@@ -426,6 +436,5 @@ def make_scale(config: ViTConfig) -> nn.Module:
 
 
 def make_head(config: ViTConfig) -> Head:
-    width = 2 * config.dim if config.pool == "cls+mean" else config.dim
     hidden = config.dim if config.head == "pretrain" else None
-    return Head(width, config.num_classes, hidden=hidden, bias=config.head_bias)
+    return Head(config.features, config.num_classes, hidden=hidden, bias=config.head_bias)

@@ -9,12 +9,13 @@ from torch import nn
 from torch.nn import Parameter
 
 from vitrail.core.errors import UserError
+from vitrail.models.model import Model
 from vitrail.train.recipe import Optimiser
 
 Group = dict[str, Any]
 
 
-def make_optimisers(model: nn.Module, recipe: Optimiser) -> list[torch.optim.Optimizer]:
+def make_optimisers(model: Model, recipe: Optimiser) -> list[torch.optim.Optimizer]:
     """One optimiser, or two: Muon knows matrices alone, and AdamW takes what is left."""
     freeze(model, recipe.freeze)
     groups = group_parameters(model, recipe)
@@ -39,18 +40,20 @@ def freeze(model: nn.Module, patterns: Iterable[str]) -> None:
             parameter.requires_grad_(False)
 
 
-def group_parameters(model: nn.Module, recipe: Optimiser) -> list[Group]:
+def group_parameters(model: Model, recipe: Optimiser) -> list[Group]:
     """Groups of equal learning rate and decay, by name, so that their order never varies."""
-    depth = len(getattr(model, "blocks", ()))
+    trunk = tuple(model.trunk())
+    depth = len(trunk)
     groups: dict[tuple[float, float, bool], list[Parameter]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        scale = recipe.layer_decay ** (depth + 1 - layer_of(name, depth))
-        decays = recipe.decay_all or is_weight(name, parameter)
+        scale = recipe.layer_decay ** (depth + 1 - layer_of(name, trunk))
+        decays = recipe.decay_all or is_weight(name, parameter, model.tables)
         decay = recipe.weight_decay if decays else 0.0
         # hidden matrices; patches, heads and tables are not what Muon is for
-        matrix = parameter.ndim == 2 and name.startswith("blocks.")
+        inside = 0 < layer_of(name, trunk) <= depth
+        matrix = inside and parameter.ndim == 2 and is_weight(name, parameter, model.tables)
         groups.setdefault((scale, decay, matrix), []).append(parameter)
     return [
         {"params": params, "weight_decay": decay, "scale": scale, "matrix": matrix}
@@ -58,19 +61,18 @@ def group_parameters(model: nn.Module, recipe: Optimiser) -> list[Group]:
     ]
 
 
-def layer_of(name: str, depth: int) -> int:
+def layer_of(name: str, trunk: tuple[str, ...]) -> int:
     """0 for what comes before the blocks, 1 to depth for the blocks, depth + 1 for what comes
     after."""
-    first, _, rest = name.partition(".")
-    if first == "blocks":
-        return 1 + int(rest.partition(".")[0])
-    return depth + 1 if first in ("norm", "head", "head_distilled") else 0
+    for number, block in enumerate(trunk, start=1):
+        if name.startswith(f"{block}."):
+            return number
+    return len(trunk) + 1 if name.startswith(("norm.", "head")) else 0
 
 
-def is_weight(name: str, parameter: Parameter) -> bool:
-    """Matrices and kernels decay; biases, norms, tokens, scales and positions do not."""
-    table = name.startswith(("positions.", "cls", "registers", "distillation"))
-    return parameter.ndim >= 2 and not table and "distances" not in name
+def is_weight(name: str, parameter: Parameter, tables: Iterable[str]) -> bool:
+    """Matrices and kernels decay; biases, norms, scales and what a family calls tables do not."""
+    return parameter.ndim >= 2 and not any(fnmatchcase(name, table) for table in tables)
 
 
 def set_rate(optimisers: Iterable[torch.optim.Optimizer], lr: float) -> None:

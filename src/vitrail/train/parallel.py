@@ -148,7 +148,7 @@ def spread(objective: Objective, kind: Kind, world: World) -> nn.Module:
         where = [world.device] if world.device.type == "cuda" else None
         return DistributedDataParallel(objective, device_ids=where)
     mesh = make_mesh(kind, world)
-    for block in getattr(objective.model, "blocks", ()):
+    for block in objective.model.trunk().values():
         fully_shard(block, mesh=mesh)
     fully_shard(objective, mesh=mesh)
     register_fsdp_forward_method(objective, "answer")

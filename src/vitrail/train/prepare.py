@@ -90,7 +90,7 @@ def make_model(recipe: Recipe, train: Source) -> Model:
 
 def checkpoint_blocks(model: Model) -> None:
     """Keep what goes into each block, not what happens inside it; the model does not know."""
-    for block in getattr(model, "blocks", ()):
+    for block in model.trunk().values():
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Passport, ResizeMethod
 from vitrail.models.catalogue import change
-from vitrail.models.vit import ViTConfig
+from vitrail.models.config import Config
 from vitrail.weights.atomic import write_directory, write_file
 from vitrail.weights.dialect import Dialect, Foreign
 from vitrail.weights.dialects import choose, dialects_called, recognise
@@ -81,7 +81,7 @@ def refuse_misspelt(out: Path) -> None:
 def write_foreign(
     state: Tensors,
     passport: Passport,
-    config: ViTConfig,
+    config: Config,
     dialect: Dialect,
     out: Path,
     *,
@@ -108,11 +108,12 @@ def write_foreign(
     return Foreign(str(out), tensors, sidecars)
 
 
-def losses(written: Foreign, dialect: Dialect, config: ViTConfig, passport: Passport) -> list[str]:
+def losses(written: Foreign, dialect: Dialect, config: Config, passport: Passport) -> list[str]:
     """What someone who reads this back takes for granted and is not so: found by reading it."""
-    known = {"heads": config.heads, "channels": config.channels}
+    known = {name: getattr(config, name) for name in ("heads", "channels") if hasattr(config, name)}
+    grid = getattr(config, "grid", None)
     try:
-        read, _ = settle(written, dialect, named=None, grid=config.grid, said=known)
+        read, _ = settle(written, dialect, named=None, grid=grid, said=known)
         prepared, labels = dialect.preprocessing(written, read), dialect.labels(written)
     except UserError as error:
         return [f"it cannot be read back: {error}"]
@@ -134,14 +135,14 @@ def losses(written: Foreign, dialect: Dialect, config: ViTConfig, passport: Pass
 _SAME = {"dropout", "drop_path", "patch_dropout", "prefix_positions", "head_bias"}
 
 
-def differences(ours: ViTConfig, theirs: ViTConfig) -> Iterator[tuple[str, object, object]]:
+def differences(ours: Config, theirs: Config) -> Iterator[tuple[str, object, object]]:
     """Fields that change what is computed."""
     for name, value in vars(ours).items():
         other = getattr(theirs, name)
         if name in _SAME or value == other:
             continue
-        if name == "stem" and ours.stem and theirs.stem:
-            mine, yours = vars(ours.stem), vars(theirs.stem)
+        if name == "stem" and value and other:
+            mine, yours = vars(value), vars(other)
             yield from ((f"stem.{k}", mine[k], yours[k]) for k in mine if mine[k] != yours[k])
         elif name != "layer_scale" or (value is None) != (other is None):
             yield name, value, other

@@ -6,6 +6,8 @@ from typing import Any
 
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Passport, Preprocessing, ResizeMethod
+from vitrail.models.catalogue import family_of
+from vitrail.models.config import Config
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.rows import Row, Tensors
 
@@ -62,36 +64,39 @@ class Dialect:
     about: str
     claims: Callable[[Foreign], bool]
     infer: Callable[[Foreign], Facts]
-    rows: Callable[[ViTConfig], list[Row]]
-    preprocessing: Callable[[Foreign, ViTConfig], Preprocessing]
+    rows: Callable[[Any], list[Row]]  # of the family's config, as below
+    preprocessing: Callable[[Foreign, Any], Preprocessing]
+    family: str = "vit"
     resize: ResizeMethod
     resize_registers: ResizeMethod | None = None  # of models with registers, where it is another
     holds: Mapping[str, Any] = field(default_factory=dict)
     square: bool = False  # its own code knows square grids only
     # what it cannot hold together, though it holds each alone: "has no ..."
-    clashes: Callable[[ViTConfig], str | None] = lambda _: None
+    clashes: Callable[[Any], str | None] = lambda _: None
     suffix: str = ".safetensors"
     wrapped: str | None = None  # the entry of a .pth that holds the tensors
-    sidecars: Callable[[Passport, ViTConfig], dict[str, dict[str, Any]]] = lambda *_: {}
+    sidecars: Callable[[Passport, Any], dict[str, dict[str, Any]]] = lambda *_: {}
     labels: Callable[[Foreign], tuple[str, ...] | None] = lambda _: None
     licence: Callable[[Foreign], str | None] = lambda _: None
 
-    def refuses(self, config: ViTConfig) -> str | None:
+    def refuses(self, config: Config) -> str | None:
         """Why a model cannot be written in this dialect, or None."""
-        plain = {field.name: field.default for field in fields(ViTConfig)}
+        if family_of(config) != self.family:
+            return f"the {self.name} dialect holds no {family_of(config)}"
+        plain = {field.name: field.default for field in fields(config)}
         for name in (name for name in plain if name not in _FREE):
             value, allowed = getattr(config, name), self.holds.get(name, (plain[name],))
             if allowed is not ANY and value not in allowed:
                 return f"the {self.name} dialect cannot hold {name}={value!r}"
-        if self.square and config.grid[0] != config.grid[1]:
+        if self.square and isinstance(config, ViTConfig) and config.grid[0] != config.grid[1]:
             return f"the {self.name} dialect knows square grids only, this one is {config.grid}"
         if why := self.clashes(config):
             return f"the {self.name} dialect {why}"
         return None
 
-    def resizes(self, config: ViTConfig) -> ResizeMethod:
+    def resizes(self, config: Config) -> ResizeMethod:
         """How its own code would fit the positions of such a model to another grid."""
-        return (self.resize_registers if config.registers else None) or self.resize
+        return (self.resize_registers if getattr(config, "registers", 0) else None) or self.resize
 
 
 def plain_blocks(config: ViTConfig) -> str | None:

@@ -10,15 +10,15 @@ from torch import Tensor
 
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Origin, Passport, Preprocessing, ResizeMethod
-from vitrail.models.catalogue import FAMILIES, change, find, skeleton
+from vitrail.models.catalogue import FAMILIES, change, family_of, find, skeleton
+from vitrail.models.config import Config
 from vitrail.models.model import Model
-from vitrail.models.vit import ViTConfig
 from vitrail.weights.dialect import Dialect, Foreign
 from vitrail.weights.dialects import recognise
 from vitrail.weights.files import read_foreign
+from vitrail.weights.fit import fit, needs_new_head
 from vitrail.weights.hub import HUB, fetch
 from vitrail.weights.native import is_native, read_native
-from vitrail.weights.resize import fit, needs_new_head
 from vitrail.weights.rows import Coverage, Tensors, read
 from vitrail.weights.settle import settle
 
@@ -31,7 +31,7 @@ class Checkpoint:
     in its precision."""
 
     state: Tensors
-    config: ViTConfig
+    config: Config
     passport: Passport
     dialect: str
     coverage: Coverage
@@ -66,12 +66,12 @@ def load(
         return materialise(checkpoint, config, method=method)
 
 
-def fine_tuned(config: ViTConfig, changes: dict[str, Any]) -> dict[str, Any]:
+def fine_tuned(config: Config, changes: dict[str, Any]) -> dict[str, Any]:
     """New classes for a pre-trained model mean the paper's fine-tuning: its whole head gives way to
     one linear layer, unless a head is asked for."""
     if changes.get("num_classes", config.num_classes) == config.num_classes:
         return changes
-    return {"head": "linear"} | changes
+    return ({"head": "linear"} if hasattr(config, "head") else {}) | changes
 
 
 def open_checkpoint(
@@ -100,7 +100,7 @@ def open_checkpoint(
     shapes = {name: tensor.shape for name, tensor in skeleton(config).state_dict().items()}
     state, coverage = read(speaks.rows(config), foreign.tensors, shapes, where=str(source))
     passport = Passport(
-        family="vit",
+        family=speaks.family,
         config=asdict(config),
         preprocessing=speaks.preprocessing(foreign, config),
         labels=speaks.labels(foreign),
@@ -129,7 +129,7 @@ def _refuse_misnamed(foreign: Foreign, speaks: Dialect) -> None:
 
 
 def materialise(
-    checkpoint: Checkpoint, config: ViTConfig, *, method: ResizeMethod | None = None
+    checkpoint: Checkpoint, config: Config, *, method: ResizeMethod | None = None
 ) -> Model:
     """The model of `config` with the checkpoint's tensors, resized where the two differ."""
     state, passport = refit(checkpoint, config, method=method)
@@ -144,7 +144,7 @@ def materialise(
 
 
 def refit(
-    checkpoint: Checkpoint, config: ViTConfig, *, method: ResizeMethod | None = None
+    checkpoint: Checkpoint, config: Config, *, method: ResizeMethod | None = None
 ) -> tuple[Tensors, Passport]:
     """Tensors and passport for another config, in the precision of the file."""
     old, passport = checkpoint.config, checkpoint.passport
@@ -161,9 +161,9 @@ def refit(
     )
 
 
-def _new_head(config: ViTConfig, like: Tensor) -> Tensors:
+def _new_head(config: Config, like: Tensor) -> Tensors:
     with torch.device("meta"):
-        model = FAMILIES["vit"].model(config)
+        model = FAMILIES[family_of(config)].model(config)
     model.new_head()  # outside the meta device: these have values
     named = model.state_dict().items()
     return {name: tensor.to(like.dtype) for name, tensor in named if name.startswith("head")}
@@ -177,7 +177,7 @@ def _widened(state: Tensors) -> Tensors:
     return {name: tensor.to(dtype, copy=True) for name, tensor in state.items()}
 
 
-def _preprocessing(before: Preprocessing, old: ViTConfig, new: ViTConfig) -> Preprocessing:
+def _preprocessing(before: Preprocessing, old: Config, new: Config) -> Preprocessing:
     """The same preparation at another size, with as many channels as the model now has."""
     if new.image_size != old.image_size:
         (height, width), (tall, wide), cover = new.image_size, old.image_size, before.resize

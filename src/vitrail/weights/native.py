@@ -12,8 +12,8 @@ from vitrail.core.errors import UserError
 from vitrail.core.passport import Passport, Preprocessing
 from vitrail.core.records import validate
 from vitrail.models.catalogue import FAMILIES, skeleton, variant_of
+from vitrail.models.config import Config
 from vitrail.models.model import Model
-from vitrail.models.vit import ViTConfig
 from vitrail.weights.atomic import write_directory
 from vitrail.weights.files import digest, read_json, read_tensors, write_tensors
 from vitrail.weights.rows import PRECISIONS, Tensors
@@ -53,7 +53,7 @@ def is_native(path: Path) -> bool:
     return os.path.isfile(path / MANIFEST)
 
 
-def read_native(path: Path) -> tuple[Tensors, Passport, ViTConfig]:
+def read_native(path: Path) -> tuple[Tensors, Passport, Config]:
     """Tensors, passport and config of a checkpoint whose every byte is as it was written."""
     verify(path)
     block = read_json(path / CONFIG).get("vitrail")
@@ -71,7 +71,7 @@ def read_native(path: Path) -> tuple[Tensors, Passport, ViTConfig]:
     return state, passport, config
 
 
-def check_state(state: Tensors, passport: Passport, config: ViTConfig, *, where: str) -> None:
+def check_state(state: Tensors, passport: Passport, config: Config, *, where: str) -> None:
     """The tensors are those of the model that the config describes, and the labels are its
     classes."""
     shapes = {name: tensor.shape for name, tensor in skeleton(config).state_dict().items()}
@@ -130,7 +130,7 @@ def write_native(state: Tensors, passport: Passport, out: Path, *, overwrite: bo
     return write_directory(out, fill, overwrite=overwrite)
 
 
-def model_card(passport: Passport, config: ViTConfig, state: Tensors) -> str:
+def model_card(passport: Passport, config: Config, state: Tensors) -> str:
     """README.md: what this is, how to use it, where it comes from."""
     name = variant_of(config) or passport.family
     before, origin = passport.preprocessing, passport.origin
@@ -171,15 +171,15 @@ def _in_words(before: Preprocessing) -> str:
     return f"{shape}, {before.interpolation}, {values}"
 
 
-def _config_json(passport: Passport, config: ViTConfig) -> dict[str, Any]:
+def _config_json(passport: Passport, config: Config) -> dict[str, Any]:
     """timm's fields where it has one, for people and tools that know them; the truth is under
     "vitrail"."""
-    before = passport.preprocessing
+    before, pool = passport.preprocessing, getattr(config, "pool", "mean")
     return {
         "architecture": variant_of(config) or passport.family,
         "num_classes": config.num_classes,
-        "num_features": config.dim,
-        "global_pool": {"cls": "token", "mean": "avg"}.get(config.pool, config.pool),
+        "num_features": config.features,
+        "global_pool": {"cls": "token", "mean": "avg"}.get(pool, pool),
         **({"label_names": list(passport.labels)} if passport.labels else {}),
         "pretrained_cfg": {
             "input_size": [config.channels, *config.image_size],

@@ -1,7 +1,4 @@
-"""Fitting trained tensors to another image size, patch size, number of channels or set of classes.
-
-Each step is separate, named and reported; none of them happens because shapes merely differ.
-"""
+"""Resizing trained tensors: positions to another grid, kernels to other patches or channels."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,11 +14,6 @@ from vitrail.models.vit import ViTConfig
 from vitrail.weights.rows import Tensors
 
 Grid = tuple[int, int]
-
-# Fields whose change leaves every tensor alone: those that regularise, and those that compute.
-_REGULARISE = {"dropout", "drop_path", "patch_dropout"}
-_COMPUTE = {"norm_eps", "activation", "pool"}
-_RESIZED = {"image_size", "patch_size", "channels", "num_classes", "head", "prefix_positions"}
 
 
 def resize_positions(
@@ -132,35 +124,14 @@ def resize_channels(
     return kernel[:, source] / times[source].view(1, -1, 1, 1)
 
 
-def fit(
-    state: Tensors, old: ViTConfig, new: ViTConfig, *, method: ResizeMethod
+def fit_vit(
+    state: Tensors, old: ViTConfig, new: ViTConfig, method: ResizeMethod
 ) -> tuple[Tensors, list[str]]:
-    """The tensors of a model with config `old` for one with config `new`, and what was done to
-    them."""
-    changed = {name for name in vars(old) if getattr(old, name) != getattr(new, name)}
-    stuck = changed - _REGULARISE - _COMPUTE - _RESIZED
-    if "swiglu" in (old.activation, new.activation):  # a gate has weights of its own
-        stuck |= changed & {"activation"}
-    if old.layer_scale is not None and new.layer_scale is not None:  # where training began
-        stuck -= {"layer_scale"}
-    if stuck:
-        name = min(stuck)
-        raise UserError(
-            f"{name} is {getattr(old, name)!r} in the trained weights and cannot become "
-            f"{getattr(new, name)!r}"
-        )
-    state = dict(state)
-    done = [
-        f"{name} changed from {getattr(old, name)!r} to {getattr(new, name)!r}"
-        for name in sorted(changed & _COMPUTE)
-    ]
-    if new.channels != old.channels:
-        kernel = "stem.root.conv.weight" if old.stem else "patches.projection.weight"
-        state[kernel] = resize_channels(state[kernel], new.channels)
-        done.append(f"input kernels fitted from {old.channels} to {new.channels} channels")
+    """Patch kernels, prefix slots and positions of a ViT."""
+    done = []
     if new.patch_size != old.patch_size:
         kernel = "patches.projection.weight"
-        state[kernel] = resize_patches(state[kernel], new.patch_size, method=method)
+        state = state | {kernel: resize_patches(state[kernel], new.patch_size, method=method)}
         done.append(f"patch kernels resized from {old.patch_size} to {new.patch_size} pixels")
     if (new.channels, new.patch_size) != (old.channels, old.patch_size) and old.patch_norm:
         raise UserError("a model that norms its pixels cannot take other patches or channels")
@@ -171,16 +142,7 @@ def fit(
     if new.grid != old.grid:
         state, sentence = _fit_positions(state, old, new, method)
         done.append(sentence)
-    if needs_new_head(old, new):
-        state = {name: tensor for name, tensor in state.items() if not name.startswith("head")}
-        done.append(f"new head for {new.num_classes} classes, its last layer zero")
-    return state, [sentence for sentence in done if sentence]
-
-
-def needs_new_head(old: ViTConfig, new: ViTConfig) -> bool:
-    """Other classes, another kind of head, or other features for it to read."""
-    wider = "cls+mean" in (old.pool, new.pool) and old.pool != new.pool
-    return wider or (new.num_classes, new.head) != (old.num_classes, old.head)
+    return state, done
 
 
 def _fold_slots(state: Tensors, old: ViTConfig, new: ViTConfig) -> tuple[Tensors, str]:

@@ -3,7 +3,7 @@
 from difflib import get_close_matches
 
 from vitrail.core.errors import UserError
-from vitrail.models.vit import ViTConfig
+from vitrail.models.config import Config
 from vitrail.weights.dialect import Dialect, Foreign
 from vitrail.weights.dialects import (
     big_vision,
@@ -57,7 +57,7 @@ def recognise(foreign: Foreign, named: str | None = None) -> Dialect:
     )
 
 
-def choose(named: str, config: ViTConfig) -> Dialect:
+def choose(named: str, config: Config) -> Dialect:
     """The dialect of that name, or of that library, which can hold such a model."""
     choice = dialects_called(named)
     refusals = [dialect.refuses(config) for dialect in choice]

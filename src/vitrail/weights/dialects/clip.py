@@ -18,7 +18,7 @@ from vitrail.models.vit import ViTConfig
 from vitrail.weights.dialect import ANY, Dialect, Facts, Foreign, plain_blocks
 from vitrail.weights.dialects import timm
 from vitrail.weights.rows import Op, Row, drop, expand, reshape, same
-from vitrail.weights.settle import published_heads
+from vitrail.weights.settle_vit import published_heads
 
 TOKEN = Op(lambda x: x[None, None], lambda x: x[0, 0])
 TABLE = Op(lambda x: x[None], lambda x: x[0])
