@@ -15,9 +15,9 @@ from torchvision.models.vision_transformer import interpolate_embeddings
 
 from vitrail import UserError
 from vitrail.models.catalogue import build, change
+from vitrail.weights.fit import fit
 from vitrail.weights.resize import (
     INTERPOLATE,
-    fit,
     resize_channels,
     resize_patches,
     resize_positions,
