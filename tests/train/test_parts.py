@@ -8,6 +8,7 @@ from tests.models.kinds import KINDS, SMALL
 from vitrail import UserError
 from vitrail.models.catalogue import build
 from vitrail.train.average import Average
+from vitrail.train.muon import Muon
 from vitrail.train.optimiser import group_parameters, make_optimisers, set_rate
 from vitrail.train.precision import check_precision
 from vitrail.train.recipe import Optimiser, Recipe, Schedule
@@ -104,3 +105,39 @@ def test_half_precision_is_refused_where_it_is_slow(monkeypatch: pytest.MonkeyPa
 def test_a_recipe_that_cannot_be(values: dict[str, float], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         Recipe(data="x", **values)  # type: ignore[arg-type]
+
+
+def test_muon_steps_as_torch_has_them() -> None:
+    """torch's own computes in bfloat16, so near is what can be asked for."""
+    torch.manual_seed(0)
+    shapes = [(24, 16), (24, 16), (16, 24)]
+    ours = [nn.Parameter(torch.randn(shape)) for shape in shapes]
+    theirs = [nn.Parameter(p.detach().clone()) for p in ours]
+    mine = Muon([{"params": ours, "weight_decay": 0.1}], lr=0.01)
+    other = torch.optim.Muon(theirs, lr=0.01, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    before = [p.detach().clone() for p in ours]
+    for _ in range(5):
+        for p, q in zip(ours, theirs, strict=True):
+            p.grad = torch.randn_like(p)
+            q.grad = p.grad.clone()
+        mine.step()
+        other.step()
+    for p, q, start in zip(ours, theirs, before, strict=True):
+        moved = (q - start).norm()
+        assert (p - q).norm() < 0.03 * moved
+        assert moved > 0.1
+
+
+def test_muon_takes_queries_keys_and_values_apart() -> None:
+    torch.manual_seed(0)
+    gradient = torch.randn(12, 4)
+    fused, parts = (
+        nn.Parameter(torch.zeros(12, 4)),
+        [nn.Parameter(torch.zeros(4, 4)) for _ in "qkv"],
+    )
+    fused.grad = gradient
+    for part, share in zip(parts, gradient.chunk(3), strict=True):
+        part.grad = share.clone()
+    Muon([{"params": [fused], "parts": 3}], lr=0.1).step()
+    Muon([{"params": parts}], lr=0.1).step()
+    torch.testing.assert_close(fused.detach(), torch.cat([part.detach() for part in parts]))

@@ -10,6 +10,7 @@ from torch.nn import Parameter
 
 from vitrail.core.errors import UserError
 from vitrail.models.model import Model
+from vitrail.train.muon import Muon
 from vitrail.train.recipe import Optimiser
 
 Group = dict[str, Any]
@@ -27,10 +28,9 @@ def make_optimisers(model: Model, recipe: Optimiser) -> list[torch.optim.Optimiz
         case "sgd":
             return [torch.optim.SGD(groups, lr=recipe.lr, momentum=recipe.momentum)]
         case "muon":
-            matrices = [g for g in groups if g["matrix"]]
-            rest = [g for g in groups if not g["matrix"]]
-            # its own scale makes Muon's steps as large as AdamW's, so that one lr serves both
-            muon = torch.optim.Muon(matrices, lr=recipe.lr, adjust_lr_fn="match_rms_adamw")
+            matrices = [g for g in groups if g["parts"]]
+            rest = [g for g in groups if not g["parts"]]
+            muon = Muon(matrices, lr=recipe.lr)
             return [muon, torch.optim.AdamW(rest, lr=recipe.lr, betas=recipe.betas, fused=True)]
 
 
@@ -44,21 +44,28 @@ def group_parameters(model: Model, recipe: Optimiser) -> list[Group]:
     """Groups of equal learning rate and decay, by name, so that their order never varies."""
     trunk = tuple(model.trunk())
     depth = len(trunk)
-    groups: dict[tuple[float, float, bool], list[Parameter]] = {}
+    groups: dict[tuple[float, float, int], list[Parameter]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
         scale = recipe.layer_decay ** (depth + 1 - layer_of(name, trunk))
         decays = recipe.decay_all or is_weight(name, parameter, model.tables)
         decay = recipe.weight_decay if decays else 0.0
-        # hidden matrices; patches, heads and tables are not what Muon is for
-        inside = 0 < layer_of(name, trunk) <= depth
-        matrix = inside and parameter.ndim == 2 and is_weight(name, parameter, model.tables)
-        groups.setdefault((scale, decay, matrix), []).append(parameter)
+        groups.setdefault((scale, decay, parts_of(name, parameter, model)), []).append(parameter)
     return [
-        {"params": params, "weight_decay": decay, "scale": scale, "matrix": matrix}
-        for (scale, decay, matrix), params in groups.items()
+        {"params": params, "weight_decay": decay, "scale": scale, "parts": parts}
+        for (scale, decay, parts), params in groups.items()
     ]
+
+
+def parts_of(name: str, parameter: Parameter, model: Model) -> int:
+    """How many matrices a parameter is for Muon: those inside blocks count, not patches, heads or
+    tables."""
+    trunk = tuple(model.trunk())
+    inside = 0 < layer_of(name, trunk) <= len(trunk)
+    if not inside or parameter.ndim != 2 or not is_weight(name, parameter, model.tables):
+        return 0
+    return 3 if name.endswith("qkv.weight") else 1
 
 
 def layer_of(name: str, trunk: tuple[str, ...]) -> int:
