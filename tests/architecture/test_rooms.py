@@ -68,6 +68,13 @@ def imported_rooms(name: str, tree: ast.AST) -> set[str]:
 
 
 @every_file
+def test_one_file_knows_other_processes(name: str) -> None:
+    if name != "train/parallel.py":
+        modules = imported_modules(name, FILES[name])
+        assert not [module for module in modules if module.startswith("torch.distributed")]
+
+
+@every_file
 def test_a_file_lives_in_a_known_room(name: str) -> None:
     assert name == "__init__.py" or room_of(name) in MAY_IMPORT
 

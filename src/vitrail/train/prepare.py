@@ -35,6 +35,11 @@ def prepare_task(recipe: Recipe, splits: Splits, judge: Judge) -> Task:
     if train.targets is None:
         raise UserError(f"{recipe.data}: its images have no labels: expected a folder a class")
     model = make_model(recipe, train)
+    if recipe.augmentation.sides and not model.any_size:
+        raise UserError(
+            f"{model.passport.family} models read one image size: augmentation.sides is for those "
+            "that read any"
+        )
     return Task(
         recipe=recipe,
         objective=make_objective(model, recipe.goal, train),
