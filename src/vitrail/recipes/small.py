@@ -19,6 +19,8 @@ def small(choice: Choice) -> Recipe:
     """
     count, classes = choice.count, len(choice.train.labels)
     side, channels = size_of(choice.train)
+    if choice.image_size is not None:
+        side = max(choice.image_size)
     fields, reason = shape_for(side, count)
     fields["channels"] = channels
     if choice.model or choice.start:
