@@ -78,7 +78,7 @@ def cut_epoch(
     own, and as many images as cost what `batch_size` of the usual side do (arXiv:2110.02178).
 
     >>> [(c.last - c.first, c.side) for c in cut_epoch(100, 10, sides=(160, 320), usual=320)]
-    [(10, 320), (40, 160), (40, 160), (10, 320)]
+    [(10, 320), (10, 320), (40, 160), (40, 160)]
     """
     if not sides:
         return [
