@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import vitrail
-from benchmarks.peer import make_model, make_optimiser
+from benchmarks.peer import Settings, make_model, make_optimiser
 from vitrail.data.loader import Batch
 from vitrail.data.sources import open_data
 from vitrail.models.model import Model
@@ -122,7 +122,7 @@ def make_theirs(model: Model, batch: Batch, drop_path: float) -> Step:
     from timm.scheduler import create_scheduler_v2
     from timm.utils import dispatch_clip_grad
 
-    optimiser = make_optimiser(peer, rate=RATE, weight_decay=DECAY)
+    optimiser = make_optimiser(peer, Settings(rate=RATE, weight_decay=DECAY))
     scheduler, _ = create_scheduler_v2(
         optimiser, num_epochs=10**6, step_on_epochs=False, updates_per_epoch=1
     )
