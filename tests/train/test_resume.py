@@ -90,6 +90,7 @@ LONG: dict[str, Any] = {**KINDS["per sample"], "schedule": Schedule(steps=240, w
 
 
 def go_on(out: Path, workers: int) -> None:
+    multiprocessing.set_start_method("fork", force=True)  # workers notice that their parent died
     torch.set_num_threads(1)
     trainer(out, workers=workers, **LONG).run(resume=True)
 
