@@ -12,15 +12,16 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
-from vitrail.layers.attention import Attend
+from vitrail.layers.attention import Attend, SeparableAttend
 
 
 @dataclass(frozen=True)
 class AttentionMap:
     """The weights of one attention, rows that sum to one, and where their tokens lie in the
-    picture."""
+    picture; with an axis for windows, or for the places of a fold, before the heads where there
+    are any. Separable attention has one row, which all tokens share."""
 
-    weights: Float[Tensor, "B h N N"]
+    weights: Float[Tensor, "B *W h #N N"]
     layout: TokenLayout
 
     def on_grid(self, query: int) -> Float[Tensor, "B h rows columns"]:
@@ -45,7 +46,7 @@ def capture(model: nn.Module, where: str = "*") -> Iterator[dict[str, AttentionM
     names = {
         name.removesuffix(".attend"): module
         for name, module in model.named_modules()
-        if isinstance(module, Attend)
+        if isinstance(module, Attend | SeparableAttend)
     }
     chosen = {name: module for name, module in names.items() if fnmatchcase(name, where)}
     if not chosen:
@@ -67,11 +68,11 @@ def capture(model: nn.Module, where: str = "*") -> Iterator[dict[str, AttentionM
 
 
 def attention_weights(
-    q: Float[Tensor, "B h N d"],
-    k: Float[Tensor, "B h N d"],
-    bias: Float[Tensor, "#B #h N N"] | None = None,
+    q: Float[Tensor, "B *W h N d"],
+    k: Float[Tensor, "B *W h N d"],
+    bias: Float[Tensor, "*#B #h N N"] | None = None,
     scale: float | None = None,
-) -> Float[Tensor, "B h N N"]:
+) -> Float[Tensor, "B *W h N N"]:
     """softmax(q kᵀ · scale + bias), in float32 or better, whatever precision the model runs in."""
     with torch.autocast(q.device.type, enabled=False):
         q, k = (part if part.dtype is torch.float64 else part.float() for part in (q, k))
@@ -79,18 +80,31 @@ def attention_weights(
         return (scores if bias is None else scores + bias).softmax(dim=-1)
 
 
+def context_weights(
+    scores: Float[Tensor, "B 1 P N"], keys: Float[Tensor, "B D P N"]
+) -> Float[Tensor, "B P 1 1 N"]:
+    """The same for separable attention: how much each token is asked, one row for all."""
+    with torch.autocast(scores.device.type, enabled=False):
+        scores = scores if scores.dtype is torch.float64 else scores.float()
+        return scores.softmax(dim=-1).movedim(1, 2)[..., None, :]
+
+
 def _recorder(name: str, maps: dict[str, AttentionMap], thread: int) -> Callable[..., None]:
     def record(
-        module: Attend,
+        module: Attend | SeparableAttend,
         args: tuple[Tensor, ...],
         kwargs: dict[str, Tensor | float | None],
         output: Tensor,
     ) -> None:
         if threading.get_ident() != thread:  # another thread runs the same model: not our call
             return
-        given = dict(zip(("q", "k", "v", "bias", "scale"), args, strict=False)) | kwargs
-        given.pop("v")
-        maps[name] = AttentionMap(attention_weights(**given), module.layout)  # type: ignore[arg-type]
+        if isinstance(module, SeparableAttend):
+            weights = context_weights(*args, **kwargs)  # type: ignore[arg-type]
+        else:
+            given = dict(zip(("q", "k", "v", "bias", "scale"), args, strict=False)) | kwargs
+            given.pop("v")
+            weights = attention_weights(**given)  # type: ignore[arg-type]
+        maps[name] = AttentionMap(weights, module.layout)
 
     return record
 

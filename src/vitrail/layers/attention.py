@@ -15,8 +15,9 @@ QkvBias = Literal["qkv", "qv", "none"]
 
 
 class Attend(nn.Module):
-    """softmax(q kᵀ · scale + bias) v, fused. It owns no parameters, so that one hook here sees
-    every attention of every family; the layout says where its tokens lie in the picture."""
+    """softmax(q kᵀ · scale + bias) v. It owns no parameters, so that one hook here sees every
+    attention of every family; the layout says where its tokens lie in the picture. Attention
+    within windows has them as an axis of its own, before the heads."""
 
     def __init__(self, layout: TokenLayout) -> None:
         super().__init__()
@@ -24,21 +25,72 @@ class Attend(nn.Module):
 
     def forward(
         self,
-        q: Float[Tensor, "B h N d"],
-        k: Float[Tensor, "B h N d"],
-        v: Float[Tensor, "B h N d"],
-        bias: Float[Tensor, "#B #h N N"] | None = None,
+        q: Float[Tensor, "B *W h N d"],
+        k: Float[Tensor, "B *W h N d"],
+        v: Float[Tensor, "B *W h N d"],
+        bias: Float[Tensor, "*#B #h N N"] | None = None,
         scale: float | None = None,
-    ) -> Float[Tensor, "B h N d"]:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
+    ) -> Float[Tensor, "B *W h N d"]:
+        if bias is not None and bias.requires_grad and bias.device.type == "cpu":
+            return attend_plainly(q, k, v, bias, scale)
+        return attend_fused(q, k, v, bias, scale)
 
     def extra_repr(self) -> str:
         return f"{self.layout.prefix} + {self.layout.grid[0]}x{self.layout.grid[1]} tokens"
 
 
+def attend_fused(
+    q: Float[Tensor, "B *W h N d"],
+    k: Float[Tensor, "B *W h N d"],
+    v: Float[Tensor, "B *W h N d"],
+    bias: Float[Tensor, "*#B #h N N"] | None = None,
+    scale: float | None = None,
+) -> Float[Tensor, "B *W h N d"]:
+    """The fused kernels know rank 4 alone: windows that share one bias are so many more samples,
+    windows with a bias each are so many more heads, and no bias is ever copied."""
+    if q.ndim == 4:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
+    shape = (*q.shape[:-1], v.shape[-1])
+    first = 0 if bias is None or bias.shape[0] == 1 else 1
+    q, k, v = (part.flatten(first, first + 1) for part in (q, k, v))
+    mask = bias.flatten(0, 1)[None] if bias is not None and first else bias
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale).reshape(shape)
+
+
+def attend_plainly(
+    q: Float[Tensor, "B *W h N d"],
+    k: Float[Tensor, "B *W h N d"],
+    v: Float[Tensor, "B *W h N d"],
+    bias: Float[Tensor, "*#B #h N N"],
+    scale: float | None = None,
+) -> Float[Tensor, "B *W h N d"]:
+    """On a CPU no fused kernel gives a bias its gradient, and torch falls back to what takes up to
+    twice as long as these products; a test holds that both agree."""
+    scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    return (scores + bias).softmax(dim=-1) @ v
+
+
+class SeparableAttend(nn.Module):
+    """The attention of one question that is asked for all tokens at once (arXiv:2206.02680): they
+    have a score each, and a softmax over these makes one context of their keys. It owns no
+    parameters and is seen from outside as `Attend` is."""
+
+    def __init__(self, layout: TokenLayout) -> None:
+        super().__init__()
+        self.layout = layout
+
+    def forward(
+        self, scores: Float[Tensor, "B 1 P N"], keys: Float[Tensor, "B D P N"]
+    ) -> Float[Tensor, "B D P 1"]:
+        return (keys * scores.softmax(dim=-1)).sum(dim=-1, keepdim=True)
+
+    def extra_repr(self) -> str:
+        return f"{self.layout.grid[0]}x{self.layout.grid[1]} tokens"
+
+
 class SelfAttention(nn.Module):
-    """Multi-head self-attention; `relative` adds the logits of an extra attention to learned
-    distances.
+    """Multi-head self-attention, its logits plus the bias that a caller gives; `relative` adds the
+    logits of an extra attention to learned distances.
 
     `qkv_bias`: "qkv" all three have one, "qv" all but the keys (BEiT), "none".
     """
@@ -61,11 +113,14 @@ class SelfAttention(nn.Module):
         self.attend = Attend(layout)
         self.out = nn.Linear(heads * dim_head, dim)
 
-    def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+    def forward(
+        self, x: Float[Tensor, "B N D"], bias: Float[Tensor, "#B #h N N"] | None = None
+    ) -> Float[Tensor, "B N D"]:
         q, k, v = rearrange(
             self.project(x), "B N (three h d) -> three B h N d", three=3, h=self.heads
         )
-        bias = self.distances(q) if self.distances is not None else None
+        if self.distances is not None:
+            bias = self.distances(q)
         return self.out(rearrange(self.attend(q, k, v, bias), "B h N d -> B N (h d)"))
 
     def project(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N threeD"]:

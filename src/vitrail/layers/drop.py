@@ -10,7 +10,8 @@ from torch import Tensor, nn
 class DropPath(nn.Module):
     """x + branch(x), with stochastic depth (arXiv:1603.09382): in training each sample goes without
     the branch with probability `rate`, and where it is taken it counts so much more that the mean
-    stays. The branch is not computed for the samples that go without it."""
+    stays. The branch is not computed for the samples that go without it. A `shortcut` is what x
+    becomes beside the branch, where the two change its shape."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -20,19 +21,43 @@ class DropPath(nn.Module):
         self,
         x: Float[Tensor, "B ..."],
         branch: Callable[[Float[Tensor, "B ..."]], Float[Tensor, "B ..."]],
+        shortcut: Callable[[Float[Tensor, "B ..."]], Float[Tensor, "B ..."]] = lambda x: x,
     ) -> Float[Tensor, "B ..."]:
         if not self.training or self.rate == 0:
-            return x + branch(x)
+            return shortcut(x) + branch(x)
         keep = 1 - self.rate
         kept = torch.rand(x.shape[0], device=x.device) < keep
         if torch.compiler.is_compiling():  # a graph wants shapes that do not depend on draws
-            return x + branch(x) * (kept / keep).to(x.dtype).view(-1, *[1] * (x.ndim - 1))
+            return shortcut(x) + scaled(branch(x), kept / keep)
         chosen = kept.nonzero().squeeze(1)  # maybe none: the branch's gradients are then zeros
         change = branch(x[chosen]) / keep
-        return x.index_add(0, chosen, change.to(x.dtype))
+        beside = shortcut(x)
+        return beside.index_add(0, chosen, change.to(beside.dtype))
 
     def extra_repr(self) -> str:
         return f"rate={self.rate:g}"
+
+
+class BatchDropPath(DropPath):
+    """The same for a branch that has to see the whole batch, as one with BatchNorm does: it is
+    computed for every sample, and then left out."""
+
+    def forward(
+        self,
+        x: Float[Tensor, "B ..."],
+        branch: Callable[[Float[Tensor, "B ..."]], Float[Tensor, "B ..."]],
+        shortcut: Callable[[Float[Tensor, "B ..."]], Float[Tensor, "B ..."]] = lambda x: x,
+    ) -> Float[Tensor, "B ..."]:
+        if not self.training or self.rate == 0:
+            return shortcut(x) + branch(x)
+        keep = 1 - self.rate
+        kept = torch.rand(x.shape[0], device=x.device) < keep
+        return shortcut(x) + scaled(branch(x), kept / keep)
+
+
+def scaled(x: Float[Tensor, "B ..."], factors: Float[Tensor, "B"]) -> Float[Tensor, "B ..."]:
+    """Each sample times its own factor."""
+    return x * factors.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
 
 
 class PatchDropout(nn.Module):

@@ -7,7 +7,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "swiglu"]
+Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "swiglu"]  # that a ViT may have
+AnyActivation = Activation | Literal["silu"]
 
 
 class QuickGELU(nn.Module):
@@ -29,7 +30,7 @@ class MLP(nn.Module):
     """Linear, activation, dropout, linear, dropout. SwiGLU's first layer makes gate and value at
     once."""
 
-    def __init__(self, dim: int, hidden: int, *, activation: Activation, dropout: float) -> None:
+    def __init__(self, dim: int, hidden: int, *, activation: AnyActivation, dropout: float) -> None:
         super().__init__()
         self.fc1 = nn.Linear(dim, 2 * hidden if activation == "swiglu" else hidden)
         self.act = make_activation(activation)
@@ -40,7 +41,7 @@ class MLP(nn.Module):
         return self.dropout(self.fc2(self.dropout(self.act(self.fc1(x)))))
 
 
-def make_activation(activation: Activation) -> nn.Module:
+def make_activation(activation: AnyActivation) -> nn.Module:
     match activation:
         case "gelu":
             return nn.GELU()
@@ -50,3 +51,5 @@ def make_activation(activation: Activation) -> nn.Module:
             return QuickGELU()
         case "swiglu":
             return SwiGLU()
+        case "silu":
+            return nn.SiLU()

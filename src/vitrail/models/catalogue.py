@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
@@ -11,9 +11,25 @@ import torch
 from vitrail.core.errors import UserError, nearest
 from vitrail.core.passport import Passport, Preprocessing
 from vitrail.core.records import validate
-from vitrail.models import descendants, vit
+from vitrail.models import (
+    beit,
+    coatnet,
+    coatnet_rw,
+    descendants,
+    mobilevit,
+    mobilevitv2,
+    swin,
+    swinv2,
+    vit,
+)
+from vitrail.models.beit import Beit, BeitConfig
+from vitrail.models.coatnet import CoAtNet, CoAtNetConfig
 from vitrail.models.config import Config
+from vitrail.models.mobilevit import MobileViT, MobileViTConfig
+from vitrail.models.mobilevitv2 import MobileViTV2, MobileViTV2Config
 from vitrail.models.model import Model
+from vitrail.models.swin import Swin, SwinConfig
+from vitrail.models.swinv2 import SwinV2, SwinV2Config
 from vitrail.models.variant import Variant
 from vitrail.models.vit import ViT, ViTConfig
 
@@ -22,15 +38,28 @@ AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 @dataclass(frozen=True)
 class Family:
-    """A model class, its config and its table."""
+    """A model class, its config and its table; `aliases` are names that others have for rows of
+    it."""
 
     config: type[Config]
     model: Callable[[Any], Model]
     variants: Mapping[str, Variant[Any]]
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
 
 FAMILIES = {
     "vit": Family(ViTConfig, ViT, {**vit.VARIANTS, **descendants.VARIANTS}),
+    "beit": Family(BeitConfig, Beit, beit.VARIANTS),
+    "swin": Family(SwinConfig, Swin, swin.VARIANTS, swin.ALIASES),
+    "swinv2": Family(SwinV2Config, SwinV2, swinv2.VARIANTS, swinv2.ALIASES),
+    "mobilevit": Family(MobileViTConfig, MobileViT, mobilevit.VARIANTS),
+    "mobilevitv2": Family(MobileViTV2Config, MobileViTV2, mobilevitv2.VARIANTS),
+    "coatnet": Family(
+        CoAtNetConfig,
+        CoAtNet,
+        {**coatnet.VARIANTS, **coatnet_rw.VARIANTS},
+        {**coatnet.ALIASES, **coatnet_rw.ALIASES},
+    ),
 }
 
 _SIZES = {
@@ -60,6 +89,10 @@ _ALIASES = (
     (r"vit_(?P<size>\w+?)_patch(?P<patch>\d+)_dinov2", "dinov2_{size}_{patch}"),
     (r"vit_(?P<size>\w+?)_patch(?P<patch>\d+)_reg4_dinov2", "dinov2_{size}_{patch}_reg"),
     (r"flexivit_(?P<size>\w+)", "flexivit_{size}_16"),
+    (
+        r"(?P<family>beit|beitv2)_(?P<size>\w+?)_patch(?P<patch>\d+)_(?P<pixels>\d+)",
+        "{family}_{size}_{patch}",
+    ),
 )
 
 
@@ -112,9 +145,10 @@ def family_of(config: Config) -> str:
 def find(name: str) -> Config:
     """The config behind one of our names or a timm name, with or without timm's .tag."""
     variants = _variants()
-    if name in variants:
-        return variants[name].config
-    alias = _alias(name.partition(".")[0])
+    bare = name.partition(".")[0]
+    if bare in variants:
+        return variants[bare].config
+    alias = _alias(bare)
     if alias is not None:
         return alias
     raise UserError(f"unknown model {name!r}, {nearest(name, variants)}")
@@ -136,6 +170,7 @@ def change(config: AnyConfig, values: dict[str, Any]) -> AnyConfig:
 
 _FREE = (
     "num_classes", "head", "image_size", "channels", "dropout", "drop_path", "patch_dropout",
+    "edges",
 )  # fmt: skip
 
 
@@ -157,6 +192,9 @@ def _variants() -> dict[str, Variant[Any]]:
 
 
 def _alias(name: str) -> Config | None:
+    for family in FAMILIES.values():
+        if name in family.aliases:
+            return family.variants[family.aliases[name]].config
     for pattern, template in _ALIASES:
         match = re.fullmatch(pattern, name)
         if match is None or match["size"] not in _SIZES:

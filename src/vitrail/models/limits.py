@@ -8,23 +8,34 @@ from vitrail.core.errors import UserError
 MOST = {
     "dim": 2**17, "depth": 2**10, "heads": 2**12, "dim_head": 2**17, "mlp_dim": 2**20,
     "patch_size": 2**10, "channels": 2**12, "num_classes": 2**24, "registers": 2**12,
+    "dims": 2**17, "widths": 2**17, "depths": 2**10,
 }  # fmt: skip
 MOST_ELSE = 2**20
+MOST_FACTOR = 2**8
 MOST_PIXELS = 2**14  # a side
 MOST_COMPUTED = 2**27  # values of a table that no checkpoint brings: 1 GB in float64
 
 
 def check_counts(config: Any, *names: str, least: int) -> None:
-    """Each is None, or between `least` and what was ever built."""
+    """Each is None, or between `least` and what was ever built; of a tuple, each number."""
     for name in names:
         value = getattr(config, name)
         if value is None:
             continue
-        if value < least:
+        numbers = value if isinstance(value, tuple) else (value,)
+        if min(numbers, default=least) < least:
             wish = "must be at least 1" if least else "must not be negative"
             raise UserError(f"{name} is {value}, but {wish}")
-        if value > MOST.get(name, MOST_ELSE):
+        if max(numbers, default=least) > MOST.get(name, MOST_ELSE):
             raise UserError(f"{name} is {value}, but must be at most {MOST.get(name, MOST_ELSE)}")
+
+
+def check_factors(config: Any, *names: str) -> None:
+    for name in names:
+        if not 0 < getattr(config, name) <= MOST_FACTOR:
+            raise UserError(
+                f"{name} is {getattr(config, name)}, but must be above 0 and at most {MOST_FACTOR}"
+            )
 
 
 def check_rates(config: Any, *names: str) -> None:

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitrail.core.errors import UserError
 from vitrail.core.passport import Passport
 
 
@@ -33,3 +34,17 @@ class Model(nn.Module):
     def trunk(self) -> dict[str, nn.Module]:
         """The blocks from image to head by their names, each a step deeper than the one before."""
         raise NotImplementedError
+
+    def check(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+        """The image, if it has the channels that this model was made for, and the size unless any
+        will do."""
+        channels, size = self.config.channels, self.config.image_size
+        fits = image.ndim == 4 and image.shape[1] == channels and 0 not in image.shape[2:]
+        if not fits or not (self.any_size or tuple(image.shape[2:]) == size):
+            height, width = ("height", "width") if self.any_size else size
+            raise UserError(
+                f"images are {tuple(image.shape)}, this model reads (batch, {channels}, "
+                f"{height}, {width}): "
+                "resize them, or create or load it with another image_size or channels"
+            )
+        return image

@@ -15,7 +15,12 @@ class Average:
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
         decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(list(self.state.values()), list(averaged(model).values()), 1 - decay)
+        now = averaged(model)
+        # where processes share the weights, those are another kind of tensor than statistics
+        for kind in {type(tensor) for tensor in now.values()}:
+            names = [name for name, tensor in now.items() if type(tensor) is kind]
+            mine, theirs = ([group[name] for name in names] for group in (self.state, now))
+            torch._foreach_lerp_(mine, theirs, 1 - decay)
 
     @torch.no_grad()
     def swap(self, model: nn.Module) -> None:

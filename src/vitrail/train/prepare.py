@@ -1,6 +1,7 @@
 """From a recipe to a task: the data opened, the model made or loaded, the objective around it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrail.core.errors import UserError
@@ -96,7 +97,32 @@ def make_model(recipe: Recipe, train: Source) -> Model:
 def checkpoint_blocks(model: Model) -> None:
     """Keep what goes into each block, not what happens inside it; the model does not know."""
     for block in model.trunk().values():
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        block.forward = partial(_checkpointed, block, block.forward)
+
+
+def _checkpointed(block: nn.Module, forward: Callable[..., Any], *args: Any) -> Any:
+    if torch.compiler.is_compiling():  # a compiled graph writes statistics once in any case
+        return checkpoint(forward, *args, use_reentrant=False)
+    return checkpoint(
+        forward,
+        *args,
+        use_reentrant=False,
+        context_fn=lambda: (nullcontext(), _uncounted(block)),  # the first time, the second time
+    )
+
+
+@contextmanager
+def _uncounted(block: nn.Module) -> Iterator[None]:
+    """Computed a second time, a batch must not count twice in the statistics of batch norms."""
+    norms = [module for module in block.modules() if isinstance(module, nn.BatchNorm2d)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        yield
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
 
 
 def make_objective(model: Model, goal: Goal, train: Source) -> Supervised:

@@ -131,8 +131,9 @@ def losses(written: Foreign, dialect: Dialect, config: Config, passport: Passpor
     return sentences
 
 
-# training alone knows the first three; a slot or a bias more that is zero computes the same
-_SAME = {"dropout", "drop_path", "patch_dropout", "prefix_positions", "head_bias"}
+# training alone knows the first three; a slot or a bias more that is zero computes the same; edges
+# that would compute something else are refused
+_SAME = {"dropout", "drop_path", "patch_dropout", "prefix_positions", "head_bias", "edges"}
 
 
 def differences(ours: Config, theirs: Config) -> Iterator[tuple[str, object, object]]:

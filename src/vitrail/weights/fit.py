@@ -11,6 +11,9 @@ from vitrail.core.errors import UserError
 from vitrail.core.passport import ResizeMethod
 from vitrail.models.catalogue import family_of
 from vitrail.models.config import Config
+from vitrail.weights.fit_beit import fine_tuned, fit_beit
+from vitrail.weights.fit_coatnet import fit_coatnet
+from vitrail.weights.fit_swin import fit_swin, fit_swinv2, keep_reach
 from vitrail.weights.resize import fit_vit, resize_channels
 from vitrail.weights.rows import Tensors
 
@@ -23,11 +26,15 @@ RESIZED = {"image_size", "channels", "num_classes", "head"}
 @dataclass(frozen=True, kw_only=True)
 class Fitting:
     """How a family's tensors follow its config: `kernel` is the one that reads the image, `resized`
-    are fields of its own that may change, and `shapes` does what they ask for."""
+    are fields of its own that may change, and `shapes` does what they ask for. `fine_tuned` tells
+    what else changes where a pre-trained model gets new classes, `follows` what changes with other
+    fields."""
 
     kernel: Callable[[Any], str]
     resized: frozenset[str] = frozenset()
     shapes: Callable[[Tensors, Any, Any, ResizeMethod], tuple[Tensors, list[str]]]
+    fine_tuned: Callable[[Any], dict[str, Any]] = lambda _: {}
+    follows: Callable[[Any, dict[str, Any]], dict[str, Any]] = lambda *_: {}
 
 
 FITTINGS: dict[str, Fitting] = {
@@ -36,6 +43,31 @@ FITTINGS: dict[str, Fitting] = {
         resized=frozenset({"patch_size", "prefix_positions"}),
         shapes=fit_vit,
     ),
+    "beit": Fitting(
+        kernel=lambda _: "patches.projection.weight",
+        resized=frozenset({"patch_size", "relative_bias"}),
+        shapes=fit_beit,
+        fine_tuned=fine_tuned,
+    ),
+    "swin": Fitting(
+        kernel=lambda _: "patches.projection.weight",
+        resized=frozenset({"patch_size", "window_size", "edges"}),
+        shapes=fit_swin,
+    ),
+    "swinv2": Fitting(
+        kernel=lambda _: "patches.projection.weight",
+        resized=frozenset({"patch_size", "window_size", "edges", "pretrained_windows"}),
+        shapes=fit_swinv2,
+        follows=keep_reach,
+    ),
+    "mobilevit": Fitting(
+        kernel=lambda _: "stem.conv.weight",
+        shapes=lambda state, *_: (state, []),  # it has no positions: images of any size fit
+    ),
+    "mobilevitv2": Fitting(
+        kernel=lambda _: "stem.conv.weight", shapes=lambda state, *_: (state, [])
+    ),
+    "coatnet": Fitting(kernel=lambda _: "stem.conv1.weight", shapes=fit_coatnet),
 }
 
 

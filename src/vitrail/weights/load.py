@@ -16,7 +16,7 @@ from vitrail.models.model import Model
 from vitrail.weights.dialect import Dialect, Foreign
 from vitrail.weights.dialects import recognise
 from vitrail.weights.files import read_foreign
-from vitrail.weights.fit import fit, needs_new_head
+from vitrail.weights.fit import FITTINGS, fit, needs_new_head
 from vitrail.weights.hub import HUB, fetch
 from vitrail.weights.native import is_native, read_native
 from vitrail.weights.rows import Coverage, Tensors, read
@@ -68,10 +68,12 @@ def load(
 
 def fine_tuned(config: Config, changes: dict[str, Any]) -> dict[str, Any]:
     """New classes for a pre-trained model mean the paper's fine-tuning: its whole head gives way to
-    one linear layer, unless a head is asked for."""
+    one linear layer, unless a head is asked for, and what else its family changes then."""
+    changes = FITTINGS[family_of(config)].follows(config, changes) | changes
     if changes.get("num_classes", config.num_classes) == config.num_classes:
         return changes
-    return ({"head": "linear"} if hasattr(config, "head") else {}) | changes
+    head = {"head": "linear"} if hasattr(config, "head") else {}
+    return head | FITTINGS[family_of(config)].fine_tuned(config) | changes
 
 
 def open_checkpoint(

@@ -134,7 +134,8 @@ def model_card(passport: Passport, config: Config, state: Tensors) -> str:
     """README.md: what this is, how to use it, where it comes from."""
     name = variant_of(config) or passport.family
     before, origin = passport.preprocessing, passport.origin
-    parameters = sum(tensor.numel() for tensor in state.values())
+    statistics = (".running_mean", ".running_var")  # of batch norms: measured, not learnt
+    parameters = sum(t.numel() for name, t in state.items() if not name.endswith(statistics))
     height, width = config.image_size
     lines = [
         "---",

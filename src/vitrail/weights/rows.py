@@ -202,7 +202,8 @@ def write(rows: Iterable[Row], ours: Tensors, *, where: str) -> Tensors:
         made = row.write([ours[name] for name in row.ours])
         # without ours a row makes nothing (drop), or one tensor out of nothing (supply)
         for name, tensor in zip(row.theirs, made, strict=bool(row.ours)):
-            theirs[name] = tensor.contiguous() if row.ours else tensor.to(precision)
+            made_anew = not row.ours and tensor.is_floating_point()  # a counter stays a counter
+            theirs[name] = tensor.to(precision) if made_anew else tensor.contiguous()
         for name in row.ours:
             del left[name]
     if left:

@@ -6,11 +6,15 @@ from typing import Any
 
 from vitrail.core.errors import UserError
 from vitrail.core.records import validate
+from vitrail.models.beit import BeitConfig
 from vitrail.models.catalogue import FAMILIES, variant_of
 from vitrail.models.config import Config
+from vitrail.models.swin import SwinConfig
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.dialect import Dialect, Facts, Foreign
-from vitrail.weights.settle_vit import settle_vit
+from vitrail.weights.settle_beit import settle_beit
+from vitrail.weights.settle_swin import settle_swin
+from vitrail.weights.settle_vit import pair, settle_vit
 
 # What a person may say of a file that does not tell it.
 OPEN = {"image_size", "heads", "dim_head"}
@@ -27,7 +31,7 @@ def settle(
     """The config of the file as it is, and a sentence for each thing that was looked up rather than
     read; `named` is the model that the person named, `said` are the fields they asked for."""
     family = FAMILIES[dialect.family]
-    if named is not None and not isinstance(named, family.config):
+    if named is not None and type(named) is not family.config:
         raise UserError(
             f"{foreign.source}: its tensors are those of {dialect.name}, a {dialect.family}, and "
             "the model you named is none"
@@ -35,8 +39,16 @@ def settle(
     if isinstance(named, ViTConfig) or dialect.family == "vit":
         assert named is None or isinstance(named, ViTConfig)
         return settle_vit(foreign, dialect, named=named, grid=grid, said=said)
+    if family.config is BeitConfig:
+        assert named is None or isinstance(named, BeitConfig)
+        return settle_beit(foreign, dialect, named=named, grid=grid, said=said)
+    if issubclass(family.config, SwinConfig):
+        assert named is None or isinstance(named, SwinConfig)
+        return settle_swin(foreign, dialect, named=named, grid=grid, said=said)
     facts = dict(dialect.infer(foreign))
     notes = [*foreign.notes, *facts.pop("notes", ())]
+    if sizes := facts.pop("sizes", None):
+        facts["image_size"] = one_of(sizes, grid, said.get("image_size"), foreign.source)
     variants = [variant.config for variant in family.variants.values()]
     like = named or published(facts, variants)
     if named is not None:
@@ -66,3 +78,21 @@ def agree(facts: Facts, named: Config, where: str) -> None:
         ours = getattr(named, name)
         if name not in ("num_classes", "channels", "image_size") and ours != value:
             raise UserError(f"{where}: its {name} is {value}, the model you named has {ours}")
+
+
+def one_of(
+    sizes: dict[tuple[int, int], tuple[int, int]],
+    grid: tuple[int, int] | None,
+    asked: Any,
+    where: str,
+) -> tuple[int, int]:
+    """The image size of a file that leaves several open, each with the grid that it makes."""
+    if grid is not None and pair(grid, "grid") in sizes:
+        return sizes[pair(grid, "grid")]
+    if asked is not None and pair(asked, "image_size") in sizes.values():
+        return pair(asked, "image_size")
+    grids = " or ".join(f"{rows}x{columns}" for rows, columns in sizes)
+    raise UserError(
+        f"{where}: its attention works on a grid of {grids}: "
+        "say which, by grid=(rows, columns) (--grid ROWSxCOLUMNS)"
+    )

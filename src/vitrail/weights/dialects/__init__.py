@@ -3,16 +3,25 @@
 from difflib import get_close_matches
 
 from vitrail.core.errors import UserError
+from vitrail.models.catalogue import family_of
 from vitrail.models.config import Config
 from vitrail.weights.dialect import Dialect, Foreign
 from vitrail.weights.dialects import (
+    beit,
     big_vision,
     clip,
+    coatnet,
     facebook,
+    mobilevit,
+    mobilevitv2,
+    swin,
+    swinv2,
     timm,
     torchvision,
     transformers,
+    transformers_beit,
     transformers_clip,
+    transformers_swin,
     vit_jax,
     vit_pytorch,
 )
@@ -24,6 +33,20 @@ DIALECTS: tuple[Dialect, ...] = (
     facebook.DINO,
     facebook.DINOV2,
     facebook.MAE,
+    beit.BEIT,
+    beit.BEITV2,
+    beit.TIMM_BEIT,
+    mobilevit.CVNETS,
+    mobilevitv2.CVNETS,
+    mobilevit.TIMM,
+    mobilevitv2.TIMM,
+    coatnet.TIMM_COATNET,
+    swin.SWIN,
+    swin.TIMM_SWIN,
+    swin.TORCHVISION_SWIN,
+    swinv2.SWINV2,
+    swinv2.TIMM_SWINV2,
+    swinv2.TORCHVISION_SWINV2,
     timm.TIMM,
     torchvision.TORCHVISION,
     vit_pytorch.VIT_PYTORCH,
@@ -32,13 +55,43 @@ DIALECTS: tuple[Dialect, ...] = (
     clip.OPENAI_CLIP,
     clip.OPEN_CLIP_TIMM,
     *transformers.TRANSFORMERS,
+    *transformers_beit.TRANSFORMERS_BEIT,
+    mobilevit.TRANSFORMERS,
+    mobilevitv2.TRANSFORMERS,
+    *transformers_swin.TRANSFORMERS_SWIN,
+    swinv2.TRANSFORMERS_SWINV2,
     transformers_clip.TRANSFORMERS_CLIP,
 )
 
+_TRANSFORMERS = (
+    *transformers.TRANSFORMERS,
+    *transformers_beit.TRANSFORMERS_BEIT,
+    *transformers_swin.TRANSFORMERS_SWIN,
+)
+_UNCHANGED = (  # by version 5, in their names
+    mobilevit.TRANSFORMERS,
+    mobilevitv2.TRANSFORMERS,
+    swinv2.TRANSFORMERS_SWINV2,
+)
 # Libraries with a dialect for each kind of model: their name alone means whichever fits.
 LIBRARIES = {
-    "transformers": tuple(d for d in transformers.TRANSFORMERS if not d.name.endswith("-v4")),
-    "transformers-v4": tuple(d for d in transformers.TRANSFORMERS if d.name.endswith("-v4")),
+    "cvnets": (mobilevit.CVNETS, mobilevitv2.CVNETS),
+    "timm": (
+        timm.TIMM,
+        beit.TIMM_BEIT,
+        mobilevit.TIMM,
+        mobilevitv2.TIMM,
+        coatnet.TIMM_COATNET,
+        swin.TIMM_SWIN,
+        swinv2.TIMM_SWINV2,
+    ),
+    "torchvision": (
+        torchvision.TORCHVISION,
+        swin.TORCHVISION_SWIN,
+        swinv2.TORCHVISION_SWINV2,
+    ),
+    "transformers": (*(d for d in _TRANSFORMERS if not d.name.endswith("-v4")), *_UNCHANGED),
+    "transformers-v4": (*(d for d in _TRANSFORMERS if d.name.endswith("-v4")), *_UNCHANGED),
 }
 
 
@@ -49,6 +102,9 @@ def recognise(foreign: Foreign, named: str | None = None) -> Dialect:
         return choice[0]
     for dialect in choice:
         if dialect.claims(foreign):
+            return dialect
+    for dialect in choice:
+        if dialect.name == named:
             return dialect
     known = ", ".join(dialect.name for dialect in choice)
     some = ", ".join(list(foreign.tensors)[:3]) or "no tensors at all"
@@ -64,7 +120,10 @@ def choose(named: str, config: Config) -> Dialect:
     for dialect, refusal in zip(choice, refusals, strict=True):
         if refusal is None:
             return dialect
-    raise UserError(f"{refusals[0]}: choose another dialect, or vitrail")
+    # what the library's dialect for this family says is more to the point
+    family = family_of(config)
+    own = (why for d, why in zip(choice, refusals, strict=True) if d.family == family)
+    raise UserError(f"{next(own, refusals[0])}: choose another dialect, or vitrail")
 
 
 def dialects_called(name: str) -> tuple[Dialect, ...]:

@@ -18,6 +18,7 @@ from vitrail.core.passport import (
     Preprocessing,
 )
 from vitrail.core.records import validate
+from vitrail.models.config import Config
 from vitrail.models.resnet import ResNetConfig
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.dialect import ANY, Dialect, Facts, Foreign
@@ -108,7 +109,12 @@ def units(config: ViTConfig) -> list[Row]:
 
 def claims(foreign: Foreign) -> bool:
     names = ("blocks.0.attn.qkv.weight", "patch_embed.proj.weight")
-    return all(name in foreign.tensors for name in names)
+    beit = (
+        "blocks.0.attn.relative_position_bias_table",
+        "rel_pos_bias.relative_position_bias_table",
+    )
+    has, lacks = ([name in foreign.tensors for name in group] for group in (names, beit))
+    return all(has) and not any(lacks)
 
 
 def infer(foreign: Foreign) -> Facts:
@@ -201,21 +207,33 @@ def preprocessing(foreign: Foreign, config: ViTConfig) -> Preprocessing:
         mean, std = CLIP_MEAN, CLIP_STD
     elif config.distilled or config.layer_scale is not None:
         mean, std = IMAGENET_MEAN, IMAGENET_STD
-    if config.channels != 3:
-        mean = std = (0.5,) * config.channels
-    said = as_dict(foreign.sidecars.get("config.json", {}).get("pretrained_cfg"))
     # DeiT III and DINOv2, the models with LayerScale, are evaluated on the whole short side
     whole = max(config.image_size) >= 384 or config.layer_scale is not None
-    crop = said.get("crop_pct", 1.0 if whole else 0.9)
-    if not isinstance(crop, int | float) or not 0.01 <= crop <= 1:
-        raise UserError(f"{foreign.source}: crop_pct is {crop!r}, expected a share up to 1")
+    return evaluated(foreign, config, mean=mean, std=std, crop=1.0 if whole else 0.9)
+
+
+def evaluated(
+    foreign: Foreign,
+    config: Config,
+    *,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    crop: float,
+) -> Preprocessing:
+    """As pretrained_cfg says, and as given where it is silent."""
+    if config.channels != len(mean):
+        mean = std = (0.5,) * config.channels
+    said = as_dict(foreign.sidecars.get("config.json", {}).get("pretrained_cfg"))
+    share: Any = said.get("crop_pct", crop)
+    if not isinstance(share, int | float) or not 0.01 <= share <= 1:
+        raise UserError(f"{foreign.source}: crop_pct is {share!r}, expected a share up to 1")
     height, width = config.image_size
     squash = said.get("crop_mode") == "squash"
     return validate(
         Preprocessing,
         {
             "size": config.image_size,
-            "resize": None if squash else (math.floor(height / crop), math.floor(width / crop)),
+            "resize": None if squash else (math.floor(height / share), math.floor(width / share)),
             "interpolation": said.get("interpolation", "bicubic"),
             "mean": said.get("mean", mean),
             "std": said.get("std", std),
@@ -224,12 +242,12 @@ def preprocessing(foreign: Foreign, config: ViTConfig) -> Preprocessing:
     )
 
 
-def labels(foreign: Foreign) -> tuple[str, ...] | None:
+def labels(foreign: Foreign, head: str = "head") -> tuple[str, ...] | None:
     config = foreign.sidecars.get("config.json", {})
-    names, head = config.get("label_names"), foreign.tensors.get("head.weight")
+    names, classes = config.get("label_names"), foreign.tensors.get(f"{head}.weight")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return None
-    return tuple(names) if head is not None and len(names) == len(head) else None
+    return tuple(names) if classes is not None and len(names) == len(classes) else None
 
 
 def licence(foreign: Foreign) -> str | None:
@@ -240,7 +258,6 @@ def licence(foreign: Foreign) -> str | None:
 def sidecars(passport: Passport, config: ViTConfig) -> dict[str, dict[str, Any]]:
     """A config.json with which `timm.create_model("local-dir:…", pretrained=True)` builds this
     very model."""
-    before = passport.preprocessing
     arguments: dict[str, Any] = {
         "img_size": list(config.image_size),
         "patch_size": config.patch_size,
@@ -264,6 +281,14 @@ def sidecars(passport: Passport, config: ViTConfig) -> dict[str, dict[str, Any]]
     }
     if config.activation == "swiglu":
         arguments.pop("act_layer")
+    return {"config.json": config_json(passport, config, architecture(config), arguments)}
+
+
+def config_json(
+    passport: Passport, config: Config, entry: str | None, arguments: dict[str, Any]
+) -> dict[str, Any]:
+    """timm's config.json of a model that `entry` makes of these arguments."""
+    before = passport.preprocessing
     pretrained = {
         "input_size": [config.channels, *config.image_size],
         "interpolation": before.interpolation,
@@ -273,17 +298,14 @@ def sidecars(passport: Passport, config: ViTConfig) -> dict[str, dict[str, Any]]
         "crop_mode": "center" if before.resize else "squash",
         "num_classes": config.num_classes,
     }
-    name = architecture(config)
-    written = {
-        **({"architecture": name} if name else {}),
+    return {
+        **({"architecture": entry} if entry else {}),
         "num_classes": config.num_classes,
-        "num_features": config.dim,
+        "num_features": config.features,
         "global_pool": arguments["global_pool"],
         "model_args": arguments,
         "pretrained_cfg": pretrained,
-    }
-    return {
-        "config.json": written | ({"label_names": list(passport.labels)} if passport.labels else {})
+        **({"label_names": list(passport.labels)} if passport.labels else {}),
     }
 
 

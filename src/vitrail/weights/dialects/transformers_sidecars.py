@@ -14,6 +14,7 @@ from vitrail.core.passport import (
     Preprocessing,
 )
 from vitrail.core.records import validate
+from vitrail.models.config import Config
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.dialect import Foreign
 
@@ -42,6 +43,16 @@ PROCESSORS = {
         interpolation="bicubic",
         mean=CLIP_MEAN,
         std=CLIP_STD,
+    ),
+    "Beit": replace(SQUEEZED, interpolation="bicubic"),
+    "MobileViT": Preprocessing(
+        size=(256, 256),
+        resize=(224, 224),
+        crop="floored",
+        interpolation="bicubic",
+        mean=(0.0,) * 3,
+        std=(1.0,) * 3,
+        channel_order="bgr",
     ),
 }
 # Without any file: as the authors of DeiT, DINOv2 and MAE evaluate.
@@ -82,13 +93,15 @@ class Processor:
     do_normalize: bool | None = None
     image_mean: float | tuple[float, ...] | None = None
     image_std: float | tuple[float, ...] | None = None
+    do_flip_channel_order: bool | None = None
 
 
 def read_config(foreign: Foreign) -> Told:
-    return _record(Told, foreign, "config.json")
+    return read_record(Told, foreign, "config.json")
 
 
-def _record(kind: type[T], foreign: Foreign, name: str) -> T:
+def read_record(kind: type[T], foreign: Foreign, name: str) -> T:
+    """The fields of a sidecar that a record knows; what else it says is not for us."""
     said = foreign.sidecars.get(name, {})
     known = {field.name: said[field.name] for field in fields(kind) if field.name in said}  # type: ignore[arg-type]
     return validate(kind, known, where=f"{foreign.source}: {name}")
@@ -118,21 +131,26 @@ def read_labels(told: Told, classes: int, where: str) -> tuple[str, ...] | None:
     return tuple(str(name) for name in names)
 
 
-def read_preprocessing(foreign: Foreign, config: ViTConfig, usual: Preprocessing) -> Preprocessing:
+def read_preprocessing(foreign: Foreign, config: Config, usual: Preprocessing) -> Preprocessing:
     """As preprocessor_config.json says, and `usual` without one, at the model's own size."""
     name = "preprocessor_config.json"
     where = f"{foreign.source}: {name}"
-    said = _record(Processor, foreign, name)
+    said = read_record(Processor, foreign, name)
     if name in foreign.sidecars:
         kind = said.image_processor_type or said.feature_extractor_type or ""
         silent = (PROCESSORS[known] for known in PROCESSORS if kind.startswith(known))
         usual = next(silent, usual)
+        if kind.startswith("MobileViT"):  # whatever it says, it does not normalise; no other flips
+            said = replace(said, do_normalize=False, image_mean=None, image_std=None)
+            if said.do_flip_channel_order is False:
+                usual = replace(usual, channel_order="rgb")
     if said.resample is not None and said.resample not in RESAMPLE:
         raise UserError(f"{where}: resample is {said.resample}, but must be 0, 1, 2 or 3")
     resample = RESAMPLE[said.resample] if said.resample is not None else usual.interpolation
     mean, std = _normalisation(said, config.channels, usual, where)
     values: dict[str, Any] = {"interpolation": resample, "mean": mean, "std": std}
     values |= {"size": config.image_size, "resize": _resize(said, config, usual, where)}
+    values["channel_order"] = usual.channel_order
     if values["resize"] is not None and name in foreign.sidecars:
         values |= {"squeeze": _squeezes(said, usual), "crop": "floored"}
     elif values["resize"] is not None:
@@ -148,7 +166,7 @@ def _squeezes(said: Processor, usual: Preprocessing) -> bool:
 
 
 def _resize(
-    said: Processor, config: ViTConfig, usual: Preprocessing, where: str
+    said: Processor, config: Config, usual: Preprocessing, where: str
 ) -> tuple[int, int] | None:
     """What a picture is scaled to before its centre is cropped; None where nothing is."""
     if said.do_resize is False:
@@ -220,7 +238,6 @@ def write_config(
 ) -> dict[str, Any]:
     """A config.json from which Auto classes build this very model; `extras` are its kind's own."""
     height, width = config.image_size
-    names = passport.labels or [f"LABEL_{index}" for index in range(config.num_classes)]
     written: dict[str, Any] = {
         "architectures": [architecture],
         "model_type": model_type,
@@ -236,13 +253,20 @@ def write_config(
         "patch_size": config.patch_size,
         "num_channels": config.channels,
         "qkv_bias": config.qkv_bias == "qkv",
-        # no labels at all is how a transformers model is told to give its features
-        "id2label": {str(index): name for index, name in enumerate(names)},
-        "label2id": {name: index for index, name in enumerate(names)},
+        **write_labels(passport, config),
     }
     if config.dim_head is not None:
         written["head_dim"] = config.dim_head
     return written | extras
+
+
+def write_labels(passport: Passport, config: Config) -> dict[str, Any]:
+    """No labels at all is how a transformers model is told to give its features."""
+    names = passport.labels or [f"LABEL_{index}" for index in range(config.num_classes)]
+    return {
+        "id2label": {str(index): name for index, name in enumerate(names)},
+        "label2id": {name: index for index, name in enumerate(names)},
+    }
 
 
 def write_preprocessing(before: Preprocessing) -> dict[str, Any]:
@@ -271,3 +295,18 @@ def write_preprocessing(before: Preprocessing) -> dict[str, Any]:
     # it cannot cover a rectangle; squeezing into it is the same for pictures of that shape
     written["size"] = {"height": tall, "width": broad}
     return {"image_processor_type": "DeiTImageProcessor"} | written
+
+
+def write_mobile_preprocessing(before: Preprocessing) -> dict[str, Any]:
+    """The same for MobileViT's processor, the one that flips channels and never normalises; where
+    values have to be normalised it is another."""
+    if set(before.mean) != {0.0} or set(before.std) != {1.0}:
+        return write_preprocessing(before)
+    written = write_preprocessing(replace(before, channel_order="rgb"))
+    for name in ("do_normalize", "image_mean", "image_std"):
+        del written[name]
+    return written | {
+        "image_processor_type": "MobileViTImageProcessor",
+        "do_center_crop": before.resize is not None,
+        "do_flip_channel_order": before.channel_order == "bgr",
+    }

@@ -1,0 +1,80 @@
+"""Models with batch norms: their statistics are saved, resumed and averaged as weights are."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from tests.train.test_resume import Death, die_at, fingerprint
+from tests.train.world import RECIPE, trainer
+from vitrail import create, load
+from vitrail.train.average import Average
+from vitrail.train.recipe import Schedule
+
+SMALL: dict[str, Any] = {
+    "widths": (8, 8, 8, 16, 16), "dims": (8, 8, 16), "depths": (1, 1, 1), "stem": 8,
+    "channels": 1, "image_size": (32, 32), "dropout": 0.1, "drop_path": 0.2,
+}  # fmt: skip
+KINDS: dict[str, dict[str, Any]] = {
+    "mobilevit_xxs": SMALL | {"last": 16, "heads": 2},
+    "mobilevitv2_050": SMALL,
+}
+
+
+def changes(name: str) -> dict[str, Any]:
+    sides = replace(RECIPE.augmentation, sides=(32, 40))
+    schedule = Schedule(steps=8, warmup=2)
+    return {"model": name, "fields": KINDS[name], "augmentation": sides, "schedule": schedule}
+
+
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["", "blocks computed again"])
+@pytest.mark.parametrize("name", KINDS)
+def test_a_run_that_died_ends_as_if_it_had_not(
+    name: str, checkpointing: bool, tmp_path: Path
+) -> None:
+    said = changes(name) | {"checkpointing": checkpointing}
+    trainer(tmp_path / "whole", **said).run()
+    run = trainer(tmp_path / "died", **said)
+    die_at(6, run)
+    with pytest.raises(Death):
+        run.run()
+    trainer(tmp_path / "died", **said).run(resume=True)
+    assert fingerprint(tmp_path / "died") == fingerprint(tmp_path / "whole")
+    best = load(tmp_path / "whole" / "best")
+    assert best.config.widths == SMALL["widths"]
+    assert best.get_buffer("stem.norm.running_mean").any()
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A group of one process."""
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+def test_shared_weights_and_statistics_are_averaged_together() -> None:
+    """Where processes share a model its weights are another kind of tensor than statistics."""
+    models = [create("mobilevit_xxs", num_classes=2, **KINDS["mobilevit_xxs"]) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    mesh = init_device_mesh("cpu", (1,))
+    for block in models[1].trunk().values():
+        fully_shard(block, mesh=mesh)
+    fully_shard(models[1], mesh=mesh)
+    averages = [Average(model, decay=0.5) for model in models]
+    for model, average in zip(models, averages, strict=True):
+        with torch.no_grad():
+            for tensor in model.state_dict().values():
+                tensor.add_(1.0)
+        average.update(model, step=1000)
+    for name, plain in averages[0].state.items():
+        shared: Any = averages[1].state[name]
+        whole = shared.full_tensor() if hasattr(shared, "full_tensor") else shared
+        torch.testing.assert_close(whole, plain)
