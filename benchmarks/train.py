@@ -3,10 +3,9 @@
 Ours is a step of the Trainer; theirs is made of timm's parts (see `benchmarks.peer`), with the same
 AdamW, fused in both, and the same clipping. Steps alternate, and which comes first alternates too,
 so that what else the machine does hits both. Each round has its own ratio; printed is their median,
-with the quartiles, beside the medians of the milliseconds. Where others use the machine, `--busy`
-counts the processor time of this process instead, on one thread.
+with the quartiles, beside the medians of the milliseconds.
 
-    python -m benchmarks.train [--rounds N] [--threads N | --busy]
+    python -m benchmarks.train [--rounds N] [--threads N]
 """
 
 import argparse
@@ -43,13 +42,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=30, help="steps of each")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--busy", action="store_true", help="processor time, on one thread")
     asked = parser.parse_args()
-    threads, clock = (1, time.process_time) if asked.busy else (asked.threads, time.perf_counter)
-    torch.set_num_threads(threads)
+    torch.set_num_threads(asked.threads)
     torch.manual_seed(0)
     print(
-        f"ViT {SIDE} px, patch 4, width 192, depth 9, batch {BATCH}; {threads} threads, "
+        f"ViT {SIDE} px, patch 4, width 192, depth 9, batch {BATCH}; {asked.threads} threads, "
         f"{asked.rounds} steps each; matrix product {peak():.0f} GFLOP/s; "
         f"load before {os.getloadavg()[0]:.1f}\n"
     )
@@ -63,7 +60,7 @@ def main() -> None:
                 "ours": make_ours(model, batch, Path(folder)),
                 "timm": make_theirs(model, batch, drop_path),
             }
-            times = alternate(steps, asked.rounds, clock)
+            times = alternate(steps, asked.rounds)
         ratios = [theirs / ours for theirs, ours in zip(times["timm"], times["ours"], strict=True)]
         low, middle, high = quantiles(ratios, n=4)
         print(
@@ -143,17 +140,15 @@ def make_theirs(model: Model, batch: Batch, drop_path: float) -> Step:
     return step
 
 
-def alternate(
-    steps: dict[str, Step], rounds: int, clock: Callable[[], float]
-) -> dict[str, list[float]]:
+def alternate(steps: dict[str, Step], rounds: int) -> dict[str, list[float]]:
     """Milliseconds of every step, in turns; the first two rounds warm up."""
     times: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(rounds + 2):
         for name in sorted(steps, reverse=turn % 2 == 1):
-            began = clock()
+            began = time.perf_counter()
             steps[name]()
             if turn >= 2:
-                times[name].append(1000 * (clock() - began))
+                times[name].append(1000 * (time.perf_counter() - began))
     return times
 
 

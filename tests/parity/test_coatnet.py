@@ -1,6 +1,7 @@
 """timm's CoAtNets through our rows and back: the same numbers both ways, at any size."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,13 @@ from tests.parity.compare import (
 from tests.parity.lively import lively
 from vitrail import UserError, load
 from vitrail.core.passport import Preprocessing
-from vitrail.models.catalogue import FAMILIES, find
+from vitrail.models.catalogue import FAMILIES, build, find
 from vitrail.models.coatnet import CoAtNetConfig
 from vitrail.weights.convert import convert
 from vitrail.weights.dialect import Foreign
 from vitrail.weights.dialects import recognise
-from vitrail.weights.fit_coatnet import resize_offsets
+from vitrail.weights.fit import fit
+from vitrail.weights.offsets import linear, resize_offsets
 from vitrail.weights.settle import settle
 
 SMALL: dict[str, Any] = {
@@ -138,13 +140,14 @@ def test_another_image_size_is_timms(kind: str, size: tuple[int, int], tmp_path:
 
 def test_the_paper_resizes_linearly() -> None:
     table = torch.arange(9.0, dtype=torch.float64).view(9, 1)  # 2x2 cells
-    same = resize_offsets(table, (2, 2), (2, 2), method="paper")
+    same = resize_offsets(table, (2, 2), (2, 2), linear)
     close(same, table)
-    wide = resize_offsets(table, (2, 2), (2, 5), method="paper").view(3, 9)
+    wide = resize_offsets(table, (2, 2), (2, 5), linear).view(3, 9)
     close(wide[:, 4], table.view(3, 3)[:, 1])  # nothing is nearer than no offset at all
     assert (wide[0].diff() >= 0).all()
+    config = replace(find("coatnet_0"), image_size=(64, 64))
     with pytest.raises(UserError, match="use paper or timm"):
-        resize_offsets(table, (2, 2), (3, 3), method="hf")
+        fit(build(config).state_dict(), config, replace(config, image_size=(96, 96)), method="hf")
 
 
 def bare(name: str, **changes: Any) -> Foreign:

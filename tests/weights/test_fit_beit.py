@@ -16,7 +16,8 @@ from vitrail import UserError
 from vitrail.models.beit import count_relations
 from vitrail.models.catalogue import build, change
 from vitrail.weights.fit import fit
-from vitrail.weights.fit_beit import METHODS, resize_relations, sides, stretched, turn_table
+from vitrail.weights.fit_beit import METHODS, resize_relations, turn_table
+from vitrail.weights.offsets import sides, stretched
 
 GRIDS = st.tuples(st.integers(1, 7), st.integers(1, 7))
 

@@ -32,6 +32,7 @@ from vitrail.models.limits import (
     check_computed,
     check_counts,
     check_eps,
+    check_multiple,
     check_rates,
     check_sides,
 )
@@ -70,13 +71,7 @@ class BeitConfig(Config):
         check_sides(self.image_size)
         check_rates(self, "dropout", "drop_path")
         check_eps(self.norm_eps)
-        for side in self.image_size:
-            if side % self.patch_size:
-                low = side // self.patch_size * self.patch_size
-                raise UserError(
-                    f"image side {side} is not a multiple of patch {self.patch_size}: "
-                    f"use {low or self.patch_size} or {low + self.patch_size}"
-                )
+        check_multiple(self.image_size, self.patch_size, "patch")
         if self.dim % self.heads:
             raise UserError(f"dim {self.dim} does not split into {self.heads} heads")
         check_computed(self.depth * self.tokens**2, "the distances between all patches")

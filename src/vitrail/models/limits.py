@@ -58,3 +58,12 @@ def check_computed(values: int, what: str) -> None:
     """A table that is computed, not loaded, must fit into memory."""
     if values > MOST_COMPUTED:
         raise UserError(f"{what} would compute a table of {values:,} values: use smaller images")
+
+
+def check_multiple(image_size: tuple[int, int], step: int, what: str) -> None:
+    """Both sides are whole numbers of steps."""
+    for side in image_size:
+        if side % step:
+            low = side // step * step
+            wish = f"use {low} or {low + step}" if low else f"use {step}"
+            raise UserError(f"image side {side} is not a multiple of {what} {step}: {wish}")

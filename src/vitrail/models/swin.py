@@ -36,7 +36,14 @@ from vitrail.layers.window import (
     window_of,
 )
 from vitrail.models.config import Config
-from vitrail.models.limits import check_computed, check_counts, check_eps, check_rates, check_sides
+from vitrail.models.limits import (
+    check_computed,
+    check_counts,
+    check_eps,
+    check_multiple,
+    check_rates,
+    check_sides,
+)
 from vitrail.models.model import Model
 from vitrail.models.variant import Variant
 
@@ -67,13 +74,7 @@ class SwinConfig(Config):
         check_rates(self, "dropout", "drop_path")
         check_eps(self.norm_eps)
         check_stages(self.dim, self.depths, self.heads, self.mlp_ratio)
-        for side in self.image_size:
-            if side % self.patch_size:
-                low = side // self.patch_size * self.patch_size
-                raise UserError(
-                    f"image side {side} is not a multiple of patch {self.patch_size}: "
-                    f"use {low or self.patch_size} or {low + self.patch_size}"
-                )
+        check_multiple(self.image_size, self.patch_size, "patch")
         pairs = self.layout(0, 0).tokens ** 2
         check_computed(pairs, f"window_size {self.window_size}")
 

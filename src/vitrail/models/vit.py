@@ -28,6 +28,7 @@ from vitrail.models.limits import (
     check_computed,
     check_counts,
     check_eps,
+    check_multiple,
     check_rates,
     check_sides,
 )
@@ -80,13 +81,7 @@ class ViTConfig(Config):
         check_sides(self.image_size)
         check_rates(self, "dropout", "drop_path", "patch_dropout")
         check_eps(self.norm_eps)
-        for side in self.image_size:
-            if side % self.stride:
-                low = side // self.stride * self.stride
-                raise UserError(
-                    f"image side {side} is not a multiple of patch {self.stride}: "
-                    f"use {low or self.stride} or {low + self.stride}"
-                )
+        check_multiple(self.image_size, self.stride, "patch")
         if self.dim_head is None and self.dim % self.heads:
             raise UserError(f"dim {self.dim} does not split into {self.heads} heads: give dim_head")
         if self.patch_dropout and self.positions == "relative":

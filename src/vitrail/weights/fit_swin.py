@@ -2,31 +2,26 @@
 
 from typing import Any
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
-from torch.nn import functional as F
-
 from vitrail.core.passport import ResizeMethod
 from vitrail.models.catalogue import change
 from vitrail.models.swin import SwinConfig
 from vitrail.models.swinv2 import SwinV2Config
-from vitrail.weights import fit_beit
+from vitrail.weights.offsets import Grid, bicubic, far_lines, resize_offsets
 from vitrail.weights.resize import resize_patches
 from vitrail.weights.rows import Tensors
-
-Grid = tuple[int, int]
 
 
 def fit_swin(
     state: Tensors, old: SwinConfig, new: SwinConfig, method: ResizeMethod
 ) -> tuple[Tensors, list[str]]:
-    """Patch kernels, and the tables of every stage whose windows change."""
+    """Patch kernels, and the tables of every stage whose windows change: by cubics, as the authors'
+    code does, unless it is timm's way."""
+    along = far_lines if method == "timm" else bicubic
     state, done = fit_patches(state, old, new, method)
     for stage, (before, after) in changed_windows(old, new).items():
         for block in range(old.depths[stage]):
             name = f"stages.{stage}.blocks.{block}.attention.bias.table"
-            state = state | {name: resize_table(state[name], before, after, method=method)}
+            state = state | {name: resize_offsets(state[name], before, after, along)}
         sizes = "{}x{} to {}x{}".format(*before, *after)
         done.append(f"relative bias of stage {stage + 1} resized from {sizes} ({method})")
     return state, done
@@ -74,29 +69,3 @@ def changed_windows(old: SwinConfig, new: SwinConfig) -> dict[int, tuple[Grid, G
         for stage in range(len(old.depths))
     }
     return {stage: pair for stage, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def resize_table(
-    table: Float[Tensor, "M h"], old: Grid, new: Grid, *, method: ResizeMethod
-) -> Float[Tensor, "m h"]:
-    """A table of relative bias for other windows.
-
-    timm      far offsets stretched more than near ones, then straight lines, as for its BEiT
-    the rest  bicubic, all offsets stretched alike: what the authors' code does
-
-    >>> resize_table(torch.zeros(169, 3), (7, 7), (12, 12), method="paper").shape
-    torch.Size([529, 3])
-    """
-    along = fit_beit.METHODS["timm"] if method == "timm" else bicubic
-    sides = [(2 * before - 1, 2 * after - 1) for before, after in zip(old, new, strict=True)]
-    # each axis by itself, and linear in the table: two matrices say it all
-    down, across = (along(before, after) for before, after in sides)
-    offsets = table.double().unflatten(0, (sides[0][0], sides[1][0]))
-    resized = torch.einsum("ya,xb,abh->yxh", down, across, offsets)
-    return resized.flatten(0, 1).to(table.dtype)
-
-
-def bicubic(old: int, new: int) -> Float[Tensor, "new old"]:
-    """What it does to every single offset."""
-    each = torch.eye(old, dtype=torch.float64)
-    return F.interpolate(each[None, None], size=(new, old), mode="bicubic")[0, 0]

@@ -1,21 +1,27 @@
 """From what a file tells and what the person says to one config; nothing is guessed in silence."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, fields
 from typing import Any
 
 from vitrail.core.errors import UserError
 from vitrail.core.records import validate
-from vitrail.models.beit import BeitConfig
 from vitrail.models.catalogue import FAMILIES, variant_of
 from vitrail.models.config import Config
-from vitrail.models.swin import SwinConfig
-from vitrail.models.vit import ViTConfig
 from vitrail.weights.dialect import Dialect, Facts, Foreign
 from vitrail.weights.settle_beit import settle_beit
 from vitrail.weights.settle_swin import settle_swin
 from vitrail.weights.settle_vit import pair, settle_vit
 
+Settle = Callable[..., tuple[Any, list[str]]]
+
+# Families whose files leave open what only they know how to find out.
+SETTLE: dict[str, Settle] = {
+    "vit": settle_vit,
+    "beit": settle_beit,
+    "swin": settle_swin,
+    "swinv2": settle_swin,
+}
 # What a person may say of a file that does not tell it.
 OPEN = {"image_size", "heads", "dim_head"}
 
@@ -30,21 +36,25 @@ def settle(
 ) -> tuple[Config, list[str]]:
     """The config of the file as it is, and a sentence for each thing that was looked up rather than
     read; `named` is the model that the person named, `said` are the fields they asked for."""
-    family = FAMILIES[dialect.family]
-    if named is not None and type(named) is not family.config:
+    if named is not None and type(named) is not FAMILIES[dialect.family].config:
         raise UserError(
             f"{foreign.source}: its tensors are those of {dialect.name}, a {dialect.family}, and "
             "the model you named is none"
         )
-    if isinstance(named, ViTConfig) or dialect.family == "vit":
-        assert named is None or isinstance(named, ViTConfig)
-        return settle_vit(foreign, dialect, named=named, grid=grid, said=said)
-    if family.config is BeitConfig:
-        assert named is None or isinstance(named, BeitConfig)
-        return settle_beit(foreign, dialect, named=named, grid=grid, said=said)
-    if issubclass(family.config, SwinConfig):
-        assert named is None or isinstance(named, SwinConfig)
-        return settle_swin(foreign, dialect, named=named, grid=grid, said=said)
+    special = SETTLE.get(dialect.family, settle_plainly)
+    return special(foreign, dialect, named=named, grid=grid, said=said)
+
+
+def settle_plainly(
+    foreign: Foreign,
+    dialect: Dialect,
+    *,
+    named: Config | None,
+    grid: tuple[int, int] | None,
+    said: dict[str, Any],
+) -> tuple[Config, list[str]]:
+    """What the file tells, and the rest from the published model that has all of it."""
+    family = FAMILIES[dialect.family]
     facts = dict(dialect.infer(foreign))
     notes = [*foreign.notes, *facts.pop("notes", ())]
     if sizes := facts.pop("sizes", None):
