@@ -28,8 +28,8 @@ class DropPath(nn.Module):
         if torch.compiler.is_compiling():  # a graph wants shapes that do not depend on draws
             return x + branch(x) * (kept / keep).to(x.dtype).view(-1, *[1] * (x.ndim - 1))
         chosen = kept.nonzero().squeeze(1)  # maybe none: the branch's gradients are then zeros
-        change = branch(x[chosen]) / keep
-        return x.index_add(0, chosen, change.to(x.dtype))
+        change = branch(x.index_select(0, chosen))
+        return x.index_add(0, chosen, change.to(x.dtype), alpha=1 / keep)
 
     def extra_repr(self) -> str:
         return f"rate={self.rate:g}"
