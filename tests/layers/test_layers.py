@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from vitrail import UserError
 from vitrail.core.layout import TokenLayout
-from vitrail.layers.attention import Attend, SelfAttention
+from vitrail.layers.attention import SHORT, Attend, SelfAttention, plain_is_quicker
 from vitrail.layers.conv import MaxPoolSame, StandardizedConv, pad_same
 from vitrail.layers.drop import PatchDropout
 from vitrail.layers.mlp import make_activation
@@ -148,6 +148,34 @@ def test_activations() -> None:
     torch.testing.assert_close(make_activation("quick_gelu")(x), x / (1 + (-1.702 * x).exp()))
     gate, value = x[:50], x[50:100]
     torch.testing.assert_close(make_activation("swiglu")(x[:100]), F.silu(gate) * value)
+
+
+@pytest.mark.parametrize("batch", [2, 0])
+@pytest.mark.parametrize("biased", [False, True])
+def test_plain_and_fused_attention_agree_forth_and_back(batch: int, biased: bool) -> None:
+    torch.manual_seed(0)
+    shapes = [(batch, 3, 5, 4)] * 3 + [(1, 3, 5, 5)] * biased
+    given = [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes]
+    for scale in (None, 0.3):
+        ours = Attend(TokenLayout(grid=(1, 5), stride=1))(*given, scale=scale)
+        bias = given[3] if biased else None
+        fused = F.scaled_dot_product_attention(*given[:3], attn_mask=bias, scale=scale)
+        torch.testing.assert_close(ours, fused, rtol=0, atol=1e-12)
+        back = [
+            torch.autograd.grad((y**2).sum(), given, materialize_grads=True) for y in (ours, fused)
+        ]
+        torch.testing.assert_close(*back, rtol=0, atol=1e-11)
+
+
+def test_plain_attention_is_for_gradients_in_full_precision_on_a_cpu() -> None:
+    q = torch.zeros(1, 1, SHORT, 2, requires_grad=True)
+    assert plain_is_quicker(q, None)
+    assert not plain_is_quicker(q.detach(), None)
+    assert not plain_is_quicker(q.bfloat16(), None)
+    assert not plain_is_quicker(q.to("meta"), None)
+    assert not plain_is_quicker(q.expand(1, 1, SHORT, 2).repeat(1, 1, 2, 1), None)
+    assert not plain_is_quicker(q, torch.zeros(1, 1, SHORT, SHORT))
+    assert plain_is_quicker(q, torch.zeros(1, 1, SHORT, SHORT, requires_grad=True))
 
 
 def test_patch_dropout_keeps_prefix_order_and_count() -> None:

@@ -14,6 +14,9 @@ from vitrail.core.layout import TokenLayout
 QkvBias = Literal["qkv", "qv", "none"]
 
 
+SHORT = 128  # tokens up to which plain products are quicker than the fused kernel, on a CPU
+
+
 class Attend(nn.Module):
     """softmax(q kᵀ · scale + bias) v. It owns no parameters, so that one hook here sees every
     attention of every family; the layout says where its tokens lie in the picture. Attention
@@ -31,12 +34,22 @@ class Attend(nn.Module):
         bias: Float[Tensor, "*#B #h N N"] | None = None,
         scale: float | None = None,
     ) -> Float[Tensor, "B *W h N d"]:
-        if bias is not None and bias.requires_grad and bias.device.type == "cpu":
+        if plain_is_quicker(q, bias):
             return attend_plainly(q, k, v, bias, scale)
         return attend_fused(q, k, v, bias, scale)
 
     def extra_repr(self) -> str:
         return f"{self.layout.prefix} + {self.layout.grid[0]}x{self.layout.grid[1]} tokens"
+
+
+def plain_is_quicker(q: Float[Tensor, "B *W h N d"], bias: Tensor | None) -> bool:
+    """Where gradients are wanted on a CPU: the fused kernel's way back is slow for few tokens, and
+    it has none to a bias. Below float32 it is the one that keeps its sums exact."""
+    if q.device.type != "cpu" or q.dtype.itemsize < 4 or torch.compiler.is_compiling():
+        return False
+    if bias is not None:
+        return bias.requires_grad
+    return q.requires_grad and q.shape[-2] <= SHORT
 
 
 def attend_fused(
@@ -61,13 +74,16 @@ def attend_plainly(
     q: Float[Tensor, "B *W h N d"],
     k: Float[Tensor, "B *W h N d"],
     v: Float[Tensor, "B *W h N d"],
-    bias: Float[Tensor, "*#B #h N N"],
+    bias: Float[Tensor, "*#B #h N N"] | None = None,
     scale: float | None = None,
 ) -> Float[Tensor, "B *W h N d"]:
-    """On a CPU no fused kernel gives a bias its gradient, and torch falls back to what takes up to
-    twice as long as these products; a test holds that both agree."""
-    scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
-    return (scores + bias).softmax(dim=-1) @ v
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    each = q.shape[:-2]
+    q, k, v = (part.flatten(0, -3) for part in (q, k, v))
+    scores = torch.baddbmm(q.new_empty(1), q, k.mT, beta=0, alpha=scale)
+    if bias is not None:
+        scores = (scores.unflatten(0, each) + bias).flatten(0, -3)
+    return (scores.softmax(dim=-1) @ v).unflatten(0, each)
 
 
 class SeparableAttend(nn.Module):
@@ -116,8 +132,9 @@ class SelfAttention(nn.Module):
     def forward(
         self, x: Float[Tensor, "B N D"], bias: Float[Tensor, "#B #h N N"] | None = None
     ) -> Float[Tensor, "B N D"]:
-        q, k, v = rearrange(
-            self.project(x), "B N (three h d) -> three B h N d", three=3, h=self.heads
+        q, k, v = (
+            rearrange(part, "B N (h d) -> B h N d", h=self.heads)
+            for part in self.project(x).chunk(3, dim=-1)
         )
         if self.distances is not None:
             bias = self.distances(q)

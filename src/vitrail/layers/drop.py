@@ -30,9 +30,9 @@ class DropPath(nn.Module):
         if torch.compiler.is_compiling():  # a graph wants shapes that do not depend on draws
             return shortcut(x) + scaled(branch(x), kept / keep)
         chosen = kept.nonzero().squeeze(1)  # maybe none: the branch's gradients are then zeros
-        change = branch(x[chosen]) / keep
+        change = branch(x.index_select(0, chosen))
         beside = shortcut(x)
-        return beside.index_add(0, chosen, change.to(beside.dtype))
+        return beside.index_add(0, chosen, change.to(beside.dtype), alpha=1 / keep)
 
     def extra_repr(self) -> str:
         return f"rate={self.rate:g}"
