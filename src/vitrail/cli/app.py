@@ -19,6 +19,8 @@ from vitrail.cli.convert import Convert, convert
 from vitrail.cli.demo import Demo, demo
 from vitrail.cli.doctor import Doctor, doctor
 from vitrail.cli.evaluate import Evaluate, evaluate
+from vitrail.cli.explain import Explain, explain
+from vitrail.cli.figures import Figures, figures
 from vitrail.cli.info import Info, info
 from vitrail.cli.models import Models, models
 from vitrail.cli.predict import STDIN, Predict, predict
@@ -34,6 +36,8 @@ VERBS: dict[type, Callable[[Any], object]] = {
     Train: train,
     Evaluate: evaluate,
     Predict: predict,
+    Explain: explain,
+    Figures: figures,
     Demo: demo,
 }
 

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -12,7 +14,11 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
+from vitrail.explain.spread import count_tokens, fits, groups_of
 from vitrail.layers.attention import Attend, SeparableAttend
+
+Fusion = Literal["mean", "max", "min"]
+Reduce = Callable[[Float[Tensor, "B *W h #N N"]], Float[Tensor, "B *W g #N N"]]
 
 
 @dataclass(frozen=True)
@@ -24,38 +30,66 @@ class AttentionMap:
     weights: Float[Tensor, "B *W h #N N"]
     layout: TokenLayout
 
-    def on_grid(self, query: int) -> Float[Tensor, "B h rows columns"]:
-        """How much token `query` looks at each patch; tokens 0, 1, … are the prefix tokens
-        first."""
-        return self.weights[:, :, query, self.layout.prefix :].unflatten(-1, self.layout.grid)
+    def on_grid(self, query: int | tuple[int, int]) -> Float[Tensor, "B h rows columns"]:
+        """How much a token looks at each patch, whatever windows or folds they are in: none where
+        the two never meet.
+
+        Tokens 0, 1, … are the prefix tokens first, then the patches row by row; (row, column) is
+        the patch there.
+        """
+        fits(self.weights, self.layout)
+        groups = groups_of(self.layout)
+        group, place = (groups == self.number(query)).nonzero()[0].tolist()
+        weights = self.weights if self.weights.ndim == 5 else self.weights[:, None]
+        row = weights[:, group, :, place if weights.shape[-2] > 1 else 0]
+        tokens = row.new_zeros(*row.shape[:2], count_tokens(self.layout) + 1)  # one more, for -1
+        tokens[..., groups[group].to(row.device)] = row
+        return tokens[..., self.layout.prefix : -1].unflatten(-1, self.layout.grid)
+
+    def number(self, query: int | tuple[int, int]) -> int:
+        """The place of a token in the sequence, from that or from a patch's row and column."""
+        (rows, columns), count = self.layout.grid, count_tokens(self.layout)
+        if isinstance(query, int):
+            if 0 <= query < count:
+                return query
+            raise UserError(f"query is {query}, but there are tokens 0 to {count - 1}")
+        row, column = query
+        if 0 <= row < rows and 0 <= column < columns:
+            return self.layout.prefix + row * columns + column
+        raise UserError(f"query is patch {query}, but there are {rows}x{columns}, from (0, 0) on")
 
 
 @contextmanager
-def capture(model: nn.Module, where: str = "*") -> Iterator[dict[str, AttentionMap]]:
-    """The attention maps of the calls made inside the block, by the name of their attention.
+def capture(
+    model: nn.Module,
+    where: str = "*",
+    *,
+    reduce: Fusion | Reduce | None = None,
+    through: bool = False,
+) -> Iterator[dict[str, AttentionMap]]:
+    """The attention maps of the calls that this thread makes inside the block, by the name of their
+    attention, in the order in which they run.
 
-    `where` is a shell pattern for names such as "blocks.11.attention". Logits stay identical to
-    the bit, because the weights are computed beside the fused attention, not in its place.
+    `where` is a shell pattern for names such as "blocks.11.attention". `reduce` makes each map
+    smaller at once, so that no more is kept: "mean", "max" or "min" over heads, or a function of
+    the weights that keeps their axes. Logits stay identical to the bit, because the weights are
+    computed beside the fused attention, not in its place; with `through` they take its place, so
+    that gradients reach them, and logits agree to rounding.
 
-    >>> with capture(model) as maps:
+    >>> with capture(model, reduce="mean") as maps:
     ...     logits = model(images)
     >>> maps["blocks.11.attention"].weights.shape
-    torch.Size([1, 3, 197, 197])
+    torch.Size([1, 1, 197, 197])
     """
-    _refuse_compiled(model)
-    names = {
-        name.removesuffix(".attend"): module
-        for name, module in model.named_modules()
-        if isinstance(module, Attend | SeparableAttend)
-    }
-    chosen = {name: module for name, module in names.items() if fnmatchcase(name, where)}
-    if not chosen:
-        some = ", ".join(list(names)[:3]) or "none"
-        raise UserError(f"no attention is called {where!r}, this model has {some}, …")
+    refuse_compiled(model)
+    chosen = choose(model, where)
     maps: dict[str, AttentionMap] = {}
+    keep = partial(fuse, how=reduce) if isinstance(reduce, str) else reduce
     thread = threading.get_ident()
     handles = [
-        module.register_forward_hook(_recorder(name, maps, thread), with_kwargs=True)
+        module.register_forward_hook(
+            recorder(name, maps, thread, keep=keep, through=through), with_kwargs=True
+        )
         for name, module in chosen.items()
     ]
     try:
@@ -67,6 +101,39 @@ def capture(model: nn.Module, where: str = "*") -> Iterator[dict[str, AttentionM
         raise UserError("nothing was captured: call the model inside the with block")
 
 
+def attentions_of(model: nn.Module) -> dict[str, Attend | SeparableAttend]:
+    """Every attention by the name of the module that it is the middle of."""
+    names = {
+        name.removesuffix(".attend"): module
+        for name, module in model.named_modules()
+        if isinstance(module, Attend | SeparableAttend)
+    }
+    if not names:
+        raise UserError(
+            f"{type(model).__name__} has no attention that can be seen: only models of Vitrail "
+            "have, and vitrail.weights.adopt makes one of a timm or transformers module"
+        )
+    return names
+
+
+def choose(model: nn.Module, where: str) -> dict[str, Attend | SeparableAttend]:
+    names = attentions_of(model)
+    chosen = {name: module for name, module in names.items() if fnmatchcase(name, where)}
+    if not chosen:
+        some = ", ".join(list(names)[:3])
+        raise UserError(f"no attention is called {where!r}, this model has {some}, …")
+    return chosen
+
+
+def fuse(weights: Float[Tensor, "B *W h #N N"], how: Fusion) -> Float[Tensor, "B *W 1 #N N"]:
+    """One head from all."""
+    if how == "mean":
+        return weights.mean(dim=-3, keepdim=True)
+    if how not in ("max", "min"):
+        raise UserError(f"heads are fused by mean, max or min, got {how!r}")
+    return weights.amax(dim=-3, keepdim=True) if how == "max" else weights.amin(-3, keepdim=True)
+
+
 def attention_weights(
     q: Float[Tensor, "B *W h N d"],
     k: Float[Tensor, "B *W h N d"],
@@ -75,8 +142,9 @@ def attention_weights(
 ) -> Float[Tensor, "B *W h N N"]:
     """softmax(q kᵀ · scale + bias), in float32 or better, whatever precision the model runs in."""
     with torch.autocast(q.device.type, enabled=False):
-        q, k = (part if part.dtype is torch.float64 else part.float() for part in (q, k))
-        scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+        q, k = wide(q), wide(k)
+        # scaled before the product, which is larger
+        scores = q * (q.shape[-1] ** -0.5 if scale is None else scale) @ k.mT
         return (scores if bias is None else scores + bias).softmax(dim=-1)
 
 
@@ -85,35 +153,75 @@ def context_weights(
 ) -> Float[Tensor, "B P 1 1 N"]:
     """The same for separable attention: how much each token is asked, one row for all."""
     with torch.autocast(scores.device.type, enabled=False):
-        scores = scores if scores.dtype is torch.float64 else scores.float()
-        return scores.softmax(dim=-1).movedim(1, 2)[..., None, :]
+        return wide(scores).softmax(dim=-1).movedim(1, 2)[..., None, :]
 
 
-def _recorder(name: str, maps: dict[str, AttentionMap], thread: int) -> Callable[..., None]:
+def wide(x: Tensor) -> Tensor:
+    return x if x.dtype is torch.float64 else x.float()
+
+
+def attend_by(
+    weights: Float[Tensor, "B *W h N N"], v: Float[Tensor, "B *W h N d"]
+) -> Float[Tensor, "B *W h N d"]:
+    with torch.autocast(weights.device.type, enabled=False):
+        return weights @ wide(v)
+
+
+def attend_separably_by(
+    weights: Float[Tensor, "B P 1 1 N"], keys: Float[Tensor, "B D P N"]
+) -> Float[Tensor, "B D P 1"]:
+    each: Float[Tensor, "B 1 P N"] = weights[:, :, 0, 0][:, None]
+    with torch.autocast(weights.device.type, enabled=False):
+        return (wide(keys) * each).sum(dim=-1, keepdim=True)
+
+
+def recorder(
+    name: str,
+    maps: dict[str, AttentionMap],
+    thread: int,
+    *,
+    keep: Reduce | None,
+    through: bool,
+) -> Callable[..., Tensor | None]:
     def record(
         module: Attend | SeparableAttend,
         args: tuple[Tensor, ...],
-        kwargs: dict[str, Tensor | float | None],
+        kwargs: dict[str, Any],
         output: Tensor,
-    ) -> None:
+    ) -> Tensor | None:
         if threading.get_ident() != thread:  # another thread runs the same model: not our call
-            return
+            return None
         if isinstance(module, SeparableAttend):
-            weights = context_weights(*args, **kwargs)  # type: ignore[arg-type]
+            given = named(("scores", "keys"), args, kwargs)
+            weights = context_weights(**given)
+            result = attend_separably_by(weights, given["keys"]) if through else None
         else:
-            given = dict(zip(("q", "k", "v", "bias", "scale"), args, strict=False)) | kwargs
-            given.pop("v")
-            weights = attention_weights(**given)  # type: ignore[arg-type]
-        maps[name] = AttentionMap(weights, module.layout)
+            given = named(("q", "k", "v", "bias", "scale"), args, kwargs)
+            v = given.pop("v")
+            weights = attention_weights(**given)
+            result = attend_by(weights, v) if through else None
+        kept = weights if keep is None else keep(weights)
+        if kept.ndim != weights.ndim or kept.shape[-1] != weights.shape[-1]:
+            raise UserError(
+                f"reduce made {tuple(kept.shape)} of {tuple(weights.shape)}, but all axes stay, "
+                "and all tokens: weights.mean(dim=-3, keepdim=True) would do"
+            )
+        maps[name] = AttentionMap(kept, module.layout)
+        return None if result is None else result.to(output.dtype)
 
     return record
 
 
-def _refuse_compiled(model: nn.Module) -> None:
-    # hooks added to a compiled graph do not run, and an empty record would look like an answer
-    wrapped = isinstance(model, torch._dynamo.OptimizedModule)
-    if wrapped or any(module._compiled_call_impl is not None for module in model.modules()):
-        raise UserError(
-            "a compiled model cannot be looked into: capture on the model as it was before "
-            "compiling"
-        )
+def named(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    return dict(zip(names, args, strict=False)) | kwargs
+
+
+def refuse_compiled(model: nn.Module) -> None:
+    """Hooks added to a compiled graph do not run, and an empty record would look like an answer."""
+    for module in model.modules():
+        wrapped = isinstance(module, torch._dynamo.OptimizedModule)
+        if wrapped or module._compiled_call_impl is not None:
+            raise UserError(
+                "a compiled model cannot be looked into: capture on the model as it was before "
+                "compiling"
+            )

@@ -8,6 +8,7 @@
     cifar.npz                   arrays x_train, y_train, x_test, y_test, or images and labels
     torchvision:CIFAR10:ROOT    a data set of torchvision that was downloaded to ROOT
     digits                      the embedded one
+    planted                     digits on textured canvases, with boxes: `vitrail.data.planted`
 
 Folders, manifests and tars may be remote: s3://bucket/photos, through fsspec.
 """
@@ -16,6 +17,7 @@ import os
 from pathlib import Path
 
 from vitrail.core.errors import UserError, nearest
+from vitrail.data import planted
 from vitrail.data.source import Splits
 from vitrail.data.sources import hugging_face, idx, manifest, tars, torchvision
 from vitrail.data.sources.digits import open_digits
@@ -28,7 +30,7 @@ from vitrail.data.sources.validation import with_validation
 
 KINDS = (
     "a folder of class folders, a manifest (.csv, .tsv, .parquet), .tar, .npz, hf:owner/name, "
-    "torchvision:NAME, digits or fashion-mnist"
+    "torchvision:NAME, digits, planted or fashion-mnist"
 )
 FILES = (*manifest.SUFFIXES, ".npz", ".tar")
 PACKED = (".zip", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar", ".zst")
@@ -54,6 +56,8 @@ def open_parts(spec: str) -> dict[str, Origin]:
     """The parts of a data set as they were found."""
     if spec == "digits" and not os.path.exists(spec):
         return open_digits()
+    if spec == "planted" and not os.path.exists(spec):
+        return planted.open_planted()
     if spec in idx.NAMED and not os.path.exists(spec):
         return idx.open_named(spec)
     if spec.startswith(hugging_face.PREFIX):
@@ -119,7 +123,7 @@ def missing(spec: str) -> str:
         beside = os.listdir(folder or ".")
     except OSError:
         return f"file or directory, and no {folder} either"
-    known = [*beside, *(() if folder else ("digits", *idx.NAMED))]
+    known = [*beside, *(() if folder else ("digits", "planted", *idx.NAMED))]
     hint = nearest(name, known)
     close = f", {hint}" if hint.startswith("did you mean") else f": expected {KINDS}"
     return f"file, directory or data set{close}"

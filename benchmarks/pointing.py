@@ -1,0 +1,295 @@
+"""The pointing game on planted evidence: every method on every family, beside pytorch-grad-cam and
+Captum on the same models.
+
+A small model of each family is trained on pictures of which it is known where the answer lies
+(`vitrail.data.planted`), then each method says where the true class is seen. It hits if the centre
+of its highest cell lies in the box around the digit. Maps of single pixels are summed over the
+cells of the model's finest attention, all of them; pytorch-grad-cam gives maps as large as the
+picture, of which the highest pixel counts. Times are milliseconds a picture, in batches.
+
+    python -m benchmarks.pointing [--images N] [--threads N] [--only FAMILY] [--runs DIRECTORY]
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import vitrail
+from vitrail.core.layout import TokenLayout
+from vitrail.core.torchvision import mend_torchvision
+from vitrail.data.augment import Augmentation
+from vitrail.data.planted import Planted
+from vitrail.data.preprocess import prepare
+from vitrail.data.source import Splits
+from vitrail.data.sources import open_data
+from vitrail.evaluate.classify import score
+from vitrail.explain.capture import attentions_of
+from vitrail.explain.faithfulness import pointing_game
+from vitrail.explain.methods import METHODS
+from vitrail.models.model import Model
+from vitrail.train.loop import Progress, Trainer
+from vitrail.train.prepare import prepare_task
+from vitrail.train.recipe import Optimiser, Recipe, Schedule, Watch
+
+BATCH = 25  # pictures explained at once
+Maps = Callable[[Tensor, Tensor], Tensor]  # pictures and classes -> (B, rows, columns)
+
+
+@dataclass(frozen=True)
+class Family:
+    """A small model, how long it learns, where pytorch-grad-cam is to look, and the goal."""
+
+    model: str
+    fields: dict[str, Any]
+    goal: float
+    layer: str
+    epochs: float
+    batch_size: int = 32
+    lr: float = 3e-3
+
+
+FAMILIES = {
+    "vit": Family(
+        "vit_ti_16",
+        {
+            "image_size": (64, 64),
+            "patch_size": 2,
+            "stem": {"blocks": (), "width": 16, "groups": 8},
+            "dim": 64,
+            "depth": 4,
+            "heads": 4,
+            "mlp_dim": 128,
+            "pool": "mean",
+            "class_token": False,
+        },
+        goal=0.95,
+        layer="blocks.3.norm1",
+        epochs=6,
+    ),
+    "swin": Family(
+        "swin_t",
+        {
+            "image_size": (64, 64),
+            "patch_size": 4,
+            "dim": 24,
+            "depths": (2, 2, 2),
+            "heads": (2, 4, 8),
+            "window_size": 4,
+            "mlp_ratio": 2.0,
+        },
+        goal=0.90,
+        layer="stages.2.blocks.1.norm1",
+        epochs=6,
+    ),
+    "mobilevit": Family(
+        "mobilevit_xxs",
+        {
+            "image_size": (64, 64),
+            "stem": 8,
+            "widths": (8, 16, 24, 32, 48),
+            "dims": (32, 48, 64),
+            "depths": (2, 2, 1),
+            "last": 128,
+            "expand": 2.0,
+        },
+        goal=0.90,
+        layer="last",
+        epochs=4,
+    ),
+}
+
+
+def main() -> None:
+    """Train the three, then print a row for each method."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=int, default=500, help="test pictures, of 1000")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--only", choices=list(FAMILIES))
+    parser.add_argument("--runs", type=Path, help="where trained models are kept and found again")
+    asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
+    chosen = [asked.only] if asked.only else list(FAMILIES)
+    with TemporaryDirectory() as folder:
+        root = asked.runs or Path(folder)
+        tables = {name: play(name, root / name, asked.images) for name in chosen}
+    print(f"\n| method | {' | '.join(f'{name} | ms' for name in chosen)} |")
+    print(f"|---|{'---|' * 2 * len(chosen)}")
+    for method in next(iter(tables.values())):
+        cells = (
+            f"{tables[name][method][0]:.1%} | {tables[name][method][1]:.1f}" for name in chosen
+        )
+        print(f"| {method} | {' | '.join(cells)} |")
+    for name in chosen:
+        ours = {method: tables[name][method][0] for method in METHODS}
+        best = max(ours, key=lambda method: ours[method])
+        print(f"{name}: best of ours {best} {ours[best]:.1%}, goal {FAMILIES[name].goal:.0%}")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Test pictures as a model reads them, their classes, and the boxes around their digits."""
+
+    images: Tensor
+    targets: Tensor
+    boxes: Tensor
+    side: int
+
+
+def evidence_for(model: Model, count: int) -> Evidence:
+    source, how = Planted(count, "test"), model.passport.preprocessing
+    images = torch.stack([prepare(source.read(index), how) for index in range(count)])
+    targets, boxes = (torch.from_numpy(each) for each in (source.targets, source.boxes))
+    return Evidence(images, targets, boxes, source.side)
+
+
+def play(name: str, out: Path, count: int) -> dict[str, tuple[float, float]]:
+    """Share of hits and milliseconds of every method on one family."""
+    model = trained(name, out)
+    evidence = evidence_for(model, count)
+    with torch.inference_mode():
+        said = torch.cat([model(part).argmax(dim=1) for part in evidence.images.split(100)])
+    right = float((said == evidence.targets).float().mean())
+    print(f"{name}: {right:.1%} of {count} test pictures right", flush=True)
+    table = {}
+    for method, maps_of in methods(model, name):
+        table[method] = share, took = point(maps_of, evidence)
+        print(f"  {method:32} {share:6.1%} {took:8.1f} ms", flush=True)
+    return table
+
+
+def point(maps_of: Maps, evidence: Evidence) -> tuple[float, float]:
+    """Share of hits, and milliseconds a picture."""
+    count, size = len(evidence.images), (evidence.side, evidence.side)
+    hits, began = [], time.perf_counter()
+    for first in range(0, count, BATCH):
+        part = slice(first, first + BATCH)
+        maps = maps_of(evidence.images[part], evidence.targets[part])
+        hits.append(pointing_game(maps, evidence.boxes[part], size))
+    took = 1000 * (time.perf_counter() - began) / count
+    return float(torch.cat(hits).float().mean()), took
+
+
+def trained(name: str, out: Path) -> Model:
+    """The model of a run, or of one that was trained before."""
+    if (out / "best").is_dir():
+        return vitrail.load(out / "best").eval()
+    family = FAMILIES[name]
+    splits = open_data("planted")
+    recipe = recipe_for(family, splits)
+
+    def judge(logits: Any, targets: Any) -> tuple[str, dict[str, float]]:
+        found = score(logits, targets, several=False)
+        return found.key, found.values
+
+    def show(now: Progress) -> None:
+        if now.scores is not None:
+            told = ", ".join(f"{name} {value:.3f}" for name, value in now.scores.items())
+            print(f"  step {now.step} of {now.total}: loss {now.loss:.3f}, {told}", flush=True)
+
+    began = time.process_time()
+    Trainer(prepare_task(recipe, splits, judge), out, show).run()
+    print(f"{name}: {time.process_time() - began:.0f} s of one core to train", flush=True)
+    return vitrail.load(out / "best").eval()
+
+
+def recipe_for(family: Family, splits: Splits) -> Recipe:
+    steps = round(family.epochs * len(splits["train"]) / family.batch_size)
+    return Recipe(
+        data="planted",
+        model=family.model,
+        fields={**family.fields, "channels": 1},
+        optimiser=Optimiser(name="muon", lr=family.lr, weight_decay=0.05),
+        schedule=Schedule(steps=steps, warmup=steps // 10),
+        augmentation=Augmentation(crop=None, flip=0.0),
+        watch=Watch(every=1.0),
+        batch_size=family.batch_size,
+        average=0.99,
+    )
+
+
+def methods(model: Model, family: str) -> Iterator[tuple[str, Maps]]:
+    """Ours, theirs, and chance."""
+    for name in METHODS:
+        yield name, ours(model, name)
+    layer = model.get_submodule(FAMILIES[family].layer)
+    yield from grad_cams(model, layer)
+    yield from captums(model)
+    generator = torch.Generator().manual_seed(0)
+    yield "chance", lambda images, _: torch.rand(len(images), 8, 8, generator=generator)
+
+
+def ours(model: Model, name: str) -> Maps:
+    return lambda images, targets: METHODS[name](model, images, targets).map
+
+
+def grad_cams(model: Model, layer: nn.Module) -> Iterator[tuple[str, Maps]]:
+    """pytorch-grad-cam's, on the layer that its manual names for such a model."""
+    mend_torchvision()  # which it imports
+    from pytorch_grad_cam import EigenCAM, GradCAM, HiResCAM, LayerCAM
+    from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+
+    def as_map(tokens: Tensor) -> Tensor:
+        """Channels first, as convolutions have them."""
+        if tokens.ndim == 3:
+            side = round(tokens.shape[1] ** 0.5)
+            return tokens.unflatten(1, (side, side)).permute(0, 3, 1, 2)
+        return tokens if layer is getattr(model, "last", None) else tokens.permute(0, 3, 1, 2)
+
+    def maps_by(kind: Any) -> Maps:
+        def maps_of(images: Tensor, targets: Tensor) -> Tensor:
+            with kind(model, [layer], reshape_transform=as_map) as cam:
+                wanted = [ClassifierOutputTarget(target) for target in targets.tolist()]
+                return torch.from_numpy(cam(input_tensor=images, targets=wanted))
+
+        return maps_of
+
+    for kind in (GradCAM, HiResCAM, LayerCAM, EigenCAM):
+        yield f"grad-cam {kind.__name__}", maps_by(kind)
+
+
+def captums(model: Model) -> Iterator[tuple[str, Maps]]:
+    """Captum's, of pixels: summed over the cells of the finest attention."""
+    from captum.attr import InputXGradient, IntegratedGradients, Occlusion, Saliency
+
+    finest = min((one.layout for one in attentions_of(model).values()), key=lambda at: at.stride)
+    step = max(finest.stride, 8)
+
+    def maps_by(attribute: Callable[..., Tensor], **options: Any) -> Maps:
+        def maps_of(images: Tensor, targets: Tensor) -> Tensor:
+            image = images.clone().requires_grad_()  # or it warns that it does so
+            found = attribute(image, target=targets, **options).detach()
+            return in_cells(found.sum(dim=1), finest)
+
+        return maps_of
+
+    yield "Captum Saliency", maps_by(Saliency(model).attribute)
+    yield "Captum InputXGradient", maps_by(InputXGradient(model).attribute)
+    yield (
+        "Captum IntegratedGradients",
+        maps_by(IntegratedGradients(model).attribute, n_steps=32, internal_batch_size=200),
+    )
+    yield (
+        "Captum Occlusion",
+        maps_by(
+            Occlusion(model).attribute,
+            sliding_window_shapes=(1, 2 * step, 2 * step),
+            strides=(1, step, step),
+        ),
+    )
+
+
+def in_cells(pixels: Tensor, layout: TokenLayout) -> Tensor:
+    rows, columns = layout.grid
+    return F.adaptive_avg_pool2d(pixels[:, None], (rows, columns))[:, 0]
+
+
+if __name__ == "__main__":
+    main()

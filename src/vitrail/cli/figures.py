@@ -1,0 +1,173 @@
+"""`vitrail figures`: the paper's figures of a model, on one page."""
+
+from __future__ import annotations
+
+import json as machine
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any
+
+from vitrail.cli.asking import parse_changes
+from vitrail.core.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vitrail.core.passport import Preprocessing
+
+# Photos that come with scikit-learn and scikit-image, where the latter is installed.
+PHOTOS = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "motorcycle_left.png")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Which model to draw, over which pictures."""
+
+    model: str
+    """A Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
+    data: str | None = None
+    """Class folders, a manifest, tars, arrays, IDX files, or digits; by default a few photos."""
+    _: KW_ONLY
+    out: str = "figures"
+    """The directory for the page, and each figure as SVG and PNG."""
+    split: str | None = None
+    """The part of the data to draw from; by default test, else val."""
+    images: int = 128
+    """How many pictures, spread over the part; the paper takes 128."""
+    ablated: int = 4
+    """Of how many pictures positions are taken away, place by place; 0 leaves that out."""
+    batch_size: int = 8
+    """Images computed at once."""
+    image_size: str | None = None
+    """Another image size: 224, or height x width as 192x672."""
+    set: tuple[str, ...] = ()
+    """Another field of the model, or one that its file leaves open: --set heads=8."""
+    threads: int | None = None
+    """Threads to compute with."""
+    json: bool = False
+    """Print a JSON object with the numbers."""
+
+
+def figures(asked: Figures) -> None:
+    """Draw what a model has learnt: filters, positions, attention distance, tokens, likeness of
+    layers, attention sinks."""
+    from pathlib import Path
+
+    import torch
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    from vitrail.explain.figures import figures as draw
+    from vitrail.weights.load import load
+
+    for option in ("images", "batch_size"):
+        if getattr(asked, option) < 1:
+            name = option.replace("_", "-")
+            raise UserError(f"--{name} is {getattr(asked, option)}, but must be at least 1")
+    if asked.threads:
+        torch.set_num_threads(asked.threads)
+    changes = parse_changes(asked.image_size, asked.set)
+    model = load(asked.model, **changes).eval()
+    how = model.passport.preprocessing
+    broken: dict[str, str] = {}
+    images = chosen(asked, how, broken, val_share(model.passport.provenance))
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    silent = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=silent) as progress:
+        tasks: dict[str, Any] = {}
+
+        def watch(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what, total=total)
+            progress.update(tasks[what], completed=done)
+
+        drawn = draw(
+            model,
+            batched(images, asked.batch_size),
+            title=asked.model,
+            ablated=max(asked.ablated, 0),
+            watch=watch,
+        )
+        page = drawn.write(Path(asked.out))
+    if asked.json:
+        print(machine.dumps({**drawn.numbers(), "out": asked.out, "broken": broken}))
+        return
+    for plate in drawn.plates:
+        print(f"{plate.title}: {plate.told}\n")
+    for path, reason in broken.items():
+        print(f"left out {path}: {reason}")
+    print(f"the page with all figures: {page}")
+
+
+def val_share(provenance: dict[str, Any]) -> float:
+    """A part that was drawn for the training of this model is drawn again."""
+    share: float = provenance.get("recipe", {}).get("val_share", 0.1)
+    return share
+
+
+def chosen(
+    asked: Figures, how: Preprocessing, broken: dict[str, str], share: float
+) -> Iterator[Tensor]:
+    """Prepared images, spread evenly over the part; those that cannot be read are named."""
+    import numpy as np
+
+    from vitrail.data.images import BadImage
+    from vitrail.data.loader import Samples
+    from vitrail.data.sources import open_data
+
+    if asked.data is None:
+        return photos(how)
+    parts = open_data(asked.data, val_share=share).parts
+    if asked.split is not None and asked.split not in parts:
+        raise UserError(f"{asked.data} has no part {asked.split!r}, {nearest(asked.split, parts)}")
+    name = asked.split or next(part for part in ("test", "val", "train", *parts) if part in parts)
+    samples = Samples(parts[name], how, None, 0)
+    count = len(parts[name])
+    places = np.unique(np.linspace(0, count - 1, min(asked.images, count)).round().astype(int))
+
+    def read() -> Iterator[Tensor]:
+        for place in places:
+            _, image = samples[0, int(place), 0, None]
+            if isinstance(image, BadImage):
+                broken[image.path] = image.reason
+            else:
+                yield image
+
+    return read()
+
+
+def photos(how: Preprocessing) -> Iterator[Tensor]:
+    """A few photos that need no download: two of scikit-learn, and scikit-image's."""
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    from sklearn.datasets import load_sample_images
+
+    from vitrail.data.images import read_image
+    from vitrail.data.preprocess import MODES, prepare
+
+    channels = len(how.mean)
+    if channels not in MODES:
+        return
+    found = find_spec("skimage")
+    folder = Path(found.origin).parent / "data" if found and found.origin else None
+    for name in PHOTOS if folder else ():
+        assert folder is not None
+        if (folder / name).is_file():
+            yield prepare(read_image(folder / name, channels=channels), how)
+    for pixels in load_sample_images().images:
+        yield prepare(pixels, how)
+
+
+def batched(images: Iterator[Tensor], size: int) -> Iterator[Tensor]:
+    import torch
+
+    batch: list[Tensor] = []
+    for image in images:
+        batch.append(image)
+        if len(batch) == size:
+            yield torch.stack(batch)
+            batch = []
+    if batch:
+        yield torch.stack(batch)

@@ -1,0 +1,59 @@
+"""Every method that explains a picture, by its name."""
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from inspect import signature
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vitrail.core.errors import UserError
+from vitrail.explain.gradcam import gradcam
+from vitrail.explain.gradients import attribution, relevance
+from vitrail.explain.integrated import integrated
+from vitrail.explain.readout import Relevance
+from vitrail.explain.rollout import attention, rollout
+
+__all__ = ["METHODS", "Method", "Relevance", "explain"]
+
+# (model, images, target, options) -> Relevance
+Method = Callable[..., Relevance]
+
+METHODS: dict[str, Method] = {
+    "attention": attention,
+    "rollout": rollout,
+    "relevance": relevance,
+    "attribution": attribution,
+    "gradcam": gradcam,
+    "integrated": integrated,
+}
+
+
+def explain(
+    model: nn.Module,
+    images: Float[Tensor, "B C H W"],
+    method: str = "relevance",
+    *,
+    target: Int[Tensor, "B"] | int | None = None,
+    **options: Any,
+) -> Relevance:
+    """Where in each picture a model finds what it says, by one of `METHODS`; `target` is a class
+    for each picture or one for all, the most likely where none is given.
+
+    >>> explain(model, images, "rollout", fusion="max").map.shape
+    torch.Size([1, 14, 14])
+    """
+    if method not in METHODS:
+        close = get_close_matches(method, METHODS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(METHODS)}"
+        raise UserError(f"unknown method {method!r}, {hint}")
+    chosen = METHODS[method]
+    known = [p.name for p in signature(chosen).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    if unknown := [name for name in options if name not in known]:
+        has = f"has {', '.join(known)}" if known else "has none"
+        raise UserError(f"{method} has no option {unknown[0]!r}: it {has}")
+    if isinstance(target, int):
+        target = torch.full((len(images),), target, device=images.device)
+    return chosen(model, images, target, **options)

@@ -1,0 +1,206 @@
+"""`vitrail explain` as a person types it: pictures, maps, a page, and mistakes in one sentence."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitrail
+from vitrail.cli.app import main
+from vitrail.cli.explain import seen_part
+from vitrail.core.passport import Preprocessing
+from vitrail.data.images import read_image
+from vitrail.data.planted import Planted
+from vitrail.data.preprocess import frame, prepare
+from vitrail.explain.methods import METHODS
+
+VIT = {"name": "vit_ti_16", "image_size": 64, "patch_size": 8, "dim": 24, "depth": 2, "heads": 3}
+MODELS: dict[str, dict[str, Any]] = {
+    "vit": {**VIT, "mlp_dim": 48},
+    "swin": {
+        "name": "swin_t", "image_size": 64, "dim": 12, "depths": (2, 2), "heads": (1, 2),
+        "window_size": 4,
+    },
+    "mobilevit": {
+        "name": "mobilevit_xxs", "image_size": 64, "widths": (8, 8, 8, 8, 8), "dims": (8, 8, 8),
+        "depths": (1, 1, 1), "last": 16,
+    },
+}  # fmt: skip
+
+
+def make(kind: str, folder: Path, **fields: Any) -> Path:
+    """A model whose head says something, with labels."""
+    torch.manual_seed(0)
+    model = vitrail.create(**{**MODELS[kind], "num_classes": 10, "channels": 1, **fields})
+    if model.config.num_classes:
+        torch.nn.init.normal_(model.get_parameter("head.classes.weight"))
+        model.passport = replace(model.passport, labels=tuple(f"digit {n}" for n in range(10)))
+    return vitrail.save(model, folder / f"{kind}-model")
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    source = Planted(2, "test")
+    for index in range(2):
+        Image.fromarray(source.read(index)).save(folder / f"{index}.png")
+    return folder
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
+    code = main(["explain", *map(str, words)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_method_leaves_an_overlay_a_map_and_a_verdict(
+    kind: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, photos: Path
+) -> None:
+    folder, out = make(kind, tmp_path), tmp_path / "out"
+    code, printed, err = run(
+        capsys, folder, photos, "--method", "all", "--out", out, "--checks", "2", "--json"
+    )
+    assert (code, err) == (0, "")
+    told = json.loads(printed)
+    assert list(told["verdicts"]) == list(METHODS)
+    assert [one["name"] for one in told["pictures"]] == [str(photos / f"{n}.png") for n in (0, 1)]
+    for one in told["pictures"]:
+        assert list(one["files"]) == [*METHODS, "methods", "layers"]
+        for path in one["files"].values():
+            with Image.open(path) as picture:
+                assert min(picture.size) > 100
+    model = vitrail.load(folder).eval()
+    image = prepare(read_image(photos / "1.png", channels=1), model.passport.preprocessing)[None]
+    said = model(image).argmax(dim=1)
+    assert told["pictures"][1]["label"] == f"digit {int(said)}"
+    with np.load(out / "maps.npz") as maps:
+        assert len(maps) == 2 * len(METHODS)
+        for name, method in METHODS.items():
+            expected = method(model, image, said).map[0].numpy()
+            np.testing.assert_allclose(maps[f"1/{name}"], expected, rtol=1e-5, atol=1e-7)
+    page = (out / "index.html").read_text(encoding="utf-8")
+    assert page.count("<img") == 2 * (1 + len(METHODS)) + 2
+    assert page.count("track the model</h3>") == len(METHODS)
+    assert "A map tracks the model if" in page
+    assert "://" not in page  # nothing is fetched
+
+
+def test_a_picture_that_cannot_be_read_is_a_line_with_its_reason(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, photos: Path
+) -> None:
+    (photos / "broken.png").write_bytes(b"\x89PNG no picture")
+    (photos / "deep").mkdir()
+    Image.new("L", (90, 50), 80).save(photos / "deep" / "1.png")  # the same stem as another
+    folder, out = make("vit", tmp_path), tmp_path / "out"
+    code, printed, _ = run(capsys, folder, photos, "--out", out)
+    assert code == 0
+    lines = printed.splitlines()
+    assert any(line.startswith(f"{photos}/broken.png  no map: ") for line in lines)
+    assert any(line.startswith("relevance: this map does") for line in lines)
+    assert any(line.startswith("A map tracks the model if") for line in lines)
+    assert {path.name for path in out.glob("*.relevance.png")} == {
+        "0.relevance.png", "1.relevance.png", "1-2.relevance.png",
+    }  # fmt: skip
+    page = (out / "index.html").read_text(encoding="utf-8")
+    assert "broken.png" in page
+    code, _, err = run(capsys, folder, photos / "broken.png", "--out", tmp_path / "none")
+    assert code == 2
+    assert "none of the pictures can be read" in err
+    assert not (tmp_path / "none").exists()
+
+
+def test_target_layer_head_and_query_reach_the_method(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, photos: Path
+) -> None:
+    folder, out = make("vit", tmp_path), tmp_path / "out"
+    options = ("--layer", "0", "--head", "2", "--query", "3,4", "--target", "digit 7")
+    words = ("--method", "attention", "--method", "gradcam", "--checks", "0", "--json")
+    code, printed, _ = run(capsys, folder, photos / "0.png", *options, *words, "--out", out)
+    assert code == 0
+    told = json.loads(printed)
+    assert told["pictures"][0]["target"] == "digit 7"
+    assert told["verdicts"] == {}
+    model = vitrail.load(folder).eval()
+    image = prepare(read_image(photos / "0.png", channels=1), model.passport.preprocessing)[None]
+    looked = METHODS["attention"](model, image, layer=0, head=2, query=(3, 4))
+    cam = METHODS["gradcam"](model, image, torch.tensor([7]), layer="blocks.0")
+    with np.load(out / "maps.npz") as maps:
+        np.testing.assert_allclose(maps["0/attention"], looked.map[0].numpy(), rtol=1e-5)
+        np.testing.assert_allclose(maps["0/gradcam"], cam.map[0].numpy(), rtol=1e-4, atol=1e-8)
+
+
+def test_a_model_without_a_head_is_looked_into_all_the_same(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, photos: Path
+) -> None:
+    folder, out = make("vit", tmp_path, num_classes=0), tmp_path / "out"
+    code, printed, _ = run(capsys, folder, photos, "--out", out, "--json")
+    assert code == 0
+    told = json.loads(printed)
+    assert list(told["pictures"][0]["files"]) == ["rollout", "layers"]
+    assert told["verdicts"] == {}
+    code, _, err = run(capsys, folder, photos, "--out", out, "--method", "gradcam")
+    assert code == 2
+    assert "has no head, and gradcam explains a class" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--method", "rolout"], "unknown method 'rolout', did you mean rollout?"),
+        (["--method", "attention", "--layer", "9"], "layer is 9, but there are 2 attentions"),
+        (["--method", "attention", "--layer", "blocks.7"], "no attention is called 'blocks.7'"),
+        (["--method", "gradcam", "--layer", "9"], "layer is 9, but there are 2 blocks"),
+        (["--method", "gradcam", "--layer", "nowhere"], "no layer is called 'nowhere'"),
+        (["--method", "attention", "--head", "3"], "head is 3, but blocks.1.attention has"),
+        (["--method", "attention", "--query", "8,0"], "there are 8x8"),
+        (["--method", "attention", "--query", "left"], "--query is 'left', expected row,column"),
+        (["--head", "1"], "--head is for attention: add --method attention"),
+        (["--target", "digit 77"], "--target is 'digit 77', which is no class of this model"),
+        (["--target", "10"], "no class of this model"),
+        (["--checks", "-1"], "must not be negative"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_nothing_written(
+    words: list[str],
+    sentence: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    photos: Path,
+) -> None:
+    folder, out = make("vit", tmp_path), tmp_path / "out"
+    code, printed, err = run(capsys, folder, photos, "--out", out, *words)
+    assert (code, printed) == (2, "")
+    assert sentence in err
+    assert err.count("\n") == 1
+    assert not out.exists()
+
+
+def test_no_pictures_is_a_mistake(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    code, _, err = run(capsys, make("vit", tmp_path), tmp_path / "empty")
+    assert code == 2
+    assert "none of the pictures can be read: there are none" in err
+
+
+@pytest.mark.parametrize("size", [(64, 64), (48, 80)])
+@pytest.mark.parametrize("resize", [None, (72, 90)])
+@pytest.mark.parametrize("picture", [(200, 120), (90, 160), (20, 30)])
+def test_what_is_shown_is_what_the_model_sees(
+    size: tuple[int, int], resize: tuple[int, int] | None, picture: tuple[int, int]
+) -> None:
+    how = Preprocessing(size=size, resize=resize, mean=(0.5,), std=(0.5,))
+    ramp = np.linspace(0, 255, picture[0])[:, None] + np.linspace(0, 255, picture[1])
+    pixels = (ramp / 2).astype(np.uint8)
+    seen = seen_part(pixels, how)
+    assert max(seen.shape[:2]) == 448
+    assert abs(seen.shape[0] / seen.shape[1] - size[0] / size[1]) < 0.05
+    small = np.array(Image.fromarray(seen).convert("L").resize((size[1], size[0])), dtype=float)
+    framed = np.array(frame(Image.fromarray(pixels), how), dtype=float)
+    assert abs(small - framed).mean() < 3

@@ -1,0 +1,116 @@
+"""Grad-CAM and integrated gradients beside the packages that people use for them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from captum.attr import IntegratedGradients
+from pytorch_grad_cam import GradCAM
+from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+from torch import Tensor, nn
+
+from tests.models.kinds import SMALL
+from tests.parity.test_every_family import FAMILIES, make, picture
+from vitrail.explain.integrated import on_every_pixel
+from vitrail.explain.methods import explain
+from vitrail.explain.spread import on_pixels
+from vitrail.models.catalogue import build
+
+CLASSES = [1, 3]
+
+
+def rows_first(grid: tuple[int, int], prefix: int = 0):  # type: ignore[no-untyped-def]
+    """What pytorch-grad-cam has to be told of tokens."""
+
+    def reshape(x: Tensor) -> Tensor:
+        return x[:, prefix:].reshape(len(x), *grid, -1).permute(0, 3, 1, 2)
+
+    return reshape
+
+
+def theirs(model: nn.Module, x: Tensor, layer: str, reshape: object) -> np.ndarray:
+    """Their picture, as large as the image and from 0 to 1."""
+    with GradCAM(model, [model.get_submodule(layer)], reshape_transform=reshape) as cam:
+        return cam(x, targets=[ClassifierOutputTarget(one) for one in CLASSES])
+
+
+def ours(model: nn.Module, x: Tensor, layer: str | None) -> np.ndarray:
+    found = explain(model, x, "gradcam", target=torch.tensor(CLASSES), layer=layer)
+    heat = found.map - found.map.amin(dim=(1, 2), keepdim=True)
+    heat = heat / (1e-7 + heat.amax(dim=(1, 2), keepdim=True))
+    heat = on_pixels(heat, (x.shape[2], x.shape[3]))
+    low, high = (getattr(heat, end)(dim=(1, 2), keepdim=True) for end in ("amin", "amax"))
+    return ((heat - low) / (1e-7 + high - low)).numpy()
+
+
+# the layer that its users take for each family, and how its tokens lie
+PLACES = {
+    "vit": ("blocks.2.norm1", rows_first((4, 6), 1)),
+    "beit": ("blocks.1.norm2", rows_first((4, 6), 1)),
+    "swin": ("stages.1.blocks.1.norm2", rows_first((5, 7))),
+    "swinv2": ("stages.0.blocks.1", rows_first((9, 13))),
+    "mobilevit": ("stages.4", None),
+    "mobilevitv2": ("stages.3.1", None),
+    "coatnet": ("stages.3.0", None),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_grad_cam_is_that_of_pytorch_grad_cam(family: str) -> None:
+    layer, reshape = PLACES[family]
+    model, x = make(family, torch.float64), picture(family, torch.float64)
+    expected = theirs(model, x, layer, reshape)
+    model.zero_grad()
+    assert expected.max() > 0.99
+    # they scale pictures in float32
+    np.testing.assert_allclose(ours(model, x, layer), expected, rtol=0, atol=5e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "layer", "prefix"),
+    [
+        ({}, "blocks.1.norm1", 1),  # a class token alone is read: what the last attention reads
+        ({"registers": 2}, "blocks.1.norm1", 3),
+        ({"distilled": True}, "blocks.1.norm1", 2),
+        ({"pool": "mean"}, "norm", 1),  # patches are read: what the head reads
+        ({"pool": "mean", "class_token": False}, "norm", 0),
+        ({"final_norm": "none"}, "blocks.1.norm1", 1),
+    ],
+)
+def test_the_layer_that_is_taken_without_a_name(
+    changes: dict[str, object], layer: str, prefix: int
+) -> None:
+    torch.manual_seed(0)
+    config = replace(SMALL, **changes)  # type: ignore[arg-type]
+    model = build(config).double().eval()
+    for head in (module for name, module in model.named_modules() if name.endswith(".classes")):
+        nn.init.normal_(head.get_parameter("weight"))
+    x = torch.randn(2, 3, 32, 48, dtype=torch.float64)
+    expected = theirs(model, x, layer, rows_first((4, 6), prefix))
+    np.testing.assert_allclose(ours(model, x, None), expected, rtol=0, atol=5e-6)
+
+
+@pytest.mark.parametrize("baseline", [0.0, 0.5])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_integrated_gradients_are_those_of_captum(family: str, baseline: float) -> None:
+    model, x = make(family, torch.float64), picture(family, torch.float64)
+    expected = IntegratedGradients(model).attribute(
+        x, baselines=baseline, target=CLASSES, n_steps=6, method="gausslegendre"
+    )
+    pixels, _ = on_every_pixel(model, x, torch.tensor(CLASSES), steps=6, baseline=baseline)
+    near(pixels, expected.sum(dim=1))
+
+
+def test_integrated_gradients_of_a_patch_are_the_sum_of_its_pixels() -> None:
+    model, x = make("vit", torch.float64), picture("vit", torch.float64)
+    expected = IntegratedGradients(model).attribute(x, target=CLASSES, n_steps=6).sum(dim=1)
+    found = explain(model, x, "integrated", target=torch.tensor(CLASSES), steps=6).map
+    patches = nn.functional.avg_pool2d(expected[:, None], 8)[:, 0] * 64
+    near(found, patches)
+
+
+def near(found: Tensor, expected: Tensor) -> None:
+    """captum keeps the weights of its points in float32."""
+    assert expected.abs().max() > 1e-5
+    torch.testing.assert_close(found, expected, rtol=2e-7, atol=2e-7 * float(expected.abs().max()))

@@ -1,0 +1,202 @@
+"""A module of another library, in memory, becomes one of ours that computes the same."""
+
+import copy
+from typing import Any
+
+import pytest
+import timm
+import torch
+import transformers
+from tests.parity.compare import shaken
+from torch import Tensor, nn
+from torchvision.models import VisionTransformer as TorchvisionViT
+from torchvision.models.swin_transformer import SwinTransformer as TorchvisionSwin
+
+from vitrail import UserError
+from vitrail.explain.methods import METHODS, explain
+from vitrail.models.vit import ViT
+from vitrail.weights.adopt import adopt
+
+SMALL: dict[str, Any] = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_labels": 5}
+
+
+def timm_vit(**changes: Any) -> nn.Module:
+    arguments = {"img_size": (32, 48), "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 4}
+    return timm.create_model("vit_base_patch16_224", num_classes=5, **arguments | changes)
+
+
+def timm_swin() -> nn.Module:
+    return timm.create_model(
+        "swin_tiny_patch4_window7_224",
+        img_size=64,
+        embed_dim=16,
+        depths=(2, 2),
+        num_heads=(2, 4),
+        window_size=4,
+        num_classes=5,
+    )
+
+
+def timm_swinv2() -> nn.Module:
+    return timm.create_model(
+        "swinv2_tiny_window8_256",
+        img_size=64,
+        embed_dim=16,
+        depths=(2, 2),
+        num_heads=(2, 4),
+        window_size=4,
+        num_classes=5,
+    )
+
+
+def hf_vit() -> nn.Module:
+    config = transformers.ViTConfig(
+        image_size=32, patch_size=8, hidden_size=32, intermediate_size=64, **SMALL
+    )
+    return transformers.ViTForImageClassification(config)
+
+
+def hf_deit() -> nn.Module:
+    config = transformers.DeiTConfig(
+        image_size=32, patch_size=8, hidden_size=32, intermediate_size=64, **SMALL
+    )
+    return transformers.DeiTForImageClassification(config)
+
+
+def hf_swin() -> nn.Module:
+    config = transformers.SwinConfig(
+        image_size=64, embed_dim=16, depths=[2, 2], num_heads=[2, 4], window_size=4, num_labels=5
+    )
+    return transformers.SwinForImageClassification(config)
+
+
+def torchvision_vit() -> nn.Module:
+    return TorchvisionViT(
+        image_size=32,
+        patch_size=8,
+        num_layers=2,
+        num_heads=4,
+        hidden_dim=32,
+        mlp_dim=64,
+        num_classes=5,
+    )
+
+
+def torchvision_swin() -> nn.Module:
+    return TorchvisionSwin(
+        patch_size=[4, 4],
+        embed_dim=16,
+        depths=[2, 2],
+        num_heads=[2, 4],
+        window_size=[4, 4],
+        num_classes=5,
+    )
+
+
+MODULES = {
+    "timm ViT": timm_vit,
+    "timm ViT, mean": lambda: timm_vit(global_pool="avg", class_token=False),
+    "timm ViT, registers": lambda: timm_vit(reg_tokens=2, no_embed_class=True),
+    "timm ViT, LayerScale": lambda: timm_vit(init_values=0.1),
+    "timm BEiT": lambda: timm.create_model(
+        "beit_base_patch16_224", img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=4
+    ),
+    "timm Swin": timm_swin,
+    "timm Swin V2": timm_swinv2,
+    "transformers ViT": hf_vit,
+    "transformers DeiT": hf_deit,
+    "transformers Swin": hf_swin,
+    "torchvision ViT": torchvision_vit,
+    "torchvision Swin": torchvision_swin,
+}
+
+
+# whole published models, because timm makes these in no other size
+PUBLISHED = (
+    "mobilevit_xxs",
+    "mobilevitv2_050",
+    "coatnet_nano_rw_224",
+    "vit_tiny_r_s16_p8_224",
+    "deit_tiny_distilled_patch16_224",
+    "vit_base_patch32_clip_quickgelu_224",
+)
+
+
+def logits(module: nn.Module, image: Tensor) -> Tensor:
+    answer = module(image)
+    return getattr(answer, "logits", answer)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_it_computes_the_same(name: str) -> None:
+    torch.manual_seed(0)
+    module = shaken(MODULES[name]())
+    before = copy.deepcopy(module.state_dict())
+    model = adopt(module)
+    image = torch.randn(2, 3, *model.config.image_size, dtype=torch.float64)
+    torch.testing.assert_close(model(image), logits(module, image), rtol=0, atol=1e-9)
+    assert model.passport.origin.source.endswith(type(module).__name__)
+    assert not model.training
+    # a copy: neither knows of the other
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    for key, tensor in module.state_dict().items():
+        assert torch.equal(tensor, before[key])
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_models_of_timm(name: str) -> None:
+    module = shaken(timm.create_model(name, num_classes=5))
+    model = adopt(module)
+    image = torch.randn(1, 3, *model.config.image_size, dtype=torch.float64)
+    torch.testing.assert_close(model(image), module(image), rtol=0, atol=1e-8)
+
+
+def test_a_compiled_module_is_adopted_as_it_was_before() -> None:
+    module = shaken(timm_vit())
+    model = adopt(torch.compile(module))  # type: ignore[arg-type]
+    image = torch.randn(2, 3, 32, 48, dtype=torch.float64)
+    torch.testing.assert_close(model(image), module(image), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["timm ViT", "timm Swin", "transformers ViT", "transformers Swin"])
+def test_every_method_explains_it(name: str) -> None:
+    model = adopt(shaken(MODULES[name]()).float())
+    image = torch.randn(1, 3, *model.config.image_size)
+    for method in METHODS:
+        found = explain(model, image, method, target=2)
+        assert found.map.isfinite().all()
+
+
+def test_a_module_that_trains_goes_on_training() -> None:
+    module = timm_vit(drop_path_rate=0.5).train()
+    nn.init.normal_(module.get_parameter("head.weight"))
+    model = adopt(module)
+    assert module.training
+    assert not model.training
+    assert next(model.parameters()).dtype is torch.float32
+
+
+def test_one_of_ours_is_what_it_was() -> None:
+    from tests.models.kinds import SMALL as OURS
+
+    model = ViT(OURS)
+    assert adopt(model) is model
+
+
+def test_what_computes_something_else_is_refused() -> None:
+    """The same tensors, and an activation that none of them tells."""
+    module = shaken(timm_vit())
+    for block in module.get_submodule("blocks").children():
+        block.get_submodule("mlp").act = nn.ReLU()
+    with pytest.raises(UserError, match="computes something that no tensor tells"):
+        adopt(module)
+
+
+def test_what_has_no_head_or_is_no_transformer_is_refused() -> None:
+    with pytest.raises(UserError, match="in none of the known dialects"):
+        adopt(nn.Sequential(nn.Linear(2, 2)))
+    config = transformers.ViTConfig(image_size=32, patch_size=8, hidden_size=32, **SMALL)
+    with pytest.raises(UserError, match="says no logits"):
+        adopt(transformers.ViTModel(config))
