@@ -41,8 +41,8 @@ def settle(
             f"{foreign.source}: its tensors are those of {dialect.name}, a {dialect.family}, and "
             "the model you named is none"
         )
-    special = SETTLE.get(dialect.family, settle_plainly)
-    return special(foreign, dialect, named=named, grid=grid, said=said)
+    own: Settle = SETTLE.get(dialect.family, settle_plainly)
+    return own(foreign, dialect, named=named, grid=grid, said=said)
 
 
 def settle_plainly(
