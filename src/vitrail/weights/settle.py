@@ -69,6 +69,8 @@ def settle_plainly(
         notes += [f"{told}, as {variant_of(like)} has"] if told else []
     values = asdict(like) if like is not None else {}
     answers = {name: value for name, value in said.items() if name in OPEN and like is None}
+    if answers.get("image_size") is not None:
+        answers["image_size"] = pair(answers["image_size"], "image_size")
     return validate(family.config, {**values, **answers, **facts}, where=foreign.source), notes
 
 
