@@ -382,7 +382,8 @@ def reshaped(draw: Draw, tensor: Tensor) -> Any:
         case 7:
             return torch.zeros(draw.choice([(1,), (16,), (1, 5, 16), (16, 3, 16, 16), (48, 16)]))
         case _:
-            return torch.full_like(tensor, draw.choice([0.0, float("nan"), float("inf"), 1e38]))
+            value = draw.choice([0.0, float("nan"), float("inf"), 1e38])
+            return torch.full(tensor.shape, value)
 
 
 def tensor_aware(draw: Draw, path: Path) -> None:

@@ -75,6 +75,8 @@ class MobileViTConfig(Config):
         check_sides(self.image_size)
         check_rates(self, "dropout", "drop_path")
         check_eps(self.norm_eps)
+        if int(min(self.dims) * self.mlp_ratio) < 1:
+            raise UserError(f"mlp_ratio is {self.mlp_ratio}, which leaves an MLP without a channel")
         for dim in self.dims:
             if dim % self.heads:
                 raise UserError(

@@ -20,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.layers.attention import SeparableAttend
 from vitrail.layers.drop import DropPath
@@ -69,6 +70,8 @@ class MobileViTV2Config(Config):
         check_sides(self.image_size)
         check_rates(self, "dropout", "drop_path")
         check_eps(self.norm_eps)
+        if int(min(self.dims) * self.mlp_ratio) < 1:
+            raise UserError(f"mlp_ratio is {self.mlp_ratio}, which leaves an MLP without a channel")
 
     @property
     def layouts(self) -> tuple[TokenLayout, ...]:
