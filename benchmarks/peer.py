@@ -284,14 +284,20 @@ def accuracy(model: nn.Module, test: Batches) -> float:
 
 
 def train_peer(
-    peer: Peer, test: Batches, *, steps: int, every: int | None = None, target: float | None = None
+    peer: Peer,
+    test: Batches,
+    *,
+    steps: int,
+    first: int = 0,
+    every: int | None = None,
+    target: float | None = None,
 ) -> Record:
-    """Take the steps, or stop at the first evaluation, every so many steps, that sees the
-    target."""
+    """Take the steps, or stop at the first evaluation that sees the target: they begin after the
+    `first` steps, and come every so many."""
     seconds = 0.0
     every = every or steps
     while True:
-        goal = min(peer.number + every, steps)
+        goal = min(max(peer.number + every, first), steps)
         began = time.perf_counter()
         while peer.number < goal:
             peer.step()

@@ -169,6 +169,7 @@ def test_attention_is_seen_with_its_bias(kind: str) -> None:
     )
 
 
+@pytest.mark.slow
 @every_kind
 def test_compiles_in_one_graph(kind: str) -> None:
     model, image = shaken(KINDS[kind]).eval(), picture(KINDS[kind])
@@ -186,6 +187,7 @@ def test_inductor(kind: str) -> None:
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 @every_kind
 def test_exports_with_any_batch_and_no_more_than_five_axes(kind: str) -> None:
     model, config = shaken(KINDS[kind]).eval(), KINDS[kind]

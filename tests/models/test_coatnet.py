@@ -128,6 +128,7 @@ def test_every_attention_owns_its_layout_and_is_captured(kind: str) -> None:
 
 
 # tests/parity/test_every_family.py does the same, and more, for the paper's
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mixed third stage", "rw, pooled by maxima", "rw, late squeeze"])
 def test_compiles_and_exports(kind: str) -> None:
     config = KINDS_COATNET[kind]

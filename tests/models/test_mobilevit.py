@@ -90,6 +90,7 @@ def test_gives_logits_features_and_a_map(kind: str) -> None:
     assert config.tokens == config.layouts[0].tokens * config.patch_size**2
 
 
+@pytest.mark.slow
 @every_graph
 def test_compiles_in_one_graph(kind: str) -> None:
     model, image = shaken(KINDS[kind]).eval(), picture(KINDS[kind])
@@ -107,6 +108,7 @@ def test_inductor(kind: str) -> None:
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec:FutureWarning")
 @every_graph
 def test_exports_with_any_batch_and_what_phones_know(kind: str) -> None:

@@ -131,6 +131,7 @@ def test_gives_logits_features_and_grid(kind: str) -> None:
     assert config.tokens == math.prod(config.grid)
 
 
+@pytest.mark.slow
 @every_kind
 def test_compiles_in_one_graph(kind: str) -> None:
     model, image = shaken(KINDS_SWIN[kind]).eval(), picture(KINDS_SWIN[kind])
@@ -148,6 +149,7 @@ def test_inductor(kind: str) -> None:
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "grad"), [*((kind, True) for kind in KINDS_SWIN), ("plain", False), ("second", False)]
 )

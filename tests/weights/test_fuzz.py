@@ -50,6 +50,22 @@ FLAVOURS: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
     ("vit_ti_16", {**TINY, "embed_norm": True, "patch_bias": False, "num_classes": 0}),
     ("vit_ti_16", {**TINY, "qkv_bias": "none", "patch_norm": True, "norm_eps": 1e-5}),
+    (
+        "vit_ti_16",
+        {
+            **TINY,
+            "dim": 128,
+            "mlp_dim": 512,
+            "embed_norm": True,
+            "patch_bias": False,
+            "head_bias": False,
+            "norm_eps": 1e-5,
+            "activation": "quick_gelu",
+        },
+    ),
+    ("deit_ti_16_distilled", TINY),
+    ("dinov2_s_14", {**TINY, "patch_size": 16, "mlp_dim": 64, "num_classes": 0}),
+    ("dinov2_s_14_reg", {**TINY, "patch_size": 16, "mlp_dim": 64, "num_classes": 0}),
     ("beit_b_16", TINY),
     ("swin_t", STAGES),
     ("swinv2_t", STAGES),
@@ -366,7 +382,8 @@ def reshaped(draw: Draw, tensor: Tensor) -> Any:
         case 7:
             return torch.zeros(draw.choice([(1,), (16,), (1, 5, 16), (16, 3, 16, 16), (48, 16)]))
         case _:
-            return torch.full_like(tensor, draw.choice([0.0, float("nan"), float("inf"), 1e38]))
+            value = draw.choice([0.0, float("nan"), float("inf"), 1e38])
+            return torch.full(tensor.shape, value)
 
 
 def tensor_aware(draw: Draw, path: Path) -> None:

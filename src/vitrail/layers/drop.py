@@ -1,10 +1,22 @@
 """What leaves out or scales whole branches of a block, or whole patches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+
+
+def rising(rate: float, depths: Sequence[int]) -> list[list[float]]:
+    """Rates of stochastic depth for the blocks of each stage: from 0 at the first of all to `rate`
+    at the last.
+
+    >>> rising(0.5, [1, 2])
+    [[0.0], [0.25, 0.5]]
+    """
+    last = max(sum(depths) - 1, 1)
+    rates = iter([rate * i / last for i in range(sum(depths))])
+    return [[next(rates) for _ in range(depth)] for depth in depths]
 
 
 class DropPath(nn.Module):

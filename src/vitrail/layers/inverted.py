@@ -1,5 +1,8 @@
 """The inverted residual of MobileNetV2 (arXiv:1801.04381): narrow between blocks, wide inside."""
 
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -47,6 +50,24 @@ def inverted_residuals(
     """So many of them, one after the other; the first changes channels and size."""
     first = InvertedResidual(channels, out, stride, expand=expand)
     return [first, *(InvertedResidual(out, out, 1, expand=expand) for _ in range(count - 1))]
+
+
+def mobile_stages(
+    widths: Sequence[int],
+    *,
+    counts: Sequence[int],
+    expand: float,
+    then: Callable[[int], nn.Module],
+) -> list[nn.Sequential]:
+    """Stages of so many inverted residuals each, all but the first halving the map; the stages
+    beyond `counts` have one, and `then` makes what comes after it, by their number."""
+    stages = []
+    for stage, (before, width) in enumerate(pairwise(widths)):
+        early, stride = stage < len(counts), 2 if stage else 1
+        count = counts[stage] if early else 1
+        blocks = inverted_residuals(before, width, stride=stride, count=count, expand=expand)
+        stages.append(nn.Sequential(*blocks, *([] if early else [then(stage - len(counts))])))
+    return stages
 
 
 def expanded(channels: int, factor: float) -> int:

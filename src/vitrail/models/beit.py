@@ -22,7 +22,7 @@ from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.layers.attention import SelfAttention
 from vitrail.layers.computed import Computed
-from vitrail.layers.drop import DropPath, LayerScale
+from vitrail.layers.drop import DropPath, LayerScale, rising
 from vitrail.layers.head import Head
 from vitrail.layers.init import zero_
 from vitrail.layers.mlp import MLP
@@ -203,7 +203,7 @@ class Beit(Model):
         self.cls = nn.Parameter(torch.empty(1, 1, config.dim))
         self.dropout = nn.Dropout(config.dropout)
         self.relative = RelativeBias(config.grid, config.heads) if shared else None
-        rates = [config.drop_path * i / max(config.depth - 1, 1) for i in range(config.depth)]
+        (rates,) = rising(config.drop_path, [config.depth])
         self.blocks = nn.ModuleList(Block(config, rate) for rate in rates)
         self.norm = nn.LayerNorm(config.dim, eps=config.norm_eps)
         self.new_head()

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.layers.attention import Attend
-from vitrail.layers.drop import BatchDropPath, DropPath, LayerScale
+from vitrail.layers.drop import BatchDropPath, DropPath, LayerScale, rising
 from vitrail.layers.head import Head
 from vitrail.layers.init import zero_
 from vitrail.layers.mlp import MLP, make_activation
@@ -385,21 +385,19 @@ def by_cell(
 def make_stages(config: CoAtNetConfig) -> Iterator[nn.Sequential]:
     """Stages of blocks, the first of each with its stride and its new width; stochastic depth
     rises over all of them."""
-    last = max(sum(config.depths) - 1, 1)
-    width, done = config.stem[1], 0
-    for kind, dim, depth, step, layout in zip(
-        config.kinds, config.dims, config.depths, config.steps, config.layouts, strict=True
+    width, rates = config.stem[1], rising(config.drop_path, config.depths)
+    for kind, dim, stage_rates, step, layout in zip(
+        config.kinds, config.dims, rates, config.steps, config.layouts, strict=True
     ):
         blocks = []
-        for i in range(depth):
-            stride, rate = step if i == 0 else 1, config.drop_path * (done + i) / last
+        for i, rate in enumerate(stage_rates):
+            stride = step if i == 0 else 1
             blocks.append(
                 MBConv(config, width, dim, stride=stride, drop_path=rate)
                 if kind == "C"
                 else TransformerBlock(config, layout, width, dim, stride=stride, drop_path=rate)
             )
             width = dim
-        done += depth
         yield nn.Sequential(*blocks)
 
 

@@ -13,7 +13,6 @@ Axes: B batch · C channels · H W image or map · P places in a patch · N patc
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from einops import rearrange
@@ -24,11 +23,11 @@ from torch.nn import functional as F
 from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.layers.attention import Attend
-from vitrail.layers.drop import DropPath
+from vitrail.layers.drop import DropPath, rising
 from vitrail.layers.fold import fold, unfold, whole
 from vitrail.layers.head import Head
 from vitrail.layers.init import zero_
-from vitrail.layers.inverted import ConvNorm, inverted_residuals
+from vitrail.layers.inverted import ConvNorm, mobile_stages
 from vitrail.layers.mlp import MLP
 from vitrail.models.config import Config
 from vitrail.models.limits import (
@@ -75,6 +74,8 @@ class MobileViTConfig(Config):
         check_sides(self.image_size)
         check_rates(self, "dropout", "drop_path")
         check_eps(self.norm_eps)
+        if int(min(self.dims) * self.mlp_ratio) < 1:
+            raise UserError(f"mlp_ratio is {self.mlp_ratio}, which leaves an MLP without a channel")
         for dim in self.dims:
             if dim % self.heads:
                 raise UserError(
@@ -210,7 +211,15 @@ class MobileViT(Model):
         super().__init__()
         self.config = config
         self.stem = ConvNorm(config.channels, config.stem, 3, 2)
-        self.stages = nn.Sequential(*make_stages(config))
+        rates = rising(config.drop_path, config.depths)
+        self.stages = nn.Sequential(
+            *mobile_stages(
+                (config.stem, *config.widths),
+                counts=INVERTED,
+                expand=config.expand,
+                then=lambda number: MobileViTBlock(config, number, rates[number]),
+            )
+        )
         self.last = ConvNorm(config.widths[-1], config.last, 1)
         self.dropout = nn.Dropout(config.dropout)
         self.new_head()
@@ -259,25 +268,3 @@ class MobileViT(Model):
                 case nn.LayerNorm() | nn.BatchNorm2d():
                     module.reset_parameters()
         self.head.init_weights()
-
-
-def make_stages(config: MobileViTConfig) -> list[nn.Sequential]:
-    """Two stages of inverted residuals, and three with a MobileViT block after one of them."""
-    depth = sum(config.depths)
-    rates = iter([config.drop_path * i / max(depth - 1, 1) for i in range(depth)])
-    stages = []
-    for stage, (before, width) in enumerate(pairwise((config.stem, *config.widths))):
-        early = stage < len(INVERTED)
-        blocks: list[nn.Module] = inverted_residuals(
-            before,
-            width,
-            stride=1 if stage == 0 else 2,
-            count=INVERTED[stage] if early else 1,
-            expand=config.expand,
-        )
-        if not early:
-            number = stage - len(INVERTED)
-            drop_paths = [next(rates) for _ in range(config.depths[number])]
-            blocks.append(MobileViTBlock(config, number, drop_paths))
-        stages.append(nn.Sequential(*blocks))
-    return stages

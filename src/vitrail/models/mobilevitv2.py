@@ -13,20 +13,20 @@ Axes: B batch · C channels · H W image or map · P places in a patch · N patc
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.layers.attention import SeparableAttend
-from vitrail.layers.drop import DropPath
+from vitrail.layers.drop import DropPath, rising
 from vitrail.layers.fold import fold, unfold, whole
 from vitrail.layers.head import Head
 from vitrail.layers.init import zero_
-from vitrail.layers.inverted import ConvNorm, inverted_residuals
+from vitrail.layers.inverted import ConvNorm, mobile_stages
 from vitrail.models.config import Config
 from vitrail.models.limits import (
     check_counts,
@@ -69,6 +69,8 @@ class MobileViTV2Config(Config):
         check_sides(self.image_size)
         check_rates(self, "dropout", "drop_path")
         check_eps(self.norm_eps)
+        if int(min(self.dims) * self.mlp_ratio) < 1:
+            raise UserError(f"mlp_ratio is {self.mlp_ratio}, which leaves an MLP without a channel")
 
     @property
     def layouts(self) -> tuple[TokenLayout, ...]:
@@ -201,7 +203,15 @@ class MobileViTV2(Model):
         super().__init__()
         self.config = config
         self.stem = ConvNorm(config.channels, config.stem, 3, 2)
-        self.stages = nn.Sequential(*make_stages(config))
+        rates = rising(config.drop_path, config.depths)
+        self.stages = nn.Sequential(
+            *mobile_stages(
+                (config.stem, *config.widths),
+                counts=INVERTED,
+                expand=config.expand,
+                then=lambda number: MobileViTV2Block(config, number, rates[number]),
+            )
+        )
         self.dropout = nn.Dropout(config.dropout)
         self.new_head()
         self.init_weights()
@@ -244,25 +254,3 @@ class MobileViTV2(Model):
                 case nn.GroupNorm() | nn.BatchNorm2d():
                     module.reset_parameters()
         self.head.init_weights()
-
-
-def make_stages(config: MobileViTV2Config) -> list[nn.Sequential]:
-    """Two stages of inverted residuals, and three with a MobileViT V2 block after one of them."""
-    depth = sum(config.depths)
-    rates = iter([config.drop_path * i / max(depth - 1, 1) for i in range(depth)])
-    stages = []
-    for stage, (before, width) in enumerate(pairwise((config.stem, *config.widths))):
-        early = stage < len(INVERTED)
-        blocks: list[nn.Module] = inverted_residuals(
-            before,
-            width,
-            stride=1 if stage == 0 else 2,
-            count=INVERTED[stage] if early else 1,
-            expand=config.expand,
-        )
-        if not early:
-            number = stage - len(INVERTED)
-            drop_paths = [next(rates) for _ in range(config.depths[number])]
-            blocks.append(MobileViTV2Block(config, number, drop_paths))
-        stages.append(nn.Sequential(*blocks))
-    return stages

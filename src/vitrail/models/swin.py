@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from vitrail.core.errors import UserError
 from vitrail.core.layout import Edges, TokenLayout
 from vitrail.layers.attention import Attend
-from vitrail.layers.drop import DropPath
+from vitrail.layers.drop import DropPath, rising
 from vitrail.layers.head import Head
 from vitrail.layers.init import zero_
 from vitrail.layers.mlp import MLP
@@ -248,13 +248,8 @@ class Swin(Model):
         self.patches = PatchEmbedding(config.channels, config.dim, config.patch_size)
         self.embed_norm = nn.LayerNorm(config.dim, eps=config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
-        last = max(sum(config.depths) - 1, 1)
-        rates = [config.drop_path * i / last for i in range(sum(config.depths))]
-        firsts = [sum(config.depths[:stage]) for stage in range(len(config.depths))]
-        self.stages = nn.ModuleList(
-            self.make_stage(stage, rates[first : first + config.depths[stage]])
-            for stage, first in enumerate(firsts)
-        )
+        rates = rising(config.drop_path, config.depths)
+        self.stages = nn.ModuleList(map(self.make_stage, range(len(rates)), rates))
         self.norm = nn.LayerNorm(config.features, eps=config.norm_eps)
         self.new_head()
         self.init_weights()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.layers.attention import QkvBias, RelativeDistances, SelfAttention
-from vitrail.layers.drop import DropPath, LayerScale, PatchDropout
+from vitrail.layers.drop import DropPath, LayerScale, PatchDropout, rising
 from vitrail.layers.head import Head
 from vitrail.layers.init import lecun_normal_, zero_
 from vitrail.layers.mlp import MLP, Activation
@@ -254,7 +254,7 @@ class ViT(Model):
         self.dropout = nn.Dropout(config.dropout)
         self.patch_dropout = PatchDropout(config.patch_dropout, prefix=config.prefix)
         self.embed_norm = make_norm(config, wanted=config.embed_norm)
-        rates = [config.drop_path * i / max(config.depth - 1, 1) for i in range(config.depth)]
+        (rates,) = rising(config.drop_path, [config.depth])
         self.blocks = nn.ModuleList(Block(config, rate) for rate in rates)
         self.norm = make_norm(config, wanted=config.final_norm != "none")
         self.new_head()

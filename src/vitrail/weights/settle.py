@@ -41,8 +41,8 @@ def settle(
             f"{foreign.source}: its tensors are those of {dialect.name}, a {dialect.family}, and "
             "the model you named is none"
         )
-    special = SETTLE.get(dialect.family, settle_plainly)
-    return special(foreign, dialect, named=named, grid=grid, said=said)
+    own: Settle = SETTLE.get(dialect.family, settle_plainly)
+    return own(foreign, dialect, named=named, grid=grid, said=said)
 
 
 def settle_plainly(
@@ -69,6 +69,8 @@ def settle_plainly(
         notes += [f"{told}, as {variant_of(like)} has"] if told else []
     values = asdict(like) if like is not None else {}
     answers = {name: value for name, value in said.items() if name in OPEN and like is None}
+    if answers.get("image_size") is not None:
+        answers["image_size"] = pair(answers["image_size"], "image_size")
     return validate(family.config, {**values, **answers, **facts}, where=foreign.source), notes
 
 

@@ -38,15 +38,14 @@ def settle_swin(
         name = variant_of(like)
         if named is None and looked_up:
             notes.append(f"windows of {facts['window_size']}, as {name} has")
+    facts = {name: said[name] for name in WINDOWS if name in said} | facts
     if grid is not None:
         rows, columns = pair(grid, "grid")
         facts["image_size"] = (rows * facts["patch_size"], columns * facts["patch_size"])
     elif facts.get("image_size") is None:
         facts["image_size"], note = _size(facts, like, said)
         notes += [note] if note and named is None else []
-    own = {name: said[name] for name in WINDOWS if name in said and name not in facts}
-    kind = FAMILIES[dialect.family].config
-    config = validate(kind, {**own, **facts}, where=foreign.source)
+    config = validate(FAMILIES[dialect.family].config, facts, where=foreign.source)
     assert isinstance(config, SwinConfig)
     return config, notes
 

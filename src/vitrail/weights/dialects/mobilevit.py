@@ -132,8 +132,8 @@ def infer_timm(spelling: names.Spelling, foreign: Foreign) -> Facts:
 
 
 def evaluated(share: Callable[[Config], float], foreign: Foreign, config: Config) -> Preprocessing:
-    """As timm does it: red first, for which it turned round the stem's kernels where apple's weights
-    had blue first."""
+    """As timm does it: red first, for which it turned the stem's kernels round where apple's
+    weights had blue first."""
     mean, std = (0.0,) * config.channels, (1.0,) * config.channels
     return timm.evaluated(foreign, config, mean=mean, std=std, crop=share(config))
 
