@@ -61,6 +61,8 @@ def test_the_surface_can_be_listed_without_loading_it() -> None:
         ["train", "--help"],
         ["evaluate", "--help"],
         ["predict", "--help"],
+        ["explain", "--help"],
+        ["figures", "--help"],
     ],
     ids=" ".join,
 )

@@ -10,7 +10,7 @@ import vitrail
 
 # The one place to update when the surface changes on purpose: name -> parameters as written.
 SIGNATURES = {
-    "capture": "model, where='*'",
+    "capture": "model, where='*', *, reduce=None, through=False",
     "create": "name, **fields",
     "list_models": "pattern='*'",
     "load": "source, *, model=None, dialect=None, grid=None, method=None, **changes",
