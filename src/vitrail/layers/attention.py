@@ -13,7 +13,6 @@ from vitrail.core.layout import TokenLayout
 
 QkvBias = Literal["qkv", "qv", "none"]
 
-
 SHORT = 128  # tokens up to which plain products are quicker than the fused kernel, on a CPU
 
 
@@ -77,6 +76,7 @@ def attend_plainly(
     bias: Float[Tensor, "*#B #h N N"] | None = None,
     scale: float | None = None,
 ) -> Float[Tensor, "B *W h N d"]:
+    """The definition, one product after the other; the first takes the scale along."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     each = q.shape[:-2]
     q, k, v = (part.flatten(0, -3) for part in (q, k, v))
