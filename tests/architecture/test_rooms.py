@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "objectives": {"core", "layers", "models"},
     "train": {"core", "models", "weights", "data", "objectives"},
     "evaluate": {"core", "models", "weights", "data"},
-    "explain": {"core", "layers"},
+    "explain": {"core", "layers", "weights"},
     "infer": {"core", "models", "weights", "data"},
     "export": {"core", "models", "weights", "data", "infer"},
     "serve": {"core", "models", "weights", "data", "explain", "infer"},

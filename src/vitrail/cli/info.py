@@ -11,7 +11,7 @@ from vitrail.cli.asking import is_checkpoint, parse_changes, parse_grid
 
 if TYPE_CHECKING:
     from vitrail.models.measure import Measure
-    from vitrail.weights.load import Checkpoint
+    from vitrail.weights.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ def info(asked: Info) -> None:
     from vitrail.core.errors import UserError
     from vitrail.models.catalogue import change, find
     from vitrail.models.measure import measure
-    from vitrail.weights.load import fine_tuned, open_checkpoint, refit
+    from vitrail.weights.checkpoint import refit
+    from vitrail.weights.load import fine_tuned, open_checkpoint
 
     if asked.batch_size < 1:
         raise UserError(f"--batch-size is {asked.batch_size}, but a batch has at least one image")

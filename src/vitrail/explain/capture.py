@@ -111,7 +111,7 @@ def attentions_of(model: nn.Module) -> dict[str, Attend | SeparableAttend]:
     if not names:
         raise UserError(
             f"{type(model).__name__} has no attention that can be seen: only models of Vitrail "
-            "have, and vitrail.weights.adopt makes one of a timm or transformers module"
+            "have, and vitrail.load(module) makes one of a timm or transformers module"
         )
     return names
 

@@ -10,11 +10,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
+from vitrail.explain.capture import refuse_compiled
 from vitrail.explain.gradcam import gradcam
 from vitrail.explain.gradients import attribution, relevance
 from vitrail.explain.integrated import integrated
 from vitrail.explain.readout import Relevance
 from vitrail.explain.rollout import attention, rollout
+from vitrail.layers.attention import Attend, SeparableAttend
+from vitrail.weights.load import load
 
 __all__ = ["METHODS", "Method", "Relevance", "explain"]
 
@@ -42,6 +45,9 @@ def explain(
     """Where in each picture a model finds what it says, by one of `METHODS`; `target` is a class
     for each picture or one for all, the most likely where none is given.
 
+    A timm, transformers or torchvision module is read by `vitrail.load`, at every call anew: to
+    explain many pictures, load it once.
+
     >>> explain(model, images, "rollout", fusion="max").map.shape
     torch.Size([1, 14, 14])
     """
@@ -56,4 +62,11 @@ def explain(
         raise UserError(f"{method} has no option {unknown[0]!r}: it {has}")
     if isinstance(target, int):
         target = torch.full((len(images),), target, device=images.device)
-    return chosen(model, images, target, **options)
+    return chosen(ours(model), images, target, **options)
+
+
+def ours(model: nn.Module) -> nn.Module:
+    """The module itself where its attention can be seen, else a model of ours with its weights."""
+    refuse_compiled(model)
+    seen = any(isinstance(part, Attend | SeparableAttend) for part in model.modules())
+    return model if seen else load(model)

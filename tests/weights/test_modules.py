@@ -7,15 +7,15 @@ import pytest
 import timm
 import torch
 import transformers
+from tests.models.kinds import SMALL as OURS
 from tests.parity.compare import shaken
 from torch import Tensor, nn
 from torchvision.models import VisionTransformer as TorchvisionViT
 from torchvision.models.swin_transformer import SwinTransformer as TorchvisionSwin
 
-from vitrail import UserError
+from vitrail import UserError, load
 from vitrail.explain.methods import METHODS, explain
 from vitrail.models.vit import ViT
-from vitrail.weights.adopt import adopt
 
 SMALL: dict[str, Any] = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_labels": 5}
 
@@ -132,7 +132,7 @@ def test_it_computes_the_same(name: str) -> None:
     torch.manual_seed(0)
     module = shaken(MODULES[name]())
     before = copy.deepcopy(module.state_dict())
-    model = adopt(module)
+    model = load(module)
     image = torch.randn(2, 3, *model.config.image_size, dtype=torch.float64)
     torch.testing.assert_close(model(image), logits(module, image), rtol=0, atol=1e-9)
     assert model.passport.origin.source.endswith(type(module).__name__)
@@ -148,41 +148,55 @@ def test_it_computes_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_models_of_timm(name: str) -> None:
     module = shaken(timm.create_model(name, num_classes=5))
-    model = adopt(module)
+    model = load(module)
     image = torch.randn(1, 3, *model.config.image_size, dtype=torch.float64)
     torch.testing.assert_close(model(image), module(image), rtol=0, atol=1e-8)
 
 
-def test_a_compiled_module_is_adopted_as_it_was_before() -> None:
+def test_a_compiled_module_is_read_as_it_was_before() -> None:
     module = shaken(timm_vit())
-    model = adopt(torch.compile(module))  # type: ignore[arg-type]
+    model = load(torch.compile(module))  # type: ignore[arg-type]
     image = torch.randn(2, 3, 32, 48, dtype=torch.float64)
     torch.testing.assert_close(model(image), module(image), rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["timm ViT", "timm Swin", "transformers ViT", "transformers Swin"])
-def test_every_method_explains_it(name: str) -> None:
-    model = adopt(shaken(MODULES[name]()).float())
-    image = torch.randn(1, 3, *model.config.image_size)
+def test_every_method_explains_it_as_it_is(name: str) -> None:
+    module = shaken(MODULES[name]())
+    model = load(module)
+    image = torch.randn(1, 3, *model.config.image_size, dtype=torch.float64)
     for method in METHODS:
-        found = explain(model, image, method, target=2)
+        found = explain(module, image, method, target=2)
+        torch.testing.assert_close(found.map, explain(model, image, method, target=2).map)
         assert found.map.isfinite().all()
 
 
 def test_a_module_that_trains_goes_on_training() -> None:
     module = timm_vit(drop_path_rate=0.5).train()
     nn.init.normal_(module.get_parameter("head.weight"))
-    model = adopt(module)
+    model = load(module)
     assert module.training
     assert not model.training
     assert next(model.parameters()).dtype is torch.float32
 
 
-def test_one_of_ours_is_what_it_was() -> None:
-    from tests.models.kinds import SMALL as OURS
+def test_one_of_ours_is_copied_and_resized() -> None:
+    torch.manual_seed(0)
+    model = shaken(ViT(OURS))
+    copied = load(model)
+    image = torch.randn(1, OURS.channels, *OURS.image_size, dtype=torch.float64)
+    assert copied is not model
+    assert torch.equal(copied(image), model(image))
+    height, width = OURS.image_size
+    larger = load(model, image_size=(2 * height, width))
+    assert larger.passport.origin.changes[0].startswith("positions resized")
+    assert model.config.image_size == OURS.image_size
 
-    model = ViT(OURS)
-    assert adopt(model) is model
+
+def test_changes_come_after_the_weights_are_understood() -> None:
+    model = load(timm_vit(), image_size=(64, 48), num_classes=2)
+    assert model.passport.preprocessing.size == (64, 48)
+    assert model(torch.zeros(1, 3, 64, 48)).shape == (1, 2)
 
 
 def test_what_computes_something_else_is_refused() -> None:
@@ -191,12 +205,23 @@ def test_what_computes_something_else_is_refused() -> None:
     for block in module.get_submodule("blocks").children():
         block.get_submodule("mlp").act = nn.ReLU()
     with pytest.raises(UserError, match="computes something that no tensor tells"):
-        adopt(module)
+        load(module)
 
 
-def test_what_has_no_head_or_is_no_transformer_is_refused() -> None:
+def test_what_is_no_classifier_or_no_transformer_is_refused() -> None:
     with pytest.raises(UserError, match="in none of the known dialects"):
-        adopt(nn.Sequential(nn.Linear(2, 2)))
+        load(nn.Sequential(nn.Linear(2, 2)))
+    config = transformers.SwinConfig(image_size=64, embed_dim=16, depths=[2], num_heads=[2])
+    with pytest.raises(UserError, match="give a model with the head"):
+        load(transformers.SwinForMaskedImageModeling(config))
+
+
+def test_a_model_without_a_head_is_held_against_its_tokens() -> None:
     config = transformers.ViTConfig(image_size=32, patch_size=8, hidden_size=32, **SMALL)
-    with pytest.raises(UserError, match="says no logits"):
-        adopt(transformers.ViTModel(config))
+    module = shaken(transformers.ViTModel(config, add_pooling_layer=False))
+    model = load(module)
+    image = torch.randn(1, 3, 32, 32, dtype=torch.float64)
+    torch.testing.assert_close(
+        model.encode(image), module(image).last_hidden_state, rtol=0, atol=1e-9
+    )
+    assert explain(module, image, "rollout").map.shape == (1, 4, 4)

@@ -1,76 +1,52 @@
-"""Adopting a model that is in memory already: a timm, transformers or torchvision module.
+"""Reading a model that is in memory already: a timm, transformers or torchvision module, or ours.
 
 Its weights and its own config go the way that files go, and what comes out is held against it.
 """
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
-from vitrail.core.passport import Origin, Passport
-from vitrail.models.catalogue import skeleton
+from vitrail.models.catalogue import fresh_passport
 from vitrail.models.model import Model
-from vitrail.weights.dialect import Dialect, Foreign, Sidecars
+from vitrail.weights.checkpoint import Checkpoint, materialise, understand
+from vitrail.weights.dialect import Foreign, Sidecars
 from vitrail.weights.dialects import recognise
-from vitrail.weights.load import Checkpoint, materialise
-from vitrail.weights.rows import read
-from vitrail.weights.settle import settle
+from vitrail.weights.rows import Coverage
 
 # How far apart two code bases come out by rounding alone, as a share of the largest logit.
 NEAR = {torch.float64: 1e-9, torch.float32: 1e-3}
 
 
-def adopt(module: nn.Module, *, dialect: str | None = None, **said: Any) -> Model:
-    """The same model as one of ours, with a copy of its weights; one of ours as it is.
+def open_module(module: nn.Module, *, dialect: str | None, said: dict[str, Any]) -> Checkpoint:
+    """What a module holds, as `load` reads a file; one of ours holds what it says.
 
-    `said` answers what neither tensors nor config tell, as `load` does. Both are shown one picture
-    of noise: a model that says something else is refused, never returned.
-
-    >>> adopt(model) is model
-    True
+    `said` answers what neither tensors nor config tell. Theirs and ours are shown one picture of
+    noise: a module that ours does not agree with is refused.
     """
-    if isinstance(module, torch._dynamo.OptimizedModule):  # compiled
-        module = module._orig_mod
+    module = uncompiled(module)
     if isinstance(module, Model):
-        return module
-    with torch.device("cpu"), torch.inference_mode(False):
-        checkpoint = understand(module, dialect, said)
-        ours = materialise(checkpoint, checkpoint.config)
-    prove(ours, module, checkpoint)
-    first = next(module.parameters(), None)
-    return ours if first is None else ours.to(first.device)
-
-
-def understand(module: nn.Module, dialect: str | None, said: dict[str, Any]) -> Checkpoint:
-    """What the module holds, by the dialect that its tensors are named in."""
-    source = f"the {type(module).__name__} that you gave"
+        passport = getattr(module, "passport", None) or fresh_passport(module.config)
+        return Checkpoint(module.state_dict(), module.config, passport, "vitrail", Coverage(), ())
+    name = f"the {type(module).__name__} that you gave"
     tensors = {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
-    foreign = Foreign(source, tensors, sidecars_of(module))
-    speaks: Dialect = recognise(foreign, dialect)
-    told = {name: value for name, value in said_by(module).items() if name not in said}
-    config, notes = settle(foreign, speaks, named=None, grid=None, said={**told, **said})
-    shapes = {name: tensor.shape for name, tensor in skeleton(config).state_dict().items()}
-    state, coverage = read(speaks.rows(config), tensors, shapes, where=source)
-    origin = Origin(
-        source=f"{type(module).__module__}.{type(module).__qualname__}",
-        dialect=speaks.name,
-        licence=speaks.licence(foreign),
-        changes=tuple(notes),
-    )
-    passport = Passport(
-        family=speaks.family,
-        config=asdict(config),
-        preprocessing=speaks.preprocessing(foreign, config),
-        labels=speaks.labels(foreign),
-        resize=speaks.resizes(config),
-        origin=origin,
-    )
-    return Checkpoint(state, config, passport, speaks.name, coverage, tuple(notes))
+    foreign = Foreign(name, tensors, sidecars_of(module))
+    origin = f"{type(module).__module__}.{type(module).__qualname__}"
+    speaks = recognise(foreign, dialect)
+    checkpoint = understand(foreign, speaks, origin=origin, said=said_by(module) | said)
+    prove(materialise(checkpoint, checkpoint.config), module, checkpoint)
+    return checkpoint
+
+
+def uncompiled(module: nn.Module) -> nn.Module:
+    """The module that was compiled."""
+    inside = module._orig_mod if isinstance(module, torch._dynamo.OptimizedModule) else module
+    assert isinstance(inside, nn.Module)
+    return inside
 
 
 def sidecars_of(module: nn.Module) -> Sidecars:
@@ -138,11 +114,12 @@ def prove(ours: Model, module: nn.Module, checkpoint: Checkpoint) -> None:
     was_training = module.training
     module.eval()
     try:
-        theirs = logits_of(module(image.to(first)))
+        theirs = said_of(module(image.to(first)))
     finally:
         module.train(was_training)
-    mine = ours(image)
     name = type(module).__name__
+    tokens = isinstance(theirs, Tensor) and theirs.ndim == 3  # a model without a head
+    mine = ours.encode(image) if tokens else ours(image)
     if theirs is None or theirs.shape != mine.shape:
         shape = "no logits" if theirs is None else f"{tuple(theirs.shape)}"
         raise UserError(
@@ -154,11 +131,13 @@ def prove(ours: Model, module: nn.Module, checkpoint: Checkpoint) -> None:
     if not apart <= NEAR.get(first.dtype, 0.05) * max(largest, 1e-6):
         raise UserError(
             f"the {name} that you gave reads as {checkpoint.dialect}, but computes something that "
-            f"no tensor tells: logits are {apart:.1e} apart from ours; name its dialect, or what "
-            "is different about it (image_size=, heads=)"
+            f"no tensor tells: what it says is {apart:.1e} apart from ours; name its dialect, or "
+            "what is different about it (image_size=, heads=)"
         )
 
 
-def logits_of(answer: Any) -> Tensor | None:
-    answer = getattr(answer, "logits", answer)
-    return answer if isinstance(answer, Tensor) and answer.ndim == 2 else None
+def said_of(answer: Any) -> Tensor | None:
+    """Logits or features, or the tokens of a model without a head."""
+    for name in ("logits", "last_hidden_state"):
+        answer = getattr(answer, name, answer)
+    return answer if isinstance(answer, Tensor) else None

@@ -1,0 +1,123 @@
+"""A checkpoint opened and understood, and the model that is made of it."""
+
+import logging
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrail.core.passport import Origin, Passport, Preprocessing, ResizeMethod
+from vitrail.models.catalogue import FAMILIES, family_of, skeleton
+from vitrail.models.config import Config
+from vitrail.models.model import Model
+from vitrail.weights.dialect import Dialect, Foreign
+from vitrail.weights.fit import fit, needs_new_head
+from vitrail.weights.rows import Coverage, Tensors, read
+from vitrail.weights.settle import settle
+
+log = logging.getLogger("vitrail")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint opened and understood, but not yet a model: our tensors as the file has them,
+    in its precision."""
+
+    state: Tensors
+    config: Config
+    passport: Passport
+    dialect: str
+    coverage: Coverage
+    notes: tuple[str, ...]
+
+
+def understand(
+    foreign: Foreign,
+    speaks: Dialect,
+    *,
+    origin: str,
+    named: Config | None = None,
+    grid: tuple[int, int] | None = None,
+    said: dict[str, Any],
+) -> Checkpoint:
+    """Foreign tensors as ours, by their dialect; `named`, `grid` and `said` answer what they leave
+    open, `origin` is where they are from."""
+    config, notes = settle(foreign, speaks, named=named, grid=grid, said=said)
+    shapes = {name: tensor.shape for name, tensor in skeleton(config).state_dict().items()}
+    state, coverage = read(speaks.rows(config), foreign.tensors, shapes, where=foreign.source)
+    passport = Passport(
+        family=speaks.family,
+        config=asdict(config),
+        preprocessing=speaks.preprocessing(foreign, config),
+        labels=speaks.labels(foreign),
+        resize=speaks.resizes(config),
+        origin=Origin(
+            source=origin,
+            dialect=speaks.name,
+            licence=speaks.licence(foreign),
+            changes=tuple(notes),
+        ),
+    )
+    return Checkpoint(state, config, passport, speaks.name, coverage, tuple(notes))
+
+
+def materialise(
+    checkpoint: Checkpoint, config: Config, *, method: ResizeMethod | None = None
+) -> Model:
+    """The model of `config` with the checkpoint's tensors, resized where the two differ."""
+    state, passport = refit(checkpoint, config, method=method)
+    state = _widened(state)
+    for sentence in passport.origin.changes:
+        log.info("%s: %s", passport.origin.source, sentence)
+    with torch.device("meta"):
+        model = FAMILIES[passport.family].model(config)
+    model.load_state_dict(state, assign=True)
+    model.passport = passport
+    return model.to(next(iter(state.values())).dtype).eval()  # fixed tables in that precision too
+
+
+def refit(
+    checkpoint: Checkpoint, config: Config, *, method: ResizeMethod | None = None
+) -> tuple[Tensors, Passport]:
+    """Tensors and passport for another config, in the precision of the file."""
+    old, passport = checkpoint.config, checkpoint.passport
+    state, done = fit(checkpoint.state, old, config, method=method or passport.resize)
+    if needs_new_head(old, config):
+        state |= _new_head(config, like=next(iter(state.values())))
+    return state, replace(
+        passport,
+        config=asdict(config),
+        labels=passport.labels if config.num_classes == old.num_classes else None,
+        origin=replace(passport.origin, changes=(*passport.origin.changes, *done)),
+        scores={} if done else passport.scores,  # they were another model's
+        preprocessing=_preprocessing(passport.preprocessing, old, config),
+    )
+
+
+def _new_head(config: Config, like: Tensor) -> Tensors:
+    with torch.device("meta"):
+        model = FAMILIES[family_of(config)].model(config)
+    model.new_head()  # outside the meta device: these have values
+    named = model.state_dict().items()
+    return {name: tensor.to(like.dtype) for name, tensor in named if name.startswith("head")}
+
+
+def _widened(state: Tensors) -> Tensors:
+    """In one precision that a CPU computes well: float64 where there is any, else float32."""
+    double = any(tensor.dtype is torch.float64 for tensor in state.values())
+    dtype = torch.float64 if double else torch.float32
+    # a copy, so that the model does not hang on a memory-mapped file that somebody may replace
+    return {name: tensor.to(dtype, copy=True) for name, tensor in state.items()}
+
+
+def _preprocessing(before: Preprocessing, old: Config, new: Config) -> Preprocessing:
+    """The same preparation at another size, with as many channels as the model now has."""
+    if new.image_size != old.image_size:
+        (height, width), (tall, wide), cover = new.image_size, old.image_size, before.resize
+        resize = cover and (round(cover[0] * height / tall), round(cover[1] * width / wide))
+        before = replace(before, size=new.image_size, resize=resize)
+    if new.channels != old.channels:
+        mean, std = (sum(values) / len(values) for values in (before.mean, before.std))
+        before = replace(before, mean=(mean,) * new.channels, std=(std,) * new.channels)
+    return before
