@@ -136,6 +136,40 @@ def test_target_layer_head_and_query_reach_the_method(
         np.testing.assert_allclose(maps["0/gradcam"], cam.map[0].numpy(), rtol=1e-4, atol=1e-8)
 
 
+def test_fusion_and_discard_reach_the_rollout(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, photos: Path
+) -> None:
+    folder, out = make("vit", tmp_path), tmp_path / "out"
+    words = ("--method", "rollout", "--fusion", "max", "--discard", "0.9", "--checks", "0")
+    assert run(capsys, folder, photos / "0.png", *words, "--out", out)[0] == 0
+    model = vitrail.load(folder).eval()
+    image = prepare(read_image(photos / "0.png", channels=1), model.passport.preprocessing)[None]
+    rolled = METHODS["rollout"](model, image, fusion="max", discard=0.9)
+    with np.load(out / "maps.npz") as maps:
+        np.testing.assert_allclose(maps["0/rollout"], rolled.map[0].numpy(), rtol=1e-5)
+
+
+def test_a_foreign_file_that_does_not_tell_its_model_is_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, photos: Path
+) -> None:
+    """The same tensors in timm's names, and nothing beside them."""
+    made, file, out = make("vit", tmp_path), tmp_path / "theirs.safetensors", tmp_path / "out"
+    assert main(["convert", str(made), str(file), "--to", "timm"]) == 0
+    words = ("--grid", "8x8", "--set", "heads=3", "--checks", "0", "--out", out)
+    code, printed, err = run(capsys, file, photos / "0.png", *words, "--json")
+    assert (code, err) == (0, "")
+    assert Path(json.loads(printed.splitlines()[-1])["page"]).is_file()
+
+
+def test_where_nothing_can_be_written_is_said(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, photos: Path
+) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    code, _, err = run(capsys, make("vit", tmp_path), photos, "--out", tmp_path / "file" / "out")
+    assert code == 2
+    assert "cannot be written" in err
+
+
 def test_a_model_without_a_head_is_looked_into_all_the_same(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, photos: Path
 ) -> None:
@@ -162,6 +196,9 @@ def test_a_model_without_a_head_is_looked_into_all_the_same(
         (["--method", "attention", "--query", "8,0"], "there are 8x8"),
         (["--method", "attention", "--query", "left"], "--query is 'left', expected row,column"),
         (["--head", "1"], "--head is for attention: add --method attention"),
+        (["--discard", "0.9"], "--discard is for rollout: add --method rollout"),
+        (["--method", "rollout", "--discard", "1"], "discard is 1.0, expected a share"),
+        (["--dialect", "timm"], "this is a Vitrail checkpoint, not one of dialect 'timm'"),
         (["--target", "digit 77"], "--target is 'digit 77', which is no class of this model"),
         (["--target", "10"], "no class of this model"),
         (["--checks", "-1"], "must not be negative"),

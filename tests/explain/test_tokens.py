@@ -15,6 +15,7 @@ from vitrail.explain.observe import attending_steps, layouts_of, observe, steps_
 from vitrail.explain.tokens import colours_of, on_grid
 from vitrail.models.vit import ViT
 
+SIZE = (32, 48)
 CHANNELS_LAST = ("swin", "swinv2")
 CHANNELS_FIRST = ("mobilevit", "mobilevitv2", "coatnet")
 
@@ -28,7 +29,7 @@ def test_every_step_of_every_family_is_a_grid(family: str) -> None:
     assert list(steps) == list(steps_of(model))
     height, width = image.shape[2:]
     for name, output in steps.items():
-        found = on_grid(output, layouts_of(model).values())
+        found = on_grid(output, layouts_of(model).values(), (height, width))
         rows, columns = found.grid.shape[1:3]
         # cells are about square, but for a map that was stretched to be folded
         assert abs(height / rows - width / columns) < 0.5 * width / columns, name
@@ -46,14 +47,14 @@ def test_every_step_of_every_family_is_a_grid(family: str) -> None:
 def test_registers_and_distillation_tokens_are_no_patches() -> None:
     for kind, prefix in {"registers": 3, "distilled": 2, "mean pooling": 0}.items():
         model = ViT(KINDS[kind]).eval()
-        tokens = on_grid(model.encode(torch.randn(2, 3, 32, 48)), layouts_of(model).values())
+        tokens = on_grid(model.encode(torch.randn(2, 3, *SIZE)), layouts_of(model).values(), SIZE)
         assert tokens.prefix.shape[1] == prefix
         assert tokens.grid.shape[1:3] == SMALL.grid
 
 
 def test_what_fits_no_layout_is_told() -> None:
-    with pytest.raises(UserError, match="expected a sequence or a grid"):
-        on_grid(torch.zeros(1, 7, 3), [TokenLayout(grid=(2, 2), stride=4)])
+    with pytest.raises(UserError, match="tokens of no attention"):
+        on_grid(torch.zeros(1, 7, 3), [TokenLayout(grid=(2, 2), stride=4)], (8, 8))
 
 
 def test_watching_changes_nothing_and_leaves_nothing() -> None:

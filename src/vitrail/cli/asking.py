@@ -4,9 +4,12 @@ import json
 import re
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitrail.core.errors import UserError
+
+if TYPE_CHECKING:
+    from vitrail.models.model import Model
 
 
 def parse_size(text: str, option: str) -> tuple[int, int]:
@@ -54,6 +57,16 @@ def arguments_of(record: Any) -> list[str]:
 
 def parse_grid(text: str | None) -> tuple[int, int] | None:
     return None if text is None else parse_size(text, "--grid")
+
+
+def load_asked(asked: Any) -> "Model":
+    """The model that a record asks for by its fields source, model, dialect, grid, image_size and
+    set."""
+    from vitrail.weights.load import load
+
+    changes = parse_changes(asked.image_size, asked.set)
+    grid = parse_grid(asked.grid)
+    return load(asked.source, model=asked.model, dialect=asked.dialect, grid=grid, **changes).eval()
 
 
 def is_checkpoint(model: str) -> bool:

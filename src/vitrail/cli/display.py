@@ -1,16 +1,40 @@
-"""A run as a person sees it: its progress while it lasts, and how it ended."""
+"""Long work as a person sees it: its progress while it lasts, and how a run ended."""
 
 from __future__ import annotations
 
 import json as machine
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitrail.train.loop import Outcome, Progress
 
+# Called with what is done, how much of it, and of how much if that is known.
+Watch = Callable[[str, int, "int | None"], None]
+
 MOST_BROKEN = 10  # lines: the report has all
+
+
+@contextmanager
+def progress() -> Iterator[Watch]:
+    """A bar for each piece of work, on the terminal, where there is one."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    silent = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=silent) as bar:
+        tasks: dict[str, Any] = {}
+
+        def watch(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield watch
 
 
 class Display:

@@ -26,12 +26,11 @@ class Doctor:
 
 def doctor(asked: Doctor) -> None:
     """Look at every image: broken files, duplicates, leakage between splits, classes, sizes."""
+    from functools import partial
     from pathlib import Path
 
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    from vitrail.core.errors import UserError
+    from vitrail.cli.display import progress
+    from vitrail.core.errors import writing
     from vitrail.data.doctor import examine
     from vitrail.data.findings_page import page
     from vitrail.data.sources import open_data
@@ -39,29 +38,18 @@ def doctor(asked: Doctor) -> None:
     data = open_data(asked.data, seed=asked.seed)
     out = None if asked.out is None else Path(asked.out)
     if out is not None:
-        try:
+        with writing(out):
             out.mkdir(parents=True, exist_ok=True)  # before the work, not after it
-        except OSError as error:
-            raise UserError(f"{out}: cannot be written: {error.strerror or error}") from None
-    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    silent = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=silent) as progress:
-        task = progress.add_task("looking at images", total=None)
+    with progress() as watch:
         found = examine(
-            data,
-            asked.data,
-            threads=asked.threads,
-            watch=lambda done, total: progress.update(task, completed=done, total=total),
+            data, asked.data, threads=asked.threads, watch=partial(watch, "looking at images")
         )
     facts = machine.dumps(found.facts(), ensure_ascii=True)
     print(facts if asked.json else found.text())
     if out is None:
         return
-    try:
+    with writing(out):
         (out / "doctor.html").write_text(page(found), encoding="utf-8")
         (out / "doctor.json").write_text(facts + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{out}: cannot be written: {error.strerror or error}") from None
     if not asked.json:
         print(f"\nthe page with pictures: {out / 'doctor.html'}")

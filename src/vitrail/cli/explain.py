@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json as machine
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from vitrail.cli.asking import parse_changes
+from vitrail.cli.asking import load_asked
+from vitrail.cli.display import Watch, progress
 from vitrail.cli.methods import known_methods, parse_query, parse_target, with_options
 from vitrail.cli.predict import pictures
-from vitrail.core.errors import UserError
+from vitrail.core.errors import UserError, writing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from vitrail.explain.readout import Relevance
     from vitrail.models.model import Model
 
-    Watch = Callable[[str, int, int], None]
-
 SIDE = 448  # pixels of the longer side of an overlay
 MOST_PANELS = 8  # pictures that the page shows layer by layer
 
@@ -34,8 +32,8 @@ MOST_PANELS = 8  # pictures that the page shows layer by layer
 class Explain:
     """Which model to look into, over which pictures, and how."""
 
-    model: str
-    """A Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
+    source: str
+    """The model: a Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
     paths: tuple[str, ...]
     """Files or directories; - reads names from standard input, one a line."""
     _: KW_ONLY
@@ -52,10 +50,20 @@ class Explain:
     query: str | None = None
     """For attention: which token looks, a patch as row,column or a token's number; by default what
     the model reads out."""
+    fusion: Literal["mean", "max", "min"] | None = None
+    """For rollout: how the heads of a layer become one; by default their mean."""
+    discard: float | None = None
+    """For rollout: the share of each map, its lowest weights, that is set to nothing: 0.9."""
     checks: int = 4
     """On how many of the pictures the maps are put to the test; 0 leaves that out."""
     out: str = "explained"
     """The directory for overlays, panels, maps.npz and index.html."""
+    model: str | None = None
+    """The variant that a foreign file holds, where it does not tell."""
+    dialect: str | None = None
+    """The dialect of a foreign file, where its names do not tell."""
+    grid: str | None = None
+    """Rows x columns of a foreign file's positions, where it does not tell."""
     image_size: str | None = None
     """Another image size: 224, or height x width as 192x672."""
     set: tuple[str, ...] = ()
@@ -86,8 +94,6 @@ def explain(asked: Explain) -> None:
     on whether the maps track the model."""
     import torch
 
-    from vitrail.weights.load import load
-
     if not asked.paths:
         raise UserError("no pictures: give files, directories, or - for names on standard input")
     if asked.checks < 0:
@@ -95,7 +101,7 @@ def explain(asked: Explain) -> None:
     names = known_methods(asked.method)
     if asked.threads:
         torch.set_num_threads(asked.threads)
-    model = load(asked.model, **parse_changes(asked.image_size, asked.set)).eval()
+    model = load_asked(asked)
     story = Story(model, with_options(asked, names, model))
     out = Path(asked.out)
     with progress() as watch:
@@ -167,7 +173,9 @@ def answer(asked: Explain, model: Model, logits: Tensor) -> tuple[int | None, st
     passport, classes = model.passport, model.config.num_classes
     if not classes:
         if asked.target is not None:
-            raise UserError(f"{asked.model} has no head, so --target {asked.target} has no meaning")
+            raise UserError(
+                f"{asked.source} has no head, so --target {asked.target} has no meaning"
+            )
         return None, "The model has no head and names no class.", {"label": None, "target": None}
     chances = logits.sigmoid() if passport.several else logits.softmax(dim=0)
     best = int(chances.argmax())
@@ -251,9 +259,11 @@ def write_pictures(
     sheets = {**overlays, "methods": side_by_side(tiles, title=LEGEND), "layers": panel}
     if len(overlays) == 1:
         del sheets["methods"]
-    return {
-        name: str(write_png(pixels, out / f"{stem}.{name}.png")) for name, pixels in sheets.items()
-    }
+    with writing(out):
+        return {
+            name: str(write_png(pixels, out / f"{stem}.{name}.png"))
+            for name, pixels in sheets.items()
+        }
 
 
 # All of them
@@ -302,13 +312,12 @@ def write(asked: Explain, story: Story, judged: Sequence[Judged], out: Path) -> 
 
     from vitrail.explain.page import Explanation, explain_page
 
-    np.savez_compressed(out / "maps.npz", **story.maps)
     options = {
         name: ", ".join(f"{option} {value}" for option, value in options.items())
         for name, options in story.methods.items()
     }
     facts = {
-        "model": asked.model,
+        "model": asked.source,
         "family": story.model.passport.family,
         "methods": ", ".join(
             name + (f" ({said})" if said else "") for name, said in options.items()
@@ -317,13 +326,15 @@ def write(asked: Explain, story: Story, judged: Sequence[Judged], out: Path) -> 
     }
     page = out / "index.html"
     told = Explanation(
-        title=f"What {known_as(asked.model)} looks at",
+        title=f"What {known_as(asked.source)} looks at",
         facts=facts,
         explained=story.explained,
         judged=judged,
         problems=story.problems,
     )
-    page.write_text(explain_page(told), encoding="utf-8")
+    with writing(out):
+        np.savez_compressed(out / "maps.npz", **story.maps)
+        page.write_text(explain_page(told), encoding="utf-8")
     return page
 
 
@@ -369,23 +380,3 @@ def report(asked: Explain, story: Story, judged: Sequence[Judged], page: Path) -
     if judged:
         print(f"\n{RULE}")
     print(f"\nthe page with all of it: {page}")
-
-
-@contextmanager
-def progress() -> Iterator[Watch]:
-    """A bar on the terminal, where there is one."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    silent = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=silent) as bar:
-        tasks: dict[str, Any] = {}
-
-        def watch(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done)
-
-        yield watch

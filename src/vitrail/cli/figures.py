@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.asking import parse_changes
+from vitrail.cli.asking import load_asked
+from vitrail.cli.display import progress
 from vitrail.core.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ PHOTOS = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "motorcycl
 class Figures:
     """Which model to draw, over which pictures."""
 
-    model: str
-    """A Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
+    source: str
+    """The model: a Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
     data: str | None = None
     """Class folders, a manifest, tars, arrays, IDX files, or digits; by default a few photos."""
     _: KW_ONLY
@@ -38,6 +39,12 @@ class Figures:
     """Of how many pictures positions are taken away, place by place; 0 leaves that out."""
     batch_size: int = 8
     """Images computed at once."""
+    model: str | None = None
+    """The variant that a foreign file holds, where it does not tell."""
+    dialect: str | None = None
+    """The dialect of a foreign file, where its names do not tell."""
+    grid: str | None = None
+    """Rows x columns of a foreign file's positions, where it does not tell."""
     image_size: str | None = None
     """Another image size: 224, or height x width as 192x672."""
     set: tuple[str, ...] = ()
@@ -54,11 +61,8 @@ def figures(asked: Figures) -> None:
     from pathlib import Path
 
     import torch
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     from vitrail.explain.figures import figures as draw
-    from vitrail.weights.load import load
 
     for option in ("images", "batch_size"):
         if getattr(asked, option) < 1:
@@ -66,26 +70,15 @@ def figures(asked: Figures) -> None:
             raise UserError(f"--{name} is {getattr(asked, option)}, but must be at least 1")
     if asked.threads:
         torch.set_num_threads(asked.threads)
-    changes = parse_changes(asked.image_size, asked.set)
-    model = load(asked.model, **changes).eval()
+    model = load_asked(asked)
     how = model.passport.preprocessing
     broken: dict[str, str] = {}
     images = chosen(asked, how, broken, val_share(model.passport.provenance))
-    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    silent = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=silent) as progress:
-        tasks: dict[str, Any] = {}
-
-        def watch(what: str, done: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(what, total=total)
-            progress.update(tasks[what], completed=done)
-
+    with progress() as watch:
         drawn = draw(
             model,
             batched(images, asked.batch_size),
-            title=asked.model,
+            title=asked.source,
             ablated=max(asked.ablated, 0),
             watch=watch,
         )

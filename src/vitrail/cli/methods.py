@@ -35,11 +35,12 @@ def with_options(asked: Explain, names: tuple[str, ...], model: Model) -> dict[s
     names = names or (("rollout",) if headless else ("relevance",))
     if headless and (wrong := [name for name in names if name not in HEADLESS]):
         raise UserError(
-            f"{asked.model} has no head, and {wrong[0]} explains a class: it can be looked into by "
+            f"{asked.source} has no head, and {wrong[0]} explains a class: look into it by "
             f"{' and '.join(HEADLESS)}"
         )
     layer = parse_layer(asked.layer)
-    said = {"layer": layer, "head": asked.head, "query": parse_query(asked.query)}
+    said: dict[str, Any] = {"layer": layer, "head": asked.head, "query": parse_query(asked.query)}
+    said |= {"fusion": asked.fusion, "discard": asked.discard}
     said = {name: value for name, value in said.items() if value is not None}
     chosen: dict[str, dict[str, Any]] = {}
     for name in names:

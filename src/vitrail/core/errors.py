@@ -1,7 +1,9 @@
 """What a person is told when something they gave does not fit."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 
 LONGEST = 1000  # letters
 
@@ -41,3 +43,12 @@ def nearest(word: str, known: Iterable[str]) -> str:
     if len(known) <= 12:
         return f"known are {', '.join(known)}"
     return f"known are {', '.join(known[:8])} and {len(known) - 8} more"
+
+
+@contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """Say in one sentence that a directory or a file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written: {error.strerror or error}") from None

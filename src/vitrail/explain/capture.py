@@ -37,14 +37,17 @@ class AttentionMap:
         Tokens 0, 1, … are the prefix tokens first, then the patches row by row; (row, column) is
         the patch there.
         """
-        fits(self.weights, self.layout)
-        groups = groups_of(self.layout)
+        groups, weights = groups_of(self.layout), self.grouped()
         group, place = (groups == self.number(query)).nonzero()[0].tolist()
-        weights = self.weights if self.weights.ndim == 5 else self.weights[:, None]
         row = weights[:, group, :, place if weights.shape[-2] > 1 else 0]
         tokens = row.new_zeros(*row.shape[:2], count_tokens(self.layout) + 1)  # one more, for -1
         tokens[..., groups[group].to(row.device)] = row
         return tokens[..., self.layout.prefix : -1].unflatten(-1, self.layout.grid)
+
+    def grouped(self) -> Float[Tensor, "B W h #N N"]:
+        """The weights with an axis for windows or places, even if there is but one; checked."""
+        fits(self.weights, self.layout)
+        return self.weights if self.weights.ndim == 5 else self.weights[:, None]
 
     def number(self, query: int | tuple[int, int]) -> int:
         """The place of a token in the sequence, from that or from a patch's row and column."""

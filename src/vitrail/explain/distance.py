@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitrail.core.layout import TokenLayout
 from vitrail.explain.capture import AttentionMap
-from vitrail.explain.spread import fits, groups_of
+from vitrail.explain.spread import groups_of
 from vitrail.layers.window import regions_of
 
 
@@ -28,7 +28,7 @@ def mean_distance(one: AttentionMap, *, renormalise: bool = True) -> Float[Tenso
 
 def both_distances(one: AttentionMap) -> tuple[Float[Tensor, "B h"], Float[Tensor, "B h"]]:
     """With rows brought back to a sum of one, and without."""
-    weights, prefix = grouped(one), one.layout.prefix
+    weights, prefix = one.grouped(), one.layout.prefix
     apart = distances(one.layout).to(weights)
     real = (group_cells(one.layout) >= 0).to(weights)
     if weights.shape[-2] > 1:  # separable attention asks once for all, and has no prefix
@@ -54,13 +54,6 @@ def even_distance(layout: TokenLayout) -> float:
         pairs &= region[:, :, None] == region[:, None]
     each = (distances(layout) * pairs).sum(dim=-1) / pairs.sum(dim=-1).clamp(min=1)
     return float((each * real).sum() / real.sum())
-
-
-def grouped(one: AttentionMap) -> Float[Tensor, "B G h q N"]:
-    """The weights with an axis for windows, or for the places of a fold, even if there is but
-    one."""
-    fits(one.weights, one.layout)
-    return one.weights.unsqueeze(1) if one.weights.ndim == 4 else one.weights
 
 
 def group_cells(layout: TokenLayout) -> Int[Tensor, "G n"]:

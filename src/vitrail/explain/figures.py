@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.core.errors import UserError
+from vitrail.core.errors import writing
 from vitrail.core.passport import Preprocessing
 from vitrail.explain.ablation import position_ablation
 from vitrail.explain.capture import AttentionMap
@@ -83,7 +83,7 @@ class Figures:
     def write(self, out: Path) -> Path:
         """A page, and beside it every figure as SVG and PNG, the numbers as JSON, and all arrays
         as NPZ; returns the page."""
-        try:
+        with writing(out):
             out.mkdir(parents=True, exist_ok=True)
             drawn = {}
             for plate in self.plates:
@@ -102,8 +102,6 @@ class Figures:
             np.savez_compressed(out / "figures.npz", **arrays)  # type: ignore[arg-type]
             page = out / "figures.html"
             page.write_text(figures_page(self, drawn), encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"{out}: cannot be written: {error.strerror or error}") from None
         return page
 
 
@@ -160,12 +158,14 @@ def position_plate(model: nn.Module, biases: dict[str, Float[Tensor, "h down acr
     def step(name: str, output: Tensor) -> None:
         tokens[name] = output
 
+    blank = blank_image(model)
     with observe(model.eval(), attention=see, step=step):
-        model.encode(blank_image(model))  # type: ignore[operator]
+        model.encode(blank)  # type: ignore[operator]
     if found:
         return bias_plate(found)
     first = attending_steps(model)[0]
-    return similarity_plate(on_grid(tokens[first], layouts.values()).grid[0], blank=True)
+    size = (blank.shape[2], blank.shape[3])
+    return similarity_plate(on_grid(tokens[first], layouts.values(), size).grid[0], blank=True)
 
 
 def blank_image(model: nn.Module) -> Float[Tensor, "1 C H W"]:

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.explain.capture import AttentionMap
-from vitrail.explain.distance import group_cells, grouped
+from vitrail.explain.distance import group_cells
 from vitrail.explain.tokens import Tokens
 
 OUTLIER = 3.0  # times the median norm of the patches of one picture
@@ -29,7 +29,7 @@ class Received:
 
 def received(one: AttentionMap) -> Received:
     """How the attention of patches is spread; within windows each one has its own even share."""
-    weights, prefix = grouped(one), one.layout.prefix
+    weights, prefix = one.grouped(), one.layout.prefix
     real = (group_cells(one.layout) >= 0).to(weights)
     if weights.shape[-2] > 1:
         weights = weights[..., prefix:, :]

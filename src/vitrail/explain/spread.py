@@ -130,8 +130,7 @@ def globally(one: "AttentionMap") -> Float[Tensor, "B h N N"]:
     Rows sum to less than one where a window has empty cells, which were looked at too.
     """
     groups = groups_of(one.layout).to(one.weights.device)
-    fits(one.weights, one.layout)
-    weights = one.weights if one.weights.ndim == 5 else one.weights[:, None]
+    weights = one.grouped()
     batch, _, heads = weights.shape[:3]
     weights = weights.expand(-1, -1, -1, groups.shape[1], -1).movedim(1, 2)
     side = count_tokens(one.layout) + 1

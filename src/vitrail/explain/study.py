@@ -61,6 +61,7 @@ def study(
     attending = set(attending_steps(model))
     weight = next(model.parameters())
     grams: dict[str, Tensor] = {}
+    size = (0, 0)
 
     def see(name: str, one: AttentionMap, bias: Tensor | None) -> None:
         found = received(one)
@@ -75,7 +76,7 @@ def study(
 
     def step(name: str, output: Tensor) -> None:
         grams[name] = gram(output).cpu()
-        tokens = on_grid(output, seen.layouts.values())
+        tokens = on_grid(output, seen.layouts.values(), size)
         if name in attending:
             add_norms(seen.norms, name, norms_of(tokens))
         room = keep - len(seen.images)
@@ -84,11 +85,13 @@ def study(
 
     for images in batches:
         images = images.to(weight)
+        size = (images.shape[2], images.shape[3])
         with observe(model, attention=see, step=step):
             last: Tensor = model.encode(images)  # type: ignore[operator]
         room = keep - len(seen.images)
         if room > 0:
-            append(seen.tokens, "encode", on_grid(last, seen.layouts.values()).grid[:room])
+            cells = on_grid(last, seen.layouts.values(), size).grid
+            append(seen.tokens, "encode", cells[:room])
             seen.images = torch.cat([seen.images.to(images), images[:room]])
         seen.alignment.add_grams(grams)
         seen.pictures += len(images)

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
+from vitrail.explain.readout import as_tokens
 
 CUT = 0.01  # of the patches at either end may be brighter or darker than the picture shows
 
@@ -21,30 +21,11 @@ class Tokens:
     grid: Float[Tensor, "B rows columns D"]
 
 
-def on_grid(x: Tensor, layouts: Iterable[TokenLayout]) -> Tokens:
-    """A sequence of tokens, a grid of them or a feature map, as cells.
-
-    Sequences are told by how many tokens the layouts of the model's attentions have; what has
-    four axes is a grid with its channels last if a layout has such a grid, else a feature map.
-    """
-    layouts = list(layouts)
-    if x.ndim == 4:
-        grids = {layout.grid for layout in layouts}
-        last = tuple(x.shape[1:3]) in grids and tuple(x.shape[2:4]) not in grids
-        return Tokens(x.new_empty(len(x), 0, x.shape[3 if last else 1]), x if last else to_last(x))
-    for layout in layouts:
-        rows, columns = layout.grid
-        if x.ndim == 3 and x.shape[1] == layout.prefix + rows * columns:
-            prefix, patches = x[:, : layout.prefix], x[:, layout.prefix :]
-            return Tokens(prefix, patches.unflatten(1, layout.grid))
-    raise UserError(
-        f"a step gives {tuple(x.shape)}, expected a sequence or a grid of the tokens "
-        "that this model's attentions have"
-    )
-
-
-def to_last(x: Float[Tensor, "B D rows columns"]) -> Float[Tensor, "B rows columns D"]:
-    return x.movedim(1, -1)
+def on_grid(x: Tensor, layouts: Iterable[TokenLayout], size: tuple[int, int]) -> Tokens:
+    """What a step gives for images of this size, as cells, whatever order its axes have."""
+    tokens, layout = as_tokens(x, list(layouts), size)
+    patches = tokens[:, layout.prefix :].unflatten(1, layout.grid)
+    return Tokens(tokens[:, : layout.prefix], patches)
 
 
 def colours_of(

@@ -12,10 +12,10 @@ from vitrail.core.passport import Passport, ResizeMethod
 from vitrail.models.catalogue import change
 from vitrail.models.config import Config
 from vitrail.weights.atomic import write_directory, write_file
+from vitrail.weights.checkpoint import Checkpoint, refit
 from vitrail.weights.dialect import Dialect, Foreign
 from vitrail.weights.dialects import choose, dialects_called, recognise
 from vitrail.weights.files import SUFFIXES, write_tensors
-from vitrail.weights.checkpoint import Checkpoint, refit
 from vitrail.weights.load import fine_tuned, open_checkpoint
 from vitrail.weights.native import write_native
 from vitrail.weights.rows import Tensors, write

@@ -12,13 +12,13 @@ from vitrail.core.passport import ResizeMethod
 from vitrail.models.catalogue import change, family_of, find
 from vitrail.models.config import Config
 from vitrail.models.model import Model
-from vitrail.weights.modules import open_module
 from vitrail.weights.checkpoint import Checkpoint, materialise, understand
 from vitrail.weights.dialect import Dialect, Foreign
 from vitrail.weights.dialects import recognise
 from vitrail.weights.files import read_foreign
 from vitrail.weights.fit import FITTINGS
 from vitrail.weights.hub import HUB, fetch
+from vitrail.weights.modules import open_module
 from vitrail.weights.native import is_native, read_native
 from vitrail.weights.rows import Coverage
 
