@@ -103,10 +103,10 @@ def test_a_picture_that_cannot_be_read_is_a_line_with_its_reason(
     assert code == 0
     lines = printed.splitlines()
     assert any(line.startswith(f"{photos}/broken.png  no map: ") for line in lines)
-    assert any(line.startswith("relevance: this map does") for line in lines)
+    assert any(line.startswith("attribution: this map does") for line in lines)
     assert any(line.startswith("A map tracks the model if") for line in lines)
-    assert {path.name for path in out.glob("*.relevance.png")} == {
-        "0.relevance.png", "1.relevance.png", "1-2.relevance.png",
+    assert {path.name for path in out.glob("*.attribution.png")} == {
+        "0.attribution.png", "1.attribution.png", "1-2.attribution.png",
     }  # fmt: skip
     page = (out / "index.html").read_text(encoding="utf-8")
     assert "broken.png" in page

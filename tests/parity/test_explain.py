@@ -68,18 +68,18 @@ def test_grad_cam_is_that_of_pytorch_grad_cam(family: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "layer", "prefix"),
+    ("changes", "prefix"),
     [
-        ({}, "blocks.1.norm1", 1),  # a class token alone is read: what the last attention reads
-        ({"registers": 2}, "blocks.1.norm1", 3),
-        ({"distilled": True}, "blocks.1.norm1", 2),
-        ({"pool": "mean"}, "norm", 1),  # patches are read: what the head reads
-        ({"pool": "mean", "class_token": False}, "norm", 0),
-        ({"final_norm": "none"}, "blocks.1.norm1", 1),
+        ({}, 1),
+        ({"registers": 2}, 3),
+        ({"distilled": True}, 2),
+        ({"pool": "mean"}, 1),
+        ({"pool": "mean", "class_token": False}, 0),
+        ({"final_norm": "none"}, 1),
     ],
 )
-def test_the_layer_that_is_taken_without_a_name(
-    changes: dict[str, object], layer: str, prefix: int
+def test_without_a_name_it_is_what_the_last_attention_reads(
+    changes: dict[str, object], prefix: int
 ) -> None:
     torch.manual_seed(0)
     config = replace(SMALL, **changes)  # type: ignore[arg-type]
@@ -87,7 +87,23 @@ def test_the_layer_that_is_taken_without_a_name(
     for head in (module for name, module in model.named_modules() if name.endswith(".classes")):
         nn.init.normal_(head.get_parameter("weight"))
     x = torch.randn(2, 3, 32, 48, dtype=torch.float64)
-    expected = theirs(model, x, layer, rows_first((4, 6), prefix))
+    expected = theirs(model, x, "blocks.1.norm1", rows_first((4, 6), prefix))
+    np.testing.assert_allclose(ours(model, x, None), expected, rtol=0, atol=5e-6)
+
+
+@pytest.mark.parametrize(
+    ("family", "layer", "reshape"),
+    [
+        ("swin", "stages.1.blocks.1.norm1", rows_first((5, 7))),
+        ("mobilevit", "last", None),
+        ("mobilevitv2", "stages.4.1", None),
+    ],
+)
+def test_or_what_the_head_reads_where_maps_are_folded(
+    family: str, layer: str, reshape: object
+) -> None:
+    model, x = make(family, torch.float64), picture(family, torch.float64)
+    expected = theirs(model, x, layer, reshape)
     np.testing.assert_allclose(ours(model, x, None), expected, rtol=0, atol=5e-6)
 
 

@@ -39,7 +39,7 @@ class Explain:
     _: KW_ONLY
     method: tuple[str, ...] = ()
     """attention, rollout, relevance, attribution, gradcam, integrated, or all. May be repeated;
-    by default relevance."""
+    by default attribution."""
     target: str | None = None
     """The class to explain, by its label or number; by default what the model says."""
     layer: str | None = None

@@ -32,7 +32,7 @@ def with_options(asked: Explain, names: tuple[str, ...], model: Model) -> dict[s
     from vitrail.explain.methods import METHODS
 
     headless = not model.config.num_classes
-    names = names or (("rollout",) if headless else ("relevance",))
+    names = names or (("rollout",) if headless else ("attribution",))
     if headless and (wrong := [name for name in names if name not in HEADLESS]):
         raise UserError(
             f"{asked.source} has no head, and {wrong[0]} explains a class: look into it by "

@@ -1,7 +1,5 @@
 """Grad-CAM (arXiv:1610.02391) on the tokens of a layer."""
 
-from collections.abc import Sequence
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -29,8 +27,8 @@ def gradcam(
     """Each channel weighed by its mean gradient over all patches, summed, where positive.
 
     `layer` is the name of a module whose output is tokens, a grid or a map. Without one it is the
-    deepest place where patches still matter: what the head reads, or, where it reads a class token
-    alone, what the last attention reads.
+    deepest place where patches still stand for themselves: what the last attention reads, or, of a
+    model that unfolds and convolves its map after it, what the head reads.
 
     >>> gradcam(model, images, torch.tensor([2]), layer="blocks.11.norm1").map.shape
     torch.Size([1, 14, 14])
@@ -45,29 +43,27 @@ def gradcam(
         with watch(model, layer or last) as seen:
             logits = model(image)
         total, target = score(logits, target)
-        places = [seen.given.get(layer)] if layer else [seen.last, seen.entered[last]]
-        found = gradients(total, places, layouts, image)
-    tokens, gradient, layout = next((one for one in found if one[1].any()), found[-1])
+        unnamed = seen.entered.get(last) if layouts[-1].fold is None else seen.last
+        place = seen.given.get(layer) if layer else unnamed
+        tokens, gradient, layout = patches_at(place, total, layouts, image)
     weights: Float[Tensor, "B 1 D"] = gradient.mean(dim=1, keepdim=True)
     heat = (tokens * weights).sum(dim=-1).clamp(min=0).unflatten(1, layout.grid)
     return Relevance(heat, layout, "gradcam", target)
 
 
-def gradients(
+def patches_at(
+    place: object,
     total: Float[Tensor, ""],
-    places: Sequence[object],
     layouts: list[TokenLayout],
     image: Float[Tensor, "B C H W"],
-) -> list[tuple[Float[Tensor, "B n D"], Float[Tensor, "B n D"], TokenLayout]]:
-    """Patches and their gradients at each place."""
-    known = [place for place in places if isinstance(place, Tensor) and place.requires_grad]
-    if len(known) < len(places) or any(len(place) != len(image) for place in known):
+) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n D"], TokenLayout]:
+    """The patches there and their gradients."""
+    known = isinstance(place, Tensor) and place.requires_grad and len(place) == len(image)
+    if not known:
         raise UserError("the layer gives no tensor that depends on the image: choose another")
+    assert isinstance(place, Tensor)
+    (found,) = torch.autograd.grad(total, place, allow_unused=True, materialize_grads=True)
     size = image.shape[2], image.shape[3]
-    found = torch.autograd.grad(total, known, allow_unused=True, materialize_grads=True)
-    cut = []
-    for place, gradient in zip(known, found, strict=True):
-        tokens, layout = as_tokens(place.detach(), layouts, size)
-        gradient, _ = as_tokens(gradient, layouts, size)
-        cut.append((tokens[:, layout.prefix :], gradient[:, layout.prefix :], layout))
-    return cut
+    tokens, layout = as_tokens(place.detach(), layouts, size)
+    gradient, _ = as_tokens(found, layouts, size)
+    return tokens[:, layout.prefix :], gradient[:, layout.prefix :], layout

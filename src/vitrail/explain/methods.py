@@ -37,7 +37,7 @@ METHODS: dict[str, Method] = {
 def explain(
     model: nn.Module,
     images: Float[Tensor, "B C H W"],
-    method: str = "relevance",
+    method: str = "attribution",
     *,
     target: Int[Tensor, "B"] | int | None = None,
     **options: Any,
