@@ -19,7 +19,7 @@ from vitrail.core.randomness import uniform, words
 from vitrail.data.sources.digits import read_digits
 from vitrail.data.sources.origin import Origin, digest
 
-PARTS = {"train": 10_000, "val": 500, "test": 1_000}  # images that `planted` opens to
+PARTS = {"train": 40_000, "val": 500, "test": 1_000}  # images that `planted` opens to
 RASTER = 8  # cells a side of what is stamped onto a canvas
 SIDES, SMALL_SIDES = (0.34, 0.46), (0.26, 0.36)  # of digits and distractors, of the canvas
 SCALES = (2, 4, 8, 16, 32)  # cells a side of the noise
@@ -141,7 +141,7 @@ def open_planted() -> dict[str, Origin]:
     """Training, validation and test pictures.
 
     >>> {name: len(part) for name, part in open_planted().items()}
-    {'train': 10000, 'val': 500, 'test': 1000}
+    {'train': 40000, 'val': 500, 'test': 1000}
     """
     return {part: Planted(count, part) for part, count in PARTS.items()}
 
