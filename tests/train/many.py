@@ -1,4 +1,5 @@
-"""What each process of a test with several runs: arguments are out, kind, last step, resume."""
+"""What each process of a test with several runs: arguments are out, kind, last step, resume,
+objective."""
 
 import sys
 from contextlib import suppress
@@ -8,6 +9,7 @@ from tests.train.test_parallel import STEADY
 from tests.train.world import trainer
 from vitrail.train.loop import Progress
 from vitrail.train.parallel import joined
+from vitrail.train.recipe import Goal
 
 
 class Enough(Exception):  # noqa: N818
@@ -15,9 +17,10 @@ class Enough(Exception):  # noqa: N818
 
 
 def main() -> None:
-    out, kind, stop, resume = sys.argv[1:]
+    out, kind, stop, resume, objective = sys.argv[1:]
     with joined() as world:
-        run = trainer(Path(out), world=world, parallel=kind, **STEADY)
+        goal = Goal(objective=objective)  # type: ignore[arg-type]
+        run = trainer(Path(out), world=world, parallel=kind, goal=goal, **STEADY)
 
         def show(now: Progress) -> None:
             if now.step == int(stop) < now.total:

@@ -13,7 +13,7 @@ from tests.train.world import RECIPE, trainer
 from vitrail import UserError
 from vitrail.train.checkpoint import newest_step
 from vitrail.train.parallel import World, make_mesh
-from vitrail.train.recipe import Optimiser
+from vitrail.train.recipe import Goal, Optimiser
 
 # Nothing that draws in the forward pass: which samples it drops depends on who computes them.
 STEADY: dict[str, Any] = {
@@ -23,12 +23,14 @@ STEADY: dict[str, Any] = {
 }
 
 
-def run_many(out: Path, *, processes: int, kind: str, stop: int, resume: bool) -> None:
+def run_many(
+    out: Path, *, processes: int, kind: str, stop: int, resume: bool, objective: str = "labels"
+) -> None:
     """The run in several processes, up to a step, as torchrun starts them."""
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone",
         f"--nproc-per-node={processes}", "-m", "tests.train.many",
-        str(out), kind, str(stop), str(int(resume)),
+        str(out), kind, str(stop), str(int(resume)), objective,
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[:6000]
@@ -38,14 +40,27 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
     saved = newest_step(out / "steps")
     assert saved is not None
     assert saved.step == 24
-    return {k: t.double() for k, t in saved.tensors.items() if k.startswith(("model", "average"))}
+    return {k: t.double() for k, t in saved.tensors.items() if k.startswith(("now", "average"))}
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("alone") / "run"
-    trainer(out, **STEADY).run()
+    trainer(out, goal=Goal(), **STEADY).run()
     return out
+
+
+@pytest.mark.parametrize(
+    ("objective", "kind"), [("mae", "ddp"), ("mae", "fsdp"), ("masked-patch", "ddp")]
+)
+def test_masks_do_not_depend_on_who_draws_them(objective: str, kind: str, tmp_path: Path) -> None:
+    trainer(tmp_path / "alone", goal=Goal(objective=objective), **STEADY).run()  # type: ignore[arg-type]
+    many = tmp_path / "many"
+    run_many(many, processes=2, kind=kind, stop=24, resume=False, objective=objective)
+    expected, found = weights(tmp_path / "alone"), weights(many)
+    assert expected.keys() == found.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-5, atol=1e-6, msg=name)
 
 
 @pytest.mark.parametrize(("kind", "processes"), [("ddp", 2), ("ddp", 3), ("fsdp", 2), ("hsdp", 4)])
@@ -65,7 +80,7 @@ def test_a_run_goes_on_with_other_processes(alone: Path, tmp_path: Path) -> None
     out = tmp_path / "run"
     run_many(out, processes=3, kind="ddp", stop=8, resume=False)
     run_many(out, processes=2, kind="fsdp", stop=16, resume=True)
-    trainer(out, **STEADY).run(resume=True)
+    trainer(out, goal=Goal(), **STEADY).run(resume=True)
     for name, tensor in weights(alone).items():
         torch.testing.assert_close(weights(out)[name], tensor, rtol=1e-5, atol=1e-6, msg=name)
 

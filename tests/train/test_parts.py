@@ -7,6 +7,7 @@ from torch import nn
 from tests.models.kinds import KINDS, SMALL
 from vitrail import UserError
 from vitrail.models.catalogue import build
+from vitrail.objectives.supervised import Supervised
 from vitrail.train.average import Average
 from vitrail.train.muon import Muon
 from vitrail.train.optimiser import group_parameters, make_optimisers, set_rate
@@ -30,14 +31,14 @@ def test_the_rate_warms_up_and_comes_down(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_parameter_is_in_one_group(kind: str) -> None:
     model = build(KINDS[kind])
-    groups = group_parameters(model, Optimiser(layer_decay=0.5))
+    groups = group_parameters(Supervised(model), Optimiser(layer_decay=0.5))
     grouped = [id(p) for group in groups for p in group["params"]]
     assert sorted(grouped) == sorted(id(p) for p in model.parameters())
 
 
 def test_layers_below_learn_slower_and_only_matrices_decay() -> None:
     model = build(SMALL)
-    groups = group_parameters(model, Optimiser(layer_decay=0.5, weight_decay=0.3))
+    groups = group_parameters(Supervised(model), Optimiser(layer_decay=0.5, weight_decay=0.3))
     by_id = {id(p): group for group in groups for p in group["params"]}
 
     def group_of(name: str) -> dict[str, float]:
@@ -53,7 +54,7 @@ def test_layers_below_learn_slower_and_only_matrices_decay() -> None:
 
 
 def test_muon_takes_the_matrices_of_the_blocks_and_adamw_the_rest() -> None:
-    muon, adamw = make_optimisers(build(SMALL), Optimiser(name="muon", lr=0.01))
+    muon, adamw = make_optimisers(Supervised(build(SMALL)), Optimiser(name="muon", lr=0.01))
     assert all(p.ndim == 2 for group in muon.param_groups for p in group["params"])
     assert sum(len(group["params"]) for group in muon.param_groups) == 8
     set_rate([muon, adamw], 0.5)
@@ -62,14 +63,14 @@ def test_muon_takes_the_matrices_of_the_blocks_and_adamw_the_rest() -> None:
 
 def test_frozen_parameters_are_left_alone() -> None:
     model = build(SMALL)
-    (optimiser,) = make_optimisers(model, Optimiser(freeze=("blocks.*", "patches.*")))
+    (optimiser,) = make_optimisers(Supervised(model), Optimiser(freeze=("blocks.*", "patches.*")))
     trained = {id(p) for group in optimiser.param_groups for p in group["params"]}
     names = {name for name, p in model.named_parameters() if id(p) in trained}
     assert names == {"cls", "positions.table", "norm.weight", "norm.bias"} | {
         "head.classes.weight", "head.classes.bias",
     }  # fmt: skip
     with pytest.raises(UserError, match="leaves nothing to train"):
-        make_optimisers(build(SMALL), Optimiser(freeze=("*",)))
+        make_optimisers(Supervised(build(SMALL)), Optimiser(freeze=("*",)))
 
 
 def test_the_average_follows() -> None:

@@ -18,7 +18,7 @@ from tests.train.world import RECIPE, trainer
 from vitrail import UserError, load
 from vitrail.train.checkpoint import newest_step, steps_in
 from vitrail.train.loop import Progress, Trainer
-from vitrail.train.recipe import Lora, Optimiser, Schedule, Watch
+from vitrail.train.recipe import Goal, Lora, Optimiser, Schedule, Watch
 
 KINDS: dict[str, dict[str, Any]] = {
     "adamw": {},
@@ -30,6 +30,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "no average": {"average": None},
     "lora": {"lora": Lora(rank=2)},
     "half": {"precision": "float16"},
+    "masked-patch": {"goal": Goal(objective="masked-patch")},
+    "mae": {"goal": Goal(objective="mae", options={"decoder_depth": 1})},
+    "simmim": {"goal": Goal(objective="simmim", options={"unit": 4})},
 }
 
 

@@ -39,9 +39,9 @@ class Stripes:
         return f"stripes/{index}"
 
 
-def accuracy(logits: NDArray[np.float32], targets: NDArray[np.float32]) -> tuple[str, Values]:
-    right = (logits.argmax(axis=1) == targets.argmax(axis=1)).mean()
-    return "accuracy", {"accuracy": float(right)}
+def accuracy(logits: NDArray[np.float32], targets: NDArray[np.float32]) -> tuple[float, Values]:
+    right = float((logits.argmax(axis=1) == targets.argmax(axis=1)).mean())
+    return right, {"accuracy": right}
 
 
 RECIPE = Recipe(

@@ -81,6 +81,7 @@ FLAVOURS: tuple[tuple[str, dict[str, Any]], ...] = (
         "coatnet_0",
         {"stem": (8, 8), "dims": (8, 8, 32, 32), "depths": (1,) * 4, "dim_head": 16, **ENDS},
     ),
+    ("dalle_encoder", {"width": 64, "depth": 1, "words": 512, "image_size": SIDE}),
 )
 # What a bare file of a family leaves open.
 SAID: dict[str, dict[str, Any]] = {
@@ -91,6 +92,7 @@ SAID: dict[str, dict[str, Any]] = {
     "mobilevit": {"heads": 2, "image_size": SIDE},
     "mobilevitv2": {"image_size": SIDE},
     "coatnet": {},
+    "tokenizer": {"image_size": SIDE},
 }
 # What no dialect holds, our own format does.
 NATIVE: dict[str, tuple[str, dict[str, Any]]] = {

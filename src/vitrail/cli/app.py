@@ -24,6 +24,7 @@ from vitrail.cli.figures import Figures, figures
 from vitrail.cli.info import Info, info
 from vitrail.cli.models import Models, models
 from vitrail.cli.predict import STDIN, Predict, predict
+from vitrail.cli.pretrain import Pretrain, pretrain
 from vitrail.cli.train import Train, train
 from vitrail.core.errors import UserError
 
@@ -34,6 +35,7 @@ VERBS: dict[type, Callable[[Any], object]] = {
     Convert: convert,
     Doctor: doctor,
     Train: train,
+    Pretrain: pretrain,
     Evaluate: evaluate,
     Predict: predict,
     Explain: explain,

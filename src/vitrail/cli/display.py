@@ -48,6 +48,7 @@ class Display:
         self.bar = Progress(*columns, disable=quiet)
         self.quiet = quiet
         self.scores = ""
+        self.warning: str | None = None
 
     def __enter__(self) -> Display:
         self.bar.start()
@@ -62,6 +63,9 @@ class Display:
             self.bar.console.print(line, markup=False, highlight=False)
 
     def show(self, now: Progress) -> None:
+        if now.warning and now.warning != self.warning:
+            self.say(f"step {now.step}: {now.warning}")
+        self.warning = now.warning
         if now.scores is not None:
             self.scores = ", ".join(f"{name} {value:.4f}" for name, value in now.scores.items())
         text = f"loss {now.loss:.4f}  {now.images_per_second:,.0f} images/s  {self.scores}"
@@ -99,7 +103,9 @@ def tell(out: Path, outcome: Outcome, *, json: bool) -> None:
         print(machine.dumps(facts))
         return
     if memory.best is not None:
-        print(f"best {memory.best:.4f} at step {memory.best_step} of {outcome.total}: {out}/best")
+        # without labels the less the better, so that what is kept as the best is negative
+        best = f"{memory.best:.4f}" if memory.best >= 0 else f"loss {-memory.best:.4f}"
+        print(f"best {best} at step {memory.best_step} of {outcome.total}: {out}/best")
     broken = sorted(memory.broken.items())
     for name, reason in broken[:MOST_BROKEN]:
         print(f"left out {name}: {reason}")

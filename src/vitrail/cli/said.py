@@ -10,15 +10,26 @@ from vitrail.cli.asking import parse_changes, parse_size
 from vitrail.core.errors import UserError
 
 if TYPE_CHECKING:
-    from vitrail.cli.train import Train
+    from vitrail.cli.running import Asked
     from vitrail.data.source import Source
     from vitrail.train.recipe import Recipe
 
 # What a run is resumed with is its own recipe; these alone change nothing in its result.
-FREE = {"data", "_", "out", "threads", "workers", "processes", "parallel", "resume", "json"}
+FREE = {
+    "data",
+    "_",
+    "out",
+    "threads",
+    "workers",
+    "processes",
+    "parallel",
+    "resume",
+    "json",
+    "objective",
+}
 
 
-def begun(asked: Train) -> Recipe:
+def begun(asked: Asked) -> Recipe:
     """The recipe for the data, with what the person said in its place."""
     from vitrail.data.sources import open_data
     from vitrail.train.recipe_file import read_recipe
@@ -32,30 +43,34 @@ def begun(asked: Train) -> Recipe:
     return with_said(asked, recipe, changes, len(train))
 
 
-def continued(asked: Train, out: Path) -> Recipe:
+def continued(asked: Asked, out: Path) -> Recipe:
     """The recipe of the run in `out`; saying something else beside --resume is a mistake."""
-    from vitrail.cli.train import Train
     from vitrail.train.recipe_file import NAME, read_recipe
 
     if not (out / NAME).is_file():
         raise UserError(f"{out}: no run to resume here: give the --out of the run")
     for name, value in vars(asked).items():
-        if name not in FREE and value != getattr(Train, name, None):
+        if name not in FREE and value != getattr(type(asked), name, None):
             option = "from" if name == "start" else name.replace("_", "-")
             raise UserError(
                 f"--{option} cannot change in a run that is resumed: leave it out, or begin "
                 "another run with another --out"
             )
     recipe = read_recipe(out / NAME)
+    said = getattr(asked, "objective", None)
+    if said is not None and said != recipe.goal.objective:
+        raise UserError(f"{out}: its objective is {recipe.goal.objective}, not {said}")
     if recipe.data != asked.data:
         raise UserError(f"{out}: was trained on {recipe.data}, not on {asked.data}")
     free = {"workers": asked.workers, "parallel": asked.parallel}
     return changed(recipe, {name: value for name, value in free.items() if value is not None})
 
 
-def chosen(asked: Train, train: Source) -> Recipe:
+def chosen(asked: Asked, train: Source) -> Recipe:
+    from vitrail.cli.pretrain import Pretrain
     from vitrail.recipes.catalogue import choose
     from vitrail.recipes.choice import Choice
+    from vitrail.recipes.pretrain import choose_pretraining
 
     size, batch = asked.image_size, asked.batch_size
     choice = Choice(
@@ -66,10 +81,12 @@ def chosen(asked: Train, train: Source) -> Recipe:
         batch_size=None if batch in (None, "auto") else int(number("--batch-size", str(batch))),
         image_size=None if size is None else parse_size(size, "--image-size"),
     )
+    if isinstance(asked, Pretrain):
+        return choose_pretraining(asked.objective or "mae", choice, tokenizer=asked.tokenizer)
     return choose(asked.recipe, choice)
 
 
-def with_said(asked: Train, recipe: Recipe, changes: dict[str, Any], images: int) -> Recipe:
+def with_said(asked: Asked, recipe: Recipe, changes: dict[str, Any], images: int) -> Recipe:
     """The recipe with everything that was said in so many words."""
     said: dict[str, Any] = {
         "data": asked.data,
@@ -96,7 +113,7 @@ def with_said(asked: Train, recipe: Recipe, changes: dict[str, Any], images: int
     return recipe
 
 
-def lasting(asked: Train, recipe: Recipe, steps: int) -> dict[str, Any]:
+def lasting(asked: Asked, recipe: Recipe, steps: int) -> dict[str, Any]:
     """Another length, and the same share of it for the warm-up; `steps` are those of an epoch."""
     if asked.epochs is not None and asked.steps is not None:
         raise UserError("--epochs and --steps both say how long the run is: give one")

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json as machine
 import time
-from dataclasses import KW_ONLY, asdict, dataclass, replace
+from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from vitrail.cli.asking import arguments_of
-from vitrail.core.errors import UserError
+from vitrail.cli.running import start
 
 if TYPE_CHECKING:
     from vitrail.cli.display import Display
     from vitrail.data.source import Splits
-    from vitrail.train.loop import Judge, Outcome
-    from vitrail.train.parallel import World
-    from vitrail.train.recipe import Recipe
+    from vitrail.train.loop import Outcome, Task
 
 
 MOST_EXAMINED = 200_000  # images that the doctor looks at unasked
@@ -75,102 +71,10 @@ class Train:
 def train(asked: Train) -> None:
     """Train a model on labelled images; what comes out is in OUT/best, OUT/last and
     OUT/report.html."""
-    import torch
-
-    from vitrail.train.parallel import joined, launch, launched, reported
-
-    if asked.threads is not None:
-        if asked.threads < 1:
-            raise UserError(f"--threads is {asked.threads}, but must be at least 1")
-        torch.set_num_threads(asked.threads)
-    if asked.processes < 1:
-        raise UserError(f"--processes is {asked.processes}, but must be at least 1")
-    if asked.processes > 1 and not launched() and not asked.dry_run:
-        launch("vitrail.cli.app", ["train", *arguments_of(asked)], asked.processes)
-        return
-    with joined() as world, reported(world):
-        stopped = run(asked, world)
-    if stopped:  # the processes have parted
-        raise KeyboardInterrupt(stopped)
+    start(asked, "train", write_report)
 
 
-def run(asked: Train, world: World) -> str | None:
-    """What to say where the run was stopped before its end."""
-    from vitrail.cli.display import Display, tell
-    from vitrail.cli.said import begun, continued
-    from vitrail.data.sources import open_data
-    from vitrail.evaluate.classify import score
-    from vitrail.train.loop import Trainer
-    from vitrail.train.prepare import prepare_task, with_cache
-    from vitrail.train.recipe_file import NAME, to_yaml, write_recipe
-
-    out = Path(asked.out or f"runs/{Path(asked.data).stem}")
-    if not asked.resume and not asked.dry_run and (out / NAME).exists():
-        raise UserError(f"{out}: holds a run already: choose another --out, or say --resume")
-    recipe = continued(asked, out) if asked.resume else begun(asked)
-    splits = open_data(recipe.data, val_share=recipe.val_share)
-
-    def judge(logits: Any, targets: Any) -> tuple[str, dict[str, float]]:
-        known = splits["train"].targets
-        scores = score(logits, targets, several=known is not None and known.ndim == 2)
-        return scores.key, scores.values
-
-    if not asked.resume:
-        recipe = measured(asked, recipe, splits, judge, world)
-    if asked.dry_run:
-        print(machine.dumps(asdict(recipe)) if asked.json else to_yaml(recipe), end="")
-        return None
-    task = prepare_task(recipe, splits, judge)
-    world.wait()  # until every process has seen that there is no run yet
-    with Display(quiet=asked.json or not world.chief) as display:
-        if world.chief and not asked.resume:
-            write_recipe(recipe, out)
-            display.say(*(f"- {reason}" for reason in recipe.reasons))
-        task = with_cache(task, out.parent / "pixels", world, display.watch("decoding images"))
-        outcome = Trainer(task, out, display.show, world).run(resume=asked.resume)
-        if world.chief and not outcome.stopped:
-            write_report(recipe, splits, out, outcome, display)
-    if world.chief:
-        tell(out, outcome, json=asked.json)
-    if not (outcome.stopped and world.chief):
-        return None
-    return f"saved at step {outcome.step}: vitrail train {recipe.data} --out {out} --resume"
-
-
-def measured(asked: Train, recipe: Recipe, splits: Splits, judge: Judge, world: World) -> Recipe:
-    """The recipe with the batch size and the learning rate that trials find, where they are asked
-    for; what they find is written down, so that resuming does not try again."""
-    from vitrail.cli.said import begun
-    from vitrail.train.capacity import best, find_batch_size
-    from vitrail.train.finder import find_rate
-    from vitrail.train.loop import Trainer
-    from vitrail.train.prepare import prepare_task
-
-    if asked.batch_size == "auto":
-        objective = prepare_task(recipe, splits, judge).objective
-        trials = find_batch_size(objective, images=len(splits["train"]), device=world.device)
-        size = max(world.gather(best(trials).batch_size))
-        told = ", ".join(f"{t.batch_size}: {t.images_per_second:,.0f}" for t in trials)
-        recipe = begun(replace(asked, batch_size=str(size * world.size)))
-        recipe = because(recipe, f"batches of {recipe.batch_size}: images/s of {told}")
-    if asked.lr == "find":
-        found = find_rate(Trainer(prepare_task(recipe, splits, judge), Path(), world=world))
-        optimiser = replace(recipe.optimiser, lr=found.lr)
-        recipe = because(
-            replace(recipe, optimiser=optimiser),
-            f"lr {found.lr:g}: where the loss fell fastest in {len(found.rates)} trial steps from "
-            f"{found.rates[0]:.0e} to {found.rates[-1]:.0e}",
-        )
-    return recipe
-
-
-def because(recipe: Recipe, reason: str) -> Recipe:
-    return replace(recipe, reasons=(*recipe.reasons, reason))
-
-
-def write_report(
-    recipe: Recipe, splits: Splits, out: Path, outcome: Outcome, display: Display
-) -> None:
+def write_report(task: Task, splits: Splits, out: Path, outcome: Outcome, display: Display) -> None:
     """OUT/report.html: curves, what the best weights get wrong, and what is wrong with the data."""
     from vitrail.data.doctor import examine
     from vitrail.evaluate.answers import answers_of
@@ -182,6 +86,7 @@ def write_report(
     from vitrail.weights.atomic import write_file
     from vitrail.weights.load import load
 
+    recipe = task.recipe
     part, source = judged_part(splits, recipe.data)
     model = load(out / "best")
     answers = answers_of(model, source, name=recipe.data)

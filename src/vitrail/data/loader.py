@@ -27,12 +27,14 @@ Item = tuple[int, Tensor | BadImage]  # image, and what became of it
 
 @dataclass(frozen=True)
 class Batch:
-    """Images, their targets (B, K), which images of the source they are, and which were broken."""
+    """Images, their targets (B, K), which images of the source they are, in which round through
+    it, and which were broken."""
 
     images: Float[Tensor, "B C H W"]
     targets: Float[Tensor, "B K"]
     indices: NDArray[np.int64]
     broken: tuple[BadImage, ...] = ()
+    epoch: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +66,8 @@ class Stream:
             [(epoch, int(image), int(view), side) for image, view in rows]
             for epoch, rows, side in self.samples(start, stop)
         )
-        return (gather(items, self.source) for items in load(dataset, keys, self.workers))
+        loaded = zip(range(start, stop), load(dataset, keys, self.workers), strict=True)
+        return (gather(items, self.source, step // self.steps) for step, items in loaded)
 
     def samples(self, start: int, stop: int) -> Iterator[tuple[int, NDArray[np.int64], int | None]]:
         """(epoch, rows of (image, view), side) for each step; this process's share."""
@@ -100,7 +103,8 @@ class Stream:
         channels = len(self.how.mean)
         images = torch.stack([pixels_of(self.source, int(i), channels) for i in samples[:, 0]])
         images = warp(images, samples, self.augmentation, self.how, seed=self.seed, epoch=epoch)
-        return Batch(images, targets_of(self.source, samples[:, 0]), samples[:, 0])
+        targets = targets_of(self.source, samples[:, 0])
+        return Batch(images, targets, samples[:, 0], epoch=epoch)
 
 
 def in_order(
@@ -205,13 +209,13 @@ class _Keys:
         return iter(self.keys)
 
 
-def gather(items: Sequence[Item], source: Source) -> Batch:
+def gather(items: Sequence[Item], source: Source, epoch: int = 0) -> Batch:
     """A batch of the images that could be read; the others are named, not replaced."""
     good = [(index, image) for index, image in items if isinstance(image, Tensor)]
     broken = tuple(problem for _, problem in items if isinstance(problem, BadImage))
     indices = np.array([index for index, _ in good], dtype=np.int64)
     images = torch.stack([image for _, image in good]) if good else torch.empty(0)
-    return Batch(images, targets_of(source, indices), indices, broken)
+    return Batch(images, targets_of(source, indices), indices, broken, epoch)
 
 
 def targets_of(source: Source, indices: NDArray[np.int64]) -> Float[Tensor, "B K"]:

@@ -98,9 +98,9 @@ def report_page(report: Report) -> str:
         "confusions": ("Confusions", confusions(report)),
         "classes": ("Classes", classes(report)),
         "mistakes": ("Worst mistakes", worst(report)),
-        "passed-over": ("Images passed over", passed_over(report)),
+        "passed-over": ("Images passed over", passed_over(report.broken)),
         "data": ("The data", doctor(report)),
-        "recipe": ("Recipe", recipe_of(report)),
+        "recipe": ("Recipe", recipe_of(report.recipe)),
     }
     told = {name: part for name, part in parts.items() if part[1]}
     links = "".join(f'<a href="#{name}">{title}</a>' for name, (title, _) in told.items())
@@ -129,15 +129,18 @@ def heading(report: Report) -> str:
             f'<div class="card score">{shown(title)}<b>{told}</b>'
             f'<small class="soft">{meaning}</small></div>'
         )
-    facts = "".join(
-        f"<div><dt>{shown(name)}</dt><dd>{shown(told)}</dd></div>"
-        for name, told in report.facts.items()
-    )
     return (
         f"<h1>{shown(report.title)}</h1><p><code>{model}</code> trained on <code>{data}</code>, "
         f'judged on {judged}.</p>\n<div class="cards">{cards}</div>\n{certainty(report)}'
-        f'<dl class="facts">{facts}</dl>\n'
+        f"{facts_of(report.facts)}\n"
     )
+
+
+def facts_of(facts: Mapping[str, str]) -> str:
+    rows = "".join(
+        f"<div><dt>{shown(name)}</dt><dd>{shown(told)}</dd></div>" for name, told in facts.items()
+    )
+    return f'<dl class="facts">{rows}</dl>'
 
 
 def certainty(report: Report) -> str:
@@ -317,17 +320,17 @@ def told_labels(labels: Sequence[tuple[str, float]], other: set[str]) -> str:
     return "<br>".join([*told, *more]) or "nothing"
 
 
-def passed_over(report: Report) -> str:
+def passed_over(broken: Mapping[str, str]) -> str:
     """Every image that was left out, by name."""
-    if not report.broken:
+    if not broken:
         return "<p>None: every image could be read.</p>\n"
     rows = "".join(
         f"<tr><td><code>{shown(name)}</code></td><td>{shown(reason)}</td></tr>\n"
-        for name, reason in sorted(report.broken.items())
+        for name, reason in sorted(broken.items())
     )
-    opened = " open" if len(report.broken) <= OPENED else ""
+    opened = " open" if len(broken) <= OPENED else ""
     return (
-        f"<details{opened}><summary>{count(len(report.broken), 'image')} could not be read; the "
+        f"<details{opened}><summary>{count(len(broken), 'image')} could not be read; the "
         f"run went on without</summary>\n{wide_table(('image', 'reason'), rows)}</details>\n"
     )
 
@@ -342,11 +345,11 @@ def doctor(report: Report) -> str:
     return "<p>What the data doctor found.</p>\n"
 
 
-def recipe_of(report: Report) -> str:
+def recipe_of(recipe: Mapping[str, Any]) -> str:
     """Reasons first, then every field under the name that `--set` knows."""
-    reasons = "".join(f"<li>{shown(str(why))}</li>" for why in report.recipe.get("reasons", ()))
+    reasons = "".join(f"<li>{shown(str(why))}</li>" for why in recipe.get("reasons", ()))
     groups: dict[str, dict[str, Any]] = {"": {}}
-    for name, value in report.recipe.items():
+    for name, value in recipe.items():
         if isinstance(value, Mapping):
             groups[name] = dict(value)
         elif name != "reasons":

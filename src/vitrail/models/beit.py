@@ -9,6 +9,7 @@ Axes: B batch · C channels · H W image · N tokens · D width · h heads · M 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -217,16 +218,25 @@ class Beit(Model):
         return self.norm(x[:, 1:].mean(dim=1)) if self.config.pool == "mean" else x[:, 0]
 
     def encode(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
-        x = self.embed(image)
+        return self.through(self.embed(image))
+
+    def embed(
+        self,
+        image: Float[Tensor, "B C H W"],
+        corrupt: Callable[[Float[Tensor, "B N D"]], Float[Tensor, "B N D"]] | None = None,
+    ) -> Float[Tensor, "B M D"]:
+        """The class token, then the patches in reading order, which `corrupt` may change."""
+        patches = self.patches(self.check(image))
+        if corrupt is not None:
+            patches = corrupt(patches)
+        return self.dropout(torch.cat([self.cls.expand(patches.shape[0], -1, -1), patches], dim=1))
+
+    def through(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        """What `embed` gives through every block; a bias they share is made once."""
         shared = None if self.relative is None else self.relative()
         for block in self.blocks:
             x = block(x, shared)
         return x if self.config.pool == "mean" else self.norm(x)
-
-    def embed(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
-        """The class token, then the patches in reading order."""
-        patches = self.patches(self.check(image))
-        return self.dropout(torch.cat([self.cls.expand(patches.shape[0], -1, -1), patches], dim=1))
 
     def new_head(self) -> None:
         """A head that knows nothing yet: whatever the features, every class gets the same logit."""

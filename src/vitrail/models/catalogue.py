@@ -20,6 +20,7 @@ from vitrail.models import (
     mobilevitv2,
     swin,
     swinv2,
+    tokenizer,
     vit,
 )
 from vitrail.models.beit import Beit, BeitConfig
@@ -30,6 +31,7 @@ from vitrail.models.mobilevitv2 import MobileViTV2, MobileViTV2Config
 from vitrail.models.model import Model
 from vitrail.models.swin import Swin, SwinConfig
 from vitrail.models.swinv2 import SwinV2, SwinV2Config
+from vitrail.models.tokenizer import Tokenizer, TokenizerConfig
 from vitrail.models.variant import Variant
 from vitrail.models.vit import ViT, ViTConfig
 
@@ -60,6 +62,7 @@ FAMILIES = {
         {**coatnet.VARIANTS, **coatnet_rw.VARIANTS},
         {**coatnet.ALIASES, **coatnet_rw.ALIASES},
     ),
+    "tokenizer": Family(TokenizerConfig, Tokenizer, tokenizer.VARIANTS),
 }
 
 _SIZES = {

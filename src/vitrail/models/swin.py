@@ -8,6 +8,7 @@ width · K classes. Between attentions tokens lie on their grid: B rows columns 
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -267,14 +268,24 @@ class Swin(Model):
         return self.encode(image).mean(dim=(1, 2))
 
     def encode(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B rows columns E"]:
-        x = self.embed(image)
+        return self.through(self.embed(image))
+
+    def embed(
+        self,
+        image: Float[Tensor, "B C H W"],
+        corrupt: Callable[[Float[Tensor, "B N D"]], Float[Tensor, "B N D"]] | None = None,
+    ) -> Float[Tensor, "B rows columns D"]:
+        """The normed patches, which `corrupt` may change in reading order, on their grid."""
+        x = self.embed_norm(self.patches(self.check(image)))
+        if corrupt is not None:
+            x = corrupt(x)
+        return self.dropout(x.unflatten(1, self.config.grid))
+
+    def through(self, x: Float[Tensor, "B rows columns D"]) -> Float[Tensor, "B r c E"]:
+        """What `embed` gives through every stage."""
         for stage in self.stages:
             x = stage(x)
         return self.norm(x)
-
-    def embed(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B rows columns D"]:
-        x = self.embed_norm(self.patches(self.check(image)))
-        return self.dropout(x.unflatten(1, self.config.grid))
 
     def new_head(self) -> None:
         """A head that knows nothing yet: whatever the features, every class gets the same logit."""

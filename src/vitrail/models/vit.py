@@ -7,6 +7,7 @@ A hybrid has a ResNet for a stem; DeiT has a distillation token beside the class
 Axes: B batch · C channels · H W image · N tokens · D width · h heads · d head width · K classes
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, assert_never
 
@@ -271,20 +272,31 @@ class ViT(Model):
         return self.norm(x) if self.config.final_norm == "pooled" else x
 
     def encode(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
-        x = self.embed_norm(self.embed(image))
-        for block in self.blocks:
-            x = block(x)
-        return self.norm(x) if self.config.final_norm == "tokens" else x
+        return self.through(self.embed(image))
 
-    def embed(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
-        """Eq. 1: the prefix tokens, then the patches in reading order, plus where each one was."""
+    def embed(
+        self,
+        image: Float[Tensor, "B C H W"],
+        corrupt: Callable[[Float[Tensor, "B N D"]], Float[Tensor, "B N D"]] | None = None,
+    ) -> Float[Tensor, "B M D"]:
+        """Eq. 1: the prefix tokens, then the patches in reading order, plus where each one was.
+        `corrupt` changes patches before they are told their places, so that a place stays known."""
         patches = self.patches(self.stem(self.check(image)))
+        if corrupt is not None:
+            patches = corrupt(patches)
         prefix = (self.cls, self.distillation, self.registers)
         tokens = [token.expand(patches.shape[0], -1, -1) for token in prefix if token is not None]
         x = torch.cat([*tokens, patches], dim=1)
         if self.positions is not None:
             x = x + self.place(self.positions())
         return self.patch_dropout(self.dropout(x))
+
+    def through(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        """What `embed` gives, or a part of its tokens, through every block."""
+        x = self.embed_norm(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x) if self.config.final_norm == "tokens" else x
 
     def place(self, table: Float[Tensor, "1 M D"]) -> Float[Tensor, "1 N D"]:
         """Zeros for the prefix tokens that have no slot in the position table."""

@@ -1,22 +1,57 @@
 """What the loop trains: a module from a batch to losses, around a model."""
 
-from jaxtyping import Float
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Float, Shaped
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitrail.models.model import Model
 
 Losses = dict[str, Tensor]
+Drawn = Shaped[Tensor, "B ..."]
 
 
 class Objective(nn.Module):
-    """`forward` gives losses, of which "loss" is minimised; `answer` is what is judged."""
+    """`forward` gives losses, of which "loss" is minimised; `answer` is what is judged.
+
+    One that learns without labels draws what it hides of each image, gets that in the place of
+    targets, and answers with numbers for each image that `told` names, the loss first. What it
+    needs beside the model (a mask token, a decoder) is its own; `tables` are shell patterns of
+    those parameters that are no matrices.
+    """
+
+    told: ClassVar[tuple[str, ...]] = ()
+    tables: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, images: Float[Tensor, "B C H W"], targets: Float[Tensor, "B K"]) -> Losses:
+    def draw(self, seed: int, epoch: int, indices: NDArray[np.int64]) -> Drawn | None:
+        """What chance decides for each image, by these numbers alone; None where it has no say."""
+        return None
+
+    def forward(self, images: Float[Tensor, "B C H W"], targets: Drawn) -> Losses:
         raise NotImplementedError
 
-    def answer(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
+    def answer(
+        self, images: Float[Tensor, "B C H W"], drawn: Drawn | None = None
+    ) -> Float[Tensor, "B K"]:
         return self.model(images)
+
+    def scores(self, answers: Float[np.ndarray, "S K"]) -> dict[str, float]:
+        """The mean of what was told of each image, of all that were judged."""
+        columns = zip(self.told, answers.T, strict=True)
+        return {name: float(column.mean()) for name, column in columns}
+
+    def warning(self, answers: Float[np.ndarray, "S K"]) -> str | None:
+        """What a person should know now rather than later, if there is anything."""
+        return None
+
+    def pictures(
+        self, images: Float[Tensor, "B C H W"], drawn: Drawn
+    ) -> dict[str, Float[Tensor, "B C H W"]]:
+        """What a person wants to see of it, by name, in pixels as the model reads them."""
+        return {}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
+import numpy as np
 import torch
 
 from vitrail.core.errors import UserError
@@ -66,7 +67,9 @@ def time_steps(objective: Objective, size: int, device: torch.device) -> float:
     how = objective.model.passport.preprocessing
     classes = objective.model.config.num_classes
     images = torch.randn(size, len(how.mean), *how.size, device=device)
-    targets = torch.full((size, classes), 1 / max(classes, 1), device=device)
+    drawn = objective.draw(0, 0, np.arange(size))
+    targets = torch.full((size, classes), 1 / max(classes, 1)) if drawn is None else drawn
+    targets = targets.to(device)
     times = []
     for _ in range(4):
         objective.zero_grad(set_to_none=True)

@@ -29,10 +29,11 @@ from vitrail.train.interrupt import interruptible
 from vitrail.train.log import Log
 from vitrail.train.optimiser import set_rate
 from vitrail.train.parallel import World, full, gathering, spread
+from vitrail.train.pictures import SHOWN, write_sheet
 from vitrail.train.precision import autocast, check_precision
 from vitrail.train.recipe import Recipe
 from vitrail.train.schedule import rate_at
-from vitrail.train.state import State
+from vitrail.train.state import Kept, State
 from vitrail.weights.native import write_native
 
 Values = dict[str, float]
@@ -41,11 +42,12 @@ SECONDS_BETWEEN_SAVES = 60
 
 
 class Judge(Protocol):
-    """How a run is judged: (name of the deciding value, all values) from logits and targets."""
+    """How a run is judged: (what decides, the more the better; all values) from answers and
+    targets."""
 
     def __call__(
-        self, logits: NDArray[np.float32], targets: NDArray[np.float32]
-    ) -> tuple[str, Values]: ...
+        self, answers: NDArray[np.float32], targets: NDArray[np.float32]
+    ) -> tuple[float, Values]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +70,7 @@ class Progress:
     loss: float
     images_per_second: float
     scores: Values | None = None
+    warning: str | None = None
 
 
 @dataclass
@@ -90,6 +93,8 @@ class Outcome:
     memory: Memory
     stopped: bool  # by the person, before the end
     images_per_second: float
+    shown: tuple[str, ...] = ()  # rows of its sheets of pictures
+    warning: str | None = None  # of the last evaluation
 
 
 @dataclass(frozen=True)
@@ -122,9 +127,11 @@ class Trainer:
         if recipe.compile:
             objective.compile()
         self.compute = spread(objective, recipe.parallel, self.world)
-        self.state = State(self.model, recipe, self.world.device)
+        self.state = State(objective, recipe, self.world.device)
         self.memory = Memory()
-        self.best: tuple[dict[str, Tensor], Values] | None = None
+        self.best: tuple[Kept, Values] | None = None
+        self.shown: dict[str, Tensor] = {}  # pictures of the last evaluation
+        self.warning: str | None = None
         self.saved_at = time.perf_counter()
         self.step = 0
         self.speed = 0.0
@@ -141,7 +148,9 @@ class Trainer:
             self.save()
         if log is not None:
             log.close()
-        return Outcome(self.step, self.total, self.memory, stopped, self.speed)
+        return Outcome(
+            self.step, self.total, self.memory, stopped, self.speed, tuple(self.shown), self.warning
+        )
 
     def train(self, log: Log | None, interrupted: threading.Event) -> bool:
         """Whether the run was interrupted."""
@@ -165,7 +174,7 @@ class Trainer:
                     log.write(self.step, loss=loss, lr=self.lr(self.step - 1), **values)
             if last or self.time_to_save():
                 self.save()
-            self.show(Progress(self.step, self.total, loss, self.speed, values))
+            self.show(Progress(self.step, self.total, loss, self.speed, values, self.warning))
             if self.out_of_patience():
                 self.save()
                 return False
@@ -184,9 +193,13 @@ class Trainer:
         # dropout and stochastic depth draw from torch's generator: from this step's seed alone
         torch.manual_seed(seed_of("step", recipe.seed, self.step, world.rank))
         images, targets = batch.images.to(world.device), batch.targets.to(world.device)
-        images, targets = mix(
-            images, targets, recipe.augmentation, seed=recipe.seed, step=self.step
-        )
+        drawn = self.task.objective.draw(recipe.seed, batch.epoch, batch.indices)
+        if drawn is None:
+            images, targets = mix(
+                images, targets, recipe.augmentation, seed=recipe.seed, step=self.step
+            )
+        else:
+            targets = drawn.to(world.device)
         self.task.objective.train()
         for optimiser in self.state.optimisers:
             optimiser.zero_grad(set_to_none=True)
@@ -211,17 +224,15 @@ class Trainer:
     def nothing(self) -> tuple[Tensor, Tensor]:
         """A black image without a label."""
         how, device = self.stream.how, self.world.device
-        classes = len(self.task.train.labels)
-        return (
-            torch.zeros(1, len(how.mean), *how.size, device=device),
-            torch.zeros(1, classes, device=device),
-        )
+        drawn = self.task.objective.draw(self.recipe.seed, 0, np.zeros(1, dtype=np.int64))
+        targets = torch.zeros(1, len(self.task.train.labels)) if drawn is None else drawn
+        return torch.zeros(1, len(how.mean), *how.size, device=device), targets.to(device)
 
     def apply(self, loss: float) -> None:
         scaler, optimisers = self.state.scaler, self.state.optimisers
         for optimiser in optimisers:
             scaler.unscale_(optimiser)
-        parameters = [p for p in self.model.parameters() if p.grad is not None]
+        parameters = [p for p in self.task.objective.parameters() if p.grad is not None]
         clip = self.recipe.optimiser.clip
         norm = float(full(clip_grad_norm_(parameters, clip if clip is not None else math.inf)))
         # a loss that was scaled too far up is no accident: the scale comes down by itself
@@ -234,7 +245,7 @@ class Trainer:
             scaler.step(optimiser)
         scaler.update()
         if self.state.average is not None:
-            self.state.average.update(self.model, self.step)
+            self.state.average.update(self.task.objective, self.step)
 
     def refuse(self, loss: float) -> None:
         """An update that is not finite is not made; what happens then is the recipe's choice."""
@@ -259,12 +270,15 @@ class Trainer:
     def evaluate(self) -> Values:
         """Judge the weights on the validation images, and keep them if they are the best."""
         answers = self.predict()
-        key, values = self.task.judge(answers.logits, answers.targets)
-        if self.memory.best is None or values[key] > self.memory.best:
-            self.memory.best, self.memory.best_step = values[key], self.step
+        worth, values = self.task.judge(answers.logits, answers.targets)
+        self.warning = self.task.objective.warning(answers.logits)
+        if self.shown and self.world.chief:
+            write_sheet(self.shown, self.stream.how, self.out, self.step)
+        if self.memory.best is None or worth > self.memory.best:
+            self.memory.best, self.memory.best_step = worth, self.step
             self.memory.since_best = 0
             # written with the next checkpoint: a run that is killed before it finds it again
-            self.best = {name: t.clone() for name, t in self.state.judged().items()}, values
+            self.best = cloned(self.state.judged()), values
         else:
             self.memory.since_best += 1
         return values
@@ -274,7 +288,7 @@ class Trainer:
         """What the judged weights say, each process of its share of the images."""
         how, world = self.stream.how, self.world
         size = max(self.recipe.batch_size, 64)
-        logits, targets, indices = [], [], []
+        logits, targets, indices = list[Tensor](), list[Tensor](), list[Tensor]()
         with self.state.judging():
             for batch in in_order(
                 self.task.val, how, size, workers=self.recipe.workers, rank=world.rank,
@@ -282,7 +296,10 @@ class Trainer:
             ):  # fmt: skip
                 self.memory.broken |= {bad.path: bad.reason for bad in batch.broken}
                 images = batch.images if len(batch.images) else self.nothing()[0]
-                answer = self.task.objective.answer(images.to(world.device)).float().cpu()
+                images, drawn = images.to(world.device), self.drawn_for(batch)
+                if not logits and drawn is not None:
+                    self.shown = self.task.objective.pictures(images[:SHOWN], drawn[:SHOWN])
+                answer = self.task.objective.answer(images, drawn).float().cpu()
                 logits.append(answer[: len(batch.images)])
                 targets.append(batch.targets)
                 indices.append(torch.from_numpy(batch.indices))
@@ -292,6 +309,12 @@ class Trainer:
             raise UserError("no validation image could be read: look at the data with the doctor")
         order = found[2].argsort()
         return Answers(*(part[order].numpy() for part in found))
+
+    def drawn_for(self, batch: Batch) -> Tensor | None:
+        """What chance decides for images that are judged: the same at every evaluation."""
+        indices = batch.indices if len(batch.indices) else np.zeros(1, dtype=np.int64)
+        drawn = self.task.objective.draw(self.recipe.seed, 0, indices)
+        return None if drawn is None else drawn.to(self.world.device)
 
     def time_to_save(self) -> bool:
         """After so many steps, or else after so many seconds: when a run is saved changes nothing
@@ -304,11 +327,11 @@ class Trainer:
         patience = self.recipe.watch.patience
         return patience is not None and self.memory.since_best > patience
 
-    def keep(self, name: str, state: dict[str, Tensor], step: int, values: Values) -> None:
+    def keep(self, name: str, kept: Kept, step: int, values: Values) -> None:
         """A native checkpoint of judged weights, to be used as it is."""
         provenance = {"recipe": asdict(self.recipe), "step": step}
         passport = replace(self.model.passport, provenance=provenance, scores=values)
-        write_native(state, passport, self.out / name, overwrite=True)
+        write_native(kept.model, passport, self.out / name, beside=kept.beside, overwrite=True)
 
     def save(self) -> None:
         """A run checkpoint, to go on from here; the processes give, and one writes."""
@@ -332,6 +355,14 @@ class Trainer:
         if saved is not None:
             self.state.restore(saved.tensors)
             self.memory, self.step = Memory(**saved.memory), saved.step
+
+
+def cloned(kept: Kept) -> Kept:
+    model, beside = (
+        {name: tensor.clone() for name, tensor in part.items()}
+        for part in (kept.model, kept.beside)
+    )
+    return Kept(model, beside)
 
 
 def make_stream(task: Task, world: World) -> Stream:

@@ -10,16 +10,18 @@ from torch.nn import Parameter
 
 from vitrail.core.errors import UserError
 from vitrail.models.model import Model
+from vitrail.objectives.objective import Objective
 from vitrail.train.muon import Muon
 from vitrail.train.recipe import Optimiser
 
 Group = dict[str, Any]
+MODEL = "model."  # what an objective calls the parameters of its model
 
 
-def make_optimisers(model: Model, recipe: Optimiser) -> list[torch.optim.Optimizer]:
+def make_optimisers(objective: Objective, recipe: Optimiser) -> list[torch.optim.Optimizer]:
     """One optimiser, or two: Muon knows matrices alone, and AdamW takes what is left."""
-    freeze(model, recipe.freeze)
-    groups = group_parameters(model, recipe)
+    freeze(objective.model, recipe.freeze)
+    groups = group_parameters(objective, recipe)
     if not groups:
         raise UserError(f"freeze {recipe.freeze} leaves nothing to train")
     match recipe.name:
@@ -40,18 +42,24 @@ def freeze(model: nn.Module, patterns: Iterable[str]) -> None:
             parameter.requires_grad_(False)
 
 
-def group_parameters(model: Model, recipe: Optimiser) -> list[Group]:
-    """Groups of equal learning rate and decay, by name, so that their order never varies."""
+def group_parameters(objective: Objective, recipe: Optimiser) -> list[Group]:
+    """Groups of equal learning rate and decay, by name, so that their order never varies. What an
+    objective has beside its model learns like a head."""
+    model = objective.model
     trunk = tuple(model.trunk())
     depth = len(trunk)
     groups: dict[tuple[float, float, int], list[Parameter]] = {}
-    for name, parameter in model.named_parameters():
+    for full, parameter in objective.named_parameters():
         if not parameter.requires_grad:
             continue
-        scale = recipe.layer_decay ** (depth + 1 - layer_of(name, trunk))
-        decays = recipe.decay_all or is_weight(name, parameter, model.tables)
+        name = full.removeprefix(MODEL)
+        inside = name != full
+        scale = recipe.layer_decay ** (depth + 1 - layer_of(name, trunk)) if inside else 1.0
+        tables = model.tables if inside else objective.tables
+        decays = recipe.decay_all or is_weight(name, parameter, tables)
         decay = recipe.weight_decay if decays else 0.0
-        groups.setdefault((scale, decay, parts_of(name, parameter, model)), []).append(parameter)
+        parts = parts_of(name, parameter, model) if inside else 0
+        groups.setdefault((scale, decay, parts), []).append(parameter)
     return [
         {"params": params, "weight_decay": decay, "scale": scale, "parts": parts}
         for (scale, decay, parts), params in groups.items()

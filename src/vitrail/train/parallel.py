@@ -151,7 +151,8 @@ def spread(objective: Objective, kind: Kind, world: World) -> nn.Module:
     for block in objective.model.trunk().values():
         fully_shard(block, mesh=mesh)
     fully_shard(objective, mesh=mesh)
-    register_fsdp_forward_method(objective, "answer")
+    for name in ("answer", "pictures"):
+        register_fsdp_forward_method(objective, name)
     return objective
 
 

@@ -49,8 +49,12 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """What is learnt. `loss` "auto": softmax for one label an image, sigmoid for several."""
+    """What is learnt: labels, or by an `objective` that needs none, with `options` of its own.
+    `loss` "auto": softmax for one label an image, sigmoid for several."""
 
+    objective: Literal["labels", "masked-patch", "beit", "mae", "simmim", "tokenizer"] = "labels"
+    options: dict[str, Any] = field(default_factory=dict)
+    tokenizer: str | None = None  # a checkpoint whose words beit predicts
     loss: Literal["auto", "softmax", "sigmoid"] = "auto"
     smoothing: float = 0.0
     class_weights: Literal["none", "balanced"] = "none"

@@ -2,32 +2,41 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from vitrail.models.model import Model
+from vitrail.objectives.objective import Objective
 from vitrail.train.average import Average
 from vitrail.train.checkpoint import flatten_optimisers, restore_optimisers
 from vitrail.train.lora import merged
-from vitrail.train.optimiser import make_optimisers
+from vitrail.train.optimiser import MODEL, make_optimisers
 from vitrail.train.parallel import shared_as, whole
 from vitrail.train.precision import make_scaler
 from vitrail.train.recipe import Recipe
 
 
+@dataclass(frozen=True)
+class Kept:
+    """Weights to use: the model's, and what its objective has beside it."""
+
+    model: dict[str, Tensor]
+    beside: dict[str, Tensor]
+
+
 class State:
     """What steps change. Where processes share a model, all must ask for tensors together."""
 
-    def __init__(self, model: Model, recipe: Recipe, device: torch.device) -> None:
-        self.model, self.lora = model, recipe.lora
-        self.optimisers = make_optimisers(model, recipe.optimiser)
-        self.average = None if recipe.average is None else Average(model, recipe.average)
+    def __init__(self, objective: Objective, recipe: Recipe, device: torch.device) -> None:
+        self.objective, self.lora = objective, recipe.lora
+        self.optimisers = make_optimisers(objective, recipe.optimiser)
+        self.average = None if recipe.average is None else Average(objective, recipe.average)
         self.scaler = make_scaler(recipe.precision, device)
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything to go on from, by name."""
-        found = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        found = {f"now.{name}": tensor for name, tensor in self.objective.state_dict().items()}
         found |= flatten_optimisers(self.optimisers)
         if self.average is not None:
             found |= {f"average.{name}": tensor for name, tensor in self.average.state.items()}
@@ -39,12 +48,12 @@ class State:
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Take up what `tensors` gave, by however many processes it was given."""
-        parts: dict[str, dict[str, Tensor]] = {"model": {}, "average": {}, "scaler": {}}
+        parts: dict[str, dict[str, Tensor]] = {"now": {}, "average": {}, "scaler": {}}
         for key, tensor in tensors.items():
             kind, _, name = key.partition(".")
             if kind in parts:
                 parts[kind][name] = tensor
-        fill(self.model.state_dict(), parts["model"])
+        fill(self.objective.state_dict(), parts["now"])
         if self.average is not None:
             fill(self.average.state, parts["average"])
         if said := parts["scaler"]:
@@ -53,24 +62,29 @@ class State:
             self.scaler.load_state_dict(known)
         restore_optimisers(self.optimisers, tensors)
 
-    def judged(self) -> dict[str, Tensor]:
+    def judged(self) -> Kept:
         """The weights to keep for use: the mean where there is one, adaptations merged."""
-        state = self.model.state_dict()
-        return merged(
-            whole(state if self.average is None else state | self.average.state), self.lora
-        )
+        state = self.objective.state_dict()
+        found = whole(state if self.average is None else state | self.average.state)
+        model = {
+            name.removeprefix(MODEL): tensor
+            for name, tensor in found.items()
+            if name.startswith(MODEL)
+        }
+        beside = {name: tensor for name, tensor in found.items() if not name.startswith(MODEL)}
+        return Kept(merged(model, self.lora), beside)
 
     @contextmanager
     def judging(self) -> Iterator[nn.Module]:
-        """The model with the weights to be judged inside, ready to answer."""
-        self.model.eval()
+        """The objective with the weights to be judged inside, ready to answer."""
+        self.objective.eval()
         if self.average is not None:
-            self.average.swap(self.model)
+            self.average.swap(self.objective)
         try:
-            yield self.model
+            yield self.objective
         finally:
             if self.average is not None:
-                self.average.swap(self.model)
+                self.average.swap(self.objective)
 
 
 @torch.no_grad()

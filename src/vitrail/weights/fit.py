@@ -68,6 +68,9 @@ FITTINGS: dict[str, Fitting] = {
         kernel=lambda _: "stem.conv.weight", shapes=lambda state, *_: (state, [])
     ),
     "coatnet": Fitting(kernel=lambda _: "stem.conv1.weight", shapes=fit_coatnet),
+    "tokenizer": Fitting(
+        kernel=lambda _: "encoder.input.weight", shapes=lambda state, *_: (state, [])
+    ),
 }
 
 

@@ -19,7 +19,7 @@ from vitrail.weights.files import read_foreign
 from vitrail.weights.fit import FITTINGS
 from vitrail.weights.hub import HUB, fetch
 from vitrail.weights.modules import open_module
-from vitrail.weights.native import is_native, read_native
+from vitrail.weights.native import is_native, left_out, read_native
 from vitrail.weights.rows import Coverage
 
 
@@ -83,7 +83,10 @@ def open_checkpoint(
                 f"{source}: this is a Vitrail checkpoint, not one of dialect {dialect!r}"
             )
         state, passport, config = read_native(path)
-        return Checkpoint(state, config, passport, "vitrail", Coverage(), ())
+        notes = left_out(path, passport)
+        changes = (*passport.origin.changes, *notes)
+        passport = replace(passport, origin=replace(passport.origin, changes=changes))
+        return Checkpoint(state, config, passport, "vitrail", Coverage(), notes)
     named = find(model) if model else None
     foreign = replace(read_foreign(path), source=str(source))
     speaks = recognise(foreign, dialect)

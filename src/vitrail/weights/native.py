@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from vitrail.weights.rows import PRECISIONS, Tensors
 
 FORMAT = 1
 CONFIG, TENSORS, CARD, MANIFEST = "config.json", "model.safetensors", "README.md", "manifest.json"
+BESIDE = "objective.safetensors"  # of pre-training
+FOR_PRETRAINING = "needs them to pre-train, and nothing else does"
 
 
 def save(model: Model, directory: str | Path, *, overwrite: bool = False) -> Path:
@@ -71,6 +74,29 @@ def read_native(path: Path) -> tuple[Tensors, Passport, Config]:
     return state, passport, config
 
 
+def objective_of(passport: Passport) -> str:
+    """What a checkpoint was trained for, as its provenance tells."""
+    found: Any = passport.provenance
+    for name in ("recipe", "goal", "objective"):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found if isinstance(found, str) else "labels"
+
+
+def read_beside(path: str | Path) -> Tensors:
+    """What the objective of a pre-training run has beside its model; nothing in other places."""
+    file = Path(path) / BESIDE
+    return read_tensors(file) if file.is_file() else {}
+
+
+def left_out(path: Path, passport: Passport) -> tuple[str, ...]:
+    """What pre-training had beside the model, by name, and why it is not loaded."""
+    counts = Counter(name.partition(".")[0] for name in read_beside(path))
+    named = [name if count == 1 else f"{name} ({count} tensors)" for name, count in counts.items()]
+    if not named:
+        return ()
+    return (f"{', '.join(named)} left out: {objective_of(passport)} {FOR_PRETRAINING}",)
+
+
 def check_state(state: Tensors, passport: Passport, config: Config, *, where: str) -> None:
     """The tensors are those of the model that the config describes, and the labels are its
     classes."""
@@ -108,8 +134,16 @@ def verify(path: Path) -> None:
             raise UserError(f"{file}: its content is not what was written: copy it again")
 
 
-def write_native(state: Tensors, passport: Passport, out: Path, *, overwrite: bool = False) -> Path:
-    """Write tensors with their passport; what could not be read back is not written."""
+def write_native(
+    state: Tensors,
+    passport: Passport,
+    out: Path,
+    *,
+    beside: Tensors | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write tensors with their passport; what could not be read back is not written. `beside` is
+    what pre-training needs and no model has: a decoder, a mask token."""
     validate(Passport, asdict(passport), where="passport")
     config = validate(FAMILIES[passport.family].config, passport.config, where="passport")
     check_state(state, passport, config, where=str(out))
@@ -123,7 +157,11 @@ def write_native(state: Tensors, passport: Passport, out: Path, *, overwrite: bo
         for name, text in texts.items():
             (directory / name).write_text(text, encoding="utf-8")
         # not the card: it is there for people to write on
-        files = {name: digest(directory / name) for name in (CONFIG, TENSORS)}
+        names = [CONFIG, TENSORS]
+        if beside:
+            write_tensors({name: t.contiguous() for name, t in beside.items()}, directory / BESIDE)
+            names.append(BESIDE)
+        files = {name: digest(directory / name) for name in names}
         manifest = json.dumps({"format": FORMAT, "files": files}, indent=2) + "\n"
         (directory / MANIFEST).write_text(manifest, encoding="utf-8")
 

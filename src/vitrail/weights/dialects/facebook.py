@@ -1,9 +1,9 @@
 """deit, dino, dinov2 and mae of facebookresearch: timm's names but for some of each one's own.
 
-What a file holds decides: `gamma_1` is DeiT III's; `decoder_` is MAE's; `mask_token`, `mlp.w12`,
-`register_tokens` and blocks in chunks are DINOv2's; `backbone.` before every name is left by
-training DINO. A file with none of these is timm's by its names: it is read as such unless a
-person names the dialect.
+What a file holds decides: `gamma_1` is DeiT III's; `decoder_` is MAE's, and so are positions that
+were never learned; `mask_token`, `mlp.w12`, `register_tokens` and blocks in chunks are DINOv2's;
+`backbone.` before every name is left by training DINO. A file with none of these is timm's by its
+names: it is read as such unless a person names the dialect.
 """
 
 import re
@@ -40,7 +40,7 @@ AXES = {"p": ("weight", "bias"), "n": (1, 2)}
 
 MASKED = "stands for hidden patches in pre-training alone"
 PROJECTED = "projects features for the self-supervised loss, and is no classifier"
-REBUILT = "the decoder rebuilds hidden pixels in pre-training alone"
+REBUILT = "the decoder rebuilds hidden pixels in pre-training alone: pretrain --from keeps it"
 
 
 def deit_rows(config: ViTConfig) -> list[Row]:
@@ -131,7 +131,21 @@ def kind(foreign: Foreign) -> str | None:
         return "dinov2"
     if any(name.startswith(WITHIN) for name in names):
         return "dino"
-    return "deit" if "blocks.0.gamma_1" in names else None
+    if "blocks.0.gamma_1" in names:
+        return "deit"
+    return "mae" if unlearned(foreign) else None
+
+
+def unlearned(foreign: Foreign) -> bool:
+    """Whether positions are sines still: nothing for the class token, and for the first patch the
+    sine and cosine of zero, across and down. Published encoders of MAE have no other mark; what
+    lies in a directory with a config.json is somebody else's copy."""
+    table = foreign.tensors.get("pos_embed")
+    if table is None or foreign.sidecars or table.ndim != 3 or table.shape[2] % 4:
+        return False
+    start = torch.tensor([0.0, 1.0, 0.0, 1.0]).repeat_interleave(table.shape[2] // 4)
+    first = torch.stack([torch.zeros_like(start), start])
+    return table.numel() > 0 and torch.equal(table[0, :2].float(), first)
 
 
 def lone_head(foreign: Foreign) -> bool:

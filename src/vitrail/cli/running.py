@@ -1,0 +1,129 @@
+"""A run from the command line: begun or resumed, in one process or many, shown while it lasts."""
+
+from __future__ import annotations
+
+import json as machine
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from vitrail.cli.asking import arguments_of
+from vitrail.core.errors import UserError
+
+if TYPE_CHECKING:
+    from vitrail.cli.display import Display
+    from vitrail.cli.pretrain import Pretrain
+    from vitrail.cli.train import Train
+    from vitrail.data.source import Splits
+    from vitrail.train.loop import Judge, Outcome, Task
+    from vitrail.train.parallel import World
+    from vitrail.train.recipe import Recipe
+
+    Asked: TypeAlias = Train | Pretrain
+    # Writes OUT/report.html, once the run is over.
+    WriteReport: TypeAlias = Callable[[Task, Splits, Path, Outcome, Display], None]
+
+
+def start(asked: Asked, verb: str, write_report: WriteReport) -> None:
+    """In this process, or in as many as were asked for."""
+    import torch
+
+    from vitrail.train.parallel import joined, launch, launched, reported
+
+    if asked.threads is not None:
+        if asked.threads < 1:
+            raise UserError(f"--threads is {asked.threads}, but must be at least 1")
+        torch.set_num_threads(asked.threads)
+    if asked.processes < 1:
+        raise UserError(f"--processes is {asked.processes}, but must be at least 1")
+    if asked.processes > 1 and not launched() and not asked.dry_run:
+        launch("vitrail.cli.app", [verb, *arguments_of(asked)], asked.processes)
+        return
+    with joined() as world, reported(world):
+        stopped = run(asked, verb, world, write_report)
+    if stopped:  # the processes have parted
+        raise KeyboardInterrupt(stopped)
+
+
+def run(asked: Asked, verb: str, world: World, write_report: WriteReport) -> str | None:
+    """What to say where the run was stopped before its end."""
+    from vitrail.cli.display import Display, tell
+    from vitrail.cli.said import begun, continued
+    from vitrail.data.sources import open_data
+    from vitrail.train.loop import Trainer
+    from vitrail.train.prepare import prepare_task, with_cache
+    from vitrail.train.recipe_file import NAME, to_yaml, write_recipe
+
+    ending = f"-{asked.objective or 'mae'}" if verb == "pretrain" else ""  # type: ignore[union-attr]
+    out = Path(asked.out or f"runs/{Path(asked.data).stem}{ending}")
+    if not asked.resume and not asked.dry_run and (out / NAME).exists():
+        raise UserError(f"{out}: holds a run already: choose another --out, or say --resume")
+    recipe = continued(asked, out) if asked.resume else begun(asked)
+    splits = open_data(recipe.data, val_share=recipe.val_share)
+    judge = judge_of(splits)
+    if not asked.resume:
+        recipe = measured(asked, recipe, splits, judge, world)
+    if asked.dry_run:
+        print(machine.dumps(asdict(recipe)) if asked.json else to_yaml(recipe), end="")
+        return None
+    task = prepare_task(recipe, splits, judge)
+    world.wait()  # until every process has seen that there is no run yet
+    with Display(quiet=asked.json or not world.chief) as display:
+        if world.chief and not asked.resume:
+            write_recipe(recipe, out)
+            display.say(*(f"- {reason}" for reason in recipe.reasons))
+            left = task.objective.model.passport.origin.changes if recipe.start else ()
+            display.say(*(f"- {recipe.start}: {change}" for change in left))
+        task = with_cache(task, out.parent / "pixels", world, display.watch("decoding images"))
+        outcome = Trainer(task, out, display.show, world).run(resume=asked.resume)
+        if world.chief and not outcome.stopped:
+            write_report(task, splits, out, outcome, display)
+    if world.chief:
+        tell(out, outcome, json=asked.json)
+    if not (outcome.stopped and world.chief):
+        return None
+    return f"saved at step {outcome.step}: vitrail {verb} {recipe.data} --out {out} --resume"
+
+
+def judge_of(splits: Splits) -> Judge:
+    """By the labels of the data."""
+    from vitrail.evaluate.classify import score
+
+    def judge(answers: Any, targets: Any) -> tuple[float, dict[str, float]]:
+        known = splits["train"].targets
+        scores = score(answers, targets, several=known is not None and known.ndim == 2)
+        return scores.values[scores.key], scores.values
+
+    return judge
+
+
+def measured(asked: Asked, recipe: Recipe, splits: Splits, judge: Judge, world: World) -> Recipe:
+    """The recipe with the batch size and the learning rate that trials find, where they are asked
+    for; what they find is written down, so that resuming does not try again."""
+    from vitrail.cli.said import begun
+    from vitrail.train.capacity import best, find_batch_size
+    from vitrail.train.finder import find_rate
+    from vitrail.train.loop import Trainer
+    from vitrail.train.prepare import prepare_task
+
+    if asked.batch_size == "auto":
+        objective = prepare_task(recipe, splits, judge).objective
+        trials = find_batch_size(objective, images=len(splits["train"]), device=world.device)
+        size = max(world.gather(best(trials).batch_size))
+        told = ", ".join(f"{t.batch_size}: {t.images_per_second:,.0f}" for t in trials)
+        recipe = begun(replace(asked, batch_size=str(size * world.size)))
+        recipe = because(recipe, f"batches of {recipe.batch_size}: images/s of {told}")
+    if asked.lr == "find":
+        found = find_rate(Trainer(prepare_task(recipe, splits, judge), Path(), world=world))
+        optimiser = replace(recipe.optimiser, lr=found.lr)
+        recipe = because(
+            replace(recipe, optimiser=optimiser),
+            f"lr {found.lr:g}: where the loss fell fastest in {len(found.rates)} trial steps from "
+            f"{found.rates[0]:.0e} to {found.rates[-1]:.0e}",
+        )
+    return recipe
+
+
+def because(recipe: Recipe, reason: str) -> Recipe:
+    return replace(recipe, reasons=(*recipe.reasons, reason))

@@ -1,0 +1,58 @@
+"""What a run that learns without labels shows of itself: a sheet of pictures at each evaluation."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, UInt8
+from PIL import Image
+from torch import Tensor
+
+from vitrail.core.passport import Preprocessing
+from vitrail.weights.atomic import write_file
+
+SHOWN = 8  # images of a sheet
+SMALLEST, GAP = 96, 4  # pixels: a side of a picture, between two
+FOLDER = "pictures"
+
+
+def write_sheet(
+    rows: Mapping[str, Float[Tensor, "B C H W"]], how: Preprocessing, out: Path, step: int
+) -> Path:
+    """A row for each kind of picture, an image in each column."""
+    pixels = np.stack([as_pixels(images, how) for images in rows.values()])
+    larger = max(-(-SMALLEST // max(pixels.shape[2:4])), 1)
+    pixels = pixels.repeat(larger, axis=2).repeat(larger, axis=3)
+    kinds, count, high, wide, _ = pixels.shape
+    sheet = np.full((kinds * (high + GAP) - GAP, count * (wide + GAP) - GAP, 3), 255, np.uint8)
+    for row in range(kinds):
+        for column in range(count):
+            top, left = row * (high + GAP), column * (wide + GAP)
+            sheet[top : top + high, left : left + wide] = pixels[row, column]
+
+    def fill(path: Path) -> None:
+        Image.fromarray(sheet).save(path, "PNG")
+
+    return write_file(out / FOLDER / f"step-{step:09d}.png", fill, overwrite=True)
+
+
+def as_pixels(images: Float[Tensor, "B C H W"], how: Preprocessing) -> UInt8[np.ndarray, "B H W 3"]:
+    """Images as the model reads them, back in the colours that people see."""
+    values = images.detach().float().cpu()
+    mean, std = values.new_tensor(how.mean), values.new_tensor(how.std)
+    values = values * std[:, None, None] + mean[:, None, None]
+    values = values.flip(1) if how.channel_order == "bgr" else values
+    if values.shape[1] != 3:
+        values = values.mean(dim=1, keepdim=True).expand(-1, 3, -1, -1)
+    levels: UInt8[np.ndarray, "B H W 3"] = (
+        (values.clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).numpy()
+    )
+    return levels
+
+
+def pictures_in(out: Path) -> dict[int, Path]:
+    """The sheets of a run, by step."""
+    found = (re.fullmatch(r"step-(\d{9})\.png", path.name) for path in (out / FOLDER).glob("*.png"))
+    steps = sorted(int(match[1]) for match in found if match)
+    return {step: out / FOLDER / f"step-{step:09d}.png" for step in steps}
