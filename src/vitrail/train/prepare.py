@@ -14,21 +14,18 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrail.core.errors import UserError
-from vitrail.core.passport import Passport
 from vitrail.data.cache import decode_once, is_worth_caching
 from vitrail.data.loader import needed_size
 from vitrail.data.source import Source, Splits
 from vitrail.models.catalogue import build, change, find
 from vitrail.models.model import Model
-from vitrail.objectives.catalogue import make_unlabelled
-from vitrail.objectives.objective import Objective
 from vitrail.objectives.supervised import Distilled, Supervised
 from vitrail.train.loop import Judge, Task
 from vitrail.train.lora import adapt
 from vitrail.train.parallel import World
 from vitrail.train.recipe import Goal, Recipe
+from vitrail.train.unlabelled import by_loss, prepare_unlabelled
 from vitrail.weights.load import load
-from vitrail.weights.native import FOR_PRETRAINING, objective_of, read_beside
 
 Watcher = Callable[[int, int], None]
 DEFAULT = "vit_s_16"
@@ -40,6 +37,8 @@ def prepare_task(recipe: Recipe, splits: Splits, judge: Judge) -> Task:
     train, (_, val) = splits["train"], judged_part(splits, recipe.data)
     if recipe.goal.objective != "labels":
         objective = prepare_unlabelled(recipe)
+        if recipe.checkpointing:
+            checkpoint_blocks(objective.model)
         return Task(
             recipe=recipe, objective=objective, train=train, val=val, judge=by_loss(objective)
         )
@@ -58,58 +57,6 @@ def prepare_task(recipe: Recipe, splits: Splits, judge: Judge) -> Task:
         val=val,
         judge=judge,
     )
-
-
-def prepare_unlabelled(recipe: Recipe) -> Objective:
-    """An objective that needs no labels around a model without a head. A run of the same objective
-    goes on with what that had beside its model; of any other only the model is taken."""
-    torch.manual_seed(recipe.seed)
-    goal, fields = recipe.goal, {"num_classes": 0, **recipe.fields}
-    beside: dict[str, Tensor] = {}
-    if recipe.start is not None:
-        model = load(recipe.start, model=recipe.model, **fields)
-        if objective_of(model.passport) == goal.objective:
-            beside = read_beside(recipe.start)
-            model.passport = with_all(model.passport)
-    else:
-        model = build(change(find(recipe.model or DEFAULT), fields))
-    model.passport = replace(model.passport, labels=None, config=asdict(model.config))
-    if recipe.checkpointing:
-        checkpoint_blocks(model)
-    more: dict[str, Any] = {}
-    if goal.objective == "beit":
-        if goal.tokenizer is None:
-            raise UserError("beit predicts the words of a tokenizer: name one with --tokenizer")
-        more["tokenizer"] = load(goal.tokenizer)
-    objective = make_unlabelled(goal.objective, model, goal.options, **more)
-    if beside:
-        own = objective.state_dict()
-        wrong = [n for n, t in beside.items() if n not in own or own[n].shape != t.shape]
-        if wrong:
-            raise UserError(
-                f"{recipe.start}: its {wrong[0]} does not fit the objective that is asked for: "
-                "give the options it was trained with"
-            )
-        objective.load_state_dict(own | beside)
-    return objective
-
-
-def with_all(passport: Passport) -> Passport:
-    """Without the sentence that tells what was left out: nothing is."""
-    kept = tuple(one for one in passport.origin.changes if not one.endswith(FOR_PRETRAINING))
-    return replace(passport, origin=replace(passport.origin, changes=kept))
-
-
-def by_loss(objective: Objective) -> Judge:
-    """By what an objective tells of images; the less the loss the better."""
-
-    def judge(
-        answers: NDArray[np.float32], targets: NDArray[np.float32]
-    ) -> tuple[float, dict[str, float]]:
-        scores = objective.scores(answers)
-        return -scores["loss"], {f"val_{name}": value for name, value in scores.items()}
-
-    return judge
 
 
 def judged_part(splits: Splits, data: str) -> tuple[str, Source]:

@@ -17,7 +17,8 @@ from vitrail.weights.dialect import Dialect, Foreign
 from vitrail.weights.dialects import choose, dialects_called, recognise
 from vitrail.weights.files import SUFFIXES, write_tensors
 from vitrail.weights.load import fine_tuned, open_checkpoint
-from vitrail.weights.native import write_native
+from vitrail.weights.mae import LAYOUTS, write_mae
+from vitrail.weights.native import objective_of, read_beside, write_native
 from vitrail.weights.rows import Tensors, write
 from vitrail.weights.settle import settle
 
@@ -68,9 +69,16 @@ def convert(
         write_native(state, passport, out, overwrite=overwrite)
         return Conversion(opened, out, to, len(state), done, ())
     speaks = choose(to, config)
-    written = write_foreign(state, passport, config, speaks, out, overwrite=overwrite)
+    beside = autoencoder(source, opened, config) if speaks.name in LAYOUTS else {}
+    written = write_foreign(state, passport, config, speaks, out, beside, overwrite=overwrite)
     cautions = losses(written, speaks, config, passport)
     return Conversion(opened, out, speaks.name, len(written.tensors), done, tuple(cautions))
+
+
+def autoencoder(source: str | Path, opened: Checkpoint, config: Config) -> Tensors:
+    """What a masked autoencoder of ours has beside its model, unless that has become another."""
+    ours = opened.dialect == "vitrail" and objective_of(opened.passport) == "mae"
+    return read_beside(source) if ours and config == opened.config else {}
 
 
 def refuse_misspelt(out: Path) -> None:
@@ -85,11 +93,16 @@ def write_foreign(
     config: Config,
     dialect: Dialect,
     out: Path,
+    beside: Tensors | None = None,
     *,
     overwrite: bool = False,
 ) -> Foreign:
-    """Our tensors in a dialect's names; gives back what was written."""
-    tensors = write(dialect.rows(config), state, where=f"the {dialect.name} dialect")
+    """Our tensors in a dialect's names, with the decoder of a masked autoencoder where there is
+    one; gives back what was written."""
+    if beside:
+        tensors = write_mae({f"model.{k}": t for k, t in state.items()} | beside, dialect.name)
+    else:
+        tensors = write(dialect.rows(config), state, where=f"the {dialect.name} dialect")
     if out.suffix in SUFFIXES:
         write_file(
             out,
