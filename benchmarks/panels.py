@@ -105,7 +105,8 @@ def train(family: str, data: Path, asked: argparse.Namespace) -> None:
 def draw(family: str, photo: Path, asked: argparse.Namespace) -> None:
     """Every method side by side, as JPEG: a page of docs stays light."""
     out, model = asked.runs / f"{family}-explained", asked.runs / family / "best"
-    assert vitrail(["explain", str(model), str(photo), "--method", "all", "--out", str(out)]) == 0
+    words = ["explain", model, photo, "--method", "all", "--target", "flower", "--out", out]
+    assert vitrail([str(word) for word in words]) == 0
     DOCS.mkdir(parents=True, exist_ok=True)
     with Image.open(out / "flower.methods.png") as panel:
         small = panel.convert("RGB").resize((panel.width // 2, panel.height // 2))
