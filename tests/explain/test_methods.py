@@ -415,6 +415,8 @@ def test_integrated_gradients_are_complete() -> None:
         (lambda m, x: explain(m, x, "attention", query=(9, 9)), "query is patch"),
         (lambda m, x: explain(m, x, "rollout", discard=1.0), "discard is 1.0"),
         (lambda m, x: explain(m, x, "integrated", steps=0), "steps is 0"),
+        (lambda m, x: explain(m, x, "occlusion", window=0.0), "window is 0.0"),
+        (lambda m, x: explain(m, x, "occlusion", step=2.0), "step is 2.0"),
         (lambda m, x: explain(torch.compile(m), x), "before compiling"),
         (lambda m, x: explain(nn.Flatten().eval(), x, "rollout"), "none of the known dialects"),
     ],

@@ -1,11 +1,11 @@
-"""Grad-CAM and integrated gradients beside the packages that people use for them."""
+"""Grad-CAM, integrated gradients and occlusion beside the packages that people use for them."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from captum.attr import IntegratedGradients
+from captum.attr import IntegratedGradients, Occlusion
 from pytorch_grad_cam import GradCAM
 from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 from torch import Tensor, nn
@@ -126,7 +126,23 @@ def test_integrated_gradients_of_a_patch_are_the_sum_of_its_pixels() -> None:
     near(found, patches)
 
 
+@pytest.mark.parametrize(("window", "step"), [(0.5, 0.5), (0.5, 0.25), (0.25, 0.25), (1.0, 0.5)])
+@pytest.mark.parametrize("family", ["vit", "beit"])
+def test_occlusion_is_that_of_captum(family: str, window: float, step: float) -> None:
+    model, x = make(family, torch.float64), picture(family, torch.float64)
+    (rows, columns), side = (4, 6), 8
+    high, wide, down, across = (
+        max(round(share * count), 1) * side for share in (window, step) for count in (rows, columns)
+    )
+    expected = Occlusion(model).attribute(
+        x, sliding_window_shapes=(3, high, wide), strides=(3, down, across), target=CLASSES
+    )
+    target = torch.tensor(CLASSES)
+    found = explain(model, x, "occlusion", target=target, window=window, step=step).map
+    near(found, expected[:, 0, ::side, ::side].double())
+
+
 def near(found: Tensor, expected: Tensor) -> None:
-    """captum keeps the weights of its points in float32."""
+    """captum keeps the weights of its points, and what occlusion finds, in float32."""
     assert expected.abs().max() > 1e-5
     torch.testing.assert_close(found, expected, rtol=2e-7, atol=2e-7 * float(expected.abs().max()))

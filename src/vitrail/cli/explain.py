@@ -38,8 +38,8 @@ class Explain:
     """Files or directories; - reads names from standard input, one a line."""
     _: KW_ONLY
     method: tuple[str, ...] = ()
-    """attention, rollout, relevance, attribution, gradcam, integrated, or all. May be repeated;
-    by default attribution."""
+    """attention, rollout, relevance, attribution, gradcam, integrated, occlusion, or all. May be
+    repeated; by default attribution."""
     target: str | None = None
     """The class to explain, by its label or number; by default what the model says."""
     layer: str | None = None

@@ -89,6 +89,13 @@ class Verdict:
         return self.luck <= MOST_LUCK and self.gain >= LEAST_GAIN * self.whole
 
     @property
+    def against_chance(self) -> str:
+        if self.beats_chance:
+            return "better than chance"
+        small = self.luck <= MOST_LUCK
+        return "better than chance, but by too little" if small else "no better than chance"
+
+    @property
     def hangs_on_weights(self) -> bool:
         return self.shuffled[-1][1] <= MOST_ALIKE
 
@@ -109,8 +116,7 @@ class Verdict:
             f"deletion area {self.deletion:.3f} (random order {self.random_deletion:.3f}), "
             f"insertion area {self.insertion:.3f} (random order {self.random_insertion:.3f}): a "
             f"gain of {self.gain:+.3f} on {self.images} {pictures}, which random orders reach with "
-            f"probability {self.luck:.3f}: {'better' if self.beats_chance else 'no better'} than "
-            "chance",
+            f"probability {self.luck:.3f}: {self.against_chance}",
             f"rank correlation with the map once all weights are shuffled {last:+.2f}: it "
             f"{'hangs' if self.hangs_on_weights else 'does not hang'} on the weights",
         ]

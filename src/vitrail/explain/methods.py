@@ -14,6 +14,7 @@ from vitrail.explain.capture import refuse_compiled
 from vitrail.explain.gradcam import gradcam
 from vitrail.explain.gradients import attribution, relevance
 from vitrail.explain.integrated import integrated
+from vitrail.explain.occlusion import occlusion
 from vitrail.explain.readout import Relevance
 from vitrail.explain.rollout import attention, rollout
 from vitrail.layers.attention import Attend, SeparableAttend
@@ -31,6 +32,7 @@ METHODS: dict[str, Method] = {
     "attribution": attribution,
     "gradcam": gradcam,
     "integrated": integrated,
+    "occlusion": occlusion,
 }
 
 
