@@ -6,7 +6,7 @@ from torch import nn
 
 from tests.models.kinds import KINDS, SMALL
 from vitrail import UserError
-from vitrail.models.catalogue import build
+from vitrail.models.catalogue import build, change, find
 from vitrail.train.average import Average
 from vitrail.train.muon import Muon
 from vitrail.train.optimiser import group_parameters, make_optimisers, set_rate
@@ -126,6 +126,17 @@ def test_muon_steps_as_torch_has_them() -> None:
         moved = (q - start).norm()
         assert (p - q).norm() < 0.03 * moved
         assert moved > 0.1
+
+
+def test_muon_leaves_a_model_without_matrices_to_adamw() -> None:
+    model = build(change(find("mobilevitv2_050"), {"num_classes": 2}))
+    (adamw,) = make_optimisers(model, Optimiser(name="muon", lr=0.01))
+    assert isinstance(adamw, torch.optim.AdamW)
+    everything_else = tuple(
+        name for name, _ in build(SMALL).named_parameters() if not name.endswith("fc1.weight")
+    )
+    (muon,) = make_optimisers(build(SMALL), Optimiser(name="muon", freeze=everything_else))
+    assert isinstance(muon, Muon)
 
 
 def test_muon_takes_queries_keys_and_values_apart() -> None:
