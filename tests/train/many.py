@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.train.test_parallel import STEADY
 from tests.train.world import trainer
 from vitrail.train.loop import Progress
-from vitrail.train.parallel import joined
+from vitrail.train.parallel import joined, leave
 
 
 class Enough(Exception):  # noqa: N818
@@ -31,3 +31,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave(0)
