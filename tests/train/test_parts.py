@@ -139,12 +139,13 @@ def test_muon_leaves_a_model_without_matrices_to_adamw() -> None:
     assert isinstance(muon, Muon)
 
 
-def test_muon_takes_queries_keys_and_values_apart() -> None:
+@pytest.mark.parametrize("width", [4, 3])  # each part square, or with more rows than columns
+def test_muon_takes_queries_keys_and_values_apart(width: int) -> None:
     torch.manual_seed(0)
-    gradient = torch.randn(12, 4)
+    gradient = torch.randn(12, width)
     fused, parts = (
-        nn.Parameter(torch.zeros(12, 4)),
-        [nn.Parameter(torch.zeros(4, 4)) for _ in "qkv"],
+        nn.Parameter(torch.zeros(12, width)),
+        [nn.Parameter(torch.zeros(4, width)) for _ in "qkv"],
     )
     fused.grad = gradient
     for part, share in zip(parts, gradient.chunk(3), strict=True):
