@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.train.test_parallel import STEADY
 from tests.train.world import trainer
 from vitrail.train.loop import Progress
-from vitrail.train.parallel import joined
+from vitrail.train.parallel import joined, leave
 from vitrail.train.recipe import Goal
 
 
@@ -34,3 +34,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave(0)

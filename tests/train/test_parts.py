@@ -6,7 +6,7 @@ from torch import nn
 
 from tests.models.kinds import KINDS, SMALL
 from vitrail import UserError
-from vitrail.models.catalogue import build
+from vitrail.models.catalogue import build, change, find
 from vitrail.objectives.supervised import Supervised
 from vitrail.train.average import Average
 from vitrail.train.muon import Muon
@@ -129,12 +129,26 @@ def test_muon_steps_as_torch_has_them() -> None:
         assert moved > 0.1
 
 
-def test_muon_takes_queries_keys_and_values_apart() -> None:
+def test_muon_leaves_a_model_without_matrices_to_adamw() -> None:
+    model = build(change(find("mobilevitv2_050"), {"num_classes": 2}))
+    (adamw,) = make_optimisers(Supervised(model), Optimiser(name="muon", lr=0.01))
+    assert isinstance(adamw, torch.optim.AdamW)
+    everything_else = tuple(
+        name for name, _ in build(SMALL).named_parameters() if not name.endswith("fc1.weight")
+    )
+    (muon,) = make_optimisers(
+        Supervised(build(SMALL)), Optimiser(name="muon", freeze=everything_else)
+    )
+    assert isinstance(muon, Muon)
+
+
+@pytest.mark.parametrize("width", [4, 3])  # each part square, or with more rows than columns
+def test_muon_takes_queries_keys_and_values_apart(width: int) -> None:
     torch.manual_seed(0)
-    gradient = torch.randn(12, 4)
+    gradient = torch.randn(12, width)
     fused, parts = (
-        nn.Parameter(torch.zeros(12, 4)),
-        [nn.Parameter(torch.zeros(4, 4)) for _ in "qkv"],
+        nn.Parameter(torch.zeros(12, width)),
+        [nn.Parameter(torch.zeros(4, width)) for _ in "qkv"],
     )
     fused.grad = gradient
     for part, share in zip(parts, gradient.chunk(3), strict=True):

@@ -96,4 +96,9 @@ def tell(message: str, *, code: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    if "LOCAL_RANK" in os.environ:  # one of many, which torchrun started
+        from vitrail.train.parallel import leave
+
+        leave(code)
+    sys.exit(code)

@@ -41,7 +41,7 @@ class Muon(torch.optim.Optimizer):
         torch._foreach_lerp_(buffers, gradients, 1 - momentum)
         ahead = torch.stack(list(torch._foreach_lerp(gradients, buffers, momentum)))
         rows = shape[0] // parts
-        flat = orthogonalise(ahead.view(-1, rows, shape[1])).view(-1, *shape)
+        flat = orthogonalise(ahead.view(-1, rows, shape[1])).reshape(-1, *shape)
         torch._foreach_mul_(parameters, 1 - lr * group["weight_decay"])
         reach = 0.2 * max(rows, shape[1]) ** 0.5
         torch._foreach_add_(parameters, list(flat.to(parameters[0].dtype)), alpha=-lr * reach)

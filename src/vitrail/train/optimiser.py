@@ -32,8 +32,11 @@ def make_optimisers(objective: Objective, recipe: Optimiser) -> list[torch.optim
         case "muon":
             matrices = [g for g in groups if g["parts"]]
             rest = [g for g in groups if not g["parts"]]
-            muon = Muon(matrices, lr=recipe.lr)
-            return [muon, torch.optim.AdamW(rest, lr=recipe.lr, betas=recipe.betas, fused=True)]
+            # a model may have convolutions alone, and a frozen one matrices alone
+            found: list[torch.optim.Optimizer] = [Muon(matrices, lr=recipe.lr)] if matrices else []
+            if rest:
+                found.append(torch.optim.AdamW(rest, lr=recipe.lr, betas=recipe.betas, fused=True))
+            return found
 
 
 def freeze(model: nn.Module, patterns: Iterable[str]) -> None:
