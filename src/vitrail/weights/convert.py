@@ -18,7 +18,7 @@ from vitrail.weights.dialects import choose, dialects_called, recognise
 from vitrail.weights.files import SUFFIXES, write_tensors
 from vitrail.weights.load import fine_tuned, open_checkpoint
 from vitrail.weights.mae import LAYOUTS, write_mae
-from vitrail.weights.native import objective_of, read_beside, write_native
+from vitrail.weights.native import FOR_PRETRAINING, objective_of, read_beside, write_native
 from vitrail.weights.rows import Tensors, write
 from vitrail.weights.settle import settle
 
@@ -70,6 +70,8 @@ def convert(
         return Conversion(opened, out, to, len(state), done, ())
     speaks = choose(to, config)
     beside = autoencoder(source, opened, config) if speaks.name in LAYOUTS else {}
+    if beside:
+        done = tuple(one for one in done if not one.endswith(FOR_PRETRAINING))
     written = write_foreign(state, passport, config, speaks, out, beside, overwrite=overwrite)
     cautions = losses(written, speaks, config, passport)
     return Conversion(opened, out, speaks.name, len(written.tensors), done, tuple(cautions))
