@@ -15,6 +15,7 @@ from vitrail.data.findings_page import shown
 
 WIDTH, HEIGHT = 460, 230
 LEFT, RIGHT, TOP, BOTTOM = 52, 22, 10, 36  # room for the numbers at the axes
+SMALLEST = 1e-9  # what is nearer to 0 cannot be told from it
 MOST_POINTS = 400  # more cannot be told apart in that width
 MOST_DOTS = 60  # beyond these a line says it better
 MOST_ROOMY = 12  # classes with large cells in the table
@@ -182,9 +183,13 @@ def ticks(low: float, high: float, *, whole: bool = False, share: bool = False) 
 
     >>> ticks(0, 97, whole=True), ticks(1, 1, share=True)
     ([0.0, 20.0, 40.0, 60.0, 80.0, 100.0], [0.9, 0.92, 0.94, 0.96, 0.98, 1.0])
+    >>> ticks(1e-30, 2e-30)[:2]
+    [0.0, 0.02]
     """
     from matplotlib.ticker import MaxNLocator
 
+    if max(abs(low), abs(high)) < SMALLEST:
+        low = high = 0.0
     if high - low <= 1e-9 * max(abs(low), abs(high)):
         room = abs(low) / 10 or 0.1
         low, high = (low - room if low else low), high + room
