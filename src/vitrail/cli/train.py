@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from vitrail.cli.asking import arguments_of
+from vitrail.cli.asking import arguments_of, use_threads
 from vitrail.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -75,14 +75,10 @@ class Train:
 def train(asked: Train) -> None:
     """Train a model on labelled images; what comes out is in OUT/best, OUT/last and
     OUT/report.html."""
-    import torch
 
     from vitrail.train.parallel import joined, launch, launched, reported
 
-    if asked.threads is not None:
-        if asked.threads < 1:
-            raise UserError(f"--threads is {asked.threads}, but must be at least 1")
-        torch.set_num_threads(asked.threads)
+    use_threads(asked.threads)
     if asked.processes < 1:
         raise UserError(f"--processes is {asked.processes}, but must be at least 1")
     if asked.processes > 1 and not launched() and not asked.dry_run:
