@@ -346,7 +346,9 @@ def test_a_long_curve_keeps_its_extremes() -> None:
     assert {points[0], points[7], points[70_001], points[-1]} <= set(few)
 
 
-@pytest.mark.parametrize("values", [(0.0, 0.0), (1.0, 1.0), (-3.0, 2.0), (0.0, 1e-7), (1e9, 1e9)])
+@pytest.mark.parametrize(
+    "values", [(0.0, 0.0), (1.0, 1.0), (-3.0, 2.0), (0.0, 1e-7), (1e-30, 2e-30), (1e9, 1e9)]
+)
 def test_ticks_enclose_the_values(values: tuple[float, float]) -> None:
     found = ticks(*values)
     assert found[0] <= values[0] <= values[1] <= found[-1]

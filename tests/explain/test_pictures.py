@@ -145,8 +145,7 @@ def test_tiles_keep_their_pixels(tmp_path: Path) -> None:
 
 def test_draw_panel_shows_each_layer(tmp_path: Path) -> None:
     model, image = model_of("vit")
-    with capture(model) as maps, torch.no_grad():
-        model(image)
+    maps = heads_of(model, image)
     path = draw_panel(GREY, maps, tmp_path / "panel.png", title="where the class token looks")
     with Image.open(path) as sheet:
         assert sheet.width > 3 * 96

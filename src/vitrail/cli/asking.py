@@ -69,6 +69,17 @@ def load_asked(asked: Any) -> "Model":
     return load(asked.source, model=asked.model, dialect=asked.dialect, grid=grid, **changes).eval()
 
 
+def use_threads(threads: int | None) -> None:
+    """Compute with so many threads, where that was said."""
+    import torch
+
+    if threads is None:
+        return
+    if threads < 1:
+        raise UserError(f"--threads is {threads}, but must be at least 1")
+    torch.set_num_threads(threads)
+
+
 def is_checkpoint(model: str) -> bool:
     """Whether a MODEL argument means a checkpoint rather than the name of a variant."""
     from vitrail.weights.files import SUFFIXES

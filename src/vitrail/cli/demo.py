@@ -31,8 +31,7 @@ def demo(asked: Demo) -> None:
     from vitrail.data.loader import pixels_of
     from vitrail.data.preprocess import prepare
     from vitrail.data.sources import open_data
-    from vitrail.explain.capture import capture
-    from vitrail.explain.pictures import draw_panel
+    from vitrail.explain.pictures import draw_panel, heads_of
     from vitrail.train.recipe_file import NAME
     from vitrail.weights.load import load
 
@@ -55,14 +54,14 @@ def demo(asked: Demo) -> None:
 
     model = load(run / "best").eval()
     digit = pixels_of(open_data("digits", val_share=0.2)["val"], 0, channels=1)
-    with torch.inference_mode(), capture(model) as maps:
-        model(prepare(digit.permute(1, 2, 0).numpy(), model.passport.preprocessing)[None])
+    image = prepare(digit.permute(1, 2, 0).numpy(), model.passport.preprocessing)[None]
+    maps = heads_of(model, image)
     large = torch.nn.functional.interpolate(digit.expand(3, -1, -1)[None], scale_factor=24)
     picture = draw_panel(
         large[0].permute(1, 2, 0).numpy(),
         maps,
         out / "attention.png",
-        title="where the class token looks, layer by layer, mean of all heads",
+        title="where the model looks, layer by layer: the mean of all heads and patches",
     )
     print(f"\nattention of {len(maps)} layers: {picture}")
     print(f"the report of the run: {run / 'report.html'}")

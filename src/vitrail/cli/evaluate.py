@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as machine
 from dataclasses import KW_ONLY, dataclass
 
+from vitrail.cli.asking import use_threads
 from vitrail.core.errors import UserError, nearest
 
 
@@ -29,15 +30,13 @@ class Evaluate:
 
 def evaluate(asked: Evaluate) -> None:
     """Judge a model: accuracy, or mean average precision where images have several labels."""
-    import torch
 
     from vitrail.data.sources import open_data
     from vitrail.evaluate.answers import answers_of
     from vitrail.evaluate.classify import score
     from vitrail.weights.load import load
 
-    if asked.threads:
-        torch.set_num_threads(asked.threads)
+    use_threads(asked.threads)
     known = open_data(asked.data).parts
     if asked.split is not None and asked.split not in known:
         raise UserError(f"{asked.data} has no part {asked.split!r}, {nearest(asked.split, known)}")

@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vitrail.cli.asking import load_asked
+from vitrail.cli.asking import load_asked, use_threads
 from vitrail.cli.display import Watch, progress
 from vitrail.cli.methods import known_methods, parse_query, parse_target, with_options
 from vitrail.cli.predict import pictures
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vitrail.core.passport import Preprocessing
+    from vitrail.explain.faithfulness import Curves
     from vitrail.explain.page import Explained, Judged
     from vitrail.explain.readout import Relevance
     from vitrail.models.model import Model
@@ -92,15 +93,13 @@ class Story:
 def explain(asked: Explain) -> None:
     """Show where in pictures a model finds what it says: overlays, layers and heads, and a verdict
     on whether the maps track the model."""
-    import torch
 
     if not asked.paths:
         raise UserError("no pictures: give files, directories, or - for names on standard input")
     if asked.checks < 0:
         raise UserError(f"--checks is {asked.checks}, but must not be negative")
     names = known_methods(asked.method)
-    if asked.threads:
-        torch.set_num_threads(asked.threads)
+    use_threads(asked.threads)
     model = load_asked(asked)
     story = Story(model, with_options(asked, names, model))
     out = Path(asked.out)
@@ -273,7 +272,7 @@ def check(story: Story, checks: int, watch: Watch) -> list[Judged]:
     """The verdict on each method, on the first few pictures."""
     import torch
 
-    from vitrail.explain import faithfulness as faith
+    from vitrail.explain.faithfulness import check_map
     from vitrail.explain.methods import METHODS
     from vitrail.explain.page import Judged
 
@@ -283,8 +282,8 @@ def check(story: Story, checks: int, watch: Watch) -> list[Judged]:
         return []
     model, images = story.model, torch.cat(story.images[:count])
     target = torch.tensor(targets, device=images.device)
-    score = faith.probability_of(model, target, several=model.passport.several)
-    chance: dict[tuple[int, int], list[faith.Curves]] = {}
+    several = model.passport.several
+    chances: dict[tuple[int, int], list[Curves]] = {}
     judged = []
     for number, (name, options) in enumerate(story.methods.items()):
         watch("checking maps", number, len(story.methods))
@@ -294,15 +293,10 @@ def check(story: Story, checks: int, watch: Watch) -> list[Judged]:
         ) -> Tensor:
             return METHODS[name](model, images, target, **options).map
 
-        maps = maps_of(model, images)
-        grid = (maps.shape[1], maps.shape[2])
-        if grid not in chance:
-            chance[grid] = faith.random_curves(score, images, grid)
-        curves = faith.curves_of(score, images, maps)
-        shuffled = faith.shuffle_check(maps_of, model, images)
-        judged.append(
-            Judged(name, faith.judge(curves, chance[grid], shuffled), curves, chance[grid])
+        verdict, curves, chance = check_map(
+            maps_of, model, images, target, several=several, chances=chances
         )
+        judged.append(Judged(name, verdict, curves, chance))
     return judged
 
 

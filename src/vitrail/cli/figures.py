@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.asking import load_asked
+from vitrail.cli.asking import load_asked, use_threads
 from vitrail.cli.display import progress
 from vitrail.core.errors import UserError, nearest
 
@@ -60,16 +60,13 @@ def figures(asked: Figures) -> None:
     layers, attention sinks."""
     from pathlib import Path
 
-    import torch
-
     from vitrail.explain.figures import figures as draw
 
     for option in ("images", "batch_size"):
         if getattr(asked, option) < 1:
             name = option.replace("_", "-")
             raise UserError(f"--{name} is {getattr(asked, option)}, but must be at least 1")
-    if asked.threads:
-        torch.set_num_threads(asked.threads)
+    use_threads(asked.threads)
     model = load_asked(asked)
     how = model.passport.preprocessing
     broken: dict[str, str] = {}

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 
+from vitrail.cli.asking import use_threads
 from vitrail.core.errors import UserError
 
 STDIN = "/dev/stdin"
@@ -32,7 +33,6 @@ class Predict:
 
 def predict(asked: Predict) -> None:
     """Label pictures with a trained model; one that cannot be read is a line with its reason."""
-    import torch
 
     from vitrail.infer.predict import stream
     from vitrail.weights.load import load
@@ -41,8 +41,7 @@ def predict(asked: Predict) -> None:
         raise UserError("no pictures: give files, directories, or - for names on standard input")
     if asked.top < 1:
         raise UserError(f"--top is {asked.top}, but must be at least 1")
-    if asked.threads:
-        torch.set_num_threads(asked.threads)
+    use_threads(asked.threads)
     model = load(asked.model)
     for one in stream(model, pictures(asked.paths), top=asked.top):
         if asked.json:

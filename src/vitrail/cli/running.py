@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from vitrail.cli.asking import arguments_of
+from vitrail.cli.asking import arguments_of, use_threads
 from vitrail.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,14 +27,9 @@ if TYPE_CHECKING:
 
 def start(asked: Asked, verb: str, write_report: WriteReport) -> None:
     """In this process, or in as many as were asked for."""
-    import torch
-
     from vitrail.train.parallel import joined, launch, launched, reported
 
-    if asked.threads is not None:
-        if asked.threads < 1:
-            raise UserError(f"--threads is {asked.threads}, but must be at least 1")
-        torch.set_num_threads(asked.threads)
+    use_threads(asked.threads)
     if asked.processes < 1:
         raise UserError(f"--processes is {asked.processes}, but must be at least 1")
     if asked.processes > 1 and not launched() and not asked.dry_run:

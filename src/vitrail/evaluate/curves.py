@@ -183,6 +183,8 @@ def ticks(low: float, high: float, *, whole: bool = False, share: bool = False) 
 
     >>> ticks(0, 97, whole=True), ticks(1, 1, share=True)
     ([0.0, 20.0, 40.0, 60.0, 80.0, 100.0], [0.9, 0.92, 0.94, 0.96, 0.98, 1.0])
+    >>> ticks(1e-30, 2e-30)[:2]
+    [0.0, 0.02]
     """
     from matplotlib.ticker import MaxNLocator
 

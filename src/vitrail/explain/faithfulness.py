@@ -140,8 +140,10 @@ def check_map(
     filling: Filling = "blur",
     layers: int | None = 6,
     seed: int = 0,
+    chances: dict[tuple[int, int], list[Curves]] | None = None,
 ) -> tuple[Verdict, Curves, list[Curves]]:
-    """The verdict on the maps of a method, its curves, and those of random orders.
+    """The verdict on the maps of a method, its curves, and those of random orders, which methods
+    with maps of one grid may share through `chances`.
 
     `explain` gives the maps of these images for this target, of whatever model it is handed. Of the
     layers that are shuffled one after another, `layers` are looked at, first and last included;
@@ -159,11 +161,13 @@ def check_map(
     maps = explain(model, images)
     curves = curves_of(score, images, maps, steps=steps, filling=filling, seed=seed)
     grid = (maps.shape[1], maps.shape[2])
-    chance = random_curves(
-        score, images, grid, orders=orders, steps=steps, filling=filling, seed=seed
-    )
+    known = {} if chances is None else chances
+    if grid not in known:
+        known[grid] = random_curves(
+            score, images, grid, orders=orders, steps=steps, filling=filling, seed=seed
+        )
     shuffled = shuffle_check(explain, model, images, layers=layers, seed=seed)
-    return judge(curves, chance, shuffled), curves, chance
+    return judge(curves, known[grid], shuffled), curves, known[grid]
 
 
 def judge(

@@ -1,7 +1,6 @@
 """Every method that explains a picture, by its name."""
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from inspect import signature
 from typing import Any
 
@@ -9,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vitrail.core.errors import UserError
+from vitrail.core.errors import UserError, nearest
 from vitrail.explain.capture import refuse_compiled
 from vitrail.explain.gradcam import gradcam
 from vitrail.explain.gradients import attribution, relevance
@@ -54,9 +53,7 @@ def explain(
     torch.Size([1, 14, 14])
     """
     if method not in METHODS:
-        close = get_close_matches(method, METHODS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(METHODS)}"
-        raise UserError(f"unknown method {method!r}, {hint}")
+        raise UserError(f"unknown method {method!r}, {nearest(method, METHODS)}")
     chosen = METHODS[method]
     known = [p.name for p in signature(chosen).parameters.values() if p.kind is p.KEYWORD_ONLY]
     if unknown := [name for name in options if name not in known]:

@@ -114,7 +114,6 @@ class Explanation:
     explained: Sequence[Explained]
     judged: Sequence[Judged] = ()
     problems: Mapping[str, str] = field(default_factory=dict)  # picture: why it cannot be read
-    notes: Sequence[str] = ()  # how the methods and the panel are to be read
 
 
 def explain_page(told: Explanation) -> str:
@@ -147,8 +146,7 @@ def _heading(told: Explanation) -> str:
 
 
 def _pictures(told: Explanation) -> str:
-    notes = "".join(f"<li>{_shown(note)}</li>" for note in told.notes)
-    body = f'<p class="soft">{LEGEND}.</p><ul class="soft">{notes}</ul>\n'
+    body = f'<p class="soft">{LEGEND}.</p>\n'
     for one in told.explained:
         figures = "".join(
             f'<figure><img src="{_inside(pixels)}" alt="{_shown(f"{caption} of {one.name}")}">'

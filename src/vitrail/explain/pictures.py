@@ -63,18 +63,13 @@ def enlarge(photo: UInt8[np.ndarray, "H W 3"], side: int) -> UInt8[np.ndarray, "
 
 def draw_panel(
     photo: UInt8[np.ndarray, "H W 3"],
-    maps: Mapping[str, AttentionMap],
+    maps: Mapping[str, Float[Tensor, "heads rows columns"]],
     out: Path,
     *,
     title: str,
-    query: int = 0,
 ) -> Path:
-    """A row of pictures: the photo, then for each map where token `query` looks, the mean of all
-    heads."""
-    tiles = [
-        Tile(name, overlay_map(photo, one.on_grid(query)[0].mean(dim=0)))
-        for name, one in maps.items()
-    ]
+    """A row of pictures: the photo, then each layer, the mean of its heads."""
+    tiles = [Tile(name, overlay_map(photo, heads.mean(dim=0))) for name, heads in maps.items()]
     row = [Tile("photo", photo), *tiles]
     return write_png(side_by_side(row, title=title, across=len(row)), out)
 
