@@ -34,7 +34,8 @@ from torch import Tensor, nn
 import vitrail
 from benchmarks.train import Step, alternate, peak
 from vitrail.models.model import Model
-from vitrail.objectives.mae import MAE, pick
+from vitrail.objectives.mae import MAE
+from vitrail.objectives.patches import take
 
 GOALS = {"decoder": 2.5, "linear": None}
 
@@ -58,7 +59,7 @@ class EveryPatch(MAE):
         hidden = torch.zeros_like(drawn, dtype=torch.bool).scatter(1, drawn[:, self.shown :], True)
         x = self.model.embed(images, lambda x: torch.where(hidden[:, :, None], self.token, x))
         x = self.model.through(x)
-        return torch.cat([x[:, :prefix], pick(x[:, prefix:], drawn)], dim=1)
+        return torch.cat([x[:, :prefix], take(x[:, prefix:], drawn)], dim=1)
 
 
 class Linear(EveryPatch):

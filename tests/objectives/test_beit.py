@@ -126,8 +126,6 @@ def test_what_is_hidden_is_neither_seen_nor_left_unguessed(channels: int) -> Non
     assert guesses.shape == (2, 10, 24)
     assert torch.equal(objective.guess(torch.where(pixels, 0.7, image), mask), guesses)
     assert not torch.equal(objective.guess(torch.where(pixels, image, 0.7), mask), guesses)
-    places = [row.nonzero().flatten().tolist() for row in mask]
-    assert objective.places(mask).tolist() == places
 
 
 def test_the_answer_is_loss_and_share_of_words_guessed_for_each_image() -> None:

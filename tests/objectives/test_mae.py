@@ -15,7 +15,8 @@ from torch import Tensor
 from vitrail import UserError, create
 from vitrail.models.catalogue import build
 from vitrail.models.vit import VARIANTS, ViTConfig
-from vitrail.objectives.mae import MAE, cut, decoder_config, make_positions
+from vitrail.objectives.mae import MAE, decoder_config, make_positions
+from vitrail.objectives.patches import cut
 from vitrail.weights.mae import read_mae
 
 hf: Any = transformers  # most of it has no types
@@ -213,8 +214,9 @@ def test_pictures(norm_pix: bool) -> None:
     order = objective.draw(0, 0, np.arange(2))
     shown = objective.pictures(images, order)
     assert shown.keys() == {"original", "masked", "reconstructed"}
-    original, masked, rebuilt = (cut(picture, 8) for picture in shown.values())
-    close(original, cut(images, 8))
+    flat = [cut(picture, 8)[:, :, 0].flatten(2) for picture in shown.values()]
+    original, masked, rebuilt = flat
+    close(original, cut(images, 8)[:, :, 0].flatten(2))
     for sample in range(2):
         seen, hidden = order[sample, :6], order[sample, 6:]
         assert torch.equal(masked[sample, seen], original[sample, seen])

@@ -45,7 +45,17 @@ def photos(objective: Any, batch: int = 4) -> tuple[Tensor, Tensor]:
     pixels = torch.rand(
         batch, config.channels, *config.image_size, generator=generator, dtype=torch.float64
     )
-    return pixels, (pixels - objective.mean) / objective.std
+    mean, std = statistics(objective)
+    return pixels, (pixels - mean) / std
+
+
+def statistics(objective: Any) -> tuple[Tensor, Tensor]:
+    """By which the model's images were normalised."""
+    how = objective.model.passport.preprocessing
+    mean, std = (
+        torch.tensor(each, dtype=torch.float64)[:, None, None] for each in (how.mean, how.std)
+    )
+    return mean, std
 
 
 def test_corruption_has_the_shares_of_the_paper() -> None:
@@ -146,12 +156,13 @@ def test_classes_come_from_pixels_before_normalisation() -> None:
     colours = torch.rand(24, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     colours[0], colours[1] = 0.0, 1.0
     pixels = colours.T.reshape(3, 4, 6).repeat_interleave(8, 1).repeat_interleave(8, 2)[None]
-    cells = objective.cells((pixels - objective.mean) / objective.std)
+    mean, std = statistics(objective)
+    cells = objective.cells((pixels - mean) / std)
     classes = objective.classes(cells)[0, :, 0, 0]
     levels = (colours * 8).long().clamp(max=7)
     assert torch.equal(classes, levels @ torch.tensor([64, 8, 1]))
     assert classes[:2].tolist() == [0, 511]
-    centres = objective.colours(classes[:, None, None]) * objective.std + objective.mean
+    centres = objective.colours(classes[:, None, None]) * std + mean
     torch.testing.assert_close(centres[:, :, 0, 0], (levels + 0.5).double() / 8)
     assert torch.equal(
         objective.classes(objective.colours(classes[:, None, None]))[:, 0, 0], classes

@@ -22,8 +22,6 @@ from vitrail.objectives.tokenizer import (
     TokenizerObjective,
     gumbel,
     logit_laplace,
-    pixels,
-    prepared,
     usage,
 )
 
@@ -155,12 +153,6 @@ def test_pictures_are_in_the_models_pixels(kind: str) -> None:
     assert shown["original"] is IMAGES
     painted = tokenizer.decode(tokenizer.codes(IMAGES))
     torch.testing.assert_close(shown["reconstructed"], painted * 2 - 1)
-
-
-def test_pixels_are_what_they_were_before_preprocessing() -> None:
-    before = make().passport.preprocessing
-    torch.testing.assert_close(pixels(IMAGES, before), IMAGES / 2 + 0.5)
-    torch.testing.assert_close(prepared(pixels(IMAGES, before), before), IMAGES)
 
 
 def test_noise_is_gumbels_and_the_generators() -> None:

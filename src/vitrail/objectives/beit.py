@@ -22,10 +22,9 @@ from vitrail.core.errors import UserError
 from vitrail.models.beit import Beit, cut_normal_
 from vitrail.models.model import Model
 from vitrail.models.tokenizer import Tokenizer
-from vitrail.objectives.masked_patch import at_least_float32
 from vitrail.objectives.masks import LEAST_BLOCK, blockwise_mask, hidden, in_pixels, veil
 from vitrail.objectives.objective import Drawn, Losses, Objective
-from vitrail.objectives.tokenizer import pixels, prepared
+from vitrail.objectives.patches import at_least_float32, pixels, places_of, prepared, put, take
 
 RATIO = 75 / 196  # as the paper's code has it, at 224 pixels
 
@@ -107,9 +106,8 @@ class BeitObjective(Objective):
         }
         if tokenizer.decoder is None:
             return shown
-        codes = self.codes(images).scatter(
-            1, self.places(drawn), self.guess(images, drawn).argmax(dim=-1)
-        )
+        guesses = self.guess(images, drawn).argmax(dim=-1)
+        codes = put(self.codes(images), places_of(drawn, self.count), guesses)
         painted = tokenizer.decode(codes.unflatten(1, config.grid)).to(images)
         painted = resized(painted, config.image_size)
         return {**shown, "reconstructed": prepared(painted, self.model.passport.preprocessing)}
@@ -123,18 +121,12 @@ class BeitObjective(Objective):
             return torch.where(mask[..., None], self.mask_token.to(patches.dtype), patches)
 
         tokens = self.model.through(self.model.embed(images, corrupt))[:, 1:]
-        places = self.places(mask)[..., None].expand(-1, -1, tokens.shape[2])
-        return at_least_float32(self.head(tokens.gather(1, places)))
-
-    def places(self, mask: Bool[Tensor, "B N"]) -> Int[Tensor, "B n"]:
-        """Of the hidden patches: a number that is known beforehand, so that shapes do not depend on
-        draws."""
-        return (~mask).to(torch.uint8).argsort(dim=1, stable=True)[:, : self.count]
+        return at_least_float32(self.head(take(tokens, places_of(mask, self.count))))
 
     def hidden_codes(
         self, images: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B N"]
     ) -> Int[Tensor, "B n"]:
-        return self.codes(images).gather(1, self.places(mask))
+        return take(self.codes(images), places_of(mask, self.count))
 
     @torch.no_grad()
     def codes(self, images: Float[Tensor, "B C H W"]) -> Int[Tensor, "B N"]:

@@ -24,6 +24,7 @@ from vitrail.models.model import Model
 from vitrail.models.vit import Block, ViT, ViTConfig
 from vitrail.objectives.masks import check_ratio, shuffled
 from vitrail.objectives.objective import Losses, Objective
+from vitrail.objectives.patches import at_least_float32, cut, paste, put, take
 
 PUBLISHED_DIM, PUBLISHED_DEPTH, HEAD_DIM = 512, 8, 32  # the decoder of every published size
 
@@ -93,15 +94,16 @@ class MAE(Objective):
     ) -> Float[Tensor, "B T D"]:
         """The prefix tokens and the shown patches, as the encoder leaves them."""
         x, prefix = self.model.embed(images), self.model.config.prefix
-        x = self.model.through(torch.cat([x[:, :prefix], pick(x[:, prefix:], shown)], dim=1))
+        x = self.model.through(torch.cat([x[:, :prefix], take(x[:, prefix:], shown)], dim=1))
         # a model that norms what it has pooled has a norm all the same, and the decoder reads it
         return self.model.norm(x) if self.model.config.final_norm == "pooled" else x
 
     def hidden_pixels(
         self, images: Float[Tensor, "B C H W"], drawn: Int[Tensor, "B N"]
     ) -> Float[Tensor, "B M P"]:
-        wide = torch.promote_types(images.dtype, torch.float32)  # half precision has no variances
-        return pick(cut(images.to(wide), self.model.config.patch_size), drawn[:, self.shown :])
+        """Row by row, the channels of a pixel side by side."""
+        patches = cut(at_least_float32(images), self.model.config.patch_size)
+        return rearrange(take(patches, drawn[:, self.shown :]), "B M C p q -> B M (p q C)")
 
     @torch.no_grad()
     def pictures(
@@ -128,16 +130,11 @@ class MAE(Objective):
     ) -> Float[Tensor, "B C H W"]:
         """The images with other pixels in the place of hidden patches."""
         config = self.model.config
-        patches = cut(images, config.patch_size)
-        hidden = drawn[:, self.shown :, None].expand_as(pixels)
-        patches = patches.scatter(1, hidden, pixels.to(patches.dtype))
-        return rearrange(
-            patches,
-            "B (h w) (p q C) -> B C (h p) (w q)",
-            h=config.grid[0],
-            p=config.patch_size,
-            q=config.patch_size,
+        squares = rearrange(
+            pixels, "B M (p q C) -> B M C p q", p=config.patch_size, q=config.patch_size
         )
+        patches = put(cut(images, config.patch_size), drawn[:, self.shown :], squares)
+        return paste(patches, config.grid)
 
 
 class Decoder(nn.Module):
@@ -274,16 +271,6 @@ def make_positions(config: ViTConfig) -> Float[Tensor, "1 N E"]:
     table = sincos_2d(config.grid, config.dim, temperature=10_000 ** ((steps - 1) / steps))
     zeros = table.new_zeros(config.prefix, config.dim)
     return torch.cat([zeros, table])[None].to(torch.get_default_dtype())
-
-
-def pick(x: Float[Tensor, "B N D"], which: Int[Tensor, "B S"]) -> Float[Tensor, "B S D"]:
-    """Some tokens of each sample."""
-    return x.gather(1, which[:, :, None].expand(-1, -1, x.shape[2]))
-
-
-def cut(images: Float[Tensor, "B C H W"], side: int) -> Float[Tensor, "B N P"]:
-    """Patches in reading order, each row by row, the channels of a pixel side by side."""
-    return rearrange(images, "B C (h p) (w q) -> B (h w) (p q C)", p=side, q=side)
 
 
 def measure(

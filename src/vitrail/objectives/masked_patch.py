@@ -23,6 +23,18 @@ from vitrail.models.model import Model
 from vitrail.models.vit import ViT
 from vitrail.objectives.masks import hidden, random_mask
 from vitrail.objectives.objective import Drawn, Losses, Objective
+from vitrail.objectives.patches import (
+    at_least_float32,
+    check_vit,
+    cut,
+    paste,
+    patch_tokens,
+    pixels,
+    places_of,
+    prepared,
+    put,
+    take,
+)
 
 Target = Literal["mean-colour", "downsized", "pixels"]
 
@@ -53,8 +65,6 @@ class MaskedPatch(Objective):
     told: ClassVar[tuple[str, ...]] = ("loss",)
     tables: ClassVar[tuple[str, ...]] = ("mask_token",)
     model: ViT
-    mean: Tensor
-    std: Tensor
 
     def __init__(self, model: Model, *, target: Target = "mean-colour", ratio: float = 0.5) -> None:
         super().__init__(check_vit(model, "masked patch prediction"))
@@ -66,9 +76,6 @@ class MaskedPatch(Objective):
         self.answers = answers_of(target, config.channels, self.side)
         self.mask_token = nn.Parameter(torch.empty(1, 1, config.dim))
         self.head = nn.Linear(config.dim, self.side**2 * self.answers)
-        for name in ("mean", "std"):
-            values = torch.tensor(getattr(model.passport.preprocessing, name))
-            self.register_buffer(name, values.view(-1, 1, 1), persistent=False)
         self.init_weights()
 
     @torch.no_grad()
@@ -128,10 +135,8 @@ class MaskedPatch(Objective):
         return rearrange(said, "B n (s t A) -> B n s t A", s=self.side, t=self.side)
 
     def corrupted(self, drawn: Int[Tensor, "B N"]) -> Int[Tensor, "B n"]:
-        """Their places, as a number that is known beforehand, so that shapes do not depend on
-        draws."""
-        last = (drawn == UNTOUCHED).to(torch.uint8)
-        return last.argsort(dim=1, stable=True)[:, : self.count]
+        """Their places."""
+        return places_of(drawn != UNTOUCHED, self.count)
 
     def cells(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N C s s"]:
         """What is to be predicted: every patch, scaled down by the mean over areas."""
@@ -141,13 +146,16 @@ class MaskedPatch(Objective):
 
     def classes(self, cells: Float[Tensor, "*N C s s"]) -> Int[Tensor, "*N s s"]:
         """The number of a colour: a digit for each channel, the first channel's the highest."""
-        levels = ((cells * self.std + self.mean) * LEVELS).floor().clamp(0, LEVELS - 1).long()
+        levels = pixels(cells, self.model.passport.preprocessing) * LEVELS
+        levels = levels.floor().clamp(0, LEVELS - 1).long()
         return (levels * self.weights(levels)).sum(dim=-3)
 
     def colours(self, classes: Int[Tensor, "*N s s"]) -> Float[Tensor, "*N C s s"]:
         """The middle of each class, in values that the model reads."""
         levels = classes.unsqueeze(-3) // self.weights(classes) % LEVELS
-        return ((levels + 0.5) / LEVELS - self.mean) / self.std
+        return prepared(
+            (levels.to(self.mask_token) + 0.5) / LEVELS, self.model.passport.preprocessing
+        )
 
     def weights(self, like: Tensor) -> Int[Tensor, "C 1 1"]:
         powers = torch.arange(self.model.config.channels - 1, -1, -1, device=like.device)
@@ -169,31 +177,12 @@ class MaskedPatch(Objective):
         else:
             cells = self.colours(said.argmax(dim=-1))
         large = F.interpolate(cells.flatten(0, 1).to(images.dtype), size=config.stride)
-        large = large.unflatten(0, places.shape)
-        painted = patches.scatter(1, spread(places, large), large)
+        painted = put(patches, places, large.unflatten(0, places.shape))
         return {
             "original": images,
             "masked": paste(given, config.grid),
             "reconstructed": paste(painted, config.grid),
         }
-
-
-def check_vit(model: Model, what: str) -> ViT:
-    """The model, if each of its tokens stands for one patch all the way."""
-    if not isinstance(model, ViT):
-        raise UserError(f"{what} needs a ViT or one of its hybrids, not a {type(model).__name__}")
-    if model.config.patch_dropout:
-        raise UserError(
-            f"patch_dropout is {model.config.patch_dropout:g}, but {what} hides patches by itself: "
-            "create the model with patch_dropout=0"
-        )
-    return model
-
-
-def patch_tokens(model: ViT, x: Float[Tensor, "B M D"]) -> Float[Tensor, "B N D"]:
-    """What `through` gives for the patches alone, with the norm that some models have only after
-    pooling."""
-    return (x if model.config.final_norm == "tokens" else model.norm(x))[:, model.config.prefix :]
 
 
 def side_of(target: str, patch: int) -> int:
@@ -215,32 +204,7 @@ def answers_of(target: Target, channels: int, side: int) -> int:
     return int(LEVELS**channels)
 
 
-def at_least_float32(x: Tensor) -> Tensor:
-    """Losses are no place for half precision."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
 def exchange(x: Float[Tensor, "B N ..."], drawn: Int[Tensor, "B N"]) -> Float[Tensor, "B N ..."]:
     """Where another patch was drawn, that one; elsewhere the patch itself."""
     own = torch.arange(x.shape[1], device=x.device)
     return take(x, torch.where(drawn >= OTHER, drawn - OTHER, own))
-
-
-def take(x: Float[Tensor, "B N ..."], places: Int[Tensor, "B n"]) -> Float[Tensor, "B n ..."]:
-    """Of each sample those of its own places."""
-    return x.gather(1, spread(places, x))
-
-
-def spread(places: Int[Tensor, "B n"], x: Float[Tensor, "B N ..."]) -> Int[Tensor, "B n ..."]:
-    """A place for every number of a patch, as gathering and scattering want it."""
-    return places.view(*places.shape, *[1] * (x.ndim - 2)).expand(-1, -1, *x.shape[2:])
-
-
-def cut(images: Float[Tensor, "B C H W"], patch: int) -> Float[Tensor, "B N C p p"]:
-    """Patches in reading order."""
-    return rearrange(images, "B C (r p) (k q) -> B (r k) C p q", p=patch, q=patch)
-
-
-def paste(patches: Float[Tensor, "B N C p p"], grid: tuple[int, int]) -> Float[Tensor, "B C H W"]:
-    """The image that `cut` gave these patches of."""
-    return rearrange(patches, "B (r k) C p q -> B C (r p) (k q)", r=grid[0])

@@ -18,9 +18,9 @@ from vitrail.core.errors import UserError
 from vitrail.models.model import Model
 from vitrail.models.swin import Swin
 from vitrail.models.vit import ViT
-from vitrail.objectives.masked_patch import at_least_float32, check_vit, patch_tokens
 from vitrail.objectives.masks import fitting_unit, in_pixels, unit_mask, veil
 from vitrail.objectives.objective import Drawn, Losses, Objective
+from vitrail.objectives.patches import at_least_float32, check_vit, patch_tokens
 
 
 class SimMIM(Objective):

@@ -19,12 +19,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrail.core.errors import UserError
-from vitrail.core.passport import Preprocessing
 from vitrail.core.randomness import words
 from vitrail.models.model import Model
 from vitrail.models.tokenizer import Book, Tokenizer, squeeze_pixels
-from vitrail.objectives.masked_patch import at_least_float32
 from vitrail.objectives.objective import Drawn, Losses, Objective
+from vitrail.objectives.patches import at_least_float32, pixels, prepared
 
 # A decoder may be as sure of a pixel's logit as eight bits tell it apart from its neighbours.
 FINEST = 0.0125
@@ -218,18 +217,6 @@ def logit_laplace(
     middle, width = painted.chunk(2, dim=1)
     width = width.exp() + FINEST
     return (2 * width * goal * (1 - goal)).log() + (goal.logit() - middle).abs() / width
-
-
-def pixels(images: Float[Tensor, "B C H W"], before: Preprocessing) -> Float[Tensor, "B C H W"]:
-    """From 0 to 1, as they were before they were prepared for a model."""
-    mean, std = (images.new_tensor(values)[:, None, None] for values in (before.mean, before.std))
-    return images * std + mean
-
-
-def prepared(pixels: Float[Tensor, "B C H W"], before: Preprocessing) -> Float[Tensor, "B C H W"]:
-    """What the model reads of pixels from 0 to 1 that have the right size already."""
-    mean, std = (pixels.new_tensor(values)[:, None, None] for values in (before.mean, before.std))
-    return (pixels - mean) / std
 
 
 # SplitMix64, as in `core.randomness`, where there are too many numbers to bring from the CPU.
