@@ -59,6 +59,7 @@ def test_the_surface_can_be_listed_without_loading_it() -> None:
         ["demo", "--help"],
         ["doctor", "--help"],
         ["train", "--help"],
+        ["pretrain", "--help"],
         ["evaluate", "--help"],
         ["predict", "--help"],
         ["explain", "--help"],
