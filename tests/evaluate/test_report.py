@@ -18,8 +18,11 @@ from vitrail.data.images import BadImage
 from vitrail.data.source import Raw
 from vitrail.data.sources import open_data
 from vitrail.evaluate.curves import curve, map_png, points_of, thin, ticks
-from vitrail.evaluate.report import Report, class_scores, mistakes, most_confused
-from vitrail.evaluate.report_page import MOST_MISTAKES, report_page
+from vitrail.evaluate.judged import class_scores, most_confused
+from vitrail.evaluate.judged_page import MOST_MISTAKES
+from vitrail.evaluate.mistakes import mistakes
+from vitrail.evaluate.report import Report
+from vitrail.evaluate.report_page import report_page
 
 VOID = {"meta", "img", "br", "path", "circle", "image", "rect"}
 NASTY = 'a<b> & "c" \udcff'

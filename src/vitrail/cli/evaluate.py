@@ -3,25 +3,72 @@
 from __future__ import annotations
 
 import json as machine
-from dataclasses import KW_ONLY, dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.asking import use_threads
-from vitrail.core.errors import UserError, nearest
+from vitrail.cli.asking import load_asked, parse_changes, parse_grid, parse_size, use_threads
+from vitrail.cli.display import Watch, progress
+from vitrail.cli.explain import known_as
+from vitrail.core.errors import UserError, nearest, writing
+
+if TYPE_CHECKING:
+    from vitrail.data.source import Source
+    from vitrail.evaluate.evaluation import Evaluation
+    from vitrail.evaluate.judged import Judged
+    from vitrail.evaluate.sizes import Sized
+    from vitrail.models.model import Model
+
+ENOUGH, MOST_HELD_OUT = 500, 5000  # images of val that choose a temperature
+MOST_CLASSES, MOST_PAIRS, MOST_BROKEN = 5, 5, 10  # lines: --out has all
 
 
 @dataclass(frozen=True)
 class Evaluate:
     """Which model to judge, on which images."""
 
-    model: str
-    """A Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
+    source: str
+    """The model: a Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
     data: str
     """Class folders, a manifest, tars, arrays, IDX files, or digits."""
     _: KW_ONLY
     split: str | None = None
     """The part to judge on; by default test, else val."""
+    corruptions: bool = False
+    """Judge it under 15 common corruptions at 5 severities too: 75 times the work."""
+    corrupted_images: int | None = None
+    """How many images to corrupt, spread over the part; by default all."""
+    resolutions: str | None = None
+    """Judge it at other image sizes too: 112,160,224."""
+    patch_sizes: str | None = None
+    """Judge it with other patch sizes too, its kernels resized: 8,16,32."""
+    out: str | None = None
+    """A directory for report.html, evaluation.json and predictions.csv."""
+    by_order: bool = False
+    """Take the classes of data and model by their order, whatever they are called."""
     batch_size: int = 64
     """Images computed at once."""
+    workers: int = 0
+    """Processes that read and prepare images."""
+    seed: int = 0
+    """For the bootstrap, for halves that choose a temperature, and for corruptions."""
+    model: str | None = None
+    """The variant that a foreign file holds, where it does not tell."""
+    dialect: str | None = None
+    """The dialect of a foreign file, where its names do not tell."""
+    grid: str | None = None
+    """Rows x columns of a foreign file's positions, where it does not tell."""
+    image_size: str | None = None
+    """Another image size: 224, or height x width as 192x672."""
+    set: tuple[str, ...] = ()
+    """Another field of the model, or one that its file leaves open: --set heads=8."""
+    mean: str | None = None
+    """What the model's pixels are normalised by, where its file does not tell: 0.5 or
+    0.485,0.456,0.406."""
+    std: str | None = None
+    """The same for the standard deviation."""
     threads: int | None = None
     """Threads to compute with."""
     json: bool = False
@@ -29,45 +76,341 @@ class Evaluate:
 
 
 def evaluate(asked: Evaluate) -> None:
-    """Judge a model: accuracy, or mean average precision where images have several labels."""
+    """Judge a model: headline numbers with confidence intervals, calibration, classes, confusions;
+    where asked for, corrupted images and other sizes."""
 
     from vitrail.data.sources import open_data
-    from vitrail.evaluate.answers import answers_of
-    from vitrail.evaluate.classify import score
-    from vitrail.weights.load import load
 
+    refuse_mistakes(asked)
+    resolutions, patches = asked_sizes(asked)
     use_threads(asked.threads)
     known = open_data(asked.data).parts
     if asked.split is not None and asked.split not in known:
         raise UserError(f"{asked.data} has no part {asked.split!r}, {nearest(asked.split, known)}")
-    model = load(asked.model)
-    # a part that was drawn for the training of this model is drawn again
-    recipe = model.passport.provenance.get("recipe", {})
-    parts = open_data(asked.data, val_share=recipe.get("val_share", 0.1)).parts
-    name = asked.split or next(part for part in ("test", "val", "train") if part in parts)
-    source = parts[name]
-    if source.targets is None:
-        raise UserError(f"{asked.data}: its images have no labels to compare with")
-    labels = model.passport.labels
-    if labels is not None and labels != source.labels:
+    model = normalised(load_asked(asked), asked)
+    if asked.out is not None:  # before hours of work, not after them
+        with writing(Path(asked.out)):
+            Path(asked.out).mkdir(parents=True, exist_ok=True)
+    with progress() as watch:
+        found = found_of(asked, model, resolutions, patches, watch)
+        files = write(found, Path(asked.out), watch) if asked.out is not None else {}
+    report(asked, found, files)
+
+
+def refuse_mistakes(asked: Evaluate) -> None:
+    least = {"--batch-size": (asked.batch_size, 1), "--workers": (asked.workers, 0)}
+    if asked.corrupted_images is not None:
+        least["--corrupted-images"] = asked.corrupted_images, 1
+        if not asked.corruptions:
+            raise UserError("--corrupted-images says how many, but there are no --corruptions")
+    for option, (value, lowest) in least.items():
+        if value < lowest:
+            raise UserError(f"{option} is {value}, but must be at least {lowest}")
+
+
+Sizes = list[tuple[str, dict[str, Any]]]
+
+
+def asked_sizes(asked: Evaluate) -> tuple[Sizes, Sizes]:
+    """What --resolutions and --patch-sizes ask for: each size as it was said, and as fields."""
+    resolutions = [
+        (size, {"image_size": parse_size(size, "--resolutions")})
+        for size in listed(asked.resolutions, "--resolutions")
+    ]
+    patches: Sizes = []
+    for size in listed(asked.patch_sizes, "--patch-sizes"):
+        if not size.isdecimal() or int(size) < 1:
+            raise UserError(f"--patch-sizes has {size!r}, expected sides like 8,16,32")
+        patches.append((size, {"patch_size": int(size)}))
+    return resolutions, patches
+
+
+def listed(text: str | None, option: str) -> list[str]:
+    """
+    >>> listed("112, 160", "--resolutions")
+    ['112', '160']
+    """
+    if text is None:
+        return []
+    sizes = [size.strip() for size in text.split(",") if size.strip()]
+    if not sizes:
+        raise UserError(f"{option} is {text!r}, expected sizes like 112,160,224")
+    return list(dict.fromkeys(sizes))
+
+
+def normalised(model: Model, asked: Evaluate) -> Model:
+    """The model with the --mean and --std that were said."""
+    how = model.passport.preprocessing
+    if asked.mean is not None:
+        how = replace(how, mean=per_channel(asked.mean, "--mean", len(how.mean)))
+    if asked.std is not None:
+        how = replace(how, std=per_channel(asked.std, "--std", len(how.std)))
+    model.passport = replace(model.passport, preprocessing=how)
+    return model
+
+
+def per_channel(text: str, option: str, channels: int) -> tuple[float, ...]:
+    """
+    >>> per_channel("0.5", "--mean", 3)
+    (0.5, 0.5, 0.5)
+    """
+    try:
+        values = tuple(float(word) for word in text.split(","))
+        if not all(map(math.isfinite, values)):
+            raise ValueError
+    except ValueError:
+        raise UserError(f"{option} is {text!r}, expected numbers like 0.5,0.5,0.5") from None
+    if len(values) not in (1, channels):
         raise UserError(
-            f"{asked.model} knows {', '.join(labels[:3])}, …, but {asked.data} has "
-            f"{', '.join(source.labels[:3])}, …: these are not the classes it was trained for"
+            f"{option} has {len(values)} numbers, but the model has {channels} channels"
         )
-    answers = answers_of(model, source, name=asked.data, batch_size=asked.batch_size)
-    several = source.targets.ndim == 2
-    found = score(answers.logits, answers.targets, several=several)
-    facts = {
-        "part": name,
-        "images": len(answers.logits),
-        **found.values,
-        "broken": answers.broken,
+    return values * channels if len(values) == 1 else values
+
+
+def found_of(
+    asked: Evaluate, model: Model, resolutions: Sizes, patches: Sizes, watch: Watch
+) -> Evaluation:
+    """Everything that was asked for, measured."""
+    from vitrail.evaluate.evaluation import Evaluation, judge
+    from vitrail.evaluate.robustness import robustness_of
+    from vitrail.evaluate.sizes import at_sizes
+
+    sources, part, notes = opened(asked, model)
+    judged = judged_of(asked, model, sources[part], part, watch)
+    held_out = None
+    if "val" in sources and part != "val":
+        held_out = judged_of(asked, model, sources["val"], "val", watch)
+    work = {"batch_size": asked.batch_size, "workers": asked.workers, "seed": asked.seed}
+    robustness = None
+    if asked.corruptions:
+        robustness = robustness_of(
+            model, judged, most=asked.corrupted_images, watch=told(watch, "corruptions"), **work
+        )
+    again = loader_of(asked)
+    return Evaluation(
+        title=known_as(asked.source),
+        model=asked.source,
+        data=asked.data,
+        seed=asked.seed,
+        judged=judged,
+        preprocessing=model.passport.preprocessing,
+        judgement=judge(judged, held_out=held_out, seed=asked.seed),
+        robustness=robustness,
+        resolutions=at_sizes(
+            again, sources[part], resolutions, watch=told(watch, "image sizes"), **work
+        ),
+        patch_sizes=at_sizes(
+            again, sources[part], patches, watch=told(watch, "patch sizes"), **work
+        ),
+        notes=notes,
+    )
+
+
+def opened(asked: Evaluate, model: Model) -> tuple[dict[str, Source], str, list[str]]:
+    """The part to judge on, and val where it can choose a temperature, with the model's classes;
+    which part it is; and what was assumed."""
+    from vitrail.data.sources import open_data
+    from vitrail.evaluate.matching import matched
+
+    # a part that was drawn for the training of this model is drawn again
+    share = model.passport.provenance.get("recipe", {}).get("val_share", 0.1)
+    parts = open_data(asked.data, val_share=share).parts
+    labelled = [name for name in parts if parts[name].targets is not None] or list(parts)
+    part = asked.split or next(name for name in ("test", "val", *labelled) if name in labelled)
+    chosen = {part: parts[part]}
+    if part != "val" and "val" in labelled and enough(len(parts["val"]), len(parts[part])):
+        chosen["val"] = fewer(parts["val"])
+    notes: list[str] = []
+    for name, source in chosen.items():
+        names = (asked.source, asked.data)
+        chosen[name], note = matched(model, source, names=names, by_order=asked.by_order)
+        notes += [note] if note is not None and name == part else []
+    if part == "val" and "val" not in open_data(asked.data, val_share=0).parts:
+        notes.append(
+            f"val was drawn from train, {share:.0%} of it, as training draws it: --split train "
+            "judges on the rest"
+        )
+    return chosen, part, notes
+
+
+def enough(images: int, judged: int) -> bool:
+    """Whether a part can choose a temperature at least as well as half of those that are judged."""
+    return images >= min(judged / 2, ENOUGH)
+
+
+def fewer(source: Source) -> Source:
+    """A temperature is one number: of a large part some images, spread over it, will do."""
+    import numpy as np
+
+    from vitrail.data.sources.origin import Origin, Subset
+
+    if len(source) <= MOST_HELD_OUT or not isinstance(source, Origin):
+        return source
+    return Subset(source, np.linspace(0, len(source) - 1, MOST_HELD_OUT).astype(np.int64))
+
+
+def judged_of(asked: Evaluate, model: Model, source: Source, part: str, watch: Watch) -> Judged:
+    from vitrail.evaluate.answers import answers_of
+    from vitrail.evaluate.judged import Judged
+
+    answers = answers_of(
+        model,
+        source,
+        name=f"{asked.data}, {part}",
+        batch_size=asked.batch_size,
+        workers=asked.workers,
+        watch=told(watch, f"images of {part}"),
+    )
+    return Judged(
+        labels=source.labels,
+        logits=answers.logits,
+        targets=answers.targets,
+        indices=answers.indices,
+        source=source,
+        part=part,
+        broken=answers.broken,
+    )
+
+
+def told(watch: Watch, what: str) -> Callable[[int, int], None]:
+    return lambda done, total: watch(what, done, total)
+
+
+def loader_of(asked: Evaluate) -> Callable[..., Model]:
+    """Loads the model again, with other fields."""
+    from vitrail.weights.load import load
+
+    fields = parse_changes(asked.image_size, asked.set)
+
+    def again(**changes: Any) -> Model:
+        grid = parse_grid(asked.grid)
+        changed = fields | changes
+        given = load(asked.source, model=asked.model, dialect=asked.dialect, grid=grid, **changed)
+        return normalised(given, asked)
+
+    return again
+
+
+def write(found: Evaluation, out: Path, watch: Watch) -> dict[str, str]:
+    """The page, the same for machines, and what was said of every image."""
+    from vitrail.evaluate.evaluation import plain, write_predictions
+    from vitrail.evaluate.evaluation_page import evaluation_page
+    from vitrail.weights.atomic import write_file
+
+    def fill_page(path: Path) -> None:
+        path.write_text(evaluation_page(found), encoding="utf-8")
+
+    def fill_facts(path: Path) -> None:
+        path.write_text(machine.dumps(plain(found), indent=1), encoding="utf-8")
+
+    files = {
+        "report": write_file(out / "report.html", fill_page, overwrite=True),
+        "facts": write_file(out / "evaluation.json", fill_facts, overwrite=True),
+        "predictions": write_file(
+            out / "predictions.csv",
+            lambda path: write_predictions(found.judged, path),
+            overwrite=True,
+        ),
     }
+    return {name: str(path) for name, path in files.items()}
+
+
+def report(asked: Evaluate, found: Evaluation, files: dict[str, str]) -> None:
+    from vitrail.evaluate.evaluation import all_notes, plain
+
     if asked.json:
-        print(machine.dumps(facts))
+        print(machine.dumps({**plain(found), "files": files}))
         return
-    print(f"{facts['images']} images of {name}")
-    for metric, value in found.values.items():
-        print(f"{metric:16}{value:.4f}")
-    for path, reason in answers.broken.items():
+    judged = found.judged
+    print(f"{judged.images} images of {judged.part}, {len(judged.labels)} classes")
+    for note in all_notes(found):
+        print(f"note: {note}")
+    print_numbers(found)
+    print_classes(judged)
+    if found.robustness is not None:
+        print_robustness(found)
+    print_sizes("image size", found.resolutions)
+    print_sizes("patch size", found.patch_sizes)
+    broken = list(judged.broken.items())
+    for path, reason in broken[:MOST_BROKEN]:
         print(f"left out {path}: {reason}")
+    if len(broken) > MOST_BROKEN:
+        print(f"left out {len(broken) - MOST_BROKEN} more: --out names all {len(broken)}")
+    for name, file in files.items():
+        print(f"{name}: {file}")
+
+
+def print_numbers(found: Evaluation) -> None:
+    from vitrail.evaluate.intervals import LEVEL
+
+    measured, tempered = found.judgement.measured, found.judgement.tempered
+    for name, value in measured.values.items():
+        ends = measured.intervals.get(name)
+        print(f"{name:16}{value:.4f}" + (f"  ({ends[0]:.4f} to {ends[1]:.4f})" if ends else ""))
+    if measured.intervals:
+        print(
+            f"in brackets: {LEVEL:.0%} of {measured.resamples:,} bootstrap samples of the images, "
+            "all classes together"
+        )
+    if tempered is not None:
+        print(
+            f"temperature     {tempered.temperature:.4f}  with it ece "
+            f"{tempered.reliability.error:.4f}, nll {tempered.loss:.4f}, brier "
+            f"{tempered.brier:.4f}; fitted on {tempered.fitted_on}"
+            f"{'; at the edge of what was tried' if tempered.at_edge else ''}"
+        )
+
+
+def print_classes(judged: Judged) -> None:
+    from vitrail.evaluate.judged import class_scores, most_confused
+
+    marked = [row for row in class_scores(judged) if row.marked]
+    key = "average precision" if judged.several else "F1"
+    marked.sort(key=lambda row: row.average_precision if judged.several else row.f1)
+    for row in marked[:MOST_CLASSES]:
+        value = row.average_precision if judged.several else row.f1
+        print(
+            f"lowest {key}: {row.label} {value:.4f} (precision {dash(row.precision)}, recall "
+            f"{dash(row.recall)}, {row.images} images)"
+        )
+    for pair in [] if judged.several else most_confused(judged, MOST_PAIRS):
+        print(f"confused: {pair.truth} said to be {pair.said}, {pair.images} images")
+
+
+def dash(value: float) -> str:
+    """
+    >>> dash(0.5), dash(float("nan"))
+    ('0.5000', '–')
+    """
+    return f"{value:.4f}" if value == value else "–"
+
+
+def print_robustness(found: Evaluation) -> None:
+    from vitrail.evaluate.corruptions import CORRUPTIONS
+
+    known = found.robustness
+    assert known is not None
+    print(
+        f"{known.metric} under corruption (constants for {known.side} pixels, {known.images} "
+        f"images, {known.clean:.4f} without), severity 1 to 5 and mean"
+    )
+    for name, values in zip(CORRUPTIONS, known.values, strict=True):
+        row = "".join(f"{value:8.4f}" for value in (*values, values.mean()))
+        print(f"  {name:18}{row}")
+    print(
+        f"  {'mean':18}{''.join(f'{v:8.4f}' for v in known.values.mean(axis=0))}{known.mean:8.4f}"
+    )
+    if known.relative_error is not None:
+        print(
+            f"  mean error {1 - known.mean:.4f}, {known.relative_error:.2f} times that without "
+            "corruption (of this model: not the paper's mCE, which divides by AlexNet's)"
+        )
+
+
+def print_sizes(what: str, rows: Sequence[Sized]) -> None:
+    for row in rows:
+        if row.value is None:
+            print(f"{what} {row.size}: {row.problem}")
+            continue
+        ends = f"  ({row.interval[0]:.4f} to {row.interval[1]:.4f})" if row.interval else ""
+        print(f"{what} {row.size:>9}  {row.metric} {row.value:.4f}{ends}")

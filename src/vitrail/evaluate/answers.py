@@ -1,5 +1,6 @@
 """What a model says of all images of a source."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,18 +26,28 @@ class Answers:
 
 @torch.inference_mode()
 def answers_of(
-    model: Model, source: Source, *, name: str, batch_size: int = 64, workers: int = 0
+    model: Model,
+    source: Source,
+    *,
+    name: str,
+    batch_size: int = 64,
+    workers: int = 0,
+    watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> Answers:
-    """Every image once, prepared as the model's passport says; `name` is for the one complaint."""
+    """Every image once, prepared as the model's passport says; `name` is for the one complaint,
+    `watch` is told how many images are done, and of how many."""
     model.eval()
-    device = next(model.parameters()).device
+    weights = next(model.parameters())
     logits, targets, indices, broken = [], [], [], dict[str, str]()
+    done = 0
     for batch in in_order(source, model.passport.preprocessing, batch_size, workers=workers):
         broken |= {bad.path: bad.reason for bad in batch.broken}
         if len(batch.images):
-            logits.append(model(batch.images.to(device)).float().cpu().numpy())
+            logits.append(model(batch.images.to(weights)).float().cpu().numpy())
             targets.append(batch.targets.numpy())
             indices.append(batch.indices)
+        done += len(batch.indices) + len(batch.broken)
+        watch(done, len(source))
     if not logits:
         raise UserError(f"{name}: none of its images can be read")
     return Answers(np.concatenate(logits), np.concatenate(targets), np.concatenate(indices), broken)

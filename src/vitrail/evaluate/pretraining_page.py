@@ -12,7 +12,8 @@ import numpy as np
 from vitrail.data.findings_page import PAGE, shown
 from vitrail.evaluate import curves
 from vitrail.evaluate.curves import curves_of
-from vitrail.evaluate.report_page import STYLE, facts_of, passed_over, recipe_of
+from vitrail.evaluate.judged_page import STYLE, facts_of, passed_over
+from vitrail.evaluate.report_page import recipe_of
 
 MOST_SHEETS = 12
 
