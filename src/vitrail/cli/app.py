@@ -18,6 +18,7 @@ from cyclopts import App, CycloptsError, Parameter
 from vitrail.cli.convert import Convert, convert
 from vitrail.cli.demo import Demo, demo
 from vitrail.cli.doctor import Doctor, doctor
+from vitrail.cli.embed import Embed, embed
 from vitrail.cli.evaluate import Evaluate, evaluate
 from vitrail.cli.explain import Explain, explain
 from vitrail.cli.figures import Figures, figures
@@ -25,6 +26,7 @@ from vitrail.cli.info import Info, info
 from vitrail.cli.models import Models, models
 from vitrail.cli.predict import STDIN, Predict, predict
 from vitrail.cli.pretrain import Pretrain, pretrain
+from vitrail.cli.probe import Probe, probe
 from vitrail.cli.train import Train, train
 from vitrail.core.errors import UserError
 
@@ -37,7 +39,9 @@ VERBS: dict[type, Callable[[Any], object]] = {
     Train: train,
     Pretrain: pretrain,
     Evaluate: evaluate,
+    Probe: probe,
     Predict: predict,
+    Embed: embed,
     Explain: explain,
     Figures: figures,
     Demo: demo,

@@ -3,63 +3,153 @@
 from __future__ import annotations
 
 import json as machine
-import sys
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
-from vitrail.cli.asking import use_threads
+from vitrail.cli.asking import load_asked
+from vitrail.cli.display import progress
 from vitrail.core.errors import UserError
+from vitrail.infer.paths import STDIN, check_paths, pictures
 
-STDIN = "/dev/stdin"
+if TYPE_CHECKING:
+    from vitrail.infer.engine import Job
+    from vitrail.infer.predict import Prediction
+    from vitrail.models.model import Model
+
+__all__ = ["STDIN", "Predict", "pictures", "predict"]
 
 
 @dataclass(frozen=True)
 class Predict:
     """Which model to ask, about which pictures."""
 
-    model: str
-    """A Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
-    paths: tuple[str, ...]
-    """Files or directories; - reads names from standard input, one a line."""
+    source: str
+    """The model: a Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
+    paths: tuple[str, ...] = ()
+    """Files, directories, patterns or http addresses; - reads names from standard input, one a
+    line."""
     _: KW_ONLY
     top: int = 5
     """How many labels to show for each."""
+    out: str | None = None
+    """A file for the answers: .jsonl, .csv or .parquet."""
+    overwrite: bool = False
+    """Replace OUT where it exists."""
+    exact: bool = False
+    """Decode and resize exactly as the weights' authors did; slower on large photos."""
+    batch_size: int = 8
+    """Pictures computed at once."""
+    engine: Literal["local", "ray"] = "local"
+    """Compute in this process, or on Ray, which goes on where a run into the same OUT stopped."""
+    address: str | None = None
+    """The Ray cluster: auto, or host:port; by default one on this machine."""
+    model: str | None = None
+    """The variant that a foreign file holds, where it does not tell."""
+    dialect: str | None = None
+    """The dialect of a foreign file, where its names do not tell."""
+    grid: str | None = None
+    """Rows x columns of a foreign file's positions, where it does not tell."""
+    image_size: str | None = None
+    """Another image size: 224, or height x width as 192x672."""
+    set: tuple[str, ...] = ()
+    """Another field of the model, or one that its file leaves open: --set heads=8."""
     threads: int | None = None
-    """Threads to compute with."""
+    """Threads to decode and compute with; by default one for each processor."""
     json: bool = False
     """Print a JSON object a line."""
 
 
 def predict(asked: Predict) -> None:
     """Label pictures with a trained model; one that cannot be read is a line with its reason."""
+    check_paths(asked.paths)
+    check(asked)
+    from vitrail.infer.writers import as_json, as_line, counted, write_predictions, writer_of
 
-    from vitrail.infer.predict import stream
-    from vitrail.weights.load import load
+    if asked.out is not None:
+        writer_of(Path(asked.out))
+    model = load_asked(asked)
+    with answering(asked, model) as found:
+        if asked.out is None:
+            for one in found:
+                print(as_json(one) if asked.json else as_line(one), flush=True)
+            return
+        told = {"out": asked.out, "pictures": 0, "broken": 0}
+        with progress() as watch:
 
-    if not asked.paths:
-        raise UserError("no pictures: give files, directories, or - for names on standard input")
+            def count(number: int, broken: int) -> None:
+                told.update(pictures=number, broken=broken)
+                watch("predicting", number, None)
+
+            rows = counted(found, count)
+            write_predictions(Path(asked.out), rows, top=asked.top, overwrite=asked.overwrite)
+    tell(told, json=asked.json)
+
+
+def check(asked: Predict) -> None:
+    """Refuse what cannot be meant before a model is loaded."""
     if asked.top < 1:
         raise UserError(f"--top is {asked.top}, but must be at least 1")
-    use_threads(asked.threads)
-    model = load(asked.model)
-    for one in stream(model, pictures(asked.paths), top=asked.top):
-        if asked.json:
-            print(machine.dumps(asdict(one)))
-        elif one.problem is not None:
-            print(f"{one.name}  no label: {one.problem}")
-        else:
-            ranked = "  ".join(f"{label} {score:.1%}" for label, score in one.top)
-            print(f"{one.name}  {ranked}")
+    if asked.batch_size < 1:
+        raise UserError(f"--batch-size is {asked.batch_size}, but must be at least 1")
+    if asked.threads is not None and asked.threads < 1:
+        raise UserError(f"--threads is {asked.threads}, but must be at least 1")
+    if asked.address is not None and asked.engine != "ray":
+        raise UserError("--address is that of a Ray cluster: say --engine ray too")
+    if asked.engine == "ray" and asked.out is None:
+        raise UserError("--engine ray needs --out FILE, beside which it keeps what is done")
+    if asked.out is not None and not asked.overwrite and Path(asked.out).exists():
+        raise UserError(f"{asked.out}: exists already: choose another name, or say --overwrite")
 
 
-def pictures(paths: tuple[str, ...]) -> Iterator[str]:
-    """Every picture that is meant, in order; a directory means what is below it."""
-    for path in paths:
-        if path == STDIN:
-            yield from (line.rstrip("\n") for line in sys.stdin if line.strip())
-        elif Path(path).is_dir():
-            below = sorted(Path(path).rglob("*"))
-            yield from (str(p) for p in below if p.is_file() and not p.name.startswith("."))
-        else:
-            yield path
+@contextmanager
+def answering(asked: Predict, model: Model) -> Iterator[Iterator[Prediction]]:
+    """Predictions, one after another, from the engine that was asked for."""
+    from vitrail.infer.engine import Job
+
+    job = Job(output="scores", batch_size=asked.batch_size, exact=asked.exact)
+    if asked.engine == "ray":
+        from vitrail.infer.engine import usable_threads
+        from vitrail.infer.on_ray import Cluster, predict_on_ray
+
+        out = Path(asked.out or "")
+        cluster = Cluster(asked.address, usable_threads(asked.threads))
+        names = pictures(asked.paths)
+        try:
+            with predict_on_ray(model, names, out, job, cluster, top=asked.top) as found:
+                yield found
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                "stopped; what is done is kept, and the same command goes on from there"
+            ) from None
+    else:
+        with predict_here(model, pictures(asked.paths), job, asked) as found:
+            yield found
+
+
+@contextmanager
+def predict_here(
+    model: Model, names: Iterator[str], job: Job, asked: Predict
+) -> Iterator[Iterator[Prediction]]:
+    """A few pictures are not worth a batch, nor threads of ours: torch's compute them sooner."""
+    from dataclasses import replace
+
+    from vitrail.infer.engine import answers, torch_threads, usable_threads
+    from vitrail.infer.predict import fitting, labels_of, rank
+
+    threads, labels = usable_threads(asked.threads), labels_of(model)
+    size, names = fitting(names, job.batch_size)
+    few = size < job.batch_size
+    ours, torchs = (1, threads) if few else (threads, 1)
+    with torch_threads(torchs):
+        found = answers(model, names, replace(job, batch_size=size), threads=ours)
+        yield (rank(answer, labels, asked.top) for answer in found)
+
+
+def tell(told: dict[str, object], *, json: bool) -> None:
+    if json:
+        print(machine.dumps(told))
+        return
+    print(f"{told['out']}: {told['pictures']} pictures, {told['broken']} cannot be read")

@@ -1,10 +1,10 @@
 """From pictures to labels, in their order, a few at a time."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vitrail.core.errors import UserError
-from vitrail.core.passport import Passport
-from vitrail.data.images import BadImage, read_image
-from vitrail.data.preprocess import prepare
+from vitrail.data.images import BadImage
+from vitrail.infer.engine import Answer, Engine, Job, batched
+from vitrail.infer.reading import framed, read_framed
 from vitrail.models.model import Model
 
 Picture: TypeAlias = "str | Path | Image.Image | NDArray[np.uint8]"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -41,59 +41,51 @@ def predict(
     >>> predict(model, [np.zeros((300, 400, 3), dtype=np.uint8)])[0].label
     'class 0'
     """
-    return list(stream(model, pictures, top=top, batch_size=batch_size))
+    size, every = fitting(pictures, batch_size)
+    engine = Engine(model, Job(output="scores", batch_size=size, exact=True))
+    labels = labels_of(model)
+    found = []
+    for batch in batched(enumerate(every), size):
+        names = [name_of(one, place) for place, one in batch]
+        opened = [open_picture(one, model) for _, one in batch]
+        found += [rank(answer, labels, top) for answer in engine.answer(names, opened)]
+    return found
 
 
-def stream(
-    model: Model, pictures: Iterable[Picture], *, top: int = 5, batch_size: int = 32
-) -> Iterator[Prediction]:
-    """The same one after another, holding no more than a batch."""
-    if model.config.num_classes == 0:
-        raise UserError("this model has no head: load it with num_classes, and train it")
-    model.eval()
-    numbered = iter(enumerate(pictures))
-    while batch := list(islice(numbered, batch_size)):
-        opened = [
-            (name_of(one, place), attempt(one, place, model.passport)) for place, one in batch
-        ]
-        good = [image for _, image in opened if isinstance(image, Tensor)]
-        scores = iter(probabilities(model, good))
-        for name, image in opened:
-            if isinstance(image, BadImage):
-                yield Prediction(name, None, 0.0, (), problem=image.reason)
-            else:
-                yield best_of(name, next(scores), model.passport, top)
+def fitting(items: Iterable[T], batch_size: int) -> tuple[int, Iterator[T]]:
+    """The size of batches: that many, or what there is where it is less; and the items.
+
+    >>> size, items = fitting("abc", 8)
+    >>> size, list(items)
+    (3, ['a', 'b', 'c'])
+    """
+    rest = iter(items)
+    first = list(islice(rest, max(batch_size, 0)))
+    return min(max(len(first), 1), batch_size), chain(first, rest)
 
 
-@torch.inference_mode()
-def probabilities(model: Model, images: list[Tensor]) -> list[Tensor]:
-    if not images:
-        return []
-    device = next(model.parameters()).device
-    precision = next(model.parameters()).dtype
-    batch = torch.stack(images).to(device=device, dtype=precision)
-    logits = model(batch).float().cpu()
-    return list(logits.sigmoid() if model.passport.several else logits.softmax(dim=1))
+def labels_of(model: Model) -> Sequence[str]:
+    """The name of each class; a number where the weights brought none."""
+    return model.passport.labels or [f"class {n}" for n in range(model.config.num_classes)]
 
 
-def best_of(name: str, scores: Tensor, passport: Passport, top: int) -> Prediction:
-    values, places = scores.topk(min(top, len(scores)))
-    labels = passport.labels or tuple(f"class {number}" for number in range(len(scores)))
+def rank(answer: Answer, labels: Sequence[str], top: int) -> Prediction:
+    """Scores as a person reads them: the best first."""
+    if answer.values is None:
+        return Prediction(answer.name, None, 0.0, (), problem=answer.problem)
+    values, places = torch.from_numpy(answer.values).topk(min(top, len(answer.values)))
     ranked = tuple(
         (labels[place], value)
         for place, value in zip(places.tolist(), values.tolist(), strict=True)
     )
-    return Prediction(name, ranked[0][0], ranked[0][1], ranked)
+    return Prediction(answer.name, ranked[0][0], ranked[0][1], ranked)
 
 
-def attempt(one: Picture, place: int, passport: Passport) -> Tensor | BadImage:
-    how = passport.preprocessing
-    try:
-        if isinstance(one, str | Path):
-            return prepare(read_image(one, channels=len(how.mean)), how)
-        return prepare(one, how)
-    except BadImage as problem:
-        return problem.with_traceback(None)
+def open_picture(one: Picture, model: Model) -> Tensor | BadImage:
+    how = model.passport.preprocessing
+    if isinstance(one, str | Path):
+        return read_framed(str(one), how, exact=True)
+    return framed(one, how, exact=True)
 
 
 def name_of(one: Any, place: int) -> str:

@@ -1,0 +1,296 @@
+"""Photos a second from JPEG to label, beside transformers' pipeline and timm's inference script,
+and the time from the shell to the first label.
+
+All read the same files with the same weights of a ViT-S/16 and prepare them alike: the whole photo
+squeezed into 224x224. The trunk is random; the head is fitted to classes of photos, so that labels
+mean something and can be compared. Photos are those of the golden data, enlarged to 12 and to 0.2
+megapixels, with the noise of a sensor, without which large ones would be too easily decoded. Each
+peer has the fastest of a few settings, tried beforehand. All share as many cores as threads. timm's
+script is no part of its package: it is written here with the parts it uses.
+
+    python -m benchmarks.predict [--photos N] [--rounds N] [--threads N] [--only speed|start]
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice, product
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from sklearn.linear_model import RidgeClassifier
+
+from vitrail import create, load, save
+from vitrail.core.torchvision import mend_torchvision
+from vitrail.infer.engine import Job, answers, torch_threads
+from vitrail.infer.predict import labels_of, rank
+from vitrail.weights.convert import convert
+
+GOLDEN = Path(__file__).parents[2] / "shared" / "golden"
+SIZES = {"large": (12e6, 2.0), "small": (0.2e6, 1.1)}  # pixels, and how many times as fast
+GOAL_START, GOAL_LABELS = 0.45, 0.99
+TRIED = 8  # photos on which a peer's settings are tried
+START = """
+import sys
+from vitrail.core.torchvision import mend_torchvision
+mend_torchvision()
+from transformers import pipeline
+said = pipeline("image-classification", model=sys.argv[1], device="cpu")(sys.argv[2])
+print(said[0]["label"], flush=True)
+"""
+
+Side = Callable[[list[str]], list[str]]  # names of files in, labels out
+
+
+def main() -> None:
+    """Print a table for speed, and a line for the start."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--photos", type=int, default=200, help="of each size")
+    parser.add_argument("--rounds", type=int, default=3, help="times that each side reads them all")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--only", choices=["speed", "start"])
+    asked = parser.parse_args()
+    golden = Path(os.environ.get("VITRAIL_GOLDEN", GOLDEN))
+    if not (golden / "pets").exists():
+        print(f"no photos at {golden}: set VITRAIL_GOLDEN to the folder that holds pets")
+        return
+    mend_torchvision()
+    share_cores(asked.threads)
+    with TemporaryDirectory() as folder:
+        place = Path(folder)
+        classes = write_photos(place, golden, asked.photos)
+        write_models(place, classes)
+        print(f"torch {torch.__version__}, {asked.threads} threads, {asked.photos} photos\n")
+        if asked.only != "start":
+            for size, (pixels, goal) in SIZES.items():
+                race(place, size, pixels, goal, asked)
+        if asked.only != "speed":
+            time_start(place, asked.rounds)
+
+
+def share_cores(threads: int) -> None:
+    """Every side, with all processes it starts, has as many cores as threads."""
+    torch.set_num_threads(threads)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+
+
+# What is read
+
+
+def write_photos(place: Path, golden: Path, count: int) -> list[int]:
+    """Every photo in both sizes; the class of each."""
+    found = sorted([*(golden / "pets").rglob("*.jpg"), *(golden / "flowers").rglob("*.jpg")])
+    chosen = [found[number * len(found) // count] for number in range(count)]
+    names = sorted({path.parent.name for path in chosen})
+    noise = np.random.default_rng(0).normal(0, 4, (4096, 4096, 3)).astype(np.int8)
+    for size, (pixels, _) in SIZES.items():
+        (place / size / "all").mkdir(parents=True)
+        for number, path in enumerate(chosen):
+            with Image.open(path) as photo:
+                scale = (pixels / (photo.width * photo.height)) ** 0.5
+                wanted = round(photo.width * scale), round(photo.height * scale)
+                large = np.asarray(photo.convert("RGB").resize(wanted, Image.Resampling.BICUBIC))
+            noisy = add_noise(large, noise, number)
+            Image.fromarray(noisy).save(place / size / "all" / f"{number:04}.jpg", quality=90)
+    return [names.index(path.parent.name) for path in chosen]
+
+
+def add_noise(pixels: NDArray[np.uint8], noise: NDArray[np.int8], seed: int) -> NDArray[np.uint8]:
+    """Another part of the noise for each photo, laid out again where it is too small."""
+    height, width = pixels.shape[:2]
+    rows, columns = (np.arange(side) + 97 * seed for side in (height, width))
+    drawn = noise[np.ix_(rows % len(noise), columns % len(noise))]
+    return np.clip(pixels.astype(np.int16) + drawn, 0, 255).astype(np.uint8)
+
+
+def write_models(place: Path, classes: list[int]) -> None:
+    """The same weights as Vitrail, transformers and timm keep them."""
+    torch.manual_seed(0)
+    model = create("vit_s_16", num_classes=max(classes) + 1).eval()
+    names = photos_of(place, "small")
+    found = answers(model, names, Job(output="pooled", exact=True))
+    features = np.stack([one.values for one in found if one.values is not None])
+    fitted = RidgeClassifier(alpha=1e-3).fit(features, classes)
+    with torch.no_grad():
+        model.get_parameter("head.classes.weight").copy_(torch.from_numpy(fitted.coef_))
+        model.get_parameter("head.classes.bias").copy_(torch.from_numpy(fitted.intercept_))
+    save(model, place / "vitrail")
+    convert(place / "vitrail", place / "transformers", to="transformers")
+    convert(place / "vitrail", place / "timm.safetensors", to="timm")
+
+
+def photos_of(place: Path, size: str) -> list[str]:
+    return sorted(str(path) for path in (place / size / "all").iterdir())
+
+
+# Speed
+
+
+def race(place: Path, size: str, pixels: float, goal: float, asked: argparse.Namespace) -> None:
+    """Sides take turns; the ratio is that of medians, to the better peer."""
+    names = photos_of(place, size)
+    few = names[:TRIED]
+    sides: dict[str, Side] = {"vitrail": vitrail_side(place, asked.threads)}
+    for peer, settings in (("transformers", pipelines(place)), ("timm", scripts(place, size))):
+        tried = {said: timed(side, few)[0] for said, side in settings.items()}
+        best = min(tried, key=lambda said: tried[said])
+        sides[f"{peer} ({best})"] = settings[best]
+    times: dict[str, list[float]] = {side: [] for side in sides}
+    labels: dict[str, list[str]] = {}
+    for turn in range(asked.rounds):
+        order = list(sides)[turn % 3 :] + list(sides)[: turn % 3]
+        for side in order:
+            seconds, labels[side] = timed(sides[side], names)
+            times[side].append(seconds)
+    print(f"{size}: {pixels / 1e6:g} megapixels, {os.path.getsize(names[0]) / 1e6:.2g} MB a file")
+    for side, taken in times.items():
+        print(f"  {side:44} {len(names) / median(taken):7.2f} images/s")
+    ours, *peers = (median(taken) for taken in times.values())
+    print(f"  as fast as the better one            {min(peers) / ours:6.2f}x  (goal {goal}x)")
+    for side in list(sides)[1:]:
+        tell_labels(names, labels["vitrail"], labels[side], side)
+    print()
+
+
+def timed(side: Side, names: list[str]) -> tuple[float, list[str]]:
+    began = time.perf_counter()
+    labels = side(names)
+    return time.perf_counter() - began, labels
+
+
+def tell_labels(names: list[str], ours: list[str], theirs: list[str], peer: str) -> None:
+    other = [place for place, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b]
+    share = 1 - len(other) / len(names)
+    print(f"  labels as {peer}: {share:.1%} of {len(set(theirs))} (goal {GOAL_LABELS:.0%})")
+    for place in other:
+        print(f"    {Path(names[place]).name}: {ours[place]}, there {theirs[place]}")
+
+
+def vitrail_side(place: Path, threads: int) -> Side:
+    model = load(place / "vitrail")
+    labels = labels_of(model)
+
+    def run(names: list[str]) -> list[str]:
+        with torch_threads(1):
+            found = answers(model, names, Job(output="scores"), threads=threads)
+            said = [rank(answer, labels, 5).label for answer in found]
+        return [str(label).removeprefix("class ") for label in said]
+
+    return run
+
+
+def pipelines(place: Path) -> dict[str, Side]:
+    """transformers' pipeline, fed with names as its manual says for many files."""
+    from transformers import pipeline
+
+    made = pipeline("image-classification", model=str(place / "transformers"), device="cpu")
+
+    def setting(batch: int, workers: int) -> Side:
+        def run(names: list[str]) -> list[str]:
+            said = made(names, batch_size=batch, num_workers=workers)
+            return [one[0]["label"].removeprefix("LABEL_") for one in said]
+
+        return run
+
+    return {
+        f"batches of {batch}, {workers} workers": setting(batch, workers)
+        for batch, workers in product((1, 8), (0, 1))
+    }
+
+
+def scripts(place: Path, size: str) -> dict[str, Side]:
+    """timm's inference.py: its dataset, its loader, the model, softmax, the best five."""
+    from timm import create_model
+    from timm.data import ImageDataset, create_loader
+
+    classes = load(place / "vitrail").config.num_classes
+    weights = str(place / "timm.safetensors")
+    model = create_model(
+        "vit_small_patch16_224", num_classes=classes, checkpoint_path=weights
+    ).eval()
+
+    def batches(names: list[str], batch: int, workers: int) -> Iterator[Any]:
+        loader = create_loader(
+            ImageDataset(str(place / size)),
+            input_size=(3, 224, 224),
+            batch_size=batch,
+            interpolation="bilinear",
+            mean=(0.5, 0.5, 0.5),
+            std=(0.5, 0.5, 0.5),
+            crop_pct=1.0,
+            crop_mode="squash",
+            num_workers=workers,
+            persistent_workers=False,
+            device=torch.device("cpu"),
+        )
+        return islice(iter(loader), -(-len(names) // batch))
+
+    def setting(batch: int, workers: int) -> Side:
+        @torch.inference_mode()
+        def run(names: list[str]) -> list[str]:
+            labels: list[int] = []
+            for images, _ in batches(names, batch, workers):
+                _, places = model(images).softmax(-1).topk(5)
+                labels += places[:, 0].tolist()
+            return [str(label) for label in labels[: len(names)]]
+
+        return run
+
+    return {
+        f"batches of {batch}, {workers} workers": setting(batch, workers)
+        for batch, workers in product((8, 64), (0, 1))
+    }
+
+
+# The start
+
+
+def time_start(place: Path, rounds: int) -> None:
+    """From the shell to the first label, in turns."""
+    photo = photos_of(place, "small")[0]
+    sides = {
+        "vitrail": ["-m", "vitrail.cli.app", "predict", str(place / "vitrail"), photo, "--json"],
+        "transformers": ["-c", START, str(place / "transformers"), photo],
+    }
+    times: dict[str, list[float]] = {side: [] for side in sides}
+    said = {}
+    for turn in range(max(rounds, 3) + 1):
+        for side, words in sides.items():
+            seconds, said[side] = first_line([sys.executable, *words])
+            if turn:  # the first fills the system's caches
+                times[side].append(seconds)
+    label = str(json.loads(said["vitrail"])["label"]).removeprefix("class ")
+    assert label == said["transformers"].strip().removeprefix("LABEL_"), said
+    ours, theirs = (median(taken) for taken in times.values())
+    print("from the shell to the first label")
+    print(f"  vitrail {ours:.2f} s, transformers' pipeline {theirs:.2f} s")
+    print(f"  ours takes {ours / theirs:.2f} of its time  (goal {GOAL_START})")
+
+
+def first_line(command: list[str]) -> tuple[float, str]:
+    """Seconds until a command has said something, and what; the way out is not on the clock."""
+    began = time.perf_counter()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        seconds = time.perf_counter() - began
+        process.communicate()
+    assert process.returncode == 0, command
+    return seconds, line
+
+
+if __name__ == "__main__":
+    main()

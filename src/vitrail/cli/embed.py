@@ -1,0 +1,208 @@
+"""`vitrail embed`: what a model makes of pictures before it names them, and which are alike."""
+
+from __future__ import annotations
+
+import json as machine
+from dataclasses import KW_ONLY, asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from vitrail.cli.asking import load_asked
+from vitrail.cli.display import progress
+from vitrail.core.errors import UserError
+from vitrail.infer.paths import check_paths, pictures
+
+if TYPE_CHECKING:
+    from vitrail.infer.embed import Progress
+    from vitrail.infer.parts import Manifest
+    from vitrail.models.model import Model
+
+LOADING = ("model", "dialect", "grid", "image_size", "set")
+
+
+@dataclass(frozen=True)
+class Embed:
+    """Which model embeds which pictures, or which embeddings to search."""
+
+    source: str
+    """The model: a Vitrail directory, a foreign checkpoint or hf-hub:owner/name; with --search or
+    --duplicates a directory of embeddings, or its model before it."""
+    paths: tuple[str, ...] = ()
+    """Files, directories, patterns or http addresses; - reads names from standard input, one a
+    line."""
+    _: KW_ONLY
+    out: str | None = None
+    """The directory for Parquet parts. Pictures that have a row there are not computed again."""
+    tokens: bool = False
+    """Every token's features instead of the pooled ones that the head reads."""
+    precision: Literal["float16", "float32"] = "float32"
+    """How features are written."""
+    search: str | None = None
+    """A picture: tell which embedded ones are nearest to it."""
+    count: int = 10
+    """With --search: how many."""
+    duplicates: bool = False
+    """Tell which embedded pictures are nearly the same."""
+    threshold: float = 0.98
+    """With --duplicates: the least cosine between the two."""
+    exact: bool = False
+    """Decode and resize exactly as the weights' authors did; slower on large photos."""
+    batch_size: int = 8
+    """Pictures computed at once."""
+    engine: Literal["local", "ray"] = "local"
+    """Compute in this process, or on Ray."""
+    address: str | None = None
+    """The Ray cluster: auto, or host:port; by default one on this machine."""
+    model: str | None = None
+    """The variant that a foreign file holds, where it does not tell."""
+    dialect: str | None = None
+    """The dialect of a foreign file, where its names do not tell."""
+    grid: str | None = None
+    """Rows x columns of a foreign file's positions, where it does not tell."""
+    image_size: str | None = None
+    """Another image size: 224, or height x width as 192x672."""
+    set: tuple[str, ...] = ()
+    """Another field of the model, or one that its file leaves open: --set heads=8."""
+    threads: int | None = None
+    """Threads to decode and compute with; by default one for each processor."""
+    json: bool = False
+    """Print JSON."""
+
+
+def embed(asked: Embed) -> None:
+    """Write the features of pictures to Parquet, going on where the last run stopped; find the
+    nearest pictures and near duplicates among them."""
+    if asked.search is not None and asked.duplicates:
+        raise UserError("--search and --duplicates are two questions: ask one")
+    if asked.search is not None:
+        answer_search(asked, asked.search)
+    elif asked.duplicates:
+        answer_duplicates(asked)
+    else:
+        write(asked)
+
+
+def write(asked: Embed) -> None:
+    """Embed all pictures."""
+    check(asked)
+    from vitrail.infer.arrow import Embedded, pyarrow
+    from vitrail.infer.embed import embed_here, embed_on_ray
+    from vitrail.infer.engine import Job, torch_threads, usable_threads
+    from vitrail.infer.on_ray import Cluster
+    from vitrail.infer.parts import open_parts
+
+    pyarrow()
+    out, threads = Path(asked.out or ""), usable_threads(asked.threads)
+    model = load_asked(asked)
+    output: Literal["tokens", "pooled"] = "tokens" if asked.tokens else "pooled"
+    job = Job(output=output, batch_size=asked.batch_size, exact=asked.exact)
+    open_parts(out, manifest_of(asked, model, job))
+    names, rows = pictures(asked.paths), Embedded(asked.precision)
+
+    def show(progress: Progress) -> None:
+        watch("embedding", progress.done, None)
+
+    try:
+        if asked.engine == "ray":
+            done = embed_on_ray(model, names, out, job, rows, Cluster(asked.address, threads))
+        else:
+            with progress() as watch, torch_threads(1):
+                done = embed_here(model, names, out, job, rows, threads=threads, watch=show)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"stopped; what is done is in {out}, and the same command goes on from there"
+        ) from None
+    tell(asked, done)
+
+
+def check(asked: Embed) -> None:
+    """Refuse what cannot be meant before a model is loaded."""
+    if asked.out is None:
+        raise UserError("where to? Say --out DIR; or --search PICTURE or --duplicates and a DIR")
+    check_paths(asked.paths)
+    if asked.batch_size < 1:
+        raise UserError(f"--batch-size is {asked.batch_size}, but must be at least 1")
+    if asked.address is not None and asked.engine != "ray":
+        raise UserError("--address is that of a Ray cluster: say --engine ray too")
+
+
+def manifest_of(asked: Embed, model: Model, job: Any) -> Manifest:
+    from vitrail.infer.embed import shape_of
+    from vitrail.infer.parts import Manifest, digest_of
+
+    path = Path(asked.source)
+    return Manifest(
+        model=str(path.absolute()) if path.exists() else asked.source,
+        digest=digest_of(model),
+        output=job.output,
+        shape=shape_of(model, job),
+        precision=asked.precision,
+        exact=asked.exact,
+        batch_size=asked.batch_size,
+        asked={name: getattr(asked, name) for name in LOADING},
+    )
+
+
+def tell(asked: Embed, done: Progress) -> None:
+    facts = {"out": asked.out, **asdict(done)}
+    if asked.json:
+        print(machine.dumps(facts))
+        return
+    known = f", {done.before} were there already" if done.before else ""
+    print(f"{asked.out}: {done.done} pictures embedded, {done.broken} cannot be read{known}")
+
+
+# Questions
+
+
+def answer_search(asked: Embed, picture: str) -> None:
+    """The nearest pictures, one a line."""
+    import numpy as np
+
+    from vitrail.infer.embed import embed_one
+    from vitrail.infer.nearest import search
+
+    if asked.count < 1:
+        raise UserError(f"--count is {asked.count}, but must be at least 1")
+    folder, manifest = asked_folder(asked)
+    if manifest.output != "pooled":
+        raise UserError(f"{folder}: holds tokens, and a search compares pooled features")
+    loading = asked if len(asked.paths) == 1 else with_loading(asked, manifest)
+    model = load_asked(loading)
+    vector = embed_one(model, picture, manifest, where=str(folder))
+    for match in search(folder, np.asarray(vector), count=asked.count):
+        if asked.json:
+            print(machine.dumps(asdict(match)))
+        else:
+            print(f"{match.cosine:.4f}  {match.id}")
+
+
+def answer_duplicates(asked: Embed) -> None:
+    """Pairs of pictures, one a line."""
+    from vitrail.infer.nearest import duplicates
+
+    folder, manifest = asked_folder(asked)
+    if manifest.output != "pooled":
+        raise UserError(f"{folder}: holds tokens, and duplicates are found by pooled features")
+    for pair in duplicates(folder, threshold=asked.threshold):
+        if asked.json:
+            print(machine.dumps(asdict(pair)))
+        else:
+            print(f"{pair.cosine:.4f}  {pair.one}  {pair.other}")
+
+
+def asked_folder(asked: Embed) -> tuple[Path, Manifest]:
+    """The directory of embeddings: the last of one or two arguments."""
+    from vitrail.infer.parts import read_manifest
+
+    if len(asked.paths) > 1:
+        raise UserError(f"expected one directory of embeddings, got {len(asked.paths)}")
+    folder = Path(asked.paths[0] if asked.paths else asked.source)
+    return folder, read_manifest(folder)
+
+
+def with_loading(asked: Embed, manifest: Manifest) -> Embed:
+    """As if the model of the embeddings had been asked for, in the way it was then."""
+    then = {name: value for name, value in manifest.asked.items() if name in LOADING}
+    then["set"] = tuple(then.get("set", ()))
+    return replace(asked, source=manifest.model, **then)

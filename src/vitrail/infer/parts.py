@@ -1,0 +1,190 @@
+"""A directory of embeddings: Parquet parts, and a manifest that says of which model and how made.
+
+    DIR/_manifest.json        what all parts have in common
+    DIR/part-000000.parquet   id, embedding, reason; written under another name and renamed
+    DIR/8f3c…_000004.parquet  the same, written by Ray, whose checkpoint tells that it is whole
+    DIR/.ray/                 that checkpoint, and the list of names
+
+Readers of Parquet pass over names that begin with a dot or a low line, so they can be given DIR.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from vitrail.core.errors import UserError, writing
+from vitrail.core.records import validate
+from vitrail.infer.arrow import Precision, pyarrow
+from vitrail.infer.engine import Output
+from vitrail.models.model import Model
+from vitrail.weights.atomic import write_file
+
+MANIFEST = "_manifest.json"
+STATE = ".ray"
+CHECKPOINT = "checkpoint"
+FORMAT = 1
+LOCAL = "part-"
+# Free to differ between runs into one directory; the digest tells whether it is the same model.
+FREE = ("model", "asked")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What decides embeddings, and where the model came from: `asked` are the options with which
+    `model` was loaded."""
+
+    model: str
+    digest: str
+    output: Output
+    shape: tuple[int, ...]
+    precision: Precision
+    exact: bool
+    batch_size: int
+    asked: dict[str, Any] = field(default_factory=dict)
+    format: int = FORMAT
+
+
+def digest_of(model: Model) -> str:
+    """The same for models that compute the same from the same picture."""
+    digest = hashlib.sha256()
+    passport = model.passport
+    facts = {"config": passport.config, "preprocessing": asdict(passport.preprocessing)}
+    digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def open_parts(out: Path, manifest: Manifest) -> None:
+    """Begin a directory, or make sure that it is one to go on with."""
+    if not (out / MANIFEST).exists():
+        if out.is_dir() and any(out.iterdir()):
+            raise UserError(f"{out}: holds something else already: choose another --out")
+        told = json.dumps(asdict(manifest), indent=1)
+        write_file(out / MANIFEST, lambda draft: _write(draft, told))
+        return
+    there, here = asdict(read_manifest(out)), asdict(manifest)
+    for name, value in here.items():
+        if name not in FREE and there[name] != value:
+            if name == "digest":
+                raise UserError(f"{out}: holds embeddings of another model: choose another --out")
+            raise UserError(
+                f"{out}: was made with {name} {there[name]}, not {value}: choose another --out"
+            )
+
+
+def _write(draft: Path, told: str) -> None:
+    draft.write_text(told, encoding="utf-8")
+
+
+def read_manifest(folder: Path) -> Manifest:
+    try:
+        told = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{folder}: holds no embeddings, expected {MANIFEST} in it") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder / MANIFEST}: cannot be read: {error}") from None
+    if not isinstance(told, dict) or told.get("format") != FORMAT:
+        raise UserError(f"{folder / MANIFEST}: is not of format {FORMAT}: of another version?")
+    return validate(Manifest, told, where=str(folder / MANIFEST))
+
+
+def whole_parts(folder: Path) -> list[Path]:
+    """The parts that were written to their end, by name."""
+    committed = {path.stem for path in (folder / STATE / CHECKPOINT).glob("*.parquet")}
+    return sorted(part for part in folder.glob("[!.]*.parquet") if _is_whole(part, committed))
+
+
+def _is_whole(part: Path, committed: set[str]) -> bool:
+    # Ray numbers the files of one task: of task x these are x-0, x-1, …
+    task = part.stem.rpartition("-")[0]
+    return part.name.startswith(LOCAL) or part.stem in committed or task in committed
+
+
+def sweep(folder: Path) -> None:
+    """Remove what Ray had not finished, of which another engine knows nothing."""
+    with writing(folder):
+        whole = set(whole_parts(folder))
+        for part in folder.glob("[!.]*.parquet"):
+            if part not in whole:
+                part.unlink()
+        for pending in (folder / STATE / CHECKPOINT).glob("*.pending.parquet"):
+            pending.unlink()
+
+
+def known_ids(parts: list[Path]) -> set[str]:
+    """The ids of all rows, broken pictures too: these need not be tried again."""
+    parquet = pyarrow("pyarrow.parquet")
+    found: set[str] = set()
+    for part in parts:
+        found.update(parquet.read_table(part, columns=["id"])["id"].to_pylist())
+    return found
+
+
+def count_broken(part: Path) -> int:
+    reasons = pyarrow("pyarrow.parquet").read_table(part, columns=["reason"])["reason"]
+    return len(reasons) - int(reasons.null_count)
+
+
+def write_part(folder: Path, table: Any) -> Path:
+    """The next part of this machine."""
+    parquet = pyarrow("pyarrow.parquet")
+    numbers = [int(part.stem.removeprefix(LOCAL)) for part in folder.glob(f"{LOCAL}*.parquet")]
+    out = folder / f"{LOCAL}{max(numbers, default=-1) + 1:06}.parquet"
+    return write_file(out, lambda draft: parquet.write_table(table, draft))
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some pictures: their ids, and their embeddings at length one."""
+
+    ids: list[str]
+    vectors: Float[np.ndarray, "N D"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a block lies."""
+
+    part: Path
+    group: int
+
+    def read(self) -> Block:
+        parquet = pyarrow("pyarrow.parquet")
+        with parquet.ParquetFile(self.part) as file:
+            table = file.read_row_group(self.group, columns=["id", "embedding"])
+        column = table["embedding"].combine_chunks()
+        ids = table["id"].filter(column.is_valid()).to_pylist()
+        flat = column.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
+        vectors = flat.reshape(len(ids), -1) if ids else np.zeros((0, 1), np.float32)
+        return Block(ids, unit(vectors))
+
+
+def places(folder: Path) -> list[Place]:
+    """Every block of a directory, unread."""
+    parquet = pyarrow("pyarrow.parquet")
+    found = []
+    for part in whole_parts(folder):
+        with parquet.ParquetFile(part) as file:
+            found += [Place(part, group) for group in range(file.num_row_groups)]
+    return found
+
+
+def blocks(folder: Path) -> Iterator[Block]:
+    """One after another, so that memory holds one."""
+    return (place.read() for place in places(folder))
+
+
+def unit(vectors: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
+    """At length one; what has no length stays where it is."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    scaled: Float[np.ndarray, "N D"] = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+    return scaled

@@ -1,0 +1,86 @@
+"""Which pictures are meant: files, directories, patterns, addresses, and names on standard input.
+
+A picture's name is what was given, or for a directory the given name with the path below it; it is
+the picture's id wherever answers are written.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from glob import has_magic, iglob
+
+from vitrail.core.errors import UserError
+
+STDIN = "/dev/stdin"
+NONE_GIVEN = (
+    "no pictures: give files, directories, patterns, addresses, or - for names on standard input"
+)
+
+
+def pictures(paths: Sequence[str]) -> Iterator[str]:
+    """Every picture that is meant, in order; of a directory the names of one folder at a time.
+
+    A directory means the images below it, sorted, hidden ones aside; a pattern, where no file has
+    that very name, means what it matches, sorted.
+
+    >>> list(pictures(["cat.jpg", "https://example.org/dog.jpg"]))
+    ['cat.jpg', 'https://example.org/dog.jpg']
+    """
+    for path in paths:
+        if path == STDIN:
+            yield from (line.rstrip("\r\n") for line in sys.stdin if line.strip())
+        elif is_address(path):
+            yield path
+        elif os.path.isdir(path):
+            yield from _below(path, ())
+        elif is_pattern(path):
+            for match in sorted(iglob(path, recursive=True)):
+                yield from _below(match, ()) if os.path.isdir(match) else (match,)
+        else:
+            yield path
+
+
+def check_paths(paths: Sequence[str]) -> None:
+    """Refuse, before anything is loaded, what cannot mean a picture."""
+    if not paths:
+        raise UserError(NONE_GIVEN)
+    for path in paths:
+        if is_pattern(path) and next(iglob(path, recursive=True), None) is None:
+            raise UserError(f"no file matches {path!r}")
+
+
+def is_address(path: str) -> bool:
+    """
+    >>> is_address("HTTP://example.org/cat.jpg"), is_address("http/cat.jpg")
+    (True, False)
+    """
+    return path.lower().startswith(("http://", "https://"))
+
+
+def is_pattern(path: str) -> bool:
+    return has_magic(path) and not is_address(path) and not os.path.lexists(path)
+
+
+def _below(folder: str, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
+    """The images in a folder and below it, in the order of their paths; links are followed,
+    circles are not."""
+    from vitrail.data.sources.files import is_image
+    from vitrail.data.sources.places import is_hidden
+
+    try:
+        facts = os.stat(folder)
+        with os.scandir(folder) as entries:  # names only: an entry is ten times as large
+            names = sorted(
+                (entry.name, entry.is_dir()) for entry in entries if not is_hidden(entry.name)
+            )
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be listed: {error.strerror or error}") from None
+    here = (facts.st_dev, facts.st_ino)
+    if here in above:
+        return
+    for name, is_folder in names:
+        path = os.path.join(folder, name)
+        if is_folder:
+            yield from _below(path, (*above, here))
+        elif is_image(path):
+            yield path
