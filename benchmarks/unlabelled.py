@@ -51,12 +51,11 @@ LAYER_DECAY = 0.75  # from an encoder; from scratch all layers learn alike
 
 @dataclass(frozen=True)
 class Field:
-    """Where it is run: looks at images in pre-training; then, for each share of the labels, steps
+    """Where it is run: looks at images by each objective; then, for each share of the labels, steps
     of 32 images and the learning rates from scratch and from an encoder."""
 
     data: str
-    looks: int
-    tokenizer_looks: int
+    looks: dict[str, int]
     steps: dict[float, int]
     scratch_lr: dict[float, float]
     tuned_lr: dict[float, float]
@@ -65,16 +64,26 @@ class Field:
 FIELDS = {
     "fashion-mnist": Field(
         "fashion-mnist",
-        looks=300_000,
-        tokenizer_looks=150_000,
+        looks={
+            "mae": 300_000,
+            "masked-patch": 300_000,
+            "simmim": 300_000,
+            "beit": 300_000,
+            "tokenizer": 100_000,
+        },
         steps={0.01: 600, 0.1: 1_200},
         scratch_lr={0.01: 2e-3, 0.1: 2e-3},
         tuned_lr={0.01: 2e-3, 0.1: 1e-3},
     ),
     "cifar10": Field(
         "cifar10",
-        looks=400_000,
-        tokenizer_looks=200_000,
+        looks={
+            "mae": 400_000,
+            "masked-patch": 400_000,
+            "simmim": 200_000,
+            "beit": 200_000,
+            "tokenizer": 100_000,
+        },
         steps={0.01: 200, 0.1: 600},
         scratch_lr={0.01: 2e-3, 0.1: 2e-3},
         tuned_lr={0.01: 5e-4, 0.1: 1e-3},
@@ -162,7 +171,7 @@ class Work:
         splits = self.splits
         choice = Choice(data=self.field.data, train=splits["train"])
         recipe = choose_pretraining(objective, choice, tokenizer=tokenizer)
-        looks = self.field.tokenizer_looks if objective == "tokenizer" else self.field.looks
+        looks = self.field.looks[objective]
         steps = looks // recipe.batch_size
         recipe = replace(
             recipe,
@@ -234,9 +243,9 @@ class Work:
             yield Result(**json.loads(line))
 
 
-def judge(answers: Any, targets: Any) -> tuple[float, dict[str, float]]:
+def judge(answers: Any, targets: Any) -> tuple[str, dict[str, float]]:
     scores = score(answers, targets, several=False)
-    return scores.values[scores.key], scores.values
+    return scores.key, scores.values
 
 
 def rate_of(field: Field, start: str, share: float) -> float:
@@ -259,11 +268,9 @@ def print_table(field: Field, work: Work, *, seeds: int) -> None:
         if one.seed < seeds and one.lr == rate_of(field, one.start, one.share):
             found.setdefault((one.start, one.share), []).append(100 * one.accuracy)
     shares = list(field.steps)
-    print(
-        f"\n| {field.data} | pre-training |"
-        + "".join(f" {share:.0%} of labels | |" for share in shares)
-    )
-    print("|---|---|" + "---|---|" * len(shares))
+    heads = "".join(f" {share:.0%} of labels | |" for share in shares)
+    print(f"\n| {field.data} | looks | pre-training |{heads}")
+    print("|---|---|---|" + "---|---|" * len(shares))
     for start, begin in STARTS.items():
         cells = []
         for share in shares:
@@ -275,8 +282,11 @@ def print_table(field: Field, work: Work, *, seeds: int) -> None:
             spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
             gain = f"{mean(values) - mean(base):+.2f}" if base and begin.objective else ""
             cells += [f"{mean(values):.2f}{spread} ({len(values)})", gain]
-        cost = f"{work.seconds(begin.objective):,.0f} s" if begin.objective else ""
-        print(f"| {start} | {cost} | {' | '.join(cells)} |")
+        looks, cost = "", ""
+        if begin.objective is not None:
+            looks = f"{field.looks[begin.objective]:,}"
+            cost = f"{work.seconds(begin.objective):,.0f} s"
+        print(f"| {start} | {looks} | {cost} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

@@ -41,6 +41,11 @@ def evaluate(asked: Evaluate) -> None:
     if asked.split is not None and asked.split not in known:
         raise UserError(f"{asked.data} has no part {asked.split!r}, {nearest(asked.split, known)}")
     model = load(asked.model)
+    if not model.config.num_classes:
+        raise UserError(
+            f"{asked.model}: this model has no classes to be right about: give it some by vitrail "
+            f"train DATA --from {asked.model}"
+        )
     # a part that was drawn for the training of this model is drawn again
     recipe = model.passport.provenance.get("recipe", {})
     parts = open_data(asked.data, val_share=recipe.get("val_share", 0.1)).parts
