@@ -46,7 +46,6 @@ GOLDEN = Path("../shared/golden")
 GOAL = 3.0  # points at 1 %, of at least masked-patch and mae
 TRIED = 99  # the seed that chooses settings and is not counted
 RATES = (5e-4, 1e-3, 2e-3)
-LAYER_DECAY = 0.75  # from an encoder; from scratch all layers learn alike
 
 
 @dataclass(frozen=True)
@@ -59,6 +58,7 @@ class Field:
     steps: dict[float, int]
     scratch_lr: float
     tuned_lr: float
+    layer_decay: float  # from an encoder; from scratch all layers learn alike
 
 
 FIELDS = {
@@ -74,6 +74,7 @@ FIELDS = {
         steps={0.01: 600, 0.1: 1_200},
         scratch_lr=2e-3,
         tuned_lr=2e-3,
+        layer_decay=0.75,
     ),
     "cifar10": Field(
         "cifar10",
@@ -86,7 +87,8 @@ FIELDS = {
         },
         steps={0.01: 200, 0.1: 600},
         scratch_lr=2e-3,
-        tuned_lr=1e-3,
+        tuned_lr=2e-3,
+        layer_decay=0.5,
     ),
 }
 
@@ -192,7 +194,7 @@ class Work:
     def tuned(self, start: str, share: float, seed: int, lr: float) -> None:
         """One line of results.jsonl, unless it is there."""
         begin, steps = STARTS[start], self.field.steps[share]
-        decay = LAYER_DECAY if begin.objective else 1.0
+        decay = self.field.layer_decay if begin.objective else 1.0
         asked = (start, share, seed, lr, decay, steps)
         if any(
             asked == (o.start, o.share, o.seed, o.lr, o.layer_decay, o.steps)
@@ -265,7 +267,9 @@ def print_table(field: Field, work: Work, *, seeds: int) -> None:
     """Mean and deviation of every start, and how far it is from its own scratch."""
     found: dict[tuple[str, float], list[float]] = {}
     for one in work.results():
-        if one.seed < seeds and one.lr == rate_of(field, one.start):
+        decay = field.layer_decay if STARTS[one.start].objective else 1.0
+        chosen = one.lr == rate_of(field, one.start) and one.layer_decay == decay
+        if one.seed < seeds and chosen:
             found.setdefault((one.start, one.share), []).append(100 * one.accuracy)
     shares = list(field.steps)
     heads = "".join(f" {share:.0%} of labels | |" for share in shares)
