@@ -191,9 +191,9 @@ def trained(name: str, out: Path, seed: int = 0) -> Model:
     splits = open_data("planted")
     recipe = recipe_for(family, seed)
 
-    def judge(logits: Any, targets: Any) -> tuple[float, dict[str, float]]:
+    def judge(logits: Any, targets: Any) -> tuple[str, dict[str, float]]:
         found = score(logits, targets, several=False)
-        return found.values[found.key], found.values
+        return found.key, found.values
 
     def show(now: Progress) -> None:
         if now.scores is not None:

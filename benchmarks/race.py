@@ -203,9 +203,9 @@ def fitted(recipe: Recipe, steps: int, *, every: int, count: int) -> Recipe:
     )
 
 
-def judge(logits: NDArray[np.float32], targets: NDArray[np.float32]) -> tuple[float, Values]:
+def judge(logits: NDArray[np.float32], targets: NDArray[np.float32]) -> tuple[str, Values]:
     right = logits.argmax(axis=1) == targets.argmax(axis=1)
-    return float(right.mean()), {"accuracy": float(right.mean())}
+    return "accuracy", {"accuracy": float(right.mean())}
 
 
 class Clocked(Trainer):

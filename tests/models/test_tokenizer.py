@@ -145,7 +145,7 @@ def test_an_encoder_alone_does_not_paint() -> None:
     ("fields", "sentence"),
     [
         ({"num_classes": 10}, "num_classes is 10, but a tokenizer has no classes"),
-        ({"drop_path": 0.1}, "drop_path is 0.1, but a tokenizer has no classes and no paths"),
+        ({"drop_path": 0.1}, "drop_path is 0.1, but a tokenizer has no paths"),
         ({"words": 1}, "a vocabulary has at least 2"),
         ({"stages": 9}, "at most 8 stages"),
         ({"width": 10}, "multiples of 4"),

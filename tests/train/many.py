@@ -5,11 +5,10 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from tests.train.test_parallel import STEADY
+from tests.train.test_parallel import steady
 from tests.train.world import trainer
 from vitrail.train.loop import Progress
 from vitrail.train.parallel import joined, leave
-from vitrail.train.recipe import Goal
 
 
 class Enough(Exception):  # noqa: N818
@@ -19,8 +18,8 @@ class Enough(Exception):  # noqa: N818
 def main() -> None:
     out, kind, stop, resume, objective = sys.argv[1:]
     with joined() as world:
-        goal = Goal(objective=objective)  # type: ignore[arg-type]
-        run = trainer(Path(out), world=world, parallel=kind, goal=goal, **STEADY)
+        changes = steady(objective, Path(out).with_name("words"))
+        run = trainer(Path(out), world=world, parallel=kind, **changes)
 
         def show(now: Progress) -> None:
             if now.step == int(stop) < now.total:

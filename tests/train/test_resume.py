@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from tests.train.world import RECIPE, trainer
+from tests.train.world import RECIPE, trainer, unlabelled
 from vitrail import UserError, load
 from vitrail.train.checkpoint import newest_step, steps_in
 from vitrail.train.loop import Progress, Trainer
-from vitrail.train.recipe import Goal, Lora, Optimiser, Schedule, Watch
+from vitrail.train.recipe import Lora, Optimiser, Schedule, Watch
 
 KINDS: dict[str, dict[str, Any]] = {
     "adamw": {},
@@ -30,10 +30,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "no average": {"average": None},
     "lora": {"lora": Lora(rank=2)},
     "half": {"precision": "float16"},
-    "masked-patch": {"goal": Goal(objective="masked-patch")},
-    "mae": {"goal": Goal(objective="mae", options={"decoder_depth": 1})},
-    "simmim": {"goal": Goal(objective="simmim", options={"unit": 4})},
 }
+UNLABELLED = ("masked-patch", "mae", "simmim", "beit", "tokenizer")
 
 
 def fingerprint(out: Path) -> str:
@@ -65,20 +63,21 @@ def die_at(step: int, run: Trainer) -> None:
     run.take = take_and_die  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *UNLABELLED])
 def test_a_run_that_died_ends_as_if_it_had_not(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # half precision is refused on such CPUs for being slow, not for being wrong
     monkeypatch.setattr("vitrail.train.loop.check_precision", lambda *_: None)
-    trainer(tmp_path / "whole", **KINDS[kind]).run()
+    changes = KINDS[kind] if kind in KINDS else unlabelled(kind, tmp_path / "words")
+    trainer(tmp_path / "whole", **changes).run()
     for step in (0, 7, 11, 23):
         out = tmp_path / f"died-{step}"
-        run = trainer(out, **KINDS[kind])
+        run = trainer(out, **changes)
         die_at(step, run)
         with pytest.raises(Death):
             run.run()
-        trainer(out, **KINDS[kind]).run(resume=True)
+        trainer(out, **changes).run(resume=True)
         assert fingerprint(out) == fingerprint(tmp_path / "whole"), step
 
 

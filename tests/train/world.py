@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+import vitrail
 from vitrail.data.augment import Augmentation
 from vitrail.data.source import Splits
 from vitrail.train.loop import Trainer, Values
@@ -39,9 +41,9 @@ class Stripes:
         return f"stripes/{index}"
 
 
-def accuracy(logits: NDArray[np.float32], targets: NDArray[np.float32]) -> tuple[float, Values]:
-    right = float((logits.argmax(axis=1) == targets.argmax(axis=1)).mean())
-    return right, {"accuracy": right}
+def accuracy(answers: NDArray[np.float32], targets: NDArray[np.float32]) -> tuple[str, Values]:
+    right = float((answers.argmax(axis=1) == targets.argmax(axis=1)).mean())
+    return "accuracy", {"accuracy": right}
 
 
 RECIPE = Recipe(
@@ -59,6 +61,34 @@ RECIPE = Recipe(
     batch_size=16,
     average=0.9,
 )  # fmt: skip
+
+
+def unlabelled(objective: str, words: Path | None = None) -> dict[str, Any]:
+    """What a recipe without labels has in the place of those above; `words` is a tokenizer, which
+    is made if it is not there."""
+    options: dict[str, Any] = {"mae": {"decoder_depth": 1}, "simmim": {"unit": 4}}.get(
+        objective, {}
+    )
+    goal = Goal(objective=objective, options=options)  # type: ignore[arg-type]
+    plain = replace(RECIPE.augmentation, mixup=0, cutmix=0)
+    changes: dict[str, Any] = {"goal": goal, "augmentation": plain}
+    small = {"image_size": (8, 8), "channels": 1, "width": 8, "words": 16, "stages": 2, "entry": 8}
+    if objective == "tokenizer":
+        changes |= {"model": "dvae_ti_8", "fields": small}
+    if objective == "beit":
+        assert words is not None
+        if not words.exists():
+            torch.manual_seed(0)
+            vitrail.save(vitrail.create("vq_ti_8", **small), words)
+        fields = {name: RECIPE.fields[name] for name in ("dim", "depth", "heads", "mlp_dim")}
+        fields |= {"patch_size": 2, "image_size": (8, 8), "channels": 1, "layer_scale": 0.1}
+        fields |= {"relative_bias": "shared", "pool": "cls"}
+        changes |= {
+            "goal": replace(goal, tokenizer=str(words)),
+            "model": "beit_b_16",
+            "fields": fields,
+        }
+    return changes
 
 
 def trainer(out: Path, *, world: World | None = None, **changes: Any) -> Trainer:

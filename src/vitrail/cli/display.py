@@ -93,6 +93,7 @@ def tell(out: Path, outcome: Outcome, *, json: bool) -> None:
         "out": str(out),
         "step": outcome.step,
         "total": outcome.total,
+        "decides": memory.decides,
         "best": memory.best,
         "best_step": memory.best_step,
         "broken": memory.broken,
@@ -103,8 +104,7 @@ def tell(out: Path, outcome: Outcome, *, json: bool) -> None:
         print(machine.dumps(facts))
         return
     if memory.best is not None:
-        # without labels the less the better, so that what is kept as the best is negative
-        best = f"{memory.best:.4f}" if memory.best >= 0 else f"loss {-memory.best:.4f}"
+        best = f"{memory.decides} {memory.best:.4f}"
         print(f"best {best} at step {memory.best_step} of {outcome.total}: {out}/best")
     broken = sorted(memory.broken.items())
     for name, reason in broken[:MOST_BROKEN]:

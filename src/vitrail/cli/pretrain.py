@@ -95,8 +95,8 @@ def write_report(task: Task, splits: Splits, out: Path, outcome: Outcome, displa
         },
         lines=Log.read(out),
         pictures=pictures_in(out),
-        rows=outcome.shown,
-        warning=outcome.warning,
+        rows=outcome.memory.shown,
+        warning=outcome.memory.warning,
         broken=outcome.memory.broken,
     )
 

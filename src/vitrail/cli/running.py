@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as machine
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vitrail.cli.asking import arguments_of, use_threads
 from vitrail.core.errors import UserError
+
+DEFAULT = "mae"  # what pretrain does where no objective is named
 
 if TYPE_CHECKING:
     from vitrail.cli.display import Display
@@ -50,11 +53,15 @@ def run(asked: Asked, verb: str, world: World, write_report: WriteReport) -> str
     from vitrail.train.prepare import prepare_task, with_cache
     from vitrail.train.recipe_file import NAME, to_yaml, write_recipe
 
-    ending = f"-{asked.objective or 'mae'}" if verb == "pretrain" else ""  # type: ignore[union-attr]
-    out = Path(asked.out or f"runs/{Path(asked.data).stem}{ending}")
-    if not asked.resume and not asked.dry_run and (out / NAME).exists():
+    out = Path(asked.out or f"runs/{Path(asked.data).stem}")
+    recipe = None if asked.resume else begun(asked)
+    if asked.out is None and verb == "pretrain":
+        objective = asked.objective if recipe is None else recipe.goal.objective  # type: ignore[union-attr]
+        out = out.with_name(f"{out.name}-{objective or DEFAULT}")
+    if recipe is None:
+        recipe = continued(asked, out)
+    elif not asked.dry_run and (out / NAME).exists():
         raise UserError(f"{out}: holds a run already: choose another --out, or say --resume")
-    recipe = continued(asked, out) if asked.resume else begun(asked)
     splits = open_data(recipe.data, val_share=recipe.val_share)
     judge = judge_of(splits)
     if not asked.resume:
@@ -71,8 +78,14 @@ def run(asked: Asked, verb: str, world: World, write_report: WriteReport) -> str
             left = task.objective.model.passport.origin.changes if recipe.start else ()
             display.say(*(f"- {recipe.start}: {change}" for change in left))
         task = with_cache(task, out.parent / "pixels", world, display.watch("decoding images"))
-        outcome = Trainer(task, out, display.show, world).run(resume=asked.resume)
-        if world.chief and not outcome.stopped:
+        try:
+            outcome = Trainer(task, out, display.show, world).run(resume=asked.resume)
+        except UserError:
+            if world.chief and not asked.resume:
+                forget(out)
+            raise
+        done = outcome.images_per_second == 0 and (out / "report.html").exists()
+        if world.chief and not outcome.stopped and not done:
             write_report(task, splits, out, outcome, display)
     if world.chief:
         tell(out, outcome, json=asked.json)
@@ -81,14 +94,28 @@ def run(asked: Asked, verb: str, world: World, write_report: WriteReport) -> str
     return f"saved at step {outcome.step}: vitrail {verb} {recipe.data} --out {out} --resume"
 
 
+def forget(out: Path) -> None:
+    """A run that came to nothing leaves nothing: the next may have its place."""
+    from vitrail.train.recipe_file import NAME
+
+    if (out / "steps").exists():
+        return
+    for name in (NAME, "metrics.jsonl"):
+        (out / name).unlink(missing_ok=True)
+    for name in ("tensorboard", "pictures"):
+        shutil.rmtree(out / name, ignore_errors=True)
+    if out.is_dir() and not any(out.iterdir()):
+        out.rmdir()
+
+
 def judge_of(splits: Splits) -> Judge:
     """By the labels of the data."""
     from vitrail.evaluate.classify import score
 
-    def judge(answers: Any, targets: Any) -> tuple[float, dict[str, float]]:
+    def judge(answers: Any, targets: Any) -> tuple[str, dict[str, float]]:
         known = splits["train"].targets
         scores = score(answers, targets, several=known is not None and known.ndim == 2)
-        return scores.values[scores.key], scores.values
+        return scores.key, scores.values
 
     return judge
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.cli.asking import parse_changes, parse_size
+from vitrail.cli.running import DEFAULT
 from vitrail.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ def begun(asked: Asked) -> Recipe:
     train = open_data(asked.data, **({} if share is None else {"val_share": share}))["train"]
     written = path.suffix in (".yaml", ".yml")
     recipe = read_recipe(path) if written else chosen(asked, train)
-    return with_said(asked, recipe, changes, len(train))
+    recipe = with_said(asked, recipe, changes, len(train))
+    return for_verb(asked, recipe, asked.recipe or asked.data)
 
 
 def continued(asked: Asked, out: Path) -> Recipe:
@@ -56,7 +58,7 @@ def continued(asked: Asked, out: Path) -> Recipe:
                 f"--{option} cannot change in a run that is resumed: leave it out, or begin "
                 "another run with another --out"
             )
-    recipe = read_recipe(out / NAME)
+    recipe = for_verb(asked, read_recipe(out / NAME), str(out))
     said = getattr(asked, "objective", None)
     if said is not None and said != recipe.goal.objective:
         raise UserError(f"{out}: its objective is {recipe.goal.objective}, not {said}")
@@ -64,6 +66,18 @@ def continued(asked: Asked, out: Path) -> Recipe:
         raise UserError(f"{out}: was trained on {recipe.data}, not on {asked.data}")
     free = {"workers": asked.workers, "parallel": asked.parallel}
     return changed(recipe, {name: value for name, value in free.items() if value is not None})
+
+
+def for_verb(asked: Asked, recipe: Recipe, where: str) -> Recipe:
+    """The recipe, if it is one for what was asked: labels are for train, all else for pretrain."""
+    from vitrail.cli.train import Train
+
+    objective, labels = recipe.goal.objective, isinstance(asked, Train)
+    if (objective == "labels") != labels:
+        verb = "pretrain" if labels else "train"
+        learns = "labels" if objective == "labels" else f"without labels, by {objective}"
+        raise UserError(f"{where}: this recipe learns {learns}: use vitrail {verb}")
+    return recipe
 
 
 def chosen(asked: Asked, train: Source) -> Recipe:
@@ -82,7 +96,12 @@ def chosen(asked: Asked, train: Source) -> Recipe:
         image_size=None if size is None else parse_size(size, "--image-size"),
     )
     if isinstance(asked, Pretrain):
-        return choose_pretraining(asked.objective or "mae", choice, tokenizer=asked.tokenizer)
+        if asked.recipe is not None:
+            raise UserError(
+                f"--recipe is {asked.recipe!r}, but pretrain takes a recipe.yaml: what is learnt "
+                "without labels is named with --objective"
+            )
+        return choose_pretraining(asked.objective or DEFAULT, choice, tokenizer=asked.tokenizer)
     return choose(asked.recipe, choice)
 
 
@@ -96,6 +115,8 @@ def with_said(asked: Asked, recipe: Recipe, changes: dict[str, Any], images: int
         "parallel": asked.parallel,
         "model": asked.model,
         "start": asked.start,
+        "goal.objective": getattr(asked, "objective", None),
+        "goal.tokenizer": getattr(asked, "tokenizer", None),
     }
     if asked.batch_size not in (None, "auto"):
         said["batch_size"] = int(number("--batch-size", str(asked.batch_size)))

@@ -253,7 +253,7 @@ def told_labels(labels: Sequence[tuple[str, float]], other: set[str]) -> str:
 def passed_over(broken: Mapping[str, str]) -> str:
     """Every image that was left out, by name."""
     if not broken:
-        return "<p>None: every image could be read.</p>\n"
+        return "<p>None of those that were read.</p>\n"
     rows = "".join(
         f"<tr><td><code>{shown(name)}</code></td><td>{shown(reason)}</td></tr>\n"
         for name, reason in sorted(broken.items())

@@ -36,7 +36,7 @@ def pretraining_page(told: Pretraining) -> str:
     """The whole page."""
     parts = {
         "curves": ("Curves", curves_of(told.lines)),
-        "pictures": ("What was hidden, and what is guessed", sheets(told)),
+        "pictures": ("Pictures", sheets(told)),
         "passed-over": ("Images passed over", passed_over(told.broken)),
         "recipe": ("Recipe", recipe_of(told.recipe)),
     }

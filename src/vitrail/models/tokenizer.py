@@ -54,12 +54,15 @@ class TokenizerConfig(Config):
         check_counts(self, *counts, least=1)
         check_counts(self, "words", "num_classes", least=0)
         check_sides(self.image_size)
-        for name in ("num_classes", "drop_path"):
-            if getattr(self, name):
-                raise UserError(
-                    f"{name} is {getattr(self, name)}, but a tokenizer has no classes and no paths "
-                    "to drop: leave it at 0"
-                )
+        if self.num_classes:
+            raise UserError(
+                f"num_classes is {self.num_classes}, but a tokenizer has no classes: it is for a "
+                "BEiT to be pre-trained on its words (vitrail pretrain --objective beit)"
+            )
+        if self.drop_path:
+            raise UserError(
+                f"drop_path is {self.drop_path}, but a tokenizer has no paths to drop: leave it 0"
+            )
         if self.words < 2:
             raise UserError(f"words is {self.words}, but a vocabulary has at least 2")
         if self.stages > MOST_STAGES or self.width % 4:

@@ -48,6 +48,8 @@ class BeitObjective(Objective):
         super().__init__(check_encoder(model))
         config, reader = self.model.config, check_tokenizer(tokenizer, model)
         rows, columns = config.grid
+        if least < 1:
+            raise UserError(f"least is {least}, but a block has at least one patch")
         self.count = hidden(ratio, rows * columns)
         self.least = least
         self.mask_token = nn.Parameter(torch.empty(1, 1, config.dim))
@@ -67,6 +69,9 @@ class BeitObjective(Objective):
         """The tokenizer goes where the objective goes."""
         self._tokenizer[0]._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+
+    def guide(self) -> Model:
+        return self._tokenizer[0]
 
     def draw(self, seed: int, epoch: int, indices: NDArray[np.int64]) -> Bool[Tensor, "B N"]:
         return blockwise_mask(
@@ -136,7 +141,8 @@ class BeitObjective(Objective):
         size = rows * tokenizer.config.stride, columns * tokenizer.config.stride
         seen = pixels(at_least_float32(images), self.model.passport.preprocessing)
         read = prepared(resized(seen, size), tokenizer.passport.preprocessing)
-        return tokenizer.codes(read).flatten(1)
+        with torch.autocast(images.device.type, enabled=False):  # in training as in evaluation
+            return tokenizer.codes(read).flatten(1)
 
 
 def resized(pixels: Float[Tensor, "B C H W"], size: tuple[int, int]) -> Float[Tensor, "B C h w"]:
@@ -154,8 +160,8 @@ def check_encoder(model: Model) -> Beit:
     if config.pool != "cls" or config.num_classes:
         raise UserError(
             f"pool is {config.pool!r} and num_classes {config.num_classes}, but BEiT pre-trains an "
-            'encoder that norms every token and has no classes: use pool="cls", num_classes=0 and '
-            'relative_bias="shared"'
+            'encoder that norms every token and has no classes: use pool="cls", num_classes=0 '
+            "(--set fields.pool=cls)"
         )
     return model
 
@@ -169,7 +175,7 @@ def check_tokenizer(tokenizer: Model, model: Model) -> Tokenizer:
     theirs, ours = tokenizer.config.channels, model.config.channels
     if theirs != ours:
         raise UserError(
-            f"the tokenizer reads {theirs} channels and the model {ours}: load the tokenizer with "
-            f"channels={ours}"
+            f"the tokenizer reads {theirs} channels and the model {ours}: train one on images of "
+            f"{ours}, or give the model {theirs} (--set fields.channels={theirs})"
         )
     return tokenizer

@@ -1,10 +1,11 @@
 """Every objective that learns without labels, by its name."""
 
-from difflib import get_close_matches
+from dataclasses import field, make_dataclass
+from functools import cache
 from inspect import signature
-from typing import Any
+from typing import Any, get_type_hints
 
-from vitrail.core.errors import UserError
+from vitrail.core.records import validate
 from vitrail.models.model import Model
 from vitrail.objectives.beit import BeitObjective
 from vitrail.objectives.mae import MAE
@@ -23,15 +24,21 @@ OBJECTIVES: dict[str, type[Objective]] = {
 
 
 def make_unlabelled(name: str, model: Model, options: dict[str, Any], **more: Any) -> Objective:
-    """The objective of that name around a model; an option that it does not have is refused."""
+    """The objective of that name around a model. What an option is called and which values it may
+    have, the objective's keyword arguments say."""
+    record = validate(options_of(name), options, where=f"goal.options of {name}")
+    said = {option: getattr(record, option) for option in options}
+    return OBJECTIVES[name](model, **said, **more)
+
+
+@cache
+def options_of(name: str) -> type[Any]:
+    """The keyword arguments of an objective as a record, to be validated like one."""
     kind = OBJECTIVES[name]
-    known = [p.name for p in signature(kind).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    for option in options:
-        if option not in known:
-            close = get_close_matches(option, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(known) or 'none'}"
-            raise UserError(f"{name} has no option {option!r}: {hint}")
-    try:
-        return kind(model, **options, **more)
-    except TypeError as error:
-        raise UserError(f"{name}: an option has a value of another kind: {error}") from None
+    hints = get_type_hints(kind.__init__)
+    named = (p for p in signature(kind).parameters.values() if p.kind is p.KEYWORD_ONLY)
+    return make_dataclass(
+        f"{kind.__name__}Options",
+        [(p.name, hints[p.name], field(default=p.default)) for p in named],
+        frozen=True,
+    )

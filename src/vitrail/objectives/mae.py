@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from vitrail.core.errors import UserError
 from vitrail.layers.position import sincos_2d
 from vitrail.models.model import Model
+from vitrail.models.swin import Swin
 from vitrail.models.vit import Block, ViT, ViTConfig
 from vitrail.objectives.masks import check_ratio, shuffled
 from vitrail.objectives.objective import Losses, Objective
@@ -195,9 +196,10 @@ class Decoder(nn.Module):
 def readable(model: Model, *, norm_pix: bool) -> ViT:
     """The model, if hidden patches can be kept from it by leaving them out."""
     if not isinstance(model, ViT):
+        swin = isinstance(model, Swin)
         raise UserError(
             f"mae leaves hidden patches out, which a {type(model).__name__} cannot do without: "
-            "use a ViT, or simmim, which puts mask tokens in their place"
+            f"use a ViT{', or simmim, which puts mask tokens in their place' if swin else ''}"
         )
     config = model.config
     if config.positions == "relative":

@@ -29,6 +29,10 @@ class Objective(nn.Module):
         super().__init__()
         self.model = model
 
+    def guide(self) -> Model | None:
+        """A model that it learns from and leaves as it is, such as a teacher."""
+        return None
+
     def draw(self, seed: int, epoch: int, indices: NDArray[np.int64]) -> Drawn | None:
         """What chance decides for each image, by these numbers alone; None where it has no say."""
         return None

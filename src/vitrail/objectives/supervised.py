@@ -62,6 +62,10 @@ class Distilled(Supervised):
         # kept out of the module tree: the teacher is not trained, saved or wrapped
         self._teacher = [teacher.eval().requires_grad_(False)]
 
+    def guide(self) -> Model | None:
+        teacher = self._teacher[0]
+        return teacher if isinstance(teacher, Model) else None
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """The teacher goes where the objective goes."""
         self._teacher[0]._apply(fn, recurse)

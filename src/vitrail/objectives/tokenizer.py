@@ -9,7 +9,6 @@ end, so their logit is what is wrong by a Laplace distribution, whose width the 
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -45,7 +44,6 @@ class TokenizerObjective(Objective):
     """
 
     model: Tokenizer
-    told: ClassVar[tuple[str, ...]] = ("loss", "words")  # all columns from the second on
 
     def __init__(
         self,
@@ -83,6 +81,7 @@ class TokenizerObjective(Objective):
     def forward(self, images: Float[Tensor, "B C H W"], drawn: Drawn) -> Losses:
         said = at_least_float32(self.model.say(images))
         if self.model.book is None:
+            taken = None
             noise = gumbel(drawn[:, 0], said.shape[1:]).to(said)
             heat = self.heat(drawn[:, 1]).to(said)
             mixed = ((said + noise) / heat[:, None, None, None]).softmax(dim=-1)
@@ -90,7 +89,7 @@ class TokenizerObjective(Objective):
             taken = self.nearest(said, self.model.book)
             mixed = said + (taken - said).detach()  # the gradient goes past the choice
         painted = self.model.painter()(mixed.movedim(-1, 1))
-        fit, price = self.misfit(painted, images), self.price(said)
+        fit, price = self.misfit(painted, images), self.price(said, taken)
         return {"loss": (fit + price).mean(), "fit": fit.mean(), "price": price.mean()}
 
     @torch.no_grad()
@@ -99,7 +98,9 @@ class TokenizerObjective(Objective):
     ) -> Float[Tensor, "B K"]:
         said = at_least_float32(self.model.say(images))
         codes = self.choose(said)
-        loss = self.misfit(self.model.paint(codes), images) + self.price(said)
+        book = self.model.book
+        taken = None if book is None else F.embedding(codes, book().to(said))
+        loss = self.misfit(self.model.paint(codes), images) + self.price(said, taken)
         return torch.cat([loss[:, None], codes.flatten(1).to(loss)], dim=1)
 
     @torch.no_grad()
@@ -149,14 +150,17 @@ class TokenizerObjective(Objective):
         goal = pixels(at_least_float32(images), self.model.passport.preprocessing).clamp(0, 1)
         return logit_laplace(painted.to(goal), squeeze_pixels(goal)).flatten(1).mean(dim=1)
 
-    def price(self, said: Float[Tensor, "B rows columns E"]) -> Float[Tensor, " B"]:
-        """What keeps the words in order, for each image."""
-        if self.model.book is None:
+    def price(
+        self,
+        said: Float[Tensor, "B rows columns E"],
+        taken: Float[Tensor, "B rows columns E"] | None,
+    ) -> Float[Tensor, " B"]:
+        """What keeps the words in order, for each image; `taken` are the words of a "vq"."""
+        if taken is None:
             logs = said.log_softmax(dim=-1)
             apart = (logs.exp() * logs).sum(dim=-1) + math.log(self.model.config.words)
             apart = self.divergence * apart
         else:
-            taken = self.nearest(said, self.model.book)
             follow = (taken - said.detach()).square().sum(dim=-1)
             apart = follow + self.commitment * (said - taken.detach()).square().sum(dim=-1)
         return apart.flatten(1).mean(dim=1)

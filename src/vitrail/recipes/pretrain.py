@@ -7,7 +7,10 @@ vitrail train ./photos --from runs/photos-mae/last
 import math
 from typing import Any
 
+from vitrail.core.errors import UserError
 from vitrail.data.augment import Augmentation
+from vitrail.models.beit import BeitConfig
+from vitrail.models.catalogue import find
 from vitrail.recipes.choice import Choice
 from vitrail.recipes.small import shape_for, size_of
 from vitrail.train.recipe import Goal, Optimiser, Recipe, Schedule
@@ -34,12 +37,14 @@ def choose_pretraining(objective: str, choice: Choice, *, tokenizer: str | None)
     fields = {**fields, "channels": channels}
     if choice.model or choice.start:
         reason = f"{choice.start or choice.model} has its own shape"
-        fields = {} if objective != "beit" else dict(MODELS["beit"][1])
+        fields = dict(MODELS["beit"][1]) if is_fresh_beit(objective, choice) else {}
     elif objective == "tokenizer":
         shape, _ = plain_shape(side, choice.count)
-        stages = round(math.log2(shape["patch_size"])) + 1
-        fields |= {"image_size": shape["image_size"], "stages": min(stages, 4)}
-        reason = f"{side} pixels a side, a word for each {2 ** (fields['stages'] - 1)} of them"
+        stages = min(round(math.log2(shape["patch_size"])) + 1, 4)
+        cell = 2 ** (stages - 1)
+        size = tuple(-(-pixels // cell) * cell for pixels in shape["image_size"])
+        fields |= {"image_size": size, "stages": stages}
+        reason = f"{side} pixels a side, a word for each {cell} of them"
     else:
         shape, reason = plain_shape(side, choice.count)
         fields |= shape if objective != "beit" else without(shape, "pool", "class_token")
@@ -63,6 +68,15 @@ def choose_pretraining(objective: str, choice: Choice, *, tokenizer: str | None)
             reason,
         ),
     )
+
+
+def is_fresh_beit(objective: str, choice: Choice) -> bool:
+    """Whether a model is to be made as BEiT pre-trains it; one that is begun from is as it is."""
+    if objective != "beit" or choice.start is not None or choice.model is None:
+        return False
+    if not isinstance(find(choice.model), BeitConfig):
+        raise UserError(f"beit pre-trains a BEiT, not {choice.model}: use beit_b_16, or mae")
+    return True
 
 
 def plain_shape(side: int, count: int) -> tuple[dict[str, Any], str]:

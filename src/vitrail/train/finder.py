@@ -34,13 +34,22 @@ def find_rate(run: Trainer) -> Found:
         run.step += 1
         mean = MEMORY * mean + (1 - MEMORY) * loss
         smooth = mean / (1 - MEMORY ** (step + 1))
-        if not math.isfinite(smooth) or (losses and smooth > 2 * min(losses)):
+        if not math.isfinite(smooth) or (losses and too_far(smooth, losses)):
             break
         rates.append(lr)
         losses.append(smooth)
     if len(losses) < 5:
         raise UserError("no learning rate was found: the loss is not finite from the start")
     return Found(steepest(rates, losses), tuple(rates), tuple(losses))
+
+
+def too_far(loss: float, before: list[float]) -> bool:
+    """Whether a loss has risen above where it began by as much as that was, or as it had fallen.
+
+    >>> too_far(2.5, [2.3, 1.0]), too_far(4.7, [2.3, 1.0]), too_far(-1.2, [-1.0, -1.5])
+    (False, True, False)
+    """
+    return loss > before[0] + max(abs(before[0]), before[0] - min(before))
 
 
 def steepest(rates: list[float], losses: list[float]) -> float:

@@ -4,6 +4,7 @@ A step is a function of the recipe, the data and the step's number, so a run tha
 moment and resumed ends with the same bits as one that was not.
 """
 
+import hashlib
 import math
 import threading
 import time
@@ -23,6 +24,7 @@ from vitrail.core.randomness import seed_of
 from vitrail.data.augment import mix
 from vitrail.data.loader import Batch, Stream, in_order
 from vitrail.data.source import Source
+from vitrail.models.model import Model
 from vitrail.objectives.objective import Objective
 from vitrail.train.checkpoint import Saved, newest_step, write_step
 from vitrail.train.interrupt import interruptible
@@ -42,12 +44,12 @@ SECONDS_BETWEEN_SAVES = 60
 
 
 class Judge(Protocol):
-    """How a run is judged: (what decides, the more the better; all values) from answers and
-    targets."""
+    """How a run is judged: (the name of what decides, all values) from answers and targets. Of
+    what is called a loss less is better, of everything else more."""
 
     def __call__(
         self, answers: NDArray[np.float32], targets: NDArray[np.float32]
-    ) -> tuple[float, Values]: ...
+    ) -> tuple[str, Values]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +79,15 @@ class Progress:
 class Memory:
     """What a run remembers beside its tensors."""
 
+    decides: str = ""  # the name of the value by which weights are chosen
     best: float | None = None
     best_step: int = 0
     since_best: int = 0
     skip: list[int] = field(default_factory=list)  # steps whose update was not finite
     broken: dict[str, str] = field(default_factory=dict)  # images that cannot be read, and why
+    shown: list[str] = field(default_factory=list)  # rows of the sheets of pictures
+    warning: str | None = None  # of the last evaluation
+    guide: str = ""  # the sum of what the objective learns from, a teacher or a tokenizer
 
 
 @dataclass(frozen=True)
@@ -92,9 +98,7 @@ class Outcome:
     total: int
     memory: Memory
     stopped: bool  # by the person, before the end
-    images_per_second: float
-    shown: tuple[str, ...] = ()  # rows of its sheets of pictures
-    warning: str | None = None  # of the last evaluation
+    images_per_second: float  # 0 where no step was left to take
 
 
 @dataclass(frozen=True)
@@ -128,10 +132,9 @@ class Trainer:
             objective.compile()
         self.compute = spread(objective, recipe.parallel, self.world)
         self.state = State(objective, recipe, self.world.device)
-        self.memory = Memory()
+        self.memory = Memory(guide=sum_of(task.objective.guide()))
         self.best: tuple[Kept, Values] | None = None
         self.shown: dict[str, Tensor] = {}  # pictures of the last evaluation
-        self.warning: str | None = None
         self.saved_at = time.perf_counter()
         self.step = 0
         self.speed = 0.0
@@ -148,9 +151,7 @@ class Trainer:
             self.save()
         if log is not None:
             log.close()
-        return Outcome(
-            self.step, self.total, self.memory, stopped, self.speed, tuple(self.shown), self.warning
-        )
+        return Outcome(self.step, self.total, self.memory, stopped, self.speed)
 
     def train(self, log: Log | None, interrupted: threading.Event) -> bool:
         """Whether the run was interrupted."""
@@ -174,7 +175,9 @@ class Trainer:
                     log.write(self.step, loss=loss, lr=self.lr(self.step - 1), **values)
             if last or self.time_to_save():
                 self.save()
-            self.show(Progress(self.step, self.total, loss, self.speed, values, self.warning))
+            self.show(
+                Progress(self.step, self.total, loss, self.speed, values, self.memory.warning)
+            )
             if self.out_of_patience():
                 self.save()
                 return False
@@ -270,17 +273,19 @@ class Trainer:
     def evaluate(self) -> Values:
         """Judge the weights on the validation images, and keep them if they are the best."""
         answers = self.predict()
-        worth, values = self.task.judge(answers.logits, answers.targets)
-        self.warning = self.task.objective.warning(answers.logits)
+        memory = self.memory
+        memory.decides, values = self.task.judge(answers.logits, answers.targets)
+        memory.warning = self.task.objective.warning(answers.logits)
+        memory.shown = list(self.shown)
         if self.shown and self.world.chief:
             write_sheet(self.shown, self.stream.how, self.out, self.step)
-        if self.memory.best is None or worth > self.memory.best:
-            self.memory.best, self.memory.best_step = worth, self.step
-            self.memory.since_best = 0
+        if is_better(memory.decides, values[memory.decides], memory.best):
+            memory.best, memory.best_step = values[memory.decides], self.step
+            memory.since_best = 0
             # written with the next checkpoint: a run that is killed before it finds it again
             self.best = cloned(self.state.judged()), values
         else:
-            self.memory.since_best += 1
+            memory.since_best += 1
         return values
 
     @torch.no_grad()  # inference mode would leave weights that are shared by processes unusable
@@ -352,9 +357,34 @@ class Trainer:
     def restore(self) -> None:
         """Take up the newest whole checkpoint; without one the run begins at its beginning."""
         saved = newest_step(self.out / "steps")
-        if saved is not None:
-            self.state.restore(saved.tensors)
-            self.memory, self.step = Memory(**saved.memory), saved.step
+        if saved is None:
+            return
+        memory = Memory(**saved.memory)
+        if memory.guide != self.memory.guide:
+            named = self.recipe.goal.teacher or self.recipe.goal.tokenizer
+            raise UserError(
+                f"{named}: this is not what the run began to learn from: put back what was there, "
+                "or begin another run"
+            )
+        self.state.restore(saved.tensors)
+        self.memory, self.step = memory, saved.step
+
+
+def sum_of(model: Model | None) -> str:
+    """The SHA-256 of all weights; of no model nothing."""
+    total = hashlib.sha256()
+    for name, tensor in ({} if model is None else model.state_dict()).items():
+        total.update(name.encode())
+        total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return "" if model is None else total.hexdigest()
+
+
+def is_better(name: str, value: float, best: float | None) -> bool:
+    """
+    >>> is_better("val_loss", -1.0, 0.5), is_better("accuracy", 0.5, 0.9)
+    (True, False)
+    """
+    return best is None or (value < best if name.endswith("loss") else value > best)
 
 
 def cloned(kept: Kept) -> Kept:

@@ -10,6 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.core.passport import Preprocessing
+from vitrail.objectives.patches import pixels
 from vitrail.weights.atomic import write_file
 
 SHOWN = 8  # images of a sheet
@@ -21,15 +22,15 @@ def write_sheet(
     rows: Mapping[str, Float[Tensor, "B C H W"]], how: Preprocessing, out: Path, step: int
 ) -> Path:
     """A row for each kind of picture, an image in each column."""
-    pixels = np.stack([as_pixels(images, how) for images in rows.values()])
-    larger = max(-(-SMALLEST // max(pixels.shape[2:4])), 1)
-    pixels = pixels.repeat(larger, axis=2).repeat(larger, axis=3)
-    kinds, count, high, wide, _ = pixels.shape
+    levels = np.stack([as_pixels(images, how) for images in rows.values()])
+    larger = max(-(-SMALLEST // max(levels.shape[2:4])), 1)
+    levels = levels.repeat(larger, axis=2).repeat(larger, axis=3)
+    kinds, count, high, wide, _ = levels.shape
     sheet = np.full((kinds * (high + GAP) - GAP, count * (wide + GAP) - GAP, 3), 255, np.uint8)
     for row in range(kinds):
         for column in range(count):
             top, left = row * (high + GAP), column * (wide + GAP)
-            sheet[top : top + high, left : left + wide] = pixels[row, column]
+            sheet[top : top + high, left : left + wide] = levels[row, column]
 
     def fill(path: Path) -> None:
         Image.fromarray(sheet).save(path, "PNG")
@@ -39,9 +40,7 @@ def write_sheet(
 
 def as_pixels(images: Float[Tensor, "B C H W"], how: Preprocessing) -> UInt8[np.ndarray, "B H W 3"]:
     """Images as the model reads them, back in the colours that people see."""
-    values = images.detach().float().cpu()
-    mean, std = values.new_tensor(how.mean), values.new_tensor(how.std)
-    values = values * std[:, None, None] + mean[:, None, None]
+    values = pixels(images.detach().float().cpu(), how)
     values = values.flip(1) if how.channel_order == "bgr" else values
     if values.shape[1] != 3:
         values = values.mean(dim=1, keepdim=True).expand(-1, 3, -1, -1)

@@ -23,12 +23,11 @@ from vitrail.objectives.supervised import Distilled, Supervised
 from vitrail.train.loop import Judge, Task
 from vitrail.train.lora import adapt
 from vitrail.train.parallel import World
-from vitrail.train.recipe import Goal, Recipe
+from vitrail.train.recipe import DEFAULT_MODEL, Goal, Recipe
 from vitrail.train.unlabelled import by_loss, prepare_unlabelled
 from vitrail.weights.load import load
 
 Watcher = Callable[[int, int], None]
-DEFAULT = "vit_s_16"
 
 
 def prepare_task(recipe: Recipe, splits: Splits, judge: Judge) -> Task:
@@ -37,6 +36,7 @@ def prepare_task(recipe: Recipe, splits: Splits, judge: Judge) -> Task:
     train, (_, val) = splits["train"], judged_part(splits, recipe.data)
     if recipe.goal.objective != "labels":
         objective = prepare_unlabelled(recipe)
+        check_sides(recipe, objective.model)
         if recipe.checkpointing:
             checkpoint_blocks(objective.model)
         return Task(
@@ -45,11 +45,7 @@ def prepare_task(recipe: Recipe, splits: Splits, judge: Judge) -> Task:
     if train.targets is None:
         raise UserError(f"{recipe.data}: its images have no labels: expected a folder a class")
     model = make_model(recipe, train)
-    if recipe.augmentation.sides and not model.any_size:
-        raise UserError(
-            f"{model.passport.family} models read one image size: augmentation.sides is for those "
-            "that read any"
-        )
+    check_sides(recipe, model)
     return Task(
         recipe=recipe,
         objective=make_objective(model, recipe.goal, train),
@@ -57,6 +53,14 @@ def prepare_task(recipe: Recipe, splits: Splits, judge: Judge) -> Task:
         val=val,
         judge=judge,
     )
+
+
+def check_sides(recipe: Recipe, model: Model) -> None:
+    if recipe.augmentation.sides and not model.any_size:
+        raise UserError(
+            f"{model.passport.family} models read one image size: augmentation.sides is for those "
+            "that read any"
+        )
 
 
 def judged_part(splits: Splits, data: str) -> tuple[str, Source]:
@@ -91,7 +95,7 @@ def make_model(recipe: Recipe, train: Source) -> Model:
         if model.passport.labels not in (None, train.labels):
             model.new_head()  # as many classes, but others
     else:
-        model = build(change(find(recipe.model or DEFAULT), fields))
+        model = build(change(find(recipe.model or DEFAULT_MODEL), fields))
     several = train.targets is not None and np.ndim(train.targets) == 2
     model.passport = replace(
         model.passport, labels=train.labels, several=several, config=asdict(model.config)

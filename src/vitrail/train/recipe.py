@@ -7,6 +7,8 @@ from typing import Any, Literal
 from vitrail.core.errors import UserError
 from vitrail.data.augment import Augmentation
 
+DEFAULT_MODEL = "vit_s_16"  # where neither a variant nor a checkpoint is named
+
 
 @dataclass(frozen=True, kw_only=True)
 class Optimiser:

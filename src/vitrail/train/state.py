@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from vitrail.core.errors import UserError
 from vitrail.objectives.objective import Objective
 from vitrail.train.average import Average
 from vitrail.train.checkpoint import flatten_optimisers, restore_optimisers
@@ -53,6 +54,11 @@ class State:
             kind, _, name = key.partition(".")
             if kind in parts:
                 parts[kind][name] = tensor
+        if not parts["now"]:
+            raise UserError(
+                "this run was saved by a version of Vitrail that kept other tensors: resume it "
+                "with that version, or begin another run with --from its last checkpoint"
+            )
         fill(self.objective.state_dict(), parts["now"])
         if self.average is not None:
             fill(self.average.state, parts["average"])

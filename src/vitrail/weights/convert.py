@@ -16,6 +16,7 @@ from vitrail.weights.checkpoint import Checkpoint, refit
 from vitrail.weights.dialect import Dialect, Foreign
 from vitrail.weights.dialects import choose, dialects_called, recognise
 from vitrail.weights.files import SUFFIXES, write_tensors
+from vitrail.weights.hub import located
 from vitrail.weights.load import fine_tuned, open_checkpoint
 from vitrail.weights.mae import LAYOUTS, write_mae
 from vitrail.weights.native import FOR_PRETRAINING, objective_of, read_beside, write_native
@@ -66,21 +67,27 @@ def convert(
             raise UserError(
                 f"{out}: a Vitrail checkpoint is a directory: give a name without suffix"
             )
-        write_native(state, passport, out, overwrite=overwrite)
-        return Conversion(opened, out, to, len(state), done, ())
+        beside = kept_beside(source, opened, config)
+        write_native(state, passport, out, beside=beside, overwrite=overwrite)
+        return Conversion(opened, out, to, len(state), without_loss(done, beside), ())
     speaks = choose(to, config)
-    beside = autoencoder(source, opened, config) if speaks.name in LAYOUTS else {}
-    if beside:
-        done = tuple(one for one in done if not one.endswith(FOR_PRETRAINING))
+    ours = speaks.name in LAYOUTS and objective_of(opened.passport) == "mae"
+    beside = kept_beside(source, opened, config) if ours else {}
+    done = without_loss(done, beside)
     written = write_foreign(state, passport, config, speaks, out, beside, overwrite=overwrite)
     cautions = losses(written, speaks, config, passport)
     return Conversion(opened, out, speaks.name, len(written.tensors), done, tuple(cautions))
 
 
-def autoencoder(source: str | Path, opened: Checkpoint, config: Config) -> Tensors:
-    """What a masked autoencoder of ours has beside its model, unless that has become another."""
-    ours = opened.dialect == "vitrail" and objective_of(opened.passport) == "mae"
-    return read_beside(source) if ours and config == opened.config else {}
+def kept_beside(source: str | Path, opened: Checkpoint, config: Config) -> Tensors:
+    """What pre-training had beside a model of ours, unless that has become another."""
+    same = opened.dialect == "vitrail" and config == opened.config
+    return read_beside(located(source)) if same else {}
+
+
+def without_loss(changes: tuple[str, ...], beside: Tensors) -> tuple[str, ...]:
+    """What was changed; what is written after all is not left out."""
+    return tuple(one for one in changes if not (beside and one.endswith(FOR_PRETRAINING)))
 
 
 def refuse_misspelt(out: Path) -> None:

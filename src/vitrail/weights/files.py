@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -128,6 +128,16 @@ def read_tensors(path: Path) -> Tensors:
     if path.suffix in PICKLES:
         return _read_pickled(path)[0]
     raise UserError(f"{path}: unknown format {path.suffix!r}, expected {', '.join(SUFFIXES)}")
+
+
+def tensor_names(path: Path) -> list[str]:
+    """The names alone of the tensors in a safetensors file."""
+
+    def names() -> list[str]:
+        with safe_open(path, "pt") as file:
+            return list(file.keys())
+
+    return _guarded(path, names)
 
 
 def _read_pickled(path: Path) -> tuple[Tensors, list[str]]:

@@ -39,7 +39,8 @@ def fit_beit(
     if new.relative_bias != old.relative_bias:
         if new.relative_bias == "shared":
             raise UserError(
-                "each block of this BEiT has a relative bias of its own: none is shared"
+                "each block of this BEiT has a relative bias of its own, and none is shared: leave "
+                'relative_bias="block"'
             )
         table = state.pop("relative.table")
         state |= {f"blocks.{i}.relative.table": table.clone() for i in range(new.depth)}

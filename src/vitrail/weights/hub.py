@@ -11,6 +11,11 @@ NATIVE = ("README.md", "manifest.json")
 KINDS = (("*.safetensors", "*.safetensors.index.json"), ("*.bin", "*.bin.index.json"))
 
 
+def located(source: str | Path) -> Path:
+    """Where a checkpoint lies on this machine, brought here from the hub if it is there."""
+    return fetch(str(source)) if str(source).startswith(HUB) else Path(source)
+
+
 def fetch(address: str) -> Path:
     """The directory in the local cache with a hub repository's checkpoint, fetched if need be."""
     try:

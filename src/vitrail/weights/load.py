@@ -17,7 +17,7 @@ from vitrail.weights.dialect import Dialect, Foreign
 from vitrail.weights.dialects import recognise
 from vitrail.weights.files import read_foreign
 from vitrail.weights.fit import FITTINGS
-from vitrail.weights.hub import HUB, fetch
+from vitrail.weights.hub import HUB, located
 from vitrail.weights.modules import open_module
 from vitrail.weights.native import is_native, left_out, read_native
 from vitrail.weights.rows import Coverage
@@ -76,7 +76,7 @@ def open_checkpoint(
     """Read and map a checkpoint without building its model."""
     if isinstance(source, nn.Module):
         return open_module(source, dialect=dialect, said=said or {})
-    path = fetch(str(source)) if str(source).startswith(HUB) else Path(source)
+    path = located(source)
     if is_native(path):
         if dialect not in (None, "vitrail"):
             raise UserError(

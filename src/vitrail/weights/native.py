@@ -16,7 +16,7 @@ from vitrail.models.catalogue import FAMILIES, skeleton, variant_of
 from vitrail.models.config import Config
 from vitrail.models.model import Model
 from vitrail.weights.atomic import write_directory
-from vitrail.weights.files import digest, read_json, read_tensors, write_tensors
+from vitrail.weights.files import digest, read_json, read_tensors, tensor_names, write_tensors
 from vitrail.weights.rows import PRECISIONS, Tensors
 
 FORMAT = 1
@@ -90,7 +90,9 @@ def read_beside(path: str | Path) -> Tensors:
 
 def left_out(path: Path, passport: Passport) -> tuple[str, ...]:
     """What pre-training had beside the model, by name, and why it is not loaded."""
-    counts = Counter(name.partition(".")[0] for name in read_beside(path))
+    file = path / BESIDE
+    names = tensor_names(file) if file.is_file() else []
+    counts = Counter(name.partition(".")[0] for name in names)
     named = [name if count == 1 else f"{name} ({count} tensors)" for name, count in counts.items()]
     if not named:
         return ()

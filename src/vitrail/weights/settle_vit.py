@@ -97,7 +97,7 @@ def _heads(
         if heads is None:
             raise UserError(
                 f"{where}: the file does not tell how many heads its attention has: "
-                "give heads=N (--set heads=N), or the model's name"
+                "give heads=N (--set heads=N, or fields.heads=N of a run), or the model's name"
             )
         notes.append(f"{heads} heads, as every published ViT of width {facts['dim']} has")
     if not isinstance(heads, int) or heads < 1:
