@@ -82,7 +82,7 @@ FIELDS = {
             "mae": 400_000,
             "masked-patch": 400_000,
             "simmim": 200_000,
-            "beit": 200_000,
+            "beit": 150_000,
             "tokenizer": 60_000,
         },
         steps={0.01: 200, 0.1: 600},
