@@ -82,7 +82,7 @@ FIELDS = {
             "mae": 400_000,
             "masked-patch": 400_000,
             "simmim": 200_000,
-            "beit": 200_000,
+            "beit": 150_000,
             "tokenizer": 60_000,
         },
         steps={0.01: 200, 0.1: 600},
@@ -99,11 +99,13 @@ class Start:
 
     family: str
     objective: str | None
+    target: str | None = None  # of masked-patch
 
 
 STARTS = {
     "scratch": Start("vit", None),
     "masked-patch": Start("vit", "masked-patch"),
+    "masked-patch-downsized": Start("vit", "masked-patch", "downsized"),
     "mae": Start("vit", "mae"),
     "simmim": Start("vit", "simmim"),
     "scratch-beit": Start("beit", None),
@@ -164,11 +166,14 @@ class Work:
         golden = Path(os.environ.get("VITRAIL_GOLDEN", GOLDEN))
         return open_data(str(golden / "cifar10"), val_share=0)
 
-    def pretrained(self, objective: str) -> Path:
-        """The encoder that an objective makes of all images; its cost is in seconds.json."""
-        out = self.runs / objective
+    def pretrained(self, name: str) -> Path:
+        """The encoder that a start makes of all images, or the tokenizer; its cost is in
+        seconds.json."""
+        out = self.runs / name
         if (out / "seconds.json").exists():
             return out / "last"
+        begin = STARTS.get(name, Start("tokenizer", "tokenizer"))
+        objective = begin.objective or ""
         tokenizer = str(self.pretrained("tokenizer")) if objective == "beit" else None
         splits = self.splits
         choice = Choice(data=self.field.data, train=splits["train"])
@@ -177,6 +182,7 @@ class Work:
         steps = looks // recipe.batch_size
         recipe = replace(
             recipe,
+            goal=replace(recipe.goal, options={"target": begin.target} if begin.target else {}),
             schedule=replace(recipe.schedule, steps=steps, warmup=steps // 20),
             watch=Watch(every=looks / len(splits["train"]) / 4),
         )
@@ -186,10 +192,10 @@ class Work:
         (out / "seconds.json").write_text(json.dumps(time.process_time() - began))
         return out / "last"
 
-    def seconds(self, objective: str | None) -> float:
-        path = self.runs / str(objective) / "seconds.json"
+    def seconds(self, name: str) -> float:
+        path = self.runs / name / "seconds.json"
         took = float(json.loads(path.read_text())) if path.exists() else 0.0
-        return took + (self.seconds("tokenizer") if objective == "beit" else 0.0)
+        return took + (self.seconds("tokenizer") if name == "beit" else 0.0)
 
     def tuned(self, start: str, share: float, seed: int, lr: float) -> None:
         """One line of results.jsonl, unless it is there."""
@@ -216,7 +222,7 @@ class Work:
             seed=seed,
         )
         parts = Splits({**splits.parts, "train": train})
-        task = prepare_task(self.begun(recipe, begin), parts, judge)
+        task = prepare_task(self.begun(recipe, start), parts, judge)
         began = time.process_time()
         out = self.runs / "tuned" / f"{start}-{share:g}-{seed}-{lr:g}-{decay:g}"
         outcome = Trainer(task, out).run()
@@ -227,10 +233,11 @@ class Work:
             file.write(json.dumps(asdict(result)) + "\n")
         print(result, flush=True)
 
-    def begun(self, recipe: Recipe, begin: Start) -> Recipe:
+    def begun(self, recipe: Recipe, start: str) -> Recipe:
         """With the encoder, or with a fresh one of the same shape."""
+        begin = STARTS[start]
         if begin.objective is not None:
-            return replace(recipe, start=str(self.pretrained(begin.objective)))
+            return replace(recipe, start=str(self.pretrained(start)))
         name = "beit" if begin.family == "beit" else "mae"
         choice = Choice(data=recipe.data, train=self.splits["train"])
         fresh = choose_pretraining(name, choice, tokenizer=None)
@@ -289,7 +296,7 @@ def print_table(field: Field, work: Work, *, seeds: int) -> None:
         looks, cost = "", ""
         if begin.objective is not None:
             looks = f"{field.looks[begin.objective]:,}"
-            cost = f"{work.seconds(begin.objective):,.0f} s"
+            cost = f"{work.seconds(start):,.0f} s"
         print(f"| {start} | {looks} | {cost} | {' | '.join(cells)} |")
 
 

@@ -180,6 +180,12 @@ def test_a_folder_of_broken_images_leaves_nothing(tmp_path: Path, capsys: Said) 
     words = ["pretrain", data, "--image-size", "32", "--out", out, *SHORT]
     assert "could be read" in refused(capsys, *words)
     assert not out.exists()
+    mine = out / "pictures" / "mine.txt"  # of somebody who keeps pictures where the run shall go
+    mine.parent.mkdir(parents=True)
+    mine.write_text("dear to me")
+    assert "could be read" in refused(capsys, *words)
+    assert mine.read_text() == "dear to me"
+    assert not (out / "recipe.yaml").exists()
 
 
 @pytest.mark.parametrize("side", [8, 30, 50, 100])

@@ -123,7 +123,9 @@ def test_the_answer_is_the_loss_with_single_words_and_the_words(kind: str) -> No
     codes = tokenizer.codes(IMAGES)
     assert answer.shape == (3, 1 + 4 * 6)
     assert torch.equal(answer[:, 1:].long(), codes.flatten(1))
-    price = objective.price(tokenizer.say(IMAGES))
+    book = tokenizer.book
+    taken = None if book is None else book()[codes]
+    price = objective.price(tokenizer.say(IMAGES), taken)
     torch.testing.assert_close(answer[:, 0], fits(tokenizer.paint(codes)) + price)
     told, used = answer.float().numpy(), usage(codes, 24)
     assert objective.usage(told) == used

@@ -70,6 +70,7 @@ def run(asked: Asked, verb: str, world: World, write_report: WriteReport) -> str
         print(machine.dumps(asdict(recipe)) if asked.json else to_yaml(recipe), end="")
         return None
     task = prepare_task(recipe, splits, judge)
+    made = not out.exists()
     world.wait()  # until every process has seen that there is no run yet
     with Display(quiet=asked.json or not world.chief) as display:
         if world.chief and not asked.resume:
@@ -82,7 +83,7 @@ def run(asked: Asked, verb: str, world: World, write_report: WriteReport) -> str
             outcome = Trainer(task, out, display.show, world).run(resume=asked.resume)
         except UserError:
             if world.chief and not asked.resume:
-                forget(out)
+                forget(out, made=made)
             raise
         done = outcome.images_per_second == 0 and (out / "report.html").exists()
         if world.chief and not outcome.stopped and not done:
@@ -94,18 +95,17 @@ def run(asked: Asked, verb: str, world: World, write_report: WriteReport) -> str
     return f"saved at step {outcome.step}: vitrail {verb} {recipe.data} --out {out} --resume"
 
 
-def forget(out: Path) -> None:
-    """A run that came to nothing leaves nothing: the next may have its place."""
+def forget(out: Path, *, made: bool) -> None:
+    """A run that came to nothing leaves nothing: the next may have its place. In a directory that
+    the run has not `made`, only the recipe is known to be its own."""
     from vitrail.train.recipe_file import NAME
 
     if (out / "steps").exists():
         return
-    for name in (NAME, "metrics.jsonl"):
-        (out / name).unlink(missing_ok=True)
-    for name in ("tensorboard", "pictures"):
-        shutil.rmtree(out / name, ignore_errors=True)
-    if out.is_dir() and not any(out.iterdir()):
-        out.rmdir()
+    if made:
+        shutil.rmtree(out, ignore_errors=True)
+    else:
+        (out / NAME).unlink(missing_ok=True)
 
 
 def judge_of(splits: Splits) -> Judge:
