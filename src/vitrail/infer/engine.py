@@ -24,6 +24,7 @@ from torch import Tensor
 from vitrail.core.errors import UserError
 from vitrail.data.images import BadImage
 from vitrail.data.preprocess import MODES, normalisation
+from vitrail.infer.brief import brief
 from vitrail.infer.reading import read_framed
 from vitrail.models.model import Model
 
@@ -73,6 +74,7 @@ class Engine:
         if channels not in MODES:
             raise UserError(f"the model reads {channels} channels, but a picture has 1 or 3")
         self.model, self.job = model.eval(), job
+        self.short = brief(self.model)
 
     def __call__(self, names: Sequence[str]) -> list[Answer]:
         """The answers to some names."""
@@ -114,11 +116,11 @@ class Engine:
     def ask(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B ..."]:
         match self.job.output:
             case "pooled":
-                return self.model.features(images)
+                return self.short.features(images)
             case "tokens":
                 return self.model.encode(images)
             case "scores":
-                logits = self.model(images)
+                logits = self.short(images)
                 return logits.sigmoid() if self.model.passport.several else logits.softmax(dim=1)
 
 

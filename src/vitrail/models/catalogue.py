@@ -6,9 +6,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
-import torch
-
 from vitrail.core.errors import UserError, nearest
+from vitrail.core.hollow import hollow
 from vitrail.core.passport import Passport, Preprocessing
 from vitrail.core.records import validate
 from vitrail.models import (
@@ -125,10 +124,15 @@ def build(config: Config) -> Model:
     return model
 
 
+def unfilled(config: Config) -> Model:
+    """The model with tables that are computed, but without memory for what a checkpoint brings."""
+    with hollow():
+        return FAMILIES[family_of(config)].model(config)
+
+
 def skeleton(config: Config) -> Model:
     """The model without memory for its tensors, to count and to measure."""
-    with torch.device("meta"):
-        return FAMILIES[family_of(config)].model(config).to("meta")
+    return unfilled(config).to("meta")
 
 
 def fresh_passport(config: Config) -> Passport:

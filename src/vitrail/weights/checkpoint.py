@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.passport import Origin, Passport, Preprocessing, ResizeMethod
-from vitrail.models.catalogue import FAMILIES, family_of, skeleton
+from vitrail.models.catalogue import skeleton, unfilled
 from vitrail.models.config import Config
 from vitrail.models.model import Model
 from vitrail.weights.dialect import Dialect, Foreign
@@ -70,8 +70,7 @@ def materialise(
     state = _widened(state)
     for sentence in passport.origin.changes:
         log.info("%s: %s", passport.origin.source, sentence)
-    with torch.device("meta"):
-        model = FAMILIES[passport.family].model(config)
+    model = unfilled(config)
     model.load_state_dict(state, assign=True)
     model.passport = passport
     return model.to(next(iter(state.values())).dtype).eval()  # fixed tables in that precision too
@@ -96,9 +95,8 @@ def refit(
 
 
 def _new_head(config: Config, like: Tensor) -> Tensors:
-    with torch.device("meta"):
-        model = FAMILIES[family_of(config)].model(config)
-    model.new_head()  # outside the meta device: these have values
+    model = unfilled(config)
+    model.new_head()  # these have values
     named = model.state_dict().items()
     return {name: tensor.to(like.dtype) for name, tensor in named if name.startswith("head")}
 

@@ -14,11 +14,9 @@ from vitrail.models.config import Config
 from vitrail.models.model import Model
 from vitrail.weights.checkpoint import Checkpoint, materialise, understand
 from vitrail.weights.dialect import Dialect, Foreign
-from vitrail.weights.dialects import recognise
 from vitrail.weights.files import read_foreign
 from vitrail.weights.fit import FITTINGS
 from vitrail.weights.hub import HUB, located
-from vitrail.weights.modules import open_module
 from vitrail.weights.native import is_native, left_out, read_native
 from vitrail.weights.rows import Coverage
 
@@ -75,6 +73,8 @@ def open_checkpoint(
 ) -> Checkpoint:
     """Read and map a checkpoint without building its model."""
     if isinstance(source, nn.Module):
+        from vitrail.weights.modules import open_module
+
         return open_module(source, dialect=dialect, said=said or {})
     path = located(source)
     if is_native(path):
@@ -87,6 +87,8 @@ def open_checkpoint(
         changes = (*passport.origin.changes, *notes)
         passport = replace(passport, origin=replace(passport.origin, changes=changes))
         return Checkpoint(state, config, passport, "vitrail", Coverage(), notes)
+    from vitrail.weights.dialects import recognise  # here: ours are read without them, and sooner
+
     named = find(model) if model else None
     foreign = replace(read_foreign(path), source=str(source))
     speaks = recognise(foreign, dialect)
@@ -98,6 +100,8 @@ def open_checkpoint(
 
 def _refuse_misnamed(foreign: Foreign, speaks: Dialect) -> None:
     """Tell a wrong name for the dialect from a damaged file."""
+    from vitrail.weights.dialects import recognise
+
     try:
         speaks.infer(foreign)
     except UserError:
