@@ -11,8 +11,9 @@ import json
 import logging
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -56,10 +57,20 @@ def ray_module(module: str = "ray") -> Any:
 
 @contextmanager
 def connected(cluster: Cluster) -> Iterator[Any]:
-    """Ray, connected to the cluster or to one that lasts as long as this."""
+    """Ray, connected to the cluster or to one that lasts as long as this. What it has to say is no
+    answer to what was asked, so it goes to standard error."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody was asked
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # what matters is raised
     ray = ray_module()
+    with redirect_stdout(sys.stderr):
+        _connect(ray, cluster)
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+def _connect(ray: Any, cluster: Cluster) -> None:
     own = {
         "num_cpus": cluster.threads + RESERVED,
         "include_dashboard": False,
@@ -75,10 +86,6 @@ def connected(cluster: Cluster) -> Iterator[Any]:
     except (ConnectionError, ValueError, RuntimeError) as error:
         said = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise UserError(f"no Ray cluster at {cluster.address}: {said}") from None
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
 
 
 class Worker:
