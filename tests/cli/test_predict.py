@@ -156,3 +156,20 @@ def test_parquet_without_pyarrow_is_one_sentence(
     code, _, err = run(capsys, model, "x.jpg", "--out", "said.parquet")
     assert code == 2
     assert "pip install 'vitrail[parquet]'" in err
+
+
+def test_pixels_are_normalised_as_was_said(
+    capsys: pytest.CaptureFixture[str], model: str, photos: list[str]
+) -> None:
+    plain = run(capsys, model, photos[0], "--json")
+    same = run(capsys, model, photos[0], "--json", "--mean", "0.5", "--std", "0.5,0.5,0.5")
+    other = run(capsys, model, photos[0], "--json", "--mean", "0.2", "--std", "0.3")
+    assert plain == same != other
+    for words, reason in (
+        (["--mean", "half"], "--mean is 'half', expected numbers"),
+        (["--std", "0.5,0.5"], "--std has 2 numbers, but the model has 3 channels"),
+        (["--std", "0"], "--std is '0', but a deviation is above 0"),
+    ):
+        code, _, err = run(capsys, model, photos[0], *words)
+        assert code == 2
+        assert reason in err

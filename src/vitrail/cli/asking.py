@@ -1,8 +1,9 @@
 """How a command line says sizes, fields and checkpoints."""
 
 import json
+import math
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,14 +60,42 @@ def parse_grid(text: str | None) -> tuple[int, int] | None:
     return None if text is None else parse_size(text, "--grid")
 
 
-def load_asked(asked: Any) -> "Model":
-    """The model that a record asks for by its fields source, model, dialect, grid, image_size and
-    set."""
+def load_asked(asked: Any, **changes: Any) -> "Model":
+    """The model that a record asks for by its fields source, model, dialect, grid, image_size, set,
+    mean and std; `changes` are fields of its config that are not as the record has them."""
     from vitrail.weights.load import load
 
-    changes = parse_changes(asked.image_size, asked.set)
+    changes = parse_changes(asked.image_size, asked.set) | changes
     grid = parse_grid(asked.grid)
-    return load(asked.source, model=asked.model, dialect=asked.dialect, grid=grid, **changes).eval()
+    model = load(asked.source, model=asked.model, dialect=asked.dialect, grid=grid, **changes)
+    how = model.passport.preprocessing
+    mean = parse_channels(asked.mean, "--mean", len(how.mean)) or how.mean
+    std = parse_channels(asked.std, "--std", len(how.std)) or how.std
+    model.passport = replace(model.passport, preprocessing=replace(how, mean=mean, std=std))
+    return model.eval()
+
+
+def parse_channels(text: str | None, option: str, channels: int) -> tuple[float, ...] | None:
+    """A number for each channel, or one for all.
+
+    >>> parse_channels("0.5", "--mean", 3)
+    (0.5, 0.5, 0.5)
+    """
+    if text is None:
+        return None
+    try:
+        values = tuple(float(word) for word in text.split(","))
+        if not all(map(math.isfinite, values)):
+            raise ValueError
+    except ValueError:
+        raise UserError(f"{option} is {text!r}, expected numbers like 0.5,0.5,0.5") from None
+    if option == "--std" and min(values) <= 0:
+        raise UserError(f"{option} is {text!r}, but a deviation is above 0")
+    if len(values) not in (1, channels):
+        raise UserError(
+            f"{option} has {len(values)} numbers, but the model has {channels} channels"
+        )
+    return values * channels if len(values) == 1 else values
 
 
 def use_threads(threads: int | None) -> None:

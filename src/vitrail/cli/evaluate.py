@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json as machine
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.asking import load_asked, parse_changes, parse_grid, parse_size, use_threads
+from vitrail.cli.asking import load_asked, parse_size, use_threads
 from vitrail.cli.display import Watch, progress
 from vitrail.cli.explain import known_as
 from vitrail.core.errors import UserError, nearest, writing
@@ -78,7 +78,6 @@ class Evaluate:
 def evaluate(asked: Evaluate) -> None:
     """Judge a model: headline numbers with confidence intervals, calibration, classes, confusions;
     where asked for, corrupted images and other sizes."""
-
     from vitrail.data.sources import open_data
 
     refuse_mistakes(asked)
@@ -87,7 +86,7 @@ def evaluate(asked: Evaluate) -> None:
     known = open_data(asked.data).parts
     if asked.split is not None and asked.split not in known:
         raise UserError(f"{asked.data} has no part {asked.split!r}, {nearest(asked.split, known)}")
-    model = normalised(load_asked(asked), asked)
+    model = load_asked(asked)
     if asked.out is not None:  # before hours of work, not after them
         with writing(Path(asked.out)):
             Path(asked.out).mkdir(parents=True, exist_ok=True)
@@ -138,35 +137,6 @@ def listed(text: str | None, option: str) -> list[str]:
     return list(dict.fromkeys(sizes))
 
 
-def normalised(model: Model, asked: Evaluate) -> Model:
-    """The model with the --mean and --std that were said."""
-    how = model.passport.preprocessing
-    if asked.mean is not None:
-        how = replace(how, mean=per_channel(asked.mean, "--mean", len(how.mean)))
-    if asked.std is not None:
-        how = replace(how, std=per_channel(asked.std, "--std", len(how.std)))
-    model.passport = replace(model.passport, preprocessing=how)
-    return model
-
-
-def per_channel(text: str, option: str, channels: int) -> tuple[float, ...]:
-    """
-    >>> per_channel("0.5", "--mean", 3)
-    (0.5, 0.5, 0.5)
-    """
-    try:
-        values = tuple(float(word) for word in text.split(","))
-        if not all(map(math.isfinite, values)):
-            raise ValueError
-    except ValueError:
-        raise UserError(f"{option} is {text!r}, expected numbers like 0.5,0.5,0.5") from None
-    if len(values) not in (1, channels):
-        raise UserError(
-            f"{option} has {len(values)} numbers, but the model has {channels} channels"
-        )
-    return values * channels if len(values) == 1 else values
-
-
 def found_of(
     asked: Evaluate, model: Model, resolutions: Sizes, patches: Sizes, watch: Watch
 ) -> Evaluation:
@@ -186,7 +156,7 @@ def found_of(
         robustness = robustness_of(
             model, judged, most=asked.corrupted_images, watch=told(watch, "corruptions"), **work
         )
-    again = loader_of(asked)
+    again = partial(load_asked, asked)
     return Evaluation(
         title=known_as(asked.source),
         model=asked.source,
@@ -274,21 +244,6 @@ def judged_of(asked: Evaluate, model: Model, source: Source, part: str, watch: W
 
 def told(watch: Watch, what: str) -> Callable[[int, int], None]:
     return lambda done, total: watch(what, done, total)
-
-
-def loader_of(asked: Evaluate) -> Callable[..., Model]:
-    """Loads the model again, with other fields."""
-    from vitrail.weights.load import load
-
-    fields = parse_changes(asked.image_size, asked.set)
-
-    def again(**changes: Any) -> Model:
-        grid = parse_grid(asked.grid)
-        changed = fields | changes
-        given = load(asked.source, model=asked.model, dialect=asked.dialect, grid=grid, **changed)
-        return normalised(given, asked)
-
-    return again
 
 
 def write(found: Evaluation, out: Path, watch: Watch) -> dict[str, str]:

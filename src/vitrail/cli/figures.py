@@ -49,6 +49,11 @@ class Figures:
     """Another image size: 224, or height x width as 192x672."""
     set: tuple[str, ...] = ()
     """Another field of the model, or one that its file leaves open: --set heads=8."""
+    mean: str | None = None
+    """What the model's pixels are normalised by, where its file does not tell: 0.5 or
+    0.485,0.456,0.406."""
+    std: str | None = None
+    """The same for the standard deviation."""
     threads: int | None = None
     """Threads to compute with."""
     json: bool = False
