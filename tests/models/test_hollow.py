@@ -14,7 +14,8 @@ from vitrail.models.catalogue import FAMILIES, skeleton, unfilled
 def test_parameters_have_a_shape_and_no_memory() -> None:
     with hollow():
         layer = nn.Linear(3, 4)
-    assert layer.weight.is_meta and layer.weight.shape == (4, 3)
+    assert layer.weight.is_meta
+    assert layer.weight.shape == (4, 3)
 
 
 def test_tensors_with_memory_are_filled_as_ever() -> None:

@@ -57,5 +57,5 @@ class LastBlock(nn.Module):
 
 def rows(layer: nn.Linear, x: Float[Tensor, "B N D"], which: slice) -> Float[Tensor, "B N E"]:
     """Some of the features that a linear layer gives."""
-    bias = None if layer.bias is None else layer.bias[which]
-    return F.linear(x, layer.weight[which], bias)
+    bias: Tensor | None = layer.bias
+    return F.linear(x, layer.weight[which], None if bias is None else bias[which])
