@@ -18,7 +18,8 @@ from tests.infer.pictures import small_model, write_photos
 from tests.models.kinds import KINDS, SMALL
 from vitrail import UserError
 from vitrail.data.preprocess import prepare
-from vitrail.infer.engine import AHEAD, Answer, Engine, Job, Output, ahead, answers, torch_threads
+from vitrail.data.threads import ahead
+from vitrail.infer.engine import AHEAD, Answer, Engine, Job, Output, answers, torch_threads
 from vitrail.models.catalogue import build
 
 OUTPUTS: tuple[Output, ...] = ("scores", "pooled", "tokens")
@@ -121,7 +122,7 @@ def test_a_stream_is_never_far_ahead_of_its_reader() -> None:
             taken.append(number)
             yield number
 
-    stream = ahead(lambda number: -number, numbers(), threads=3)
+    stream = ahead(lambda number: -number, numbers(), threads=3, lead=AHEAD)
     assert [next(stream) for _ in range(5)] == [0, -1, -2, -3, -4]
     time.sleep(0.05)
     assert len(taken) <= 5 + 3 * AHEAD
@@ -141,4 +142,4 @@ def test_what_cannot_be_asked_is_refused_at_once() -> None:
 
 def test_what_a_thread_raises_reaches_the_reader() -> None:
     with pytest.raises(ZeroDivisionError):
-        list(ahead(lambda number: 1 // number, [2, 1, 0, 3], threads=2))
+        list(ahead(lambda number: 1 // number, [2, 1, 0, 3], threads=2, lead=AHEAD))

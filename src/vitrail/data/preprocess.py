@@ -46,18 +46,21 @@ def prepare(
     >>> prepare(Image.new("RGB", (500, 375)), model.passport.preprocessing).shape
     torch.Size([3, 224, 224])
     """
+    factor, offset = normalisation(how)
+    return framed(picture, how, fast=fast).contiguous().float().mul_(factor).add_(offset)
+
+
+def framed(
+    picture: Image.Image | NDArray[np.uint8], how: Preprocessing, *, fast: bool = False
+) -> UInt8[Tensor, "C H W"]:
+    """As `prepare` begins, up to where bytes become floats: a quarter of the memory."""
     channels = len(how.mean)
     if fast and how.interpolation in FAST:
         pixels_CHW = fast_frame(as_pixels(picture, channels), how)
     else:
-        framed = frame(in_channels(as_picture(picture), channels), how)
-        pixels_CHW = torch.from_numpy(np.array(framed).reshape(*how.size, channels)).permute(
-            2, 0, 1
-        )
-    if how.channel_order == "bgr":
-        pixels_CHW = pixels_CHW.flip(0)
-    factor, offset = normalisation(how)
-    return pixels_CHW.contiguous().float().mul_(factor).add_(offset)
+        seen = np.array(frame(in_channels(as_picture(picture), channels), how))
+        pixels_CHW = torch.from_numpy(seen.reshape(*how.size, channels)).permute(2, 0, 1)
+    return pixels_CHW.flip(0) if how.channel_order == "bgr" else pixels_CHW
 
 
 @cache

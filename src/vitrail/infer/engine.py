@@ -7,13 +7,10 @@ company: matrix products of another shape round otherwise, so every batch has on
 with black pictures where names are too few.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 import torch
@@ -24,6 +21,7 @@ from torch import Tensor
 from vitrail.core.errors import UserError
 from vitrail.data.images import BadImage
 from vitrail.data.preprocess import MODES, normalisation
+from vitrail.data.threads import ahead, batched
 from vitrail.infer.brief import brief
 from vitrail.infer.reading import read_framed
 from vitrail.models.model import Model
@@ -32,9 +30,6 @@ Output = Literal["scores", "pooled", "tokens"]
 
 BATCH = 8  # images: on CPUs more is not faster, and a list of names that ends early wastes little
 AHEAD = 2  # batches for each thread: the one it computes, and one that waits to be taken
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,37 +125,9 @@ def answers(model: Model, names: Iterable[str], job: Job, *, threads: int = 1) -
     More than one thread wants `torch_threads(1)` around it, or torch has as many in each.
     """
     engine = Engine(model, job)
-    for batch in ahead(engine, batched(names, job.batch_size), threads=threads):
+    batches = batched(names, job.batch_size)
+    for batch in ahead(engine, batches, threads=threads, lead=AHEAD):
         yield from batch
-
-
-def ahead(function: Callable[[T], R], items: Iterable[T], *, threads: int) -> Iterator[R]:
-    """function(item) of each, in order, computed by threads that stay a little ahead.
-
-    >>> list(ahead(lambda number: number * number, range(4), threads=2))
-    [0, 1, 4, 9]
-    """
-    waiting: deque[Future[R]] = deque()
-    rest = iter(items)
-    pool = ThreadPoolExecutor(threads)
-    try:
-        waiting.extend(pool.submit(function, item) for item in islice(rest, AHEAD * threads))
-        while waiting:
-            done = waiting.popleft().result()
-            waiting.extend(pool.submit(function, item) for item in islice(rest, 1))
-            yield done
-    finally:
-        pool.shutdown(cancel_futures=True)  # after Ctrl-C only what is being done is finished
-
-
-def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """
-    >>> list(batched("abcde", 2))
-    [['a', 'b'], ['c', 'd'], ['e']]
-    """
-    rest = iter(items)
-    while batch := list(islice(rest, size)):
-        yield batch
 
 
 @contextmanager

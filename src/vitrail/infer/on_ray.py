@@ -22,8 +22,9 @@ from typing import Any
 import torch
 
 from vitrail.core.errors import UserError, writing
+from vitrail.data.threads import batched
 from vitrail.infer.arrow import Ranked, predictions_of, pyarrow, text
-from vitrail.infer.engine import Answer, Engine, Job, batched
+from vitrail.infer.engine import Answer, Engine, Job
 from vitrail.infer.parts import CHECKPOINT, STATE, digest_of, whole_parts
 from vitrail.infer.predict import Prediction, labels_of
 from vitrail.models.model import Model

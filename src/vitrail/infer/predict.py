@@ -13,8 +13,10 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.data.images import BadImage
-from vitrail.infer.engine import Answer, Engine, Job, batched
-from vitrail.infer.reading import framed, read_framed
+from vitrail.data.preprocess import framed
+from vitrail.data.threads import batched
+from vitrail.infer.engine import Answer, Engine, Job
+from vitrail.infer.reading import read_framed
 from vitrail.models.model import Model
 
 Picture: TypeAlias = "str | Path | Image.Image | NDArray[np.uint8]"
@@ -85,7 +87,7 @@ def open_picture(one: Picture, model: Model) -> Tensor | BadImage:
     how = model.passport.preprocessing
     if isinstance(one, str | Path):
         return read_framed(str(one), how, exact=True)
-    return framed(one, how, exact=True)
+    return framed(one, how)
 
 
 def name_of(one: Any, place: int) -> str:

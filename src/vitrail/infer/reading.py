@@ -1,20 +1,16 @@
 """From a picture's name to the pixels that a model will see, or the reason why that cannot be."""
 
-from typing import Any
-
-import numpy as np
-import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
 from vitrail.core.passport import Preprocessing
 from vitrail.data.images import BadImage, decode, read_image
-from vitrail.data.preprocess import FAST, as_picture, as_pixels, fast_frame, frame, in_channels
+from vitrail.data.preprocess import FAST, framed
 from vitrail.infer.paths import is_address
 
 
 def read_framed(name: str, how: Preprocessing, *, exact: bool) -> UInt8[Tensor, "C H W"] | BadImage:
-    """A file or an address, decoded, resized and cropped; `framed` tells of `exact`."""
+    """A file or an address, decoded, resized and cropped; `exact`: as the weights' authors did."""
     channels = len(how.mean)
     # scaled decoding averages pixels, which only filters that do so too can be compared with
     at_least = (how.resize or how.size) if not exact and how.interpolation in FAST else None
@@ -27,16 +23,4 @@ def read_framed(name: str, how: Preprocessing, *, exact: bool) -> UInt8[Tensor, 
             pixels = read_image(name, at_least=at_least, channels=channels)
     except BadImage as problem:
         return problem.with_traceback(None)  # which would keep the file's bytes alive
-    return framed(pixels, how, exact=exact)
-
-
-def framed(picture: Any, how: Preprocessing, *, exact: bool) -> UInt8[Tensor, "C H W"]:
-    """As `prepare` begins, up to where bytes become floats: a quarter of the memory while a batch
-    waits. `exact` resizes by Pillow, else by torch where it can."""
-    channels = len(how.mean)
-    if not exact and how.interpolation in FAST:
-        pixels_CHW = fast_frame(as_pixels(picture, channels), how)
-    else:
-        seen = np.array(frame(in_channels(as_picture(picture), channels), how))
-        pixels_CHW = torch.from_numpy(seen.reshape(*how.size, channels)).permute(2, 0, 1)
-    return pixels_CHW.flip(0) if how.channel_order == "bgr" else pixels_CHW
+    return framed(pixels, how, fast=not exact)

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from vitrail.core.errors import UserError
+from vitrail.data.threads import batched
 from vitrail.infer.arrow import prediction_schema, prediction_table, pyarrow, text
-from vitrail.infer.engine import batched
 from vitrail.infer.predict import Prediction
 from vitrail.weights.atomic import write_file
 
