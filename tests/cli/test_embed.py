@@ -49,7 +49,7 @@ def test_write_go_on_and_search(
         "",
     )
     (facts,) = told(capsys, model, f"{tmp_path}/photos", "--out", out)
-    assert facts == {"out": out, "before": 8, "done": 4, "broken": 0}
+    assert facts == {"out": out, "before": 7, "done": 5, "broken": 1}
     assert pq.read_table(out)["id"].to_pylist() == photos
     monkeypatch.chdir("/")  # the manifest knows where the model is
     found = told(capsys, "--search", photos[3], out, "--count", "3")
@@ -87,7 +87,7 @@ def test_ctrl_c_says_how_to_go_on(
     assert written == photos[: len(written)]
     assert len(written) >= 6
     (facts,) = told(capsys, model, *photos, "--out", out, "--batch-size", "1")
-    assert facts["before"] == len(written)
+    assert facts["before"] == len(written) - 1, "the broken one is tried again"
     assert pq.read_table(out)["id"].to_pylist() == photos
 
 

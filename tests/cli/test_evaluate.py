@@ -101,7 +101,21 @@ def test_everything_about_a_model(
     assert [row["said"] for row in good] == [one.label for one in said]
     assert [Path(row["image"]).parent.name for row in good] == [row["truth"] for row in good]
 
-    assert asked(capsys, folder, photos, *words)["corruptions"] == facts["corruptions"]
+    code, _, err = run(capsys, folder, photos, *words)
+    assert code == 2
+    assert f"{out}: holds report.html already" in err
+    again = asked(capsys, folder, photos, *words, "--overwrite")
+    assert again["corruptions"] == facts["corruptions"]
+
+
+def test_what_comes_to_nothing_leaves_no_directory(
+    capsys: pytest.CaptureFixture[str], photos: Path, tmp_path: Path
+) -> None:
+    for place in (photos / "test").rglob("*.png"):
+        place.write_bytes(b"no picture")
+    code, _, err = run(capsys, make(tmp_path), photos, "--out", tmp_path / "out")
+    assert code == 2
+    assert not (tmp_path / "out").exists(), err
 
 
 FORMATS = "JPEG, PNG, WEBP, GIF, BMP, TIFF, PPM, AVIF"
@@ -134,7 +148,7 @@ def test_a_part_that_is_validation_is_halved(
 ) -> None:
     facts = asked(capsys, make(tmp_path), photos, "--split", "val")
     assert facts["images"] == 3
-    assert "halves" in facts["temperature"]["fitted_on"]
+    assert facts["temperature"] is None, "three images leave a half without a mistake"
     assert "val was drawn from train, 10% of it" in facts["notes"][0]
 
 

@@ -3,6 +3,9 @@
 import csv
 import io
 import json
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -80,11 +83,12 @@ def test_every_format_says_the_same(
         assert row["name"] == one["name"]
         assert row["problem"] == one["problem"]
         assert (cells["problem"] or None) == one["problem"]
-        assert [[pair["label"], pair["score"]] for pair in row["top"]] == one["top"]
+        assert row["top"] == one["top"]
         if one["problem"] is None:
             assert cells["label"] == row["label"] == one["label"]
             assert float(cells["score"]) == row["score"] == one["score"]
-            assert [cells["label_3"], float(cells["score_3"])] == one["top"][2]
+            third = {"label": cells["label_3"], "score": float(cells["score_3"])}
+            assert third == one["top"][2]
 
 
 def test_exact_is_what_python_says(
@@ -173,3 +177,48 @@ def test_pixels_are_normalised_as_was_said(
         code, _, err = run(capsys, model, photos[0], *words)
         assert code == 2
         assert reason in err
+
+
+def test_no_pictures_at_all_is_a_mistake(
+    capsys: pytest.CaptureFixture[str],
+    model: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "empty").mkdir()
+    code, _, err = run(capsys, model, f"{tmp_path}/empty", "--out", f"{tmp_path}/said.csv")
+    assert (code, err) == (2, f"vitrail: no pictures: {tmp_path}/empty holds none\n")
+    assert not (tmp_path / "said.csv").exists()
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
+    assert run(capsys, model, "-")[2] == "vitrail: no pictures: standard input holds none\n"
+    monkeypatch.setattr("sys.stdin", None)
+    assert "standard input, which is closed" in run(capsys, model, "-")[2]
+
+
+def test_an_answer_that_is_no_number_is_a_problem(
+    capsys: pytest.CaptureFixture[str], model: str, photos: list[str]
+) -> None:
+    code, out, _ = run(capsys, model, photos[0], "--mean", "1e300", "--json")
+    assert code == 0
+    assert json.loads(out)["problem"] == "what the model says of it is not a number"
+
+
+def test_a_new_head_is_told_of(
+    capsys: pytest.CaptureFixture[str], model: str, photos: list[str]
+) -> None:
+    code, _, err = run(capsys, model, photos[0], "--set", "num_classes=3")
+    assert (code, err) == (0, "note: the model's head is new, and says the same of every picture\n")
+
+
+@pytest.mark.parametrize("redirected", [">&-", "> /dev/full"])
+def test_an_output_that_nobody_can_read_is_no_bug(
+    redirected: str, model: str, photos: list[str]
+) -> None:
+    if "full" in redirected and not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    words = [sys.executable, "-m", "vitrail.cli.app", "predict", model, photos[0]]
+    ran = subprocess.run(
+        f"{shlex.join(words)} {redirected}", shell=True, capture_output=True, text=True, check=False
+    )
+    full = "vitrail: standard output cannot be written: no space is left there\n"
+    assert (ran.returncode, ran.stderr) == ((2, full) if "full" in redirected else (0, ""))

@@ -91,7 +91,7 @@ def test_train_evaluate_predict(
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(lines) == 22
     assert sum(line["problem"] is not None for line in lines) == 1
-    assert {label for label, _ in lines[0]["top"]} == {"bright", "dark"}
+    assert {pair["label"] for pair in lines[0]["top"]} == {"bright", "dark"}
 
 
 @pytest.mark.parametrize(

@@ -145,9 +145,11 @@ def test_too_few_or_too_good_answers_are_told() -> None:
     found = temper(targets - 0.5, targets, several=False)
     assert found is None
     logits, targets = make(images=50)
-    perfect = temper(targets, targets, several=False)
-    assert perfect is not None
-    assert perfect.at_edge
+    assert temper(targets, targets, several=False) is None, "the colder the better, for ever"
+    once = targets.copy()
+    once[0] = -once[0]
+    assert temper(once, targets, several=False) is None, "one half has no mistake to learn from"
+    assert temper(-targets, targets, several=False, held_out=("val", targets, targets)) is None
     hopeless = temper(-targets, targets, several=False)
     assert hopeless is not None
     assert hopeless.at_edge

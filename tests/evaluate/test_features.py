@@ -212,6 +212,18 @@ def test_a_damaged_file_is_written_anew(damage: bytes | None, photos: Path, tmp_
     assert features_of(model, source, name="photos", cache=cache).kept
 
 
+def test_a_file_with_other_values_is_not_believed(photos: Path, tmp_path: Path) -> None:
+    model, source, cache = made(SMALL), whole(photos), tmp_path / "kept"
+    first = features_of(model, source, name="photos", cache=cache)
+    (file,) = cache.iterdir()
+    written, values = file.read_bytes(), first.head.tobytes()
+    file.write_bytes(written.replace(values, values[:-4] + b"\0\0\x80\x3f"))
+    assert file.read_bytes() != written
+    again = features_of(model, source, name="photos", cache=cache)
+    assert not again.kept
+    assert again.head.tobytes() == values
+
+
 def test_what_no_probe_can_learn_from(tmp_path: Path, photos: Path) -> None:
     model = made(SMALL)
     images = np.zeros((4, 8, 8), dtype=np.uint8)

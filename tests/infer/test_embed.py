@@ -91,10 +91,45 @@ def test_a_run_that_stops_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(embedding, "answers", counting)
     open_parts(out, manifest(model, job))
     done = embed_here(model, names, out, job, ROWS)
-    assert (done.before, done.done) == (21, 19)
-    assert computed == names[21:]
+    assert (done.before, done.done, done.broken) == (20, 20, 1)
+    assert computed == [names[1], *names[21:]], "what could not be read is tried again"
     assert pq.read_table(out)["id"].to_pylist() == names
     assert rows_of(out) == rows_of(tmp_path / "once")
+
+
+def test_what_can_be_read_after_all_has_one_row(tmp_path: Path) -> None:
+    names = write_photos(tmp_path / "photos", 5, broken=(1, 3))
+    model, job, out = small_model(), Job(output="pooled"), tmp_path / "out"
+    open_parts(out, manifest(model, job))
+    embed_here(model, names, out, job, ROWS)
+    write_photos(tmp_path / "photos", 5, broken=(3,))
+    done = embed_here(model, names, out, job, ROWS)
+    assert (done.before, done.done, done.broken) == (3, 2, 1)
+    readable = [name for name, row in rows_of(out).items() if row["reason"] is None]
+    assert sorted(readable) == [names[place] for place in (0, 1, 2, 4)]
+    assert sorted(pq.read_table(out)["id"].to_pylist()) == names
+
+
+@pytest.mark.parametrize("harm", ["cut", "empty", "foreign"])
+def test_a_damaged_part_is_named(harm: str, tmp_path: Path) -> None:
+    names = write_photos(tmp_path / "photos", 5)
+    model, job, out = small_model(), Job(output="pooled"), tmp_path / "out"
+    open_parts(out, manifest(model, job))
+    embed_here(model, names, out, job, ROWS)
+    (part,) = whole_parts(out)
+    if harm == "foreign":
+        pq.write_table(pa.table({"x": [1]}), part)
+    else:
+        part.write_bytes(part.read_bytes()[: 100 if harm == "cut" else 0])
+    for act in (
+        lambda: embed_here(model, names, out, job, ROWS),
+        lambda: search(out, np.ones(32), count=1),
+        lambda: list(duplicates(out, threshold=0.9)),
+    ):
+        with pytest.raises(UserError, match=r"part-000000\.parquet: is damaged, or no part"):
+            act()
+    part.unlink()
+    assert embed_here(model, names, out, job, ROWS).done == 5
 
 
 def test_what_ray_left_unfinished_is_not_counted_and_is_swept(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
+from errno import ENOSPC
 from importlib.metadata import version
+from io import TextIOWrapper
 from typing import Any
 
 from cyclopts import App, CycloptsError, Parameter
@@ -72,13 +74,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     >>> main(["models", "--jsno"])
     2
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a name may hold what a terminal cannot show
+            stream.reconfigure(errors="backslashreplace")
     try:
         words = sys.argv[1:] if arguments is None else arguments
         # a lone hyphen is a name, that of standard input, and no option
         record = build_parser()([STDIN if word == "-" else word for word in words])
         if record is not None:  # None: help or version was printed instead
             VERBS[type(record)](record)
-        sys.stdout.flush()  # notice here, not at exit, that the reader of a pipe has left
+        if sys.stdout is not None:  # None: it was closed, and nobody wants to read
+            sys.stdout.flush()  # notice here, not at exit, that the reader of a pipe has left
     except UserError as error:
         return tell(str(error), code=2)
     except CycloptsError as error:
@@ -90,6 +96,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # `vitrail models | head -1` wants no more: what is left to print goes nowhere, quietly.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1  # as rich and Python's own manual have it
+    except OSError as error:
+        if error.errno != ENOSPC or error.filename is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it fails again at exit
+        return tell("standard output cannot be written: no space is left there", code=2)
     return 0
 
 

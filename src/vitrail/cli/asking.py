@@ -3,14 +3,19 @@
 import json
 import math
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.core.errors import UserError
+from vitrail.core.errors import UserError, writing
 
 if TYPE_CHECKING:
     from vitrail.models.model import Model
+
+MOST_THREADS = 256
+MOST_AT_ONCE = 4096  # images
 
 
 def parse_size(text: str, option: str) -> tuple[int, int]:
@@ -102,11 +107,43 @@ def use_threads(threads: int | None) -> None:
     """Compute with so many threads, where that was said."""
     import torch
 
-    if threads is None:
+    check_threads(threads)
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+def check_threads(threads: int | None) -> None:
+    if threads is not None:
+        check_between("--threads", threads, 1, MOST_THREADS)
+
+
+def check_batch_size(size: int) -> None:
+    check_between("--batch-size", size, 1, MOST_AT_ONCE)
+
+
+def check_between(option: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        bound = f"at least {least}" if value < least else f"at most {most}"
+        raise UserError(f"{option} is {value}, but must be {bound}")
+
+
+@contextmanager
+def folder_for(out: str | None) -> Iterator[None]:
+    """A directory for what is written in the end, made before hours of work and not after them; it
+    goes again if nothing comes of it."""
+    if out is None:
+        yield
         return
-    if threads < 1:
-        raise UserError(f"--threads is {threads}, but must be at least 1")
-    torch.set_num_threads(threads)
+    made = not Path(out).exists()
+    with writing(Path(out)):
+        Path(out).mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        if made:
+            with suppress(OSError):  # not empty: somebody has put something there
+                Path(out).rmdir()
+        raise
 
 
 def is_checkpoint(model: str) -> bool:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json as machine
-from dataclasses import KW_ONLY, asdict, dataclass, replace
+from dataclasses import KW_ONLY, asdict, dataclass, fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vitrail.cli.asking import load_asked
+from vitrail.cli.asking import check_batch_size, check_threads, load_asked
 from vitrail.cli.display import progress
-from vitrail.core.errors import UserError
+from vitrail.core.errors import UserError, printable
 from vitrail.infer.paths import check_paths, pictures
 
 if TYPE_CHECKING:
     from vitrail.infer.embed import Progress
     from vitrail.infer.parts import Manifest
     from vitrail.models.model import Model
-
-LOADING = ("model", "dialect", "grid", "image_size", "set", "mean", "std")
 
 
 @dataclass(frozen=True)
@@ -98,11 +97,13 @@ def write(asked: Embed) -> None:
 
     pyarrow()
     out, threads = Path(asked.out or ""), usable_threads(asked.threads)
+    names = pictures(asked.paths)
+    names = chain([next(names)], names)  # none at all is told before anything is written
     model = load_asked(asked)
     output: Literal["tokens", "pooled"] = "tokens" if asked.tokens else "pooled"
     job = Job(output=output, batch_size=asked.batch_size, exact=asked.exact)
     open_parts(out, manifest_of(asked, model, job))
-    names, rows = pictures(asked.paths), Embedded(asked.precision)
+    rows = Embedded(asked.precision)
 
     def show(progress: Progress) -> None:
         watch("embedding", progress.done, None)
@@ -125,15 +126,15 @@ def check(asked: Embed) -> None:
     if asked.out is None:
         raise UserError("where to? Say --out DIR; or --search PICTURE or --duplicates and a DIR")
     check_paths(asked.paths)
-    if asked.batch_size < 1:
-        raise UserError(f"--batch-size is {asked.batch_size}, but must be at least 1")
+    check_batch_size(asked.batch_size)
+    check_threads(asked.threads)
     if asked.address is not None and asked.engine != "ray":
         raise UserError("--address is that of a Ray cluster: say --engine ray too")
 
 
 def manifest_of(asked: Embed, model: Model, job: Any) -> Manifest:
     from vitrail.infer.embed import shape_of
-    from vitrail.infer.parts import Manifest, digest_of
+    from vitrail.infer.parts import Loading, Manifest, digest_of
 
     path = Path(asked.source)
     return Manifest(
@@ -144,7 +145,7 @@ def manifest_of(asked: Embed, model: Model, job: Any) -> Manifest:
         precision=asked.precision,
         exact=asked.exact,
         batch_size=asked.batch_size,
-        asked={name: getattr(asked, name) for name in LOADING},
+        asked=Loading(**{field.name: getattr(asked, field.name) for field in fields(Loading)}),
     )
 
 
@@ -179,7 +180,7 @@ def answer_search(asked: Embed, picture: str) -> None:
         if asked.json:
             print(machine.dumps(asdict(match)))
         else:
-            print(f"{match.cosine:.4f}  {match.id}")
+            print(printable(f"{match.cosine:.4f}  {match.id}"))
 
 
 def answer_duplicates(asked: Embed) -> None:
@@ -193,7 +194,7 @@ def answer_duplicates(asked: Embed) -> None:
         if asked.json:
             print(machine.dumps(asdict(pair)))
         else:
-            print(f"{pair.cosine:.4f}  {pair.one}  {pair.other}")
+            print(printable(f"{pair.cosine:.4f}  {pair.one}  {pair.other}"))
 
 
 def asked_folder(asked: Embed) -> tuple[Path, Manifest]:
@@ -208,6 +209,5 @@ def asked_folder(asked: Embed) -> tuple[Path, Manifest]:
 
 def with_loading(asked: Embed, manifest: Manifest) -> Embed:
     """As if the model of the embeddings had been asked for, in the way it was then."""
-    then = {name: value for name, value in manifest.asked.items() if name in LOADING}
-    then["set"] = tuple(then.get("set", ()))
-    return replace(asked, source=manifest.model, **then)
+    then = manifest.asked
+    return replace(asked, source=manifest.model, **{**asdict(then), "set": then.set})

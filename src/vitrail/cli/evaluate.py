@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.asking import load_asked, parse_size, use_threads
+from vitrail.cli.asking import folder_for, load_asked, parse_size, use_threads
 from vitrail.cli.display import Watch, progress
 from vitrail.cli.explain import known_as
-from vitrail.core.errors import UserError, nearest, writing
+from vitrail.core.errors import UserError, nearest, printable
 
 if TYPE_CHECKING:
     from vitrail.data.source import Source
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vitrail.models.model import Model
 
 ENOUGH, MOST_HELD_OUT = 500, 5000  # images of val that choose a temperature
+FILES = {"report.html": "report", "evaluation.json": "facts", "predictions.csv": "predictions"}
 MOST_CLASSES, MOST_PAIRS, MOST_BROKEN = 5, 5, 10  # lines: --out has all
 
 
@@ -46,6 +47,8 @@ class Evaluate:
     """Judge it with other patch sizes too, its kernels resized: 8,16,32."""
     out: str | None = None
     """A directory for report.html, evaluation.json and predictions.csv."""
+    overwrite: bool = False
+    """Replace these where they exist."""
     by_order: bool = False
     """Take the classes of data and model by their order, whatever they are called."""
     batch_size: int = 64
@@ -87,10 +90,7 @@ def evaluate(asked: Evaluate) -> None:
     if asked.split is not None and asked.split not in known:
         raise UserError(f"{asked.data} has no part {asked.split!r}, {nearest(asked.split, known)}")
     model = load_asked(asked)
-    if asked.out is not None:  # before hours of work, not after them
-        with writing(Path(asked.out)):
-            Path(asked.out).mkdir(parents=True, exist_ok=True)
-    with progress() as watch:
+    with folder_for(asked.out), progress() as watch:
         found = found_of(asked, model, resolutions, patches, watch)
         files = write(found, Path(asked.out), watch) if asked.out is not None else {}
     report(asked, found, files)
@@ -102,6 +102,11 @@ def refuse_mistakes(asked: Evaluate) -> None:
         least["--corrupted-images"] = asked.corrupted_images, 1
         if not asked.corruptions:
             raise UserError("--corrupted-images says how many, but there are no --corruptions")
+    for name in FILES if asked.out is not None and not asked.overwrite else ():
+        if (Path(asked.out or "") / name).exists():
+            raise UserError(
+                f"{asked.out}: holds {name} already: choose another --out, or say --overwrite"
+            )
     for option, (value, lowest) in least.items():
         if value < lowest:
             raise UserError(f"{option} is {value}, but must be at least {lowest}")
@@ -258,16 +263,14 @@ def write(found: Evaluation, out: Path, watch: Watch) -> dict[str, str]:
     def fill_facts(path: Path) -> None:
         path.write_text(machine.dumps(plain(found), indent=1), encoding="utf-8")
 
-    files = {
-        "report": write_file(out / "report.html", fill_page, overwrite=True),
-        "facts": write_file(out / "evaluation.json", fill_facts, overwrite=True),
-        "predictions": write_file(
-            out / "predictions.csv",
-            lambda path: write_predictions(found.judged, path),
-            overwrite=True,
-        ),
+    def fill_table(path: Path) -> None:
+        write_predictions(found.judged, path)
+
+    fillings = (fill_page, fill_facts, fill_table)
+    return {
+        what: str(write_file(out / name, fill, overwrite=True))
+        for (name, what), fill in zip(FILES.items(), fillings, strict=True)
     }
-    return {name: str(path) for name, path in files.items()}
 
 
 def report(asked: Evaluate, found: Evaluation, files: dict[str, str]) -> None:
@@ -288,7 +291,7 @@ def report(asked: Evaluate, found: Evaluation, files: dict[str, str]) -> None:
     print_sizes("patch size", found.patch_sizes)
     broken = list(judged.broken.items())
     for path, reason in broken[:MOST_BROKEN]:
-        print(f"left out {path}: {reason}")
+        print(printable(f"left out {path}: {reason}"))
     if len(broken) > MOST_BROKEN:
         print(f"left out {len(broken) - MOST_BROKEN} more: --out names all {len(broken)}")
     for name, file in files.items():
@@ -307,7 +310,9 @@ def print_numbers(found: Evaluation) -> None:
             f"in brackets: {LEVEL:.0%} of {measured.resamples:,} bootstrap samples of the images, "
             "all classes together"
         )
-    if tempered is not None:
+    if tempered is None:
+        print("temperature     none: too few wrong answers to fit one to")
+    else:
         print(
             f"temperature     {tempered.temperature:.4f}  with it ece "
             f"{tempered.reliability.error:.4f}, nll {tempered.loss:.4f}, brier "

@@ -115,7 +115,7 @@ def explain(asked: Explain) -> None:
             tell_picture(asked, story, path, out)
         if not story.images:
             reasons = [f"{path}: {reason}" for path, reason in story.problems.items()]
-            raise UserError(f"none of the pictures can be read: {(*reasons, 'there are none')[0]}")
+            raise UserError(f"none of the pictures can be read: {reasons[0]}")
         judged = check(story, asked.checks, watch)
     page = write(asked, story, judged, out)
     report(asked, story, judged, page)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json as machine
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from vitrail.cli.asking import load_asked
+from vitrail.cli.asking import check_batch_size, check_threads, load_asked
 from vitrail.cli.display import progress
 from vitrail.core.errors import UserError
 from vitrail.infer.paths import STDIN, check_paths, pictures
@@ -76,6 +77,7 @@ def predict(asked: Predict) -> None:
     if asked.out is not None:
         writer_of(Path(asked.out))
     model = load_asked(asked)
+    warn_untrained(model)
     with answering(asked, model) as found:
         if asked.out is None:
             for one in found:
@@ -89,18 +91,24 @@ def predict(asked: Predict) -> None:
                 watch("predicting", number, None)
 
             rows = counted(found, count)
-            write_predictions(Path(asked.out), rows, top=asked.top, overwrite=asked.overwrite)
+            top = min(asked.top, model.config.num_classes)
+            write_predictions(Path(asked.out), rows, top=top, overwrite=asked.overwrite)
     tell(told, json=asked.json)
+
+
+def warn_untrained(model: Model) -> None:
+    """A head for other classes than its checkpoint had begins with zeros."""
+    head = [weights for name, weights in model.named_parameters() if name.startswith("head")]
+    if head and not any(weights.any() for weights in head):
+        print("note: the model's head is new, and says the same of every picture", file=sys.stderr)
 
 
 def check(asked: Predict) -> None:
     """Refuse what cannot be meant before a model is loaded."""
     if asked.top < 1:
         raise UserError(f"--top is {asked.top}, but must be at least 1")
-    if asked.batch_size < 1:
-        raise UserError(f"--batch-size is {asked.batch_size}, but must be at least 1")
-    if asked.threads is not None and asked.threads < 1:
-        raise UserError(f"--threads is {asked.threads}, but must be at least 1")
+    check_batch_size(asked.batch_size)
+    check_threads(asked.threads)
     if asked.address is not None and asked.engine != "ray":
         raise UserError("--address is that of a Ray cluster: say --engine ray too")
     if asked.engine == "ray" and asked.out is None:

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vitrail.cli.asking import load_asked, use_threads
+from vitrail.cli.asking import folder_for, load_asked, use_threads
 from vitrail.cli.display import MOST_BROKEN, Watch, progress
-from vitrail.core.errors import UserError, nearest, writing
+from vitrail.core.errors import UserError, nearest, printable
 
 if TYPE_CHECKING:
     from vitrail.data.source import Source
@@ -100,13 +100,10 @@ def probe(asked: Probe) -> None:
         if (least := min(getattr(asked, option), default=0)) < 1:
             raise UserError(f"--{option} is {least}, but must be at least 1")
     out = None if asked.out is None else Path(asked.out)
-    if out is not None:
-        with writing(out):
-            out.mkdir(parents=True, exist_ok=True)  # before the work, not after it
     use_threads(asked.threads)
     model = load_asked(asked)
     name, train, test = parts_of(asked, model)
-    with progress() as watch:
+    with folder_for(asked.out), progress() as watch:
         learnt = read(asked, model, train, "train", watch)
         tested = read(asked, model, test, name, watch)
         found = METHODS[asked.method](asked, learnt, tested, len(train.labels), watch)
@@ -305,7 +302,7 @@ def tell(facts: dict[str, Any], found: Found) -> None:
         print(f"note: {note}")
     broken = sorted(facts["broken"].items())
     for path, reason in broken[:MOST_BROKEN]:
-        print(f"left out {path}: {reason}")
+        print(printable(f"left out {path}: {reason}"))
     if len(broken) > MOST_BROKEN:
         print(f"left out {len(broken) - MOST_BROKEN} more: --json names all {len(broken)}")
 

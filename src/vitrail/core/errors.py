@@ -19,12 +19,19 @@ class UserError(Exception):
     def __init__(self, sentence: str) -> None:
         if len(sentence) > LONGEST:
             sentence = f"{sentence[: LONGEST // 2]} … {sentence[-LONGEST // 2 :]}"
-        super().__init__(
-            "".join(
-                letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-                for letter in sentence
-            )
-        )
+        super().__init__(printable(sentence))
+
+
+def printable(text: str) -> str:
+    """One line in which nothing steers a terminal.
+
+    >>> printable("cat\\x1b[2J.jpg")
+    'cat\\\\x1b[2J.jpg'
+    """
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

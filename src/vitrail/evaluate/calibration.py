@@ -152,6 +152,14 @@ def best_temperature(
     return float(np.exp(found.x))
 
 
+def any_wrong(
+    logits: Float[np.ndarray, "N K"], targets: Float[np.ndarray, "N K"], *, several: bool
+) -> bool:
+    if several:
+        return bool(((logits > 0) != (targets > 0.5)).any())
+    return bool((logits.argmax(axis=1) != targets.argmax(axis=1)).any())
+
+
 def temper(
     logits: Float[np.ndarray, "N K"],
     targets: Float[np.ndarray, "N K"],
@@ -164,17 +172,22 @@ def temper(
 
     `held_out` is another part, by name, with its logits and targets: it chooses the temperature.
     Without one the images are halved at random and each half is judged by the temperature of the
-    other; what is reported is then the temperature of all. None where there is too little to halve.
+    other; what is reported is then the temperature of all. None where nothing is wrong among the
+    images that choose: the colder the better for them, and nobody would learn how much.
     """
     scale: float | NDArray[np.float64]
     if held_out is not None:
         name, *other = held_out
+        if not any_wrong(other[0], other[1], several=several):
+            return None
         temperature = best_temperature(other[0], other[1], several=several)
         scale, fitted_on = temperature, f"{name}, {len(other[0]):,} images"
-    elif len(logits) < 2:
-        return None
     else:
         first = permutation("halves", len(logits), seed) % 2 == 0
+        if not all(
+            any_wrong(logits[half], targets[half], several=several) for half in (first, ~first)
+        ):
+            return None
         scale = np.empty(len(logits))
         for judged in (first, ~first):
             scale[judged] = best_temperature(logits[~judged], targets[~judged], several=several)

@@ -29,9 +29,9 @@ from vitrail.models.model import Model
 from vitrail.weights.atomic import write_file
 from vitrail.weights.files import read_tensors, write_tensors
 
-FORMAT = b"vitrail features 1"
+FORMAT = b"vitrail features 2"
 DEEPEST = 4  # blocks, counted from the last
-INDICES, BROKEN = "indices", "broken"  # beside the pieces in a file
+INDICES, BROKEN, DIGEST = "indices", "broken", "digest"  # beside the pieces in a file
 
 Watcher = Callable[[int, int], None]  # called with how many of how many images are done
 
@@ -116,7 +116,7 @@ def features_of(
     for file in [place(cache, key, deep=True)] + ([] if deep else [place(cache, key, deep=False)]):
         with suppress(OSError, ValueError, KeyError, UserError):  # none, or one that is damaged
             pieces, indices, broken = read_cache(file, len(source))
-            return Features(pieces, targets[indices], indices, broken, kept=True)
+            return finite(Features(pieces, targets[indices], indices, broken, kept=True), name)
     with writing(cache):
         cache.mkdir(parents=True, exist_ok=True)  # before the work, not after it
     pieces, indices, broken = read_images(model, source, deep, batch_size, workers, watch)
@@ -262,8 +262,16 @@ def write_cache(file: Path, found: Features) -> None:
         INDICES: found.indices,
         BROKEN: np.frombuffer(json.dumps(dict(found.broken)).encode(), dtype=np.uint8).copy(),
     }
+    arrays[DIGEST] = np.frombuffer(digest_of_arrays(arrays).encode(), dtype=np.uint8).copy()
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     write_file(file, lambda draft: write_tensors(tensors, draft), overwrite=True)
+
+
+def digest_of_arrays(arrays: Mapping[str, np.ndarray]) -> str:
+    pieces: list[bytes | memoryview] = []
+    for name, array in sorted(arrays.items()):
+        pieces += [name.encode(), np.ascontiguousarray(array).view(np.uint8).reshape(-1).data]
+    return digest(*pieces)
 
 
 def read_cache(
@@ -273,6 +281,9 @@ def read_cache(
     if not file.is_file():
         raise FileNotFoundError(file)
     arrays = {name: tensor.numpy() for name, tensor in read_tensors(file).items()}
+    written = arrays.pop(DIGEST).tobytes().decode()
+    if written != digest_of_arrays(arrays):
+        raise ValueError(f"{file}: is damaged")
     indices, broken = arrays.pop(INDICES), json.loads(arrays.pop(BROKEN).tobytes())
     whole = len(indices) + len(broken) == count and "head" in arrays
     if not whole or any(len(piece) != len(indices) for piece in arrays.values()):

@@ -63,7 +63,7 @@ def matched(
     if source.targets is None:
         raise UserError(f"{names[1]}: its images have no labels to compare with")
     if known == labels:
-        return source, None
+        return source, kind_note(model, source)
     if known is None or by_order:
         if outputs != len(labels):
             raise UserError(
@@ -72,18 +72,35 @@ def matched(
             )
         why = "has no names for its classes" if known is None else "calls its classes otherwise"
         known = known or labels
-        return Relabelled(source, known, tuple(range(outputs))), (
+        return Relabelled(source, known, tuple(range(outputs))), joined(
             f"the model {why}, so that the order is assumed: its first output is taken for "
-            f"{labels[0]}, its last for {labels[-1]}"
+            f"{labels[0]}, its last for {labels[-1]}",
+            kind_note(model, source),
         )
     places = {label: place for place, label in enumerate(known)}
     if len(places) < len(known) or not places.keys() >= set(labels):
         more = ": --by-order takes them by their order" if outputs == len(labels) else ""
+        strange = [label for label in labels if label not in places] or ["the same name twice"]
         raise UserError(
-            f"{names[0]} knows {', '.join(known[:3])}, …, but {names[1]} has "
-            f"{', '.join(labels[:3])}, …: these are not the classes it was trained for{more}"
+            f"{names[0]} knows {', '.join(known[:3])}, …, but not all that {names[1]} has, such as "
+            f"{', '.join(strange[:3])}: these are not the classes it was trained for{more}"
         )
     columns = tuple(places[label] for label in labels)
-    return Relabelled(source, known, columns), (
-        f"{len(labels)} classes of the data are found by name among the {outputs} of the model"
+    return Relabelled(source, known, columns), joined(
+        f"{len(labels)} classes of the data are found by name among the {outputs} of the model",
+        kind_note(model, source),
     )
+
+
+def kind_note(model: Model, source: Source) -> str | None:
+    """Where one side has several labels an image and the other has one."""
+    assert source.targets is not None
+    if (source.targets.ndim == 2) == model.passport.several or model.passport.labels is None:
+        return None
+    if model.passport.several:
+        return "the model was trained for several labels an image: its surest one is judged"
+    return "the model was trained for one label an image: each of its outputs is judged for itself"
+
+
+def joined(*notes: str | None) -> str:
+    return "; ".join(note for note in notes if note is not None)

@@ -84,17 +84,19 @@ def prediction_schema() -> Any:
     )
 
 
+def prediction_row(one: Prediction) -> dict[str, Any]:
+    """As JSON has it too."""
+    return {
+        "name": text(one.name),
+        "label": one.label,
+        "score": one.score,
+        "top": [{"label": label, "score": score} for label, score in one.top],
+        "problem": one.problem,
+    }
+
+
 def prediction_table(predictions: Iterable[Prediction]) -> Any:
-    rows = [
-        {
-            "name": text(one.name),
-            "label": one.label,
-            "score": one.score,
-            "top": [{"label": label, "score": score} for label, score in one.top],
-            "problem": one.problem,
-        }
-        for one in predictions
-    ]
+    rows = [prediction_row(one) for one in predictions]
     return pyarrow().Table.from_pylist(rows, schema=prediction_schema())
 
 

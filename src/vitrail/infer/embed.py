@@ -20,6 +20,8 @@ from vitrail.infer.parts import (
     count_broken,
     digest_of,
     known_ids,
+    known_rows,
+    mend,
     sweep,
     whole_parts,
     write_part,
@@ -60,20 +62,26 @@ def embed_here(
     watch: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
     """Every name that has no row yet gets one, broken or not; a name given twice gets one too.
+    What could not be read before is tried again.
 
     Parts are whole when they appear. On Ctrl-C what was computed is written first; after worse the
     rows of one part are computed again.
     """
     sweep(out)
-    known = known_ids(whole_parts(out))
+    mend(whole_parts(out))
+    there: dict[str, bool] = {}
+    for part in whole_parts(out):
+        there |= known_rows(part)
+    known = {name for name, read in there.items() if read}
     progress = Progress()
     most = part_rows(shape_of(model, job), rows)
     waiting: list[Answer] = []
     try:
         for answer in answers(model, unknown(names, known, progress), job, threads=threads):
-            waiting.append(answer)
             progress.done += 1
             progress.broken += answer.problem is not None
+            if answer.problem is None or text(answer.name) not in there:
+                waiting.append(answer)  # else it has a row that says so
             watch(progress)
             if len(waiting) == most:
                 write_part(out, rows(waiting))
@@ -81,6 +89,7 @@ def embed_here(
     finally:
         if waiting:
             write_part(out, rows(waiting))
+    mend(whole_parts(out))
     return progress
 
 

@@ -87,9 +87,7 @@ class Engine:
         """The same of at most a batch of pictures that somebody has opened."""
         values = iter(self.compute([one for one in opened if isinstance(one, Tensor)]))
         return [
-            Answer(name, None, one.reason)
-            if isinstance(one, BadImage)
-            else Answer(name, next(values))
+            said(name, next(values)) if isinstance(one, Tensor) else Answer(name, None, one.reason)
             for name, one in zip(names, opened, strict=True)
         ]
 
@@ -119,6 +117,12 @@ class Engine:
                 return logits.sigmoid() if self.model.passport.several else logits.softmax(dim=1)
 
 
+def said(name: str, values: NDArray[np.float32]) -> Answer:
+    if np.isfinite(values).all():
+        return Answer(name, values)
+    return Answer(name, None, "what the model says of it is not a number")
+
+
 def answers(model: Model, names: Iterable[str], job: Job, *, threads: int = 1) -> Iterator[Answer]:
     """The answers to all names, in their order; a few batches are in memory.
 
@@ -143,8 +147,4 @@ def torch_threads(threads: int) -> Iterator[None]:
 
 def usable_threads(threads: int | None = None) -> int:
     """As many as were asked for, or as torch would take: OMP_NUM_THREADS has its say."""
-    if threads is None:
-        return torch.get_num_threads()
-    if threads < 1:
-        raise UserError(f"--threads is {threads}, but must be at least 1")
-    return threads
+    return torch.get_num_threads() if threads is None else threads

@@ -11,6 +11,7 @@ Readers of Parquet pass over names that begin with a dot or a low line, so they 
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,21 @@ FREE = ("model", "asked")
 
 
 @dataclass(frozen=True, kw_only=True)
+class Loading:
+    """The options with which a model was loaded."""
+
+    model: str | None = None
+    dialect: str | None = None
+    grid: str | None = None
+    image_size: str | None = None
+    set: tuple[str, ...] = ()
+    mean: str | None = None
+    std: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What decides embeddings, and where the model came from: `asked` are the options with which
-    `model` was loaded."""
+    """What decides embeddings, and where the model came from."""
 
     model: str
     digest: str
@@ -47,7 +60,7 @@ class Manifest:
     precision: Precision
     exact: bool
     batch_size: int
-    asked: dict[str, Any] = field(default_factory=dict)
+    asked: Loading = field(default_factory=Loading)
     format: int = FORMAT
 
 
@@ -120,26 +133,62 @@ def sweep(folder: Path) -> None:
             pending.unlink()
 
 
+@contextmanager
+def reading(part: Path) -> Iterator[None]:
+    """Say in one sentence that a part is none, or damaged."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError):
+        raise UserError(
+            f"{part}: is damaged, or no part of these embeddings: remove it, and the same command "
+            "computes its pictures again"
+        ) from None
+
+
+def known_rows(part: Path) -> dict[str, bool]:
+    """The id of every row, and whether that picture could be read."""
+    with reading(part), part.open("rb") as file:
+        table = pyarrow("pyarrow.parquet").read_table(file, columns=["id", "reason"])
+        ids, read = table["id"].to_pylist(), table["reason"].is_null().to_pylist()
+    return dict(zip(ids, read, strict=True))
+
+
 def known_ids(parts: list[Path]) -> set[str]:
-    """The ids of all rows, broken pictures too: these need not be tried again."""
-    parquet = pyarrow("pyarrow.parquet")
-    found: set[str] = set()
-    for part in parts:
-        found.update(parquet.read_table(part, columns=["id"])["id"].to_pylist())
-    return found
+    """The ids of all rows, broken pictures too."""
+    return {name for part in parts for name in known_rows(part)}
 
 
 def count_broken(part: Path) -> int:
-    reasons = pyarrow("pyarrow.parquet").read_table(part, columns=["reason"])["reason"]
-    return len(reasons) - int(reasons.null_count)
+    return sum(not read for read in known_rows(part).values())
 
 
 def write_part(folder: Path, table: Any) -> Path:
     """The next part of this machine."""
+    names = (part.stem.removeprefix(LOCAL) for part in folder.glob(f"{LOCAL}*.parquet"))
+    numbers = [int(name) for name in names if name.isdecimal()]
+    return _write_table(folder / f"{LOCAL}{max(numbers, default=-1) + 1:06}.parquet", table)
+
+
+def _write_table(out: Path, table: Any, *, overwrite: bool = False) -> Path:
     parquet = pyarrow("pyarrow.parquet")
-    numbers = [int(part.stem.removeprefix(LOCAL)) for part in folder.glob(f"{LOCAL}*.parquet")]
-    out = folder / f"{LOCAL}{max(numbers, default=-1) + 1:06}.parquet"
-    return write_file(out, lambda draft: parquet.write_table(table, draft))
+
+    def fill(draft: Path) -> None:
+        with draft.open("wb") as file:  # pyarrow would not take every name
+            parquet.write_table(table, file)
+
+    return write_file(out, fill, overwrite=overwrite)
+
+
+def mend(parts: list[Path]) -> None:
+    """Where a picture could be read after all, the row that says otherwise goes."""
+    rows = {part: known_rows(part) for part in parts}
+    whole = {name for known in rows.values() for name, read in known.items() if read}
+    for part, known in rows.items():
+        if any(not read and name in whole for name, read in known.items()):
+            with reading(part), part.open("rb") as file:
+                table = pyarrow("pyarrow.parquet").read_table(file)
+                keep = [known[name] or name not in whole for name in table["id"].to_pylist()]
+            _write_table(part, table.filter(keep), overwrite=True)
 
 
 @dataclass(frozen=True)
@@ -159,9 +208,9 @@ class Place:
 
     def read(self) -> Block:
         parquet = pyarrow("pyarrow.parquet")
-        with parquet.ParquetFile(self.part) as file:
-            table = file.read_row_group(self.group, columns=["id", "embedding"])
-        column = table["embedding"].combine_chunks()
+        with reading(self.part), self.part.open("rb") as opened:
+            table = parquet.ParquetFile(opened).read_row_group(self.group)
+            column = table["embedding"].combine_chunks()
         ids = table["id"].filter(column.is_valid()).to_pylist()
         flat = column.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
         vectors = flat.reshape(len(ids), -1) if ids else np.zeros((0, 1), np.float32)
@@ -173,8 +222,9 @@ def places(folder: Path) -> list[Place]:
     parquet = pyarrow("pyarrow.parquet")
     found = []
     for part in whole_parts(folder):
-        with parquet.ParquetFile(part) as file:
-            found += [Place(part, group) for group in range(file.num_row_groups)]
+        with reading(part), part.open("rb") as opened:
+            groups = parquet.ParquetFile(opened).num_row_groups
+        found += [Place(part, group) for group in range(groups)]
     return found
 
 

@@ -26,18 +26,30 @@ def pictures(paths: Sequence[str]) -> Iterator[str]:
     >>> list(pictures(["cat.jpg", "https://example.org/dog.jpg"]))
     ['cat.jpg', 'https://example.org/dog.jpg']
     """
+    none = True
     for path in paths:
-        if path == STDIN:
-            yield from (line.rstrip("\r\n") for line in sys.stdin if line.strip())
-        elif is_address(path):
-            yield path
-        elif os.path.isdir(path):
-            yield from _below(path, ())
-        elif is_pattern(path):
-            for match in sorted(iglob(path, recursive=True)):
-                yield from _below(match, ()) if os.path.isdir(match) else (match,)
-        else:
-            yield path
+        for name in _meant(path):
+            none = False
+            yield name
+    if none:
+        listed = ", ".join("standard input" if path == STDIN else path for path in paths)
+        raise UserError(f"no pictures: {listed} holds none")
+
+
+def _meant(path: str) -> Iterator[str]:
+    if path == STDIN:
+        if sys.stdin is None:
+            raise UserError("- reads names from standard input, which is closed")
+        yield from (line.rstrip("\r\n") for line in sys.stdin if line.strip())
+    elif is_address(path):
+        yield path
+    elif os.path.isdir(path):
+        yield from _below(path, ())
+    elif is_pattern(path):
+        for match in sorted(iglob(path, recursive=True)):
+            yield from _below(match, ()) if os.path.isdir(match) else (match,)
+    else:
+        yield path
 
 
 def check_paths(paths: Sequence[str]) -> None:

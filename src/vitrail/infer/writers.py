@@ -3,12 +3,11 @@
 import csv
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 
-from vitrail.core.errors import UserError
+from vitrail.core.errors import UserError, printable
 from vitrail.data.threads import batched
-from vitrail.infer.arrow import prediction_schema, prediction_table, pyarrow, text
+from vitrail.infer.arrow import prediction_row, prediction_schema, prediction_table, pyarrow, text
 from vitrail.infer.predict import Prediction
 from vitrail.weights.atomic import write_file
 
@@ -23,14 +22,15 @@ def as_line(one: Prediction) -> str:
     """
     ranked = "  ".join(f"{label} {score:.1%}" for label, score in one.top)
     said = ranked if one.problem is None else f"no label: {one.problem}"
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in text(f"{one.name}  {said}")
-    )
+    return printable(text(f"{one.name}  {said}"))
 
 
 def as_json(one: Prediction) -> str:
-    return json.dumps(asdict(one))
+    """
+    >>> as_json(Prediction("cat.jpg", "cat", 0.75, (("cat", 0.75),)))[:44]
+    '{"name": "cat.jpg", "label": "cat", "score":'
+    """
+    return json.dumps(prediction_row(one))
 
 
 def write_predictions(
