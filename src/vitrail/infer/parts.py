@@ -22,7 +22,7 @@ from jaxtyping import Float
 
 from vitrail.core.errors import UserError, writing
 from vitrail.core.records import validate
-from vitrail.infer.arrow import Precision, pyarrow
+from vitrail.infer.arrow import Precision, pyarrow, text
 from vitrail.infer.engine import Output
 from vitrail.models.model import Model
 from vitrail.weights.atomic import write_file
@@ -78,6 +78,8 @@ def digest_of(model: Model) -> str:
 
 def open_parts(out: Path, manifest: Manifest) -> None:
     """Begin a directory, or make sure that it is one to go on with."""
+    if text(str(out)) != str(out):  # pyarrow would not take it
+        raise UserError(f"{out}: is no text in UTF-8: choose another --out")
     if not (out / MANIFEST).exists():
         if out.is_dir() and any(out.iterdir()):
             raise UserError(f"{out}: holds something else already: choose another --out")
@@ -145,17 +147,22 @@ def reading(part: Path) -> Iterator[None]:
         ) from None
 
 
+def columns_of(part: Path, *names: str) -> list[Any]:
+    with reading(part):
+        # without threads: what is read is little, and one that outlives the process ends it badly
+        table = pyarrow("pyarrow.parquet").read_table(part, columns=[*names], use_threads=False)
+        return [table[name] for name in names]
+
+
 def known_rows(part: Path) -> dict[str, bool]:
     """The id of every row, and whether that picture could be read."""
-    with reading(part), part.open("rb") as file:
-        table = pyarrow("pyarrow.parquet").read_table(file, columns=["id", "reason"])
-        ids, read = table["id"].to_pylist(), table["reason"].is_null().to_pylist()
-    return dict(zip(ids, read, strict=True))
+    ids, reasons = columns_of(part, "id", "reason")
+    return dict(zip(ids.to_pylist(), reasons.is_null().to_pylist(), strict=True))
 
 
 def known_ids(parts: list[Path]) -> set[str]:
     """The ids of all rows, broken pictures too."""
-    return {name for part in parts for name in known_rows(part)}
+    return {name for part in parts for name in columns_of(part, "id")[0].to_pylist()}
 
 
 def count_broken(part: Path) -> int:
@@ -171,12 +178,7 @@ def write_part(folder: Path, table: Any) -> Path:
 
 def _write_table(out: Path, table: Any, *, overwrite: bool = False) -> Path:
     parquet = pyarrow("pyarrow.parquet")
-
-    def fill(draft: Path) -> None:
-        with draft.open("wb") as file:  # pyarrow would not take every name
-            parquet.write_table(table, file)
-
-    return write_file(out, fill, overwrite=overwrite)
+    return write_file(out, lambda draft: parquet.write_table(table, draft), overwrite=overwrite)
 
 
 def mend(parts: list[Path]) -> None:
@@ -185,8 +187,8 @@ def mend(parts: list[Path]) -> None:
     whole = {name for known in rows.values() for name, read in known.items() if read}
     for part, known in rows.items():
         if any(not read and name in whole for name, read in known.items()):
-            with reading(part), part.open("rb") as file:
-                table = pyarrow("pyarrow.parquet").read_table(file)
+            with reading(part):
+                table = pyarrow("pyarrow.parquet").read_table(part)
                 keep = [known[name] or name not in whole for name in table["id"].to_pylist()]
             _write_table(part, table.filter(keep), overwrite=True)
 
@@ -208,8 +210,8 @@ class Place:
 
     def read(self) -> Block:
         parquet = pyarrow("pyarrow.parquet")
-        with reading(self.part), self.part.open("rb") as opened:
-            table = parquet.ParquetFile(opened).read_row_group(self.group)
+        with reading(self.part), parquet.ParquetFile(self.part) as file:
+            table = file.read_row_group(self.group, columns=["id", "embedding"])
             column = table["embedding"].combine_chunks()
         ids = table["id"].filter(column.is_valid()).to_pylist()
         flat = column.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
@@ -222,9 +224,8 @@ def places(folder: Path) -> list[Place]:
     parquet = pyarrow("pyarrow.parquet")
     found = []
     for part in whole_parts(folder):
-        with reading(part), part.open("rb") as opened:
-            groups = parquet.ParquetFile(opened).num_row_groups
-        found += [Place(part, group) for group in range(groups)]
+        with reading(part), parquet.ParquetFile(part) as file:
+            found += [Place(part, group) for group in range(file.num_row_groups)]
     return found
 
 
