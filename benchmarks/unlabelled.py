@@ -293,6 +293,8 @@ def print_table(field: Field, work: Work, *, seeds: int) -> None:
             spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
             gain = f"{mean(values) - mean(base):+.2f}" if base and begin.objective else ""
             cells += [f"{mean(values):.2f}{spread} ({len(values)})", gain]
+        if not any(cells):
+            continue
         looks, cost = "", ""
         if begin.objective is not None:
             looks = f"{field.looks[begin.objective]:,}"
