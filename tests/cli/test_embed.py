@@ -129,3 +129,20 @@ def test_a_mistake_is_one_sentence_and_nothing_written(
     assert sentence in err
     assert err.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("asked", [{"set": 5}, {"grid": 3}, {"colour": "red"}])
+def test_a_manifest_that_somebody_wrote_is_checked(
+    asked: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+    model: str,
+    photos: list[str],
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "out"
+    assert run(capsys, model, photos[0], "--out", str(out))[0] == 0
+    told = json.loads((out / "_manifest.json").read_text())
+    (out / "_manifest.json").write_text(json.dumps({**told, "asked": asked}))
+    code, _, err = run(capsys, "--search", photos[0], str(out))
+    assert code == 2
+    assert err.startswith(f"vitrail: {out}/_manifest.json: ")

@@ -5,9 +5,11 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from cyclopts import Parameter
 
 from vitrail.core.errors import UserError, writing
 
@@ -65,18 +67,41 @@ def parse_grid(text: str | None) -> tuple[int, int] | None:
     return None if text is None else parse_size(text, "--grid")
 
 
+@Parameter(name="*")  # its fields are options of the verb
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """How to read a model, where its file does not tell or something is to be different."""
+
+    model: str | None = None
+    """The variant that a foreign file holds, where it does not tell."""
+    dialect: str | None = None
+    """The dialect of a foreign file, where its names do not tell."""
+    grid: str | None = None
+    """Rows x columns of a foreign file's positions, where it does not tell."""
+    image_size: str | None = None
+    """Another image size: 224, or height x width as 192x672."""
+    set: tuple[str, ...] = ()
+    """Another field of the model, or one that its file leaves open: --set heads=8."""
+    mean: str | None = None
+    """What the model's pixels are normalised by, where its file does not tell: 0.5 or
+    0.485,0.456,0.406."""
+    std: str | None = None
+    """The same for the standard deviation."""
+
+
 def load_asked(asked: Any, **changes: Any) -> "Model":
-    """The model that a record asks for by its fields source, model, dialect, grid, image_size, set,
-    mean and std; `changes` are fields of its config that are not as the record has them."""
+    """The model that a record asks for by its fields source and loading; `changes` are fields of
+    its config that are not as the record has them."""
     from vitrail.weights.load import load
 
-    changes = parse_changes(asked.image_size, asked.set) | changes
-    grid = parse_grid(asked.grid)
-    model = load(asked.source, model=asked.model, dialect=asked.dialect, grid=grid, **changes)
-    how = model.passport.preprocessing
-    mean = parse_channels(asked.mean, "--mean", len(how.mean)) or how.mean
-    std = parse_channels(asked.std, "--std", len(how.std)) or how.std
-    model.passport = replace(model.passport, preprocessing=replace(how, mean=mean, std=std))
+    how: Loading = asked.loading
+    changes = parse_changes(how.image_size, how.set) | changes
+    grid = parse_grid(how.grid)
+    model = load(asked.source, model=how.model, dialect=how.dialect, grid=grid, **changes)
+    known = model.passport.preprocessing
+    mean = parse_channels(how.mean, "--mean", len(known.mean)) or known.mean
+    std = parse_channels(how.std, "--std", len(known.std)) or known.std
+    model.passport = replace(model.passport, preprocessing=replace(known, mean=mean, std=std))
     return model.eval()
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json as machine
-from dataclasses import KW_ONLY, asdict, dataclass, fields, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vitrail.cli.asking import check_batch_size, check_threads, load_asked
+from vitrail.cli.asking import Loading, check_batch_size, check_threads, load_asked
 from vitrail.cli.display import progress
 from vitrail.core.errors import UserError, printable
 from vitrail.infer.paths import check_paths, pictures
@@ -52,21 +52,7 @@ class Embed:
     """Compute in this process, or on Ray."""
     address: str | None = None
     """The Ray cluster: auto, or host:port; by default one on this machine."""
-    model: str | None = None
-    """The variant that a foreign file holds, where it does not tell."""
-    dialect: str | None = None
-    """The dialect of a foreign file, where its names do not tell."""
-    grid: str | None = None
-    """Rows x columns of a foreign file's positions, where it does not tell."""
-    image_size: str | None = None
-    """Another image size: 224, or height x width as 192x672."""
-    set: tuple[str, ...] = ()
-    """Another field of the model, or one that its file leaves open: --set heads=8."""
-    mean: str | None = None
-    """What the model's pixels are normalised by, where its file does not tell: 0.5 or
-    0.485,0.456,0.406."""
-    std: str | None = None
-    """The same for the standard deviation."""
+    loading: Loading = field(default_factory=Loading)
     threads: int | None = None
     """Threads to decode and compute with; by default one for each processor."""
     json: bool = False
@@ -134,7 +120,7 @@ def check(asked: Embed) -> None:
 
 def manifest_of(asked: Embed, model: Model, job: Any) -> Manifest:
     from vitrail.infer.embed import shape_of
-    from vitrail.infer.parts import Loading, Manifest, digest_of
+    from vitrail.infer.parts import Manifest, digest_of
 
     path = Path(asked.source)
     return Manifest(
@@ -145,7 +131,7 @@ def manifest_of(asked: Embed, model: Model, job: Any) -> Manifest:
         precision=asked.precision,
         exact=asked.exact,
         batch_size=asked.batch_size,
-        asked=Loading(**{field.name: getattr(asked, field.name) for field in fields(Loading)}),
+        asked=asdict(asked.loading),
     )
 
 
@@ -173,7 +159,7 @@ def answer_search(asked: Embed, picture: str) -> None:
     folder, manifest = asked_folder(asked)
     if manifest.output != "pooled":
         raise UserError(f"{folder}: holds tokens, and a search compares pooled features")
-    loading = asked if len(asked.paths) == 1 else with_loading(asked, manifest)
+    loading = asked if len(asked.paths) == 1 else with_loading(asked, manifest, folder)
     model = load_asked(loading)
     vector = embed_one(model, picture, manifest, where=str(folder))
     for match in search(folder, np.asarray(vector), count=asked.count):
@@ -207,7 +193,10 @@ def asked_folder(asked: Embed) -> tuple[Path, Manifest]:
     return folder, read_manifest(folder)
 
 
-def with_loading(asked: Embed, manifest: Manifest) -> Embed:
+def with_loading(asked: Embed, manifest: Manifest, folder: Path) -> Embed:
     """As if the model of the embeddings had been asked for, in the way it was then."""
-    then = manifest.asked
-    return replace(asked, source=manifest.model, **{**asdict(then), "set": then.set})
+    from vitrail.core.records import validate
+    from vitrail.infer.parts import MANIFEST
+
+    then = validate(Loading, manifest.asked, where=str(folder / MANIFEST))
+    return replace(asked, source=manifest.model, loading=then)

@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vitrail.cli.asking import load_asked, use_threads
+from vitrail.cli.asking import Loading, load_asked, use_threads
 from vitrail.cli.display import Watch, progress
 from vitrail.cli.methods import known_methods, parse_query, parse_target, with_options
 from vitrail.cli.predict import pictures
@@ -59,21 +59,7 @@ class Explain:
     """On how many of the pictures the maps are put to the test; 0 leaves that out."""
     out: str = "explained"
     """The directory for overlays, panels, maps.npz and index.html."""
-    model: str | None = None
-    """The variant that a foreign file holds, where it does not tell."""
-    dialect: str | None = None
-    """The dialect of a foreign file, where its names do not tell."""
-    grid: str | None = None
-    """Rows x columns of a foreign file's positions, where it does not tell."""
-    image_size: str | None = None
-    """Another image size: 224, or height x width as 192x672."""
-    set: tuple[str, ...] = ()
-    """Another field of the model, or one that its file leaves open: --set heads=8."""
-    mean: str | None = None
-    """What the model's pixels are normalised by, where its file does not tell: 0.5 or
-    0.485,0.456,0.406."""
-    std: str | None = None
-    """The same for the standard deviation."""
+    loading: Loading = field(default_factory=Loading)
     threads: int | None = None
     """Threads to compute with."""
     json: bool = False

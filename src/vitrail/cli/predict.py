@@ -6,11 +6,11 @@ import json as machine
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from vitrail.cli.asking import check_batch_size, check_threads, load_asked
+from vitrail.cli.asking import Loading, check_batch_size, check_threads, load_asked
 from vitrail.cli.display import progress
 from vitrail.core.errors import UserError
 from vitrail.infer.paths import STDIN, check_paths, pictures
@@ -47,21 +47,7 @@ class Predict:
     """Compute in this process, or on Ray, which goes on where a run into the same OUT stopped."""
     address: str | None = None
     """The Ray cluster: auto, or host:port; by default one on this machine."""
-    model: str | None = None
-    """The variant that a foreign file holds, where it does not tell."""
-    dialect: str | None = None
-    """The dialect of a foreign file, where its names do not tell."""
-    grid: str | None = None
-    """Rows x columns of a foreign file's positions, where it does not tell."""
-    image_size: str | None = None
-    """Another image size: 224, or height x width as 192x672."""
-    set: tuple[str, ...] = ()
-    """Another field of the model, or one that its file leaves open: --set heads=8."""
-    mean: str | None = None
-    """What the model's pixels are normalised by, where its file does not tell: 0.5 or
-    0.485,0.456,0.406."""
-    std: str | None = None
-    """The same for the standard deviation."""
+    loading: Loading = field(default_factory=Loading)
     threads: int | None = None
     """Threads to decode and compute with; by default one for each processor."""
     json: bool = False

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vitrail.cli.asking import folder_for, load_asked, use_threads
+from vitrail.cli.asking import Loading, folder_for, load_asked, use_threads
 from vitrail.cli.display import MOST_BROKEN, Watch, progress
 from vitrail.core.errors import UserError, nearest, printable
 
@@ -59,21 +59,7 @@ class Probe:
     """Neither use features that were kept nor keep any."""
     out: str | None = None
     """A directory for probe.json."""
-    model: str | None = None
-    """The variant that a foreign file holds, where it does not tell."""
-    dialect: str | None = None
-    """The dialect of a foreign file, where its names do not tell."""
-    grid: str | None = None
-    """Rows x columns of a foreign file's positions, where it does not tell."""
-    image_size: str | None = None
-    """Another image size: 224, or height x width as 192x672."""
-    set: tuple[str, ...] = ()
-    """Another field of the model, or one that its file leaves open: --set heads=8."""
-    mean: str | None = None
-    """What the model's pixels are normalised by, where its file does not tell: 0.5 or
-    0.485,0.456,0.406."""
-    std: str | None = None
-    """The same for the standard deviation."""
+    loading: Loading = field(default_factory=Loading)
     threads: int | None = None
     """Threads to compute with."""
     json: bool = False

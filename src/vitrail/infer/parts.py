@@ -37,21 +37,8 @@ FREE = ("model", "asked")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loading:
-    """The options with which a model was loaded."""
-
-    model: str | None = None
-    dialect: str | None = None
-    grid: str | None = None
-    image_size: str | None = None
-    set: tuple[str, ...] = ()
-    mean: str | None = None
-    std: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What decides embeddings, and where the model came from."""
+    """What decides embeddings, and where the model came from: `asked` is how `model` was loaded."""
 
     model: str
     digest: str
@@ -60,7 +47,7 @@ class Manifest:
     precision: Precision
     exact: bool
     batch_size: int
-    asked: Loading = field(default_factory=Loading)
+    asked: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 
 
