@@ -220,5 +220,5 @@ def test_an_output_that_nobody_can_read_is_no_bug(
     ran = subprocess.run(
         f"{shlex.join(words)} {redirected}", shell=True, capture_output=True, text=True, check=False
     )
-    full = "vitrail: standard output cannot be written: no space is left there\n"
+    full = "vitrail: standard output cannot be written: No space left on device\n"
     assert (ran.returncode, ran.stderr) == ((2, full) if "full" in redirected else (0, ""))

@@ -14,9 +14,10 @@ from tests.models.kinds import KINDS, SMALL
 from vitrail import UserError, create
 from vitrail.data.preprocess import prepare
 from vitrail.data.sources import open_data
-from vitrail.evaluate.features import DEEPEST, digest_of, features_of, pieces_of
+from vitrail.evaluate.features import DEEPEST, features_of, pieces_of
 from vitrail.models.catalogue import build
 from vitrail.models.model import Model
+from vitrail.weights.digest import digest_of
 
 DEEP = replace(SMALL, depth=6)
 

@@ -16,8 +16,9 @@ from vitrail.infer.arrow import Embedded, Precision
 from vitrail.infer.embed import embed_here, embed_one, shape_of
 from vitrail.infer.engine import Job, Output, answers
 from vitrail.infer.nearest import duplicates, search
-from vitrail.infer.parts import CHECKPOINT, STATE, Manifest, digest_of, open_parts, whole_parts
+from vitrail.infer.parts import CHECKPOINT, STATE, Manifest, open_parts, whole_parts
 from vitrail.models.model import Model
+from vitrail.weights.digest import digest_of
 
 ROWS = Embedded("float32")
 

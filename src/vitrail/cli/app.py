@@ -10,7 +10,6 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
-from errno import ENOSPC
 from importlib.metadata import version
 from io import TextIOWrapper
 from typing import Any
@@ -96,11 +95,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # `vitrail models | head -1` wants no more: what is left to print goes nowhere, quietly.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1  # as rich and Python's own manual have it
-    except OSError as error:
-        if error.errno != ENOSPC or error.filename is not None:
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it fails again at exit
-        return tell("standard output cannot be written: no space is left there", code=2)
+    except OSError:
+        try:
+            print(flush=True)  # was it this that failed? Then it fails again
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it fails at exit
+            return tell(f"standard output cannot be written: {error.strerror}", code=2)
+        raise
     return 0
 
 

@@ -120,7 +120,8 @@ def check(asked: Embed) -> None:
 
 def manifest_of(asked: Embed, model: Model, job: Any) -> Manifest:
     from vitrail.infer.embed import shape_of
-    from vitrail.infer.parts import Manifest, digest_of
+    from vitrail.infer.parts import Manifest
+    from vitrail.weights.digest import digest_of
 
     path = Path(asked.source)
     return Manifest(

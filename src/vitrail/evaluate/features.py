@@ -27,9 +27,10 @@ from vitrail.data.source import Source
 from vitrail.data.sources.origin import digest
 from vitrail.models.model import Model
 from vitrail.weights.atomic import write_file
+from vitrail.weights.digest import digest_of
 from vitrail.weights.files import read_tensors, write_tensors
 
-FORMAT = b"vitrail features 2"
+FORMAT = b"vitrail features 3"
 DEEPEST = 4  # blocks, counted from the last
 INDICES, BROKEN, DIGEST = "indices", "broken", "digest"  # beside the pieces in a file
 
@@ -240,16 +241,6 @@ def normed_tokens(model: Model, x: Tensor) -> tuple[Float[Tensor, "B N D"], int]
 
 
 # The file that keeps it
-
-
-def digest_of(model: Model) -> str:
-    """One name for the values of a model and the way its images are prepared."""
-    said = f"{model.passport.family} {model.config!r} {model.passport.preprocessing!r}"
-    pieces: list[bytes | memoryview] = [said.encode()]
-    for name, tensor in sorted(model.state_dict().items()):
-        raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
-        pieces += [name.encode(), raw.numpy().data]
-    return digest(*pieces)
 
 
 def place(cache: Path, key: str, *, deep: bool) -> Path:

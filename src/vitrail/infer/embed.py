@@ -18,7 +18,6 @@ from vitrail.infer.parts import (
     LOCAL,
     Manifest,
     count_broken,
-    digest_of,
     known_ids,
     known_rows,
     mend,
@@ -27,6 +26,7 @@ from vitrail.infer.parts import (
     write_part,
 )
 from vitrail.models.model import Model
+from vitrail.weights.digest import digest_of
 
 ROWS = 1024  # in a part, unless that is more than
 BYTES = 2**25
@@ -68,10 +68,10 @@ def embed_here(
     rows of one part are computed again.
     """
     sweep(out)
-    mend(whole_parts(out))
     there: dict[str, bool] = {}
     for part in whole_parts(out):
-        there |= known_rows(part)
+        for name, read in known_rows(part).items():
+            there[name] = read or there.get(name, False)
     known = {name for name, read in there.items() if read}
     progress = Progress()
     most = part_rows(shape_of(model, job), rows)

@@ -25,10 +25,11 @@ from vitrail.core.errors import UserError, writing
 from vitrail.data.threads import batched
 from vitrail.infer.arrow import Ranked, predictions_of, pyarrow, text
 from vitrail.infer.engine import Answer, Engine, Job
-from vitrail.infer.parts import CHECKPOINT, STATE, digest_of, whole_parts
+from vitrail.infer.parts import CHECKPOINT, STATE, whole_parts
 from vitrail.infer.predict import Prediction, labels_of
 from vitrail.models.model import Model
 from vitrail.weights.atomic import write_file
+from vitrail.weights.digest import digest_of
 
 LISTED = "names"
 SETTINGS = "_settings.json"

@@ -8,7 +8,6 @@
 Readers of Parquet pass over names that begin with a dot or a low line, so they can be given DIR.
 """
 
-import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,14 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float
 
 from vitrail.core.errors import UserError, writing
 from vitrail.core.records import validate
 from vitrail.infer.arrow import Precision, pyarrow, text
 from vitrail.infer.engine import Output
-from vitrail.models.model import Model
 from vitrail.weights.atomic import write_file
 
 MANIFEST = "_manifest.json"
@@ -49,18 +46,6 @@ class Manifest:
     batch_size: int
     asked: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
-
-
-def digest_of(model: Model) -> str:
-    """The same for models that compute the same from the same picture."""
-    digest = hashlib.sha256()
-    passport = model.passport
-    facts = {"config": passport.config, "preprocessing": asdict(passport.preprocessing)}
-    digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def open_parts(out: Path, manifest: Manifest) -> None:
