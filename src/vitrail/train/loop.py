@@ -220,37 +220,49 @@ class Trainer:
         drawn = self.task.objective.draw(recipe.seed, batch.epoch, batch.indices)
         if drawn is None:
             images, targets = mix(
-                images, targets, recipe.augmentation, seed=recipe.seed, step=self.step
+                images,
+                targets,
+                recipe.augmentation,
+                seed=recipe.seed,
+                step=self.step,
+                partners=batch.partners(),
             )
         else:
             targets = drawn.to(world.device)
         self.task.objective.train()
         for optimiser in self.state.optimisers:
             optimiser.zero_grad(set_to_none=True)
-        mine = self.descend(images, targets, world.size / count)
+        sizes = batch.parts(recipe.accumulate)
+        mine = self.descend(images, targets, sizes, world.size / count)
         whole, hits, labelled = world.sums(mine)
         loss = whole / world.size
         self.memory.tally.add(loss, self.apply(loss), hits, labelled)
         return loss
 
-    def descend(self, images: Tensor, targets: Tensor, share: float) -> tuple[float, float, float]:
+    def descend(
+        self, images: Tensor, targets: Tensor, sizes: list[int], share: float
+    ) -> list[float]:
         """Gradients of the loss, each image counting `share`; the loss, and how many images were
-        right of how many that have labels."""
-        absent = not len(images)
-        if absent:  # others have images in this step, and wait for this process
-            images, targets, share = *self.dummy_batch(), 0.0
-        sums, size = torch.zeros(3, dtype=torch.float64), -(-len(images) // self.recipe.accumulate)
-        parts = list(zip(images.split(size), targets.split(size), strict=True))
-        for number, (part, target) in enumerate(parts, start=1):
-            with gathering(self.compute, now=number == len(parts)):
+        right of how many that have labels. Every process computes every part, or others would wait
+        for it: where it has no image of one, a black one without a label."""
+        sums = torch.zeros(3, dtype=torch.float64)
+        for number, (part, target) in enumerate(
+            zip(images.split(sizes), targets.split(sizes), strict=True), start=1
+        ):
+            weight = len(part) * share
+            if not len(part) and self.world.size == 1:
+                continue
+            if not len(part):
+                part, target = self.dummy_batch()
+            with gathering(self.compute, now=number == len(sizes), empty=not weight):
                 with autocast(self.recipe.precision, self.world.device):
                     losses = self.compute(part, target)
-                    loss: Tensor = losses["loss"] * (len(part) * share)
+                    loss: Tensor = losses["loss"] * weight
                 self.state.scaler.scale(loss).backward()
             counts = [losses.get(name, loss.new_zeros(())) for name in ("hits", "labelled")]
             sums += torch.stack([value.detach().float() for value in (loss, *counts)]).cpu()
-        whole, hits, labelled = sums.tolist()
-        return (whole, 0.0, 0.0) if absent else (whole, hits, labelled)
+        found: list[float] = sums.tolist()
+        return found
 
     def dummy_batch(self) -> tuple[Tensor, Tensor]:
         images, drawn = dummy_images(self.task.objective, self.recipe.seed)
