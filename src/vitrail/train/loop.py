@@ -37,7 +37,7 @@ from vitrail.train.recipe import Recipe
 from vitrail.train.schedule import rate_at
 from vitrail.train.state import Kept, State
 from vitrail.train.tally import Tally
-from vitrail.train.validate import dummy_images, predict
+from vitrail.train.validate import dummy_images, finite, is_better, predict
 from vitrail.weights.native import write_native
 
 Values = dict[str, float]
@@ -347,7 +347,7 @@ class Trainer:
         if is_better(memory.decides, value, memory.best):
             memory.best_step = self.step
             # written with the next checkpoint: a run that is killed before it finds it again
-            self.best = cloned(self.state.judged()), finite(values)
+            self.best = self.state.judged().clone(), finite(values)
             if math.isfinite(value):
                 memory.best, memory.since_best = value, 0
         return values
@@ -411,30 +411,6 @@ def sum_of(model: Model | None) -> str:
         total.update(name.encode())
         total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return "" if model is None else total.hexdigest()
-
-
-def is_better(name: str, value: float, best: float | None) -> bool:
-    """Whether weights are to be kept: the first, and whatever beats the best; what is not finite
-    beats nothing.
-
-    >>> is_better("val_loss", -1.0, 0.5), is_better("accuracy", 0.5, 0.9)
-    (True, False)
-    """
-    if best is None or not math.isfinite(value):
-        return best is None
-    return value < best if name.endswith("loss") else value > best
-
-
-def finite(values: Values) -> Values:
-    return {name: value for name, value in values.items() if math.isfinite(value)}
-
-
-def cloned(kept: Kept) -> Kept:
-    model, beside = (
-        {name: tensor.clone() for name, tensor in part.items()}
-        for part in (kept.model, kept.beside)
-    )
-    return Kept(model, beside)
 
 
 def make_stream(task: Task, world: World) -> Stream:

@@ -1,5 +1,6 @@
 """What the weights of a run answer for its validation images, by all processes together."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,3 +77,19 @@ def dummy_images(objective: Objective, seed: int) -> tuple[Tensor, Tensor | None
     how = objective.model.passport.preprocessing
     drawn = objective.draw(seed, 0, np.zeros(1, dtype=np.int64))
     return torch.zeros(1, len(how.mean), *how.size), drawn
+
+
+def is_better(name: str, value: float, best: float | None) -> bool:
+    """Whether weights are to be kept: the first, and whatever beats the best; what is not finite
+    beats nothing.
+
+    >>> is_better("val_loss", -1.0, 0.5), is_better("accuracy", 0.5, 0.9)
+    (True, False)
+    """
+    if best is None or not math.isfinite(value):
+        return best is None
+    return value < best if name.endswith("loss") else value > best
+
+
+def finite(values: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if math.isfinite(value)}
