@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@printf '%s' '$(CURDIR)' > $@
 
 demo: setup
-	.venv/bin/vitrail demo
+	.venv/bin/vitrail demo --overwrite
 
 # One thread for each of two workers: more would fight over the cores.
 test: setup

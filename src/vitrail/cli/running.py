@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as machine
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vitrail.cli.asking import arguments_of, use_threads
+from vitrail.cli.output import say, say_json
 from vitrail.core.errors import UserError
 
 DEFAULT = "mae"  # what pretrain does where no objective is named
@@ -67,7 +67,10 @@ def run(asked: Asked, verb: str, world: World, write_report: WriteReport) -> str
     if not asked.resume:
         recipe = measured(asked, recipe, splits, judge, world)
     if asked.dry_run:
-        print(machine.dumps(asdict(recipe)) if asked.json else to_yaml(recipe), end="")
+        if asked.json:
+            say_json(asdict(recipe))
+        else:
+            say(*to_yaml(recipe).splitlines())
         return None
     task = prepare_task(recipe, splits, judge)
     made = not out.exists()
