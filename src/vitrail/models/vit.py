@@ -9,6 +9,7 @@ Axes: B batch · C channels · H W image · N tokens · D width · h heads · d 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, assert_never
 
 import torch
@@ -225,14 +226,25 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-        return self.drop_path(self.drop_path(x, self.look), self.think)
+    def forward(
+        self, x: Float[Tensor, "B N D"], queries: int | None = None
+    ) -> Float[Tensor, "B n D"]:
+        """What becomes of the first `queries` tokens (None: of all)."""
+        attend = partial(self.attention_branch, queries=queries)
+        x = self.drop_path(x, attend, partial(first_tokens, count=queries))
+        return self.drop_path(x, self.mlp_branch)
 
-    def look(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-        return self.scale1(self.dropout(self.attention(self.norm1(x))))
+    def attention_branch(
+        self, x: Float[Tensor, "B N D"], queries: int | None = None
+    ) -> Float[Tensor, "B n D"]:
+        return self.scale1(self.dropout(self.attention(self.norm1(x), queries=queries)))
 
-    def think(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+    def mlp_branch(self, x: Float[Tensor, "B n D"]) -> Float[Tensor, "B n D"]:
         return self.scale2(self.mlp(self.norm2(x)))
+
+
+def first_tokens(x: Float[Tensor, "B N D"], count: int | None) -> Float[Tensor, "B n D"]:
+    return x if count is None else x[:, :count]
 
 
 class ViT(Model):
@@ -262,17 +274,26 @@ class ViT(Model):
         self.init_weights()
 
     def forward(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
-        if self.head_distilled is not None:
-            return torch.stack(self.both_heads(image)).mean(dim=0)
-        return self.head(self.features(image))
+        return self.logits_of(self.encode(image))
 
     def features(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
         """What the head reads; for a distilled model the mean of what its two heads read."""
-        x = self.pool(self.encode(image))
-        return self.norm(x) if self.config.final_norm == "pooled" else x
+        return self.features_of(self.encode(image))
 
-    def encode(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
-        return self.through(self.embed(image))
+    def encode(
+        self, image: Float[Tensor, "B C H W"], queries: int | None = None
+    ) -> Float[Tensor, "B n D"]:
+        """The tokens that leave the last block: the first `queries`, or all."""
+        return self.through(self.embed(image), queries)
+
+    def logits_of(self, tokens: Float[Tensor, "B n D"]) -> Float[Tensor, "B K"]:
+        if self.head_distilled is not None:
+            return torch.stack(self.both_logits_of(tokens)).mean(dim=0)
+        return self.head(self.features_of(tokens))
+
+    def features_of(self, tokens: Float[Tensor, "B n D"]) -> Float[Tensor, "B D"]:
+        x = self.pool(tokens)
+        return self.norm(x) if self.config.final_norm == "pooled" else x
 
     def embed(
         self,
@@ -291,11 +312,16 @@ class ViT(Model):
             x = x + self.place(self.positions())
         return self.patch_dropout(self.dropout(x))
 
-    def through(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-        """What `embed` gives, or a part of its tokens, through every block."""
+    def through(
+        self, x: Float[Tensor, "B N D"], queries: int | None = None
+    ) -> Float[Tensor, "B n D"]:
+        """What `embed` gives, or a part of its tokens, through every block; the last computes the
+        first `queries` tokens alone (None: all)."""
         x = self.embed_norm(x)
-        for block in self.blocks:
+        *blocks, last = self.blocks
+        for block in blocks:
             x = block(x)
+        x = last(x) if queries is None else last(x, queries)
         return self.norm(x) if self.config.final_norm == "tokens" else x
 
     def place(self, table: Float[Tensor, "1 M D"]) -> Float[Tensor, "1 N D"]:
@@ -329,7 +355,13 @@ class ViT(Model):
         """What the class head and the distillation head say; DeiT trains them apart."""
         if self.head_distilled is None:
             raise UserError("this model has one head: create it with distilled=True to have two")
-        x = self.encode(image)[:, :2]
+        return self.both_logits_of(self.encode(image))
+
+    def both_logits_of(
+        self, tokens: Float[Tensor, "B n D"]
+    ) -> tuple[Float[Tensor, "B K"], Float[Tensor, "B K"]]:
+        assert self.head_distilled is not None
+        x = tokens[:, :2]
         x = self.norm(x) if self.config.final_norm == "pooled" else x
         return self.head(x[:, 0]), self.head_distilled(x[:, 1])
 
