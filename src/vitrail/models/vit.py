@@ -19,12 +19,17 @@ from torch import Tensor, nn
 from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.layers.attention import QkvBias, RelativeDistances, SelfAttention
-from vitrail.layers.drop import DropPath, LayerScale, PatchDropout, rising
+from vitrail.layers.drop import DropPath, LayerScale, PatchDropout, make_layer_scale, rising
 from vitrail.layers.head import Head
 from vitrail.layers.init import lecun_normal_, zero_
 from vitrail.layers.mlp import MLP, Activation
 from vitrail.layers.patch import NormedPatchEmbedding, PatchEmbedding
-from vitrail.layers.position import LearnedPositions, LearnedPositions2d, SinCosPositions
+from vitrail.layers.position import (
+    LearnedPositions,
+    LearnedPositions2d,
+    Positions,
+    make_positions,
+)
 from vitrail.models.config import Config
 from vitrail.models.limits import (
     check_computed,
@@ -37,8 +42,6 @@ from vitrail.models.limits import (
 from vitrail.models.model import Model
 from vitrail.models.resnet import Bottleneck, ResNet, ResNetConfig
 from vitrail.models.variant import Variant
-
-Positions = Literal["learned", "none", "sincos2d", "learned2d", "relative"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,12 +220,12 @@ class Block(nn.Module):
             qkv_bias=config.qkv_bias,
             relative=config.positions == "relative",
         )
-        self.scale1 = make_scale(config)
+        self.scale1 = make_layer_scale(config.dim, config.layer_scale)
         self.norm2 = nn.LayerNorm(config.dim, eps=config.norm_eps)
         self.mlp = MLP(
             config.dim, config.mlp_dim, activation=config.activation, dropout=config.dropout
         )
-        self.scale2 = make_scale(config)
+        self.scale2 = make_layer_scale(config.dim, config.layer_scale)
         self.dropout = nn.Dropout(config.dropout)
         self.drop_path = DropPath(drop_path)
 
@@ -231,7 +234,7 @@ class Block(nn.Module):
     ) -> Float[Tensor, "B n D"]:
         """What becomes of the first `queries` tokens (None: of all)."""
         attend = partial(self.attention_branch, queries=queries)
-        x = self.drop_path(x, attend, partial(first_tokens, count=queries))
+        x = self.drop_path(x, attend, lambda x: x if queries is None else x[:, :queries])
         return self.drop_path(x, self.mlp_branch)
 
     def attention_branch(
@@ -241,10 +244,6 @@ class Block(nn.Module):
 
     def mlp_branch(self, x: Float[Tensor, "B n D"]) -> Float[Tensor, "B n D"]:
         return self.scale2(self.mlp(self.norm2(x)))
-
-
-def first_tokens(x: Float[Tensor, "B N D"], count: int | None) -> Float[Tensor, "B n D"]:
-    return x if count is None else x[:, :count]
 
 
 class ViT(Model):
@@ -263,7 +262,7 @@ class ViT(Model):
         self.cls = make_tokens(config, int(config.class_token))
         self.distillation = make_tokens(config, int(config.distilled))
         self.registers = make_tokens(config, config.registers)
-        self.positions = make_positions(config)
+        self.positions = make_positions(config.positions, config.slots, config.grid, config.dim)
         self.dropout = nn.Dropout(config.dropout)
         self.patch_dropout = PatchDropout(config.patch_dropout, prefix=config.prefix)
         self.embed_norm = make_norm(config, wanted=config.embed_norm)
@@ -373,17 +372,6 @@ class ViT(Model):
     def trunk(self) -> dict[str, nn.Module]:
         return {f"blocks.{i}": block for i, block in enumerate(self.blocks)}
 
-    def check(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
-        expected = (self.config.channels, *self.config.image_size)
-        if image.ndim != 4 or tuple(image.shape[1:]) != expected:
-            channels, height, width = expected
-            raise UserError(
-                f"images are {tuple(image.shape)}, this model reads (batch, {channels}, "
-                f"{height}, {width}): "
-                "resize them, or create or load it with another image_size or channels"
-            )
-        return image
-
     @torch.no_grad()
     def init_weights(self) -> None:
         """As the paper's code does (DeiT's and DINOv2's where the paper has no such part).
@@ -450,28 +438,8 @@ def make_tokens(config: ViTConfig, count: int) -> nn.Parameter | None:
     return nn.Parameter(torch.empty(1, count, config.dim)) if count else None
 
 
-def make_positions(
-    config: ViTConfig,
-) -> LearnedPositions | LearnedPositions2d | SinCosPositions | None:
-    match config.positions:
-        case "learned":
-            return LearnedPositions(config.slots, config.grid, config.dim)
-        case "learned2d":
-            return LearnedPositions2d(config.grid, config.dim)
-        case "sincos2d":
-            return SinCosPositions(config.grid, config.dim)
-        case "none" | "relative":
-            return None
-
-
 def make_norm(config: ViTConfig, *, wanted: bool) -> nn.Module:
     return nn.LayerNorm(config.dim, eps=config.norm_eps) if wanted else nn.Identity()
-
-
-def make_scale(config: ViTConfig) -> nn.Module:
-    if config.layer_scale is None:
-        return nn.Identity()
-    return LayerScale(config.dim, config.layer_scale)
 
 
 def make_head(config: ViTConfig) -> Head:
