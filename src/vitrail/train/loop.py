@@ -199,27 +199,38 @@ class Trainer:
         drawn = self.task.objective.draw(recipe.seed, batch.epoch, batch.indices)
         if drawn is None:
             images, targets = mix(
-                images, targets, recipe.augmentation, seed=recipe.seed, step=self.step
+                images,
+                targets,
+                recipe.augmentation,
+                seed=recipe.seed,
+                step=self.step,
+                partners=batch.partners(),
             )
         else:
             targets = drawn.to(world.device)
         self.task.objective.train()
         for optimiser in self.state.optimisers:
             optimiser.zero_grad(set_to_none=True)
-        loss = world.sum(self.descend(images, targets, world.size / count)) / world.size
+        sizes = batch.parts(recipe.accumulate)
+        loss = world.sum(self.descend(images, targets, sizes, world.size / count)) / world.size
         self.apply(loss)
         return loss
 
-    def descend(self, images: Tensor, targets: Tensor, share: float) -> float:
-        """Gradients of the loss, each image counting `share`, and the loss."""
-        if not len(images):  # others have images in this step, and wait for this process
-            images, targets, share = *self.nothing(), 0.0
-        whole, size = 0.0, -(-len(images) // self.recipe.accumulate)
-        parts = list(zip(images.split(size), targets.split(size), strict=True))
-        for number, (part, target) in enumerate(parts, start=1):
-            with gathering(self.compute, now=number == len(parts)):
+    def descend(self, images: Tensor, targets: Tensor, sizes: list[int], share: float) -> float:
+        """Gradients of the loss, each image counting `share`, and the loss. Every process computes
+        every part, or others would wait for it: where it has no image of one, a black one."""
+        whole = 0.0
+        for number, (part, target) in enumerate(
+            zip(images.split(sizes), targets.split(sizes), strict=True), start=1
+        ):
+            weight = len(part) * share
+            if not len(part) and self.world.size == 1:
+                continue
+            if not len(part):
+                part, target = self.nothing()
+            with gathering(self.compute, now=number == len(sizes), empty=not weight):
                 with autocast(self.recipe.precision, self.world.device):
-                    loss: Tensor = self.compute(part, target)["loss"] * (len(part) * share)
+                    loss: Tensor = self.compute(part, target)["loss"] * weight
                 self.state.scaler.scale(loss).backward()
             whole += float(loss.detach())
         return whole

@@ -181,8 +181,9 @@ def make_mesh(kind: Kind, world: World) -> DeviceMesh:
 
 
 @contextmanager
-def gathering(compute: nn.Module, *, now: bool) -> Iterator[None]:
-    """Gradients are brought together after the last part of a batch, not after each."""
+def gathering(compute: nn.Module, *, now: bool, empty: bool = False) -> Iterator[None]:
+    """Gradients are brought together after the last part of a batch, not after each. A part that
+    is `empty` has an image that counts nothing, in batch statistics neither."""
     if isinstance(compute, FSDPModule):
         compute.set_requires_gradient_sync(now)
     waiting = isinstance(compute, DistributedDataParallel) and not now
