@@ -34,6 +34,7 @@ MAY_IMPORT["cli"] = set(MAY_IMPORT)  # every room above
 MOST_LINES_IN_A_FILE = 450
 MOST_LINES_IN_A_FUNCTION = 70
 
+
 def room_of(name: str) -> str:
     """The room of a file; the package's own `__init__.py` is in none.
 
@@ -105,9 +106,7 @@ def test_a_file_says_its_idea_in_its_first_line() -> None:
 
 
 def test_a_file_holds_one_idea() -> None:
-    lines = {
-        name: len((PACKAGE / name).read_text(encoding="utf-8").splitlines()) for name in FILES
-    }
+    lines = {name: len((PACKAGE / name).read_text(encoding="utf-8").splitlines()) for name in FILES}
     assert not {name: count for name, count in lines.items() if count > MOST_LINES_IN_A_FILE}
 
 
