@@ -91,6 +91,15 @@ class Memory:
 
 
 @dataclass(frozen=True)
+class Answers:
+    """What the judged weights say of the validation images that can be read."""
+
+    logits: NDArray[np.float32]
+    targets: NDArray[np.float32]
+    indices: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
 class Outcome:
     """How a run ended."""
 
@@ -99,15 +108,7 @@ class Outcome:
     memory: Memory
     stopped: bool  # by the person, before the end
     images_per_second: float  # 0 where no step was left to take
-
-
-@dataclass(frozen=True)
-class Answers:
-    """What the judged weights say of the validation images that can be read."""
-
-    logits: NDArray[np.float32]
-    targets: NDArray[np.float32]
-    indices: NDArray[np.int64]
+    answers: Answers | None = None  # of the best weights, where they became so in this process
 
 
 class Trainer:
@@ -134,6 +135,7 @@ class Trainer:
         self.state = State(objective, recipe, self.world.device)
         self.memory = Memory(guide=sum_of(task.objective.guide()))
         self.best: tuple[Kept, Values] | None = None
+        self.best_answers: Answers | None = None
         self.shown: dict[str, Tensor] = {}  # pictures of the last evaluation
         self.saved_at = time.perf_counter()
         self.step = 0
@@ -151,7 +153,7 @@ class Trainer:
             self.save()
         if log is not None:
             log.close()
-        return Outcome(self.step, self.total, self.memory, stopped, self.speed)
+        return Outcome(self.step, self.total, self.memory, stopped, self.speed, self.best_answers)
 
     def train(self, log: Log | None, interrupted: threading.Event) -> bool:
         """Whether the run was interrupted."""
@@ -284,6 +286,7 @@ class Trainer:
             memory.since_best = 0
             # written with the next checkpoint: a run that is killed before it finds it again
             self.best = cloned(self.state.judged()), values
+            self.best_answers = answers
         else:
             memory.since_best += 1
         return values
