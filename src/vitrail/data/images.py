@@ -190,6 +190,15 @@ def from_pillow(image: Image.Image, name: str, *, channels: int = 3) -> Pixels:
     raise BadImage(name, reason)
 
 
+def header_size(data: bytes, name: str) -> tuple[int, int]:
+    """(height, width) as a file's header claims, before it is turned; nothing is decoded."""
+    try:
+        with silence(), Image.open(BytesIO(data), formats=FORMATS) as picture:
+            return picture.height, picture.width
+    except Exception as error:
+        raise BadImage(name, _reason(error)) from None
+
+
 def check_bytes(size: int, name: str) -> None:
     """Refuse what holds nothing or too much, before it is read."""
     if not size:

@@ -14,9 +14,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib import import_module
 from typing import Any
-
-from PIL import Image
 
 _lock = threading.Lock()
 _decoding = 0  # threads
@@ -73,9 +72,9 @@ def _setters() -> tuple[Any, ...]:
     one that shows no names."""
     os.register_at_fork(after_in_child=_reset)
     try:
-        library = ctypes.CDLL(Image.core.__file__)
+        library = ctypes.CDLL(import_module("PIL._imaging").__file__)
         setters = library.TIFFSetWarningHandler, library.TIFFSetErrorHandler
-    except (AttributeError, OSError, TypeError):
+    except (AttributeError, ImportError, OSError, TypeError):
         return ()
     for setter in setters:
         setter.argtypes, setter.restype = [ctypes.c_void_p], ctypes.c_void_p

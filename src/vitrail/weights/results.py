@@ -34,7 +34,7 @@ class Results:
         """Refuse, before any work, what could not be written at its end: `names` are files that
         will be written; `alone`: the names are not known yet, so all of OUT has to be ours."""
         if self.out.exists() and not self.out.is_dir():
-            raise UserError(f"{self.out}: is a file, where a directory is to be written")
+            raise UserError(f"{self.out}: cannot be written: it is a file, not a directory")
         ours = self.listed()
         if ours and not self.overwrite:
             raise UserError(
@@ -118,7 +118,7 @@ class Results:
                 verb: {_inside(name): str(known) for name, known in files.items()}
                 for verb, files in found["verbs"].items()
             }
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return {}
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             raise UserError(
