@@ -37,7 +37,7 @@ from vitrail.train.recipe import Recipe
 from vitrail.train.schedule import rate_at
 from vitrail.train.state import Kept, State
 from vitrail.train.tally import Tally
-from vitrail.train.validate import dummy_images, finite, is_better, predict
+from vitrail.train.validate import Answers, dummy_images, finite, is_better, predict
 from vitrail.weights.native import write_native
 
 Values = dict[str, float]
@@ -86,6 +86,7 @@ class Memory:
     decides: str = ""  # the name of the value by which weights are chosen
     best: float | None = None
     best_step: int = 0
+    best_scores: Values = field(default_factory=dict)  # all that were judged with `best`
     since_best: int = 0
     skip: list[int] = field(default_factory=list)  # steps whose update was not finite
     broken: dict[str, str] = field(default_factory=dict)  # images that cannot be read, and why
@@ -104,6 +105,7 @@ class Outcome:
     memory: Memory
     stopped: bool  # by the person, before the end
     images_per_second: float  # 0 where no step was left to take
+    answers: Answers | None = None  # of the best weights, where they became so in this process
 
 
 class Trainer:
@@ -130,6 +132,7 @@ class Trainer:
         self.state = State(objective, recipe, self.world.device)
         self.memory = Memory(guide=sum_of(task.objective.guide()))
         self.best: tuple[Kept, Values] | None = None
+        self.answers: Answers | None = None  # of the best weights
         self.saved_at = time.perf_counter()
         self.step = self.checkpoint_step = 0
         self.speed = 0.0
@@ -146,7 +149,7 @@ class Trainer:
             self.save()
         if log is not None:
             log.close()
-        return Outcome(self.step, self.total, self.memory, stopped, self.speed)
+        return Outcome(self.step, self.total, self.memory, stopped, self.speed, self.answers)
 
     def train(self, log: Log | None, interrupted: threading.Event) -> bool:
         """Whether the run was interrupted."""
@@ -344,12 +347,13 @@ class Trainer:
         if answers.shown and self.world.chief:
             write_sheet(answers.shown, self.stream.how, self.out, self.step)
         value, memory.since_best = values[memory.decides], memory.since_best + 1
-        if is_better(memory.decides, value, memory.best):
-            memory.best_step = self.step
+        if not memory.best_scores or is_better(memory.decides, values, memory.best_scores):
+            if math.isfinite(value) and value != memory.best:  # a tie uses up patience
+                memory.best, memory.since_best = value, 0
+            memory.best_step, memory.best_scores = self.step, finite(values)
             # written with the next checkpoint: a run that is killed before it finds it again
             self.best = self.state.judged().clone(), finite(values)
-            if math.isfinite(value):
-                memory.best, memory.since_best = value, 0
+            self.answers = answers
         return values
 
     def time_to_save(self) -> bool:
