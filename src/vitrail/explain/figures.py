@@ -1,6 +1,5 @@
 """All figures of a model: what its weights show, what was seen over pictures, and their page."""
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from html import escape
@@ -13,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.core.errors import writing
+from vitrail.core.json_text import to_json
 from vitrail.core.passport import Preprocessing
 from vitrail.explain.ablation import position_ablation
 from vitrail.explain.capture import AttentionMap
@@ -92,7 +92,7 @@ class Figures:
                     file = as_svg_file(drawn[plate.name])
                     (out / f"{plate.name}.svg").write_text(file, encoding="utf-8")
                     (out / f"{plate.name}.png").write_bytes(as_png(plate.figure))
-            numbers = json.dumps(self.numbers(), indent=1)
+            numbers = to_json(self.numbers(), indent=1)
             (out / "figures.json").write_text(numbers + "\n", encoding="utf-8")
             arrays = {
                 f"{plate.name}/{name}": array
