@@ -20,7 +20,7 @@ from vitrail.models.beit import (
     relation_index,
 )
 from vitrail.models.catalogue import find, variant_of
-from vitrail.models.measure import count, measure
+from vitrail.models.measure import count
 from vitrail.recipes.beit import LABELLED, MASKED
 from vitrail.train.optimiser import is_weight, layer_of
 
@@ -52,13 +52,6 @@ def shaken(config: BeitConfig) -> Beit:
         for parameter in model.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
     return model
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_variants_have_the_published_parameters_and_multiply_adds(name: str) -> None:
-    measured = measure(VARIANTS[name].config)
-    assert measured.params == VARIANTS[name].params
-    assert measured.macs == VARIANTS[name].macs
 
 
 @pytest.mark.parametrize(

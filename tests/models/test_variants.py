@@ -1,0 +1,32 @@
+"""Every row of every family's table has the parameters and multiply-adds that it claims."""
+
+import pytest
+
+from vitrail.models.catalogue import FAMILIES, skeleton, variant_of
+from vitrail.models.measure import count, measure
+
+VARIANTS = {name: row for family in FAMILIES.values() for name, row in family.variants.items()}
+LARGE = 100_000_000  # parameters from which counting multiply-adds takes a second and is slow
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parameters_are_those_of_the_table(family: str) -> None:
+    table = {name: row.params for name, row in FAMILIES[family].variants.items()}
+    assert {name: count(skeleton(VARIANTS[name].config)) for name in table} == table
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if row.params > LARGE else [])
+        for name, row in VARIANTS.items()
+    ],
+)
+def test_multiply_adds_are_those_of_the_table(name: str) -> None:
+    assert measure(VARIANTS[name].config).macs == VARIANTS[name].macs
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_config_knows_its_name(name: str) -> None:
+    # the same model at another size is the row without the size
+    assert variant_of(VARIANTS[name].config) in (name, name.removesuffix("_384"))
