@@ -79,7 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         words = sys.argv[1:] if arguments is None else arguments
         # a lone hyphen is a name, that of standard input, and no option
-        record = build_parser()([STDIN if word == "-" else word for word in words])
+        words = [STDIN if word == "-" else word for word in words]
+        record = build_parser()(with_plain_flags(words))
         if record is not None:  # None: help or version was printed instead
             VERBS[type(record)](record)
         if sys.stdout is not None:  # None: it was closed, and nobody wants to read
@@ -103,6 +104,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return tell(f"standard output cannot be written: {error.strerror}", code=2)
         raise
     return 0
+
+
+def with_plain_flags(words: Sequence[str]) -> list[str]:
+    """A --resume that is not followed by auto is a flag, and takes no word.
+
+    >>> with_plain_flags(["train", "--resume", "photos"])
+    ['train', '--resume=true', 'photos']
+    """
+    following = [*words[1:], ""]
+    return [
+        "--resume=true" if word == "--resume" and after != "auto" else word
+        for word, after in zip(words, following, strict=True)
+    ]
 
 
 def tell(message: str, *, code: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as machine
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -38,15 +38,44 @@ def start(asked: Asked, verb: str, write_report: WriteReport) -> None:
     if asked.processes > 1 and not launched() and not asked.dry_run:
         launch("vitrail.cli.app", [verb, *arguments_of(asked)], asked.processes)
         return
-    with joined() as world, reported(world):
-        stopped = run(asked, verb, world, write_report)
-    if stopped:  # the processes have parted
-        raise KeyboardInterrupt(stopped)
+    with reported():
+        with joined() as world:
+            ended = run(asked, verb, world)
+        # the processes have parted: none waits while the main one writes a report
+        if ended is not None and world.chief:
+            finish(asked, verb, ended, write_report)
 
 
-def run(asked: Asked, verb: str, world: World, write_report: WriteReport) -> str | None:
-    """What to say where the run was stopped before its end."""
+@dataclass(frozen=True)
+class Ended:
+    """A run that is over, or was stopped."""
+
+    task: Task
+    splits: Splits
+    out: Path
+    outcome: Outcome
+
+
+def finish(asked: Asked, verb: str, ended: Ended, write_report: WriteReport) -> None:
+    """Write the report of a run, and print how it ended."""
     from vitrail.cli.display import Display, tell
+
+    out, outcome = ended.out, ended.outcome
+    nothing_left = outcome.images_per_second == 0 and (out / "report.html").exists()
+    with Display(quiet=asked.json) as display:
+        if nothing_left:
+            display.say(f"{out}: this run is finished, at step {outcome.step} of {outcome.total}")
+        elif not outcome.stopped:
+            write_report(ended.task, ended.splits, out, outcome, display)
+    tell(out, outcome, json=asked.json)
+    if outcome.stopped:
+        resume = f"vitrail {verb} {ended.task.recipe.data} --out {out} --resume"
+        raise KeyboardInterrupt(f"saved at step {outcome.step}: {resume}")
+
+
+def run(asked: Asked, verb: str, world: World) -> Ended | None:
+    """Train, from the start or from where a run stopped; nothing comes of a dry run."""
+    from vitrail.cli.display import Display
     from vitrail.cli.said import begun, continued
     from vitrail.data.sources import open_data
     from vitrail.train.loop import Trainer
@@ -54,17 +83,20 @@ def run(asked: Asked, verb: str, world: World, write_report: WriteReport) -> str
     from vitrail.train.recipe_file import NAME, to_yaml, write_recipe
 
     out = Path(asked.out or f"runs/{Path(asked.data).stem}")
-    recipe = None if asked.resume else begun(asked)
+    recipe = None if asked.resume is True else begun(asked)
     if asked.out is None and verb == "pretrain":
         objective = asked.objective if recipe is None else recipe.goal.objective  # type: ignore[union-attr]
         out = out.with_name(f"{out.name}-{objective or DEFAULT}")
-    if recipe is None:
+    resume = asked.resume is True
+    if asked.resume == "auto":
+        resume = world.from_main((out / NAME).is_file())
+    if resume or recipe is None:
         recipe = continued(asked, out)
     elif not asked.dry_run and (out / NAME).exists():
         raise UserError(f"{out}: holds a run already: choose another --out, or say --resume")
     splits = open_data(recipe.data, val_share=recipe.val_share)
     judge = judge_of(splits)
-    if not asked.resume:
+    if not resume:
         recipe = measured(asked, recipe, splits, judge, world)
     if asked.dry_run:
         print(machine.dumps(asdict(recipe)) if asked.json else to_yaml(recipe), end="")
@@ -73,26 +105,19 @@ def run(asked: Asked, verb: str, world: World, write_report: WriteReport) -> str
     made = not out.exists()
     world.wait()  # until every process has seen that there is no run yet
     with Display(quiet=asked.json or not world.chief) as display:
-        if world.chief and not asked.resume:
+        if world.chief and not resume:
             write_recipe(recipe, out)
             display.say(*(f"- {reason}" for reason in recipe.reasons))
             left = task.objective.model.passport.origin.changes if recipe.start else ()
             display.say(*(f"- {recipe.start}: {change}" for change in left))
         task = with_cache(task, out.parent / "pixels", world, display.watch("decoding images"))
         try:
-            outcome = Trainer(task, out, display.show, world).run(resume=asked.resume)
+            outcome = Trainer(task, out, display.show, world).run(resume=resume)
         except UserError:
-            if world.chief and not asked.resume:
+            if world.chief and not resume:
                 forget(out, made=made)
             raise
-        done = outcome.images_per_second == 0 and (out / "report.html").exists()
-        if world.chief and not outcome.stopped and not done:
-            write_report(task, splits, out, outcome, display)
-    if world.chief:
-        tell(out, outcome, json=asked.json)
-    if not (outcome.stopped and world.chief):
-        return None
-    return f"saved at step {outcome.step}: vitrail {verb} {recipe.data} --out {out} --resume"
+    return Ended(task, splits, out, outcome)
 
 
 def forget(out: Path, *, made: bool) -> None:
@@ -132,7 +157,7 @@ def measured(asked: Asked, recipe: Recipe, splits: Splits, judge: Judge, world: 
     if asked.batch_size == "auto":
         objective = prepare_task(recipe, splits, judge).objective
         trials = find_batch_size(objective, images=len(splits["train"]), device=world.device)
-        size = max(world.gather(best(trials).batch_size))
+        size = min(world.gather(best(trials).batch_size))  # what fits into all of them
         told = ", ".join(f"{t.batch_size}: {t.images_per_second:,.0f}" for t in trials)
         recipe = begun(replace(asked, batch_size=str(size * world.size)))
         recipe = because(recipe, f"batches of {recipe.batch_size}: images/s of {told}")

@@ -29,7 +29,7 @@ from vitrail.objectives.objective import Objective
 from vitrail.train.checkpoint import Saved, newest_step, write_step
 from vitrail.train.interrupt import interruptible
 from vitrail.train.log import Log
-from vitrail.train.optimiser import set_rate
+from vitrail.train.optimiser import freeze, set_rate
 from vitrail.train.parallel import World, full, gathering, spread
 from vitrail.train.pictures import SHOWN, write_sheet
 from vitrail.train.precision import autocast, check_precision
@@ -41,6 +41,7 @@ from vitrail.weights.native import write_native
 Values = dict[str, float]
 
 SECONDS_BETWEEN_SAVES = 60
+MOST_TIME_SAVING = 0.1  # of the run's time, where the clock decides when to save
 
 
 class Judge(Protocol):
@@ -110,6 +111,17 @@ class Answers:
     indices: NDArray[np.int64]
 
 
+class Parts:
+    """How many images of each part of a step this process has, and `all` together."""
+
+    def __init__(self, mine: list[int], world: World) -> None:
+        self.mine = mine
+        sizes = torch.tensor(mine, dtype=torch.float64, device=world.device)
+        self.all: list[float] = world.total(sizes).tolist()
+        self.count = sum(self.all)
+        self.last = max((number for number, size in enumerate(self.all) if size), default=-1)
+
+
 class Trainer:
     """Steps, evaluations and checkpoints of one run in the directory `out`."""
 
@@ -130,12 +142,13 @@ class Trainer:
         objective = task.objective.to(self.world.device)
         if recipe.compile:
             objective.compile()
+        freeze(objective, recipe.optimiser.freeze)
         self.compute = spread(objective, recipe.parallel, self.world)
         self.state = State(objective, recipe, self.world.device)
         self.memory = Memory(guide=sum_of(task.objective.guide()))
         self.best: tuple[Kept, Values] | None = None
         self.shown: dict[str, Tensor] = {}  # pictures of the last evaluation
-        self.saved_at = time.perf_counter()
+        self.saved_at, self.save_seconds = time.perf_counter(), 0.0
         self.step = 0
         self.speed = 0.0
 
@@ -189,8 +202,8 @@ class Trainer:
         """One step: gradients of the batch in parts, clipped, applied. Gives the mean loss."""
         self.memory.broken |= {bad.path: bad.reason for bad in batch.broken}
         recipe, world = self.recipe, self.world
-        count = self.world.sum(len(batch.images))
-        if not count:
+        parts = Parts(batch.parts(recipe.accumulate), world)
+        if not parts.count:
             return 0.0
         set_rate(self.state.optimisers, self.lr(self.step) if lr is None else lr)
         # dropout and stochastic depth draw from torch's generator: from this step's seed alone
@@ -211,24 +224,22 @@ class Trainer:
         self.task.objective.train()
         for optimiser in self.state.optimisers:
             optimiser.zero_grad(set_to_none=True)
-        sizes = batch.parts(recipe.accumulate)
-        loss = world.sum(self.descend(images, targets, sizes, world.size / count)) / world.size
+        loss = world.sum(self.descend(images, targets, parts)) / world.size
         self.apply(loss)
         return loss
 
-    def descend(self, images: Tensor, targets: Tensor, sizes: list[int], share: float) -> float:
-        """Gradients of the loss, each image counting `share`, and the loss. Every process computes
-        every part, or others would wait for it: where it has no image of one, a black one."""
-        whole = 0.0
-        for number, (part, target) in enumerate(
-            zip(images.split(sizes), targets.split(sizes), strict=True), start=1
-        ):
-            weight = len(part) * share
-            if not len(part) and self.world.size == 1:
+    def descend(self, images: Tensor, targets: Tensor, parts: Parts) -> float:
+        """Gradients of the loss, in which every image of the step counts the same, and the loss.
+        A process without an image of a part computes a black one, or others would wait for it."""
+        whole, share = 0.0, self.world.size / parts.count
+        pairs = zip(images.split(parts.mine), targets.split(parts.mine), strict=True)
+        for number, (part, target) in enumerate(pairs):
+            if not parts.all[number]:
                 continue
+            weight = len(part) * share
             if not len(part):
                 part, target = self.nothing()
-            with gathering(self.compute, now=number == len(sizes), empty=not weight):
+            with gathering(self.compute, now=number == parts.last, empty=not weight):
                 with autocast(self.recipe.precision, self.world.device):
                     loss: Tensor = self.compute(part, target)["loss"] * weight
                 self.state.scaler.scale(loss).backward()
@@ -333,11 +344,12 @@ class Trainer:
         return None if drawn is None else drawn.to(self.world.device)
 
     def time_to_save(self) -> bool:
-        """After so many steps, or else after so many seconds: when a run is saved changes nothing
-        in it."""
+        """After so many steps, or else after a minute of training, or more where saving is slow:
+        when a run is saved changes nothing in it."""
         if self.recipe.watch.save is not None:
             return self.step % self.recipe.watch.save == 0
-        return self.world.any(time.perf_counter() - self.saved_at >= SECONDS_BETWEEN_SAVES)
+        pause = max(SECONDS_BETWEEN_SAVES, self.save_seconds * (1 / MOST_TIME_SAVING - 1))
+        return self.world.any(time.perf_counter() - self.saved_at >= pause)
 
     def out_of_patience(self) -> bool:
         patience = self.recipe.watch.patience
@@ -351,7 +363,7 @@ class Trainer:
 
     def save(self) -> None:
         """A run checkpoint, to go on from here; the processes give, and one writes."""
-        self.saved_at = time.perf_counter()
+        began = time.perf_counter()
         for broken in self.world.gather(self.memory.broken):
             self.memory.broken |= broken
         tensors, judged = self.state.tensors(), self.state.judged()
@@ -364,10 +376,12 @@ class Trainer:
             write_step(self.out / "steps", saved, keep=self.recipe.watch.keep)
         self.best = None
         self.world.wait()
+        self.saved_at = time.perf_counter()
+        self.save_seconds = self.saved_at - began
 
     def restore(self) -> None:
         """Take up the newest whole checkpoint; without one the run begins at its beginning."""
-        saved = newest_step(self.out / "steps")
+        saved = newest_step(self.out / "steps", self.world)
         if saved is None:
             return
         memory = Memory(**saved.memory)
