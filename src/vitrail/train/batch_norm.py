@@ -47,12 +47,12 @@ class Synchronised:
     def __init__(self, norm: nn.BatchNorm2d, world: World) -> None:
         self.norm, self.world, self.counts = norm, world, True
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
         norm = self.norm
         if not norm.training or norm.running_mean is None or norm.running_var is None:
             return nn.BatchNorm2d.forward(norm, x)
-        y, mean, variance, total = Normalise.apply(
+        y, mean, variance, total = Normalise.apply(  # type: ignore[no-untyped-call]
             x, norm.weight, norm.bias, norm.eps, self.counts, self.world
         )
         with torch.no_grad():
@@ -68,7 +68,7 @@ class Normalise(torch.autograd.Function):
     """(x - mean) / deviation over the images of all processes that count."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         x: Tensor,
         weight: Tensor,
@@ -92,7 +92,7 @@ class Normalise(torch.autograd.Function):
         return F.batch_norm(x, mean, variance, weight, bias, eps=eps), mean, variance, total
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mean, scale, total = ctx.saved_tensors
         column = (1, -1, 1, 1)
         gradient = gradients[0].to(mean.dtype)
