@@ -54,8 +54,8 @@ def small(choice: Choice) -> Recipe:
         average=0.99 if steps < 5_000 else 0.998,
         reasons=(
             f"{count:,} images of {count_of(classes, 'class')}: batches of {batch}",
-            f"{epochs:g} epochs: {LOOKS:,} images in all, in at least {SHORTEST} and at most "
-            f"{LONGEST} epochs",
+            f"{epochs:g} epochs: until {LOOKS:,} images were shown, but {SHORTEST} at least and "
+            f"{LONGEST} at most",
             reason,
             "photos are mirrored" if mirrored else "one channel: what is mirrored may mean another",
         ),
