@@ -45,6 +45,7 @@ def test_everything_is_said_and_nothing_is_left_behind(
     printed = capsys.readouterr().out
     assert "ViT (custom), " in printed.splitlines()[0]
     assert "patch 8" in printed.splitlines()[0]
+    assert "patches of" not in printed  # they are not what the recipe would have chosen
     assert "2 epochs, as requested (otherwise 100 epochs)" in printed
     assert printed.count("100 epochs") == 1
     assert "1 file is not an image and is ignored: train/left/notes.txt" in printed
@@ -76,7 +77,9 @@ def test_a_dry_run_builds_what_the_run_builds(
     assert comments[0].endswith("100x100 pixels, patch 10, dim 48, depth 4, heads 4")
     assert "ignored: train/left/notes.txt" in "".join(comments)
     assert "1 step of 2 images, about " in comments[-1]
-    assert yaml.safe_load(printed)["fields"]["image_size"] == [100, 100]
+    planned = yaml.safe_load(printed)
+    assert planned["fields"]["image_size"] == [100, 100]
+    assert any("100 patches of 10x10" in reason for reason in planned["reasons"])
     assert main([*asked, "--out", str(tmp_path / "run"), "--json"]) == 0
     capsys.readouterr()
     assert load(tmp_path / "run" / "best").config.grid == (10, 10)

@@ -199,6 +199,6 @@ def test_lines(written: Written | None) -> list[str]:
     test = written.test
     low, high = test["interval"]
     return [
-        f"test {test['decides']} {test['value']:.4f} ({low:.4f} to {high:.4f} with 95% confidence) "
+        f"test {test['name']} {test['value']:.4f} ({low:.4f} to {high:.4f} with 95% confidence) "
         f"on {test['images']:,} images"
     ]
