@@ -1,6 +1,7 @@
 """Batches for the loop: a stream that starts at any step and is the same whoever reads it."""
 
 import math
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import tee
@@ -17,13 +18,14 @@ from vitrail.core.errors import UserError
 from vitrail.core.passport import Preprocessing
 from vitrail.data.augment import Augmentation, Transform, as_image
 from vitrail.data.finish import erase_, normalise
-from vitrail.data.images import BadImage, decode
+from vitrail.data.images import BadImage, Unreadable, decode
 from vitrail.data.preprocess import framed
 from vitrail.data.sampler import Cut, cut_epoch, epoch_order, places_of
 from vitrail.data.source import Source
 from vitrail.data.warp import fits, warp
 
 Key = tuple[int, int, int, int | None]  # epoch, image, view, side of the result
+PATIENCE = 15.0  # seconds for the images of a batch that cannot be read
 
 
 @dataclass(frozen=True)
@@ -214,11 +216,17 @@ class Samples(Dataset[Tensor]):
     def __getitems__(self, keys: list[Key]) -> Loaded:
         """Those of a whole batch, as torch asks for them in a worker."""
         images, rows, broken = list[Tensor](), list[int](), list[BadImage]()
+        waited = 0.0  # for storage that did not answer
         for row, key in enumerate(keys):
+            began = time.monotonic()
             try:
+                if waited > PATIENCE:
+                    raise Unreadable(self.source.name(key[1]), "its storage does not answer")
                 images.append(self[key])
                 rows.append(row)
             except BadImage as problem:
+                if isinstance(problem, Unreadable):
+                    waited += time.monotonic() - began
                 broken.append(problem.with_traceback(None))  # which would keep its bytes alive
             except UserError as mistake:  # raised again outside, where it is one sentence
                 return Loaded(no_images(self.how), [], mistake=mistake.with_traceback(None))
