@@ -28,6 +28,7 @@ STEADY: dict[str, Any] = {
     "schedule": Schedule(steps=STEPS, warmup=1),
     "watch": Watch(every=0.5),
     "optimiser": Optimiser(name="sgd", lr=0.05),
+    "max_broken": 1.0,
 }
 PER_SAMPLE = replace(RECIPE.augmentation, policy="trivialaugment")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from vitrail.cli.asking import arguments_of, use_threads
 from vitrail.core.errors import UserError
 
+# What a run writes to its directory, beside recipe.yaml.
+OWN = ("best", "last", "steps", "metrics.jsonl", "report.html", "tensorboard", "pictures", "pixels")
 DEFAULT = "mae"  # what pretrain does where no objective is named
 PIXELS = "pixels"  # where a run keeps decoded images until it is finished
 
@@ -65,7 +68,7 @@ def finish(asked: Asked, verb: str, ended: Ended, write_report: WriteReport) -> 
     from vitrail.data.cache import remove_cache
 
     out, outcome, written = ended.out, ended.outcome, None
-    nothing_left = outcome.images_per_second == 0 and (out / "report.html").exists()
+    nothing_left = outcome.images_per_second == 0 and has_final_report(out)
     with Display(quiet=asked.json) as display:
         if nothing_left:
             display.say(f"{out}: this run is finished, at step {outcome.step} of {outcome.total}")
@@ -104,6 +107,8 @@ def run(asked: Asked, verb: str, world: World) -> Ended | None:
         recipe = continued(asked, out)
     elif not asked.dry_run and (out / NAME).exists():
         raise UserError(f"{out}: holds a run already: choose another --out, or say --resume")
+    elif not asked.dry_run:
+        refuse_taken(out)
     splits = open_data(recipe.data, val_share=recipe.val_share)
     judge = judge_of(splits)
     if not resume:
@@ -147,6 +152,14 @@ def introduction(task: Task, splits: Splits) -> Iterator[str]:
     yield from (f"- {line}" for line in ignored_files(splits.ignored))
 
 
+def has_final_report(out: Path) -> bool:
+    """Whether there is a report, and not the one of an earlier interruption."""
+    from vitrail.cli.display import INTERRUPTED
+
+    report = out / "report.html"
+    return report.is_file() and INTERRUPTED not in report.read_text(encoding="utf-8")
+
+
 @contextmanager
 def stoppable(stopped: bool) -> Iterator[None]:
     """The report of a run that was interrupted is given up at the next Ctrl-C: the run is saved."""
@@ -155,6 +168,13 @@ def stoppable(stopped: bool) -> Iterator[None]:
     except KeyboardInterrupt:
         if not stopped:
             raise
+
+
+def refuse_taken(out: Path) -> None:
+    """A run begins only where none of the names that it writes is somebody else's."""
+    for name in OWN:
+        if os.path.lexists(out / name):
+            raise UserError(f"{out / name}: exists already: choose another --out")
 
 
 def forget(out: Path, *, made: bool) -> None:
@@ -195,8 +215,9 @@ def measured(asked: Asked, recipe: Recipe, splits: Splits, judge: Judge, world: 
 
     if asked.batch_size == "auto":
         objective = prepare_task(recipe, splits, judge).objective
-        trials = find_batch_size(objective, images=len(splits["train"]), device=world.device)
-        size = min(world.gather(best(trials).batch_size))  # what fits into all of them
+        images = max(len(splits["train"]) // world.size, 1)
+        trials = find_batch_size(objective, recipe, images=images, device=world.device)
+        size = min(world.gather(best(trials).batch_size))  # what every process has memory for
         told = ", ".join(f"{t.batch_size}: {t.images_per_second:,.0f}" for t in trials)
         recipe = begun(replace(asked, batch_size=str(size * world.size)))
         recipe = because(recipe, f"batches of {recipe.batch_size}: images/s of {told}")
