@@ -104,7 +104,7 @@ def print_checkpoint(facts: dict[str, Any]) -> None:
         *[("filled", f"{row['tensor']}: {row['why']}") for row in found["filled"]],
         *[("note", sentence) for sentence in passport["origin"]["changes"]],
         ("config", fields(unusual(passport["family"], facts["config"]))),
-        ("preprocessing", fields(passport["preprocessing"])),
+        ("preprocessing", preprocessing_of(passport)),
         ("resize", passport["resize"]),
         ("origin", f"{passport['origin']['source']} ({passport['origin']['dialect']})"),
         *([("labels", ", ".join(passport["labels"][:8]))] if passport["labels"] else []),
@@ -113,6 +113,14 @@ def print_checkpoint(facts: dict[str, Any]) -> None:
     for name, value in lines:
         print(f"{name:14}{value}")
     print()
+
+
+def preprocessing_of(passport: dict[str, Any]) -> str:
+    """As the model card has it."""
+    from vitrail.core.passport import Preprocessing
+
+    how = Preprocessing(**passport["preprocessing"])
+    return f"{how.in_words()}, {how.channel_order}, mean {how.mean}, std {how.std}"
 
 
 def unusual(family: str, config: dict[str, Any]) -> dict[str, Any]:

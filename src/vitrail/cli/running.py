@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json as machine
 import shutil
-from collections.abc import Callable
-from dataclasses import asdict, replace
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,9 +14,10 @@ from vitrail.cli.asking import arguments_of, use_threads
 from vitrail.core.errors import UserError
 
 DEFAULT = "mae"  # what pretrain does where no objective is named
+PIXELS = "pixels"  # where a run keeps decoded images until it is finished
 
 if TYPE_CHECKING:
-    from vitrail.cli.display import Display
+    from vitrail.cli.display import Display, Written
     from vitrail.cli.pretrain import Pretrain
     from vitrail.cli.train import Train
     from vitrail.data.source import Splits
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
     from vitrail.train.recipe import Recipe
 
     Asked: TypeAlias = Train | Pretrain
-    # Writes OUT/report.html, once the run is over.
-    WriteReport: TypeAlias = Callable[[Task, Splits, Path, Outcome, Display], None]
+    # Writes OUT/report.html, once the run is over, knowing how many seconds it took.
+    WriteReport: TypeAlias = Callable[[Task, Splits, Path, Outcome, Display, float], Written]
 
 
 def start(asked: Asked, verb: str, write_report: WriteReport) -> None:
@@ -47,11 +49,13 @@ def start(asked: Asked, verb: str, write_report: WriteReport) -> None:
 def run(asked: Asked, verb: str, world: World, write_report: WriteReport) -> str | None:
     """What to say where the run was stopped before its end."""
     from vitrail.cli.display import Display, tell
+    from vitrail.cli.plan import print_plan
     from vitrail.cli.said import begun, continued
+    from vitrail.data.cache import remove_cache
     from vitrail.data.sources import open_data
     from vitrail.train.loop import Trainer
     from vitrail.train.prepare import prepare_task, with_cache
-    from vitrail.train.recipe_file import NAME, to_yaml, write_recipe
+    from vitrail.train.recipe_file import NAME, write_recipe
 
     out = Path(asked.out or f"runs/{Path(asked.data).stem}")
     recipe = None if asked.resume else begun(asked)
@@ -66,38 +70,71 @@ def run(asked: Asked, verb: str, world: World, write_report: WriteReport) -> str
     judge = judge_of(splits)
     if not asked.resume:
         recipe = measured(asked, recipe, splits, judge, world)
-    if asked.dry_run:
-        print(machine.dumps(asdict(recipe)) if asked.json else to_yaml(recipe), end="")
-        return None
     task = prepare_task(recipe, splits, judge)
+    if asked.dry_run:
+        print_plan(task, splits, world, json=asked.json)
+        return None
     made = not out.exists()
     world.wait()  # until every process has seen that there is no run yet
     with Display(quiet=asked.json or not world.chief) as display:
         if world.chief and not asked.resume:
             write_recipe(recipe, out)
-            display.say(*(f"- {reason}" for reason in recipe.reasons))
-            left = task.objective.model.passport.origin.changes if recipe.start else ()
-            display.say(*(f"- {recipe.start}: {change}" for change in left))
-        task = with_cache(task, out.parent / "pixels", world, display.watch("decoding images"))
+            display.say(*introduction(task, splits))
+        task, room = with_cache(task, out / PIXELS, world)
+        if room:
+            display.say(
+                f"- decoded images are kept in {out / PIXELS} ({room / 1e6:,.0f} MB at most) until "
+                "the run is finished; --set cache=false trains without"
+            )
+        began = time.perf_counter()
         try:
             outcome = Trainer(task, out, display.show, world).run(resume=asked.resume)
         except UserError:
             if world.chief and not asked.resume:
                 forget(out, made=made)
             raise
+        spent = time.perf_counter() - began
         done = outcome.images_per_second == 0 and (out / "report.html").exists()
-        if world.chief and not outcome.stopped and not done:
-            write_report(task, splits, out, outcome, display)
+        written: Written | None = None
+        if world.chief and not done:
+            with stoppable(outcome.stopped):
+                written = write_report(task, splits, out, outcome, display, spent)
+        if world.chief and not outcome.stopped:
+            remove_cache(out / PIXELS)
     if world.chief:
-        tell(out, outcome, json=asked.json)
+        tell(out, outcome, written, json=asked.json)
     if not (outcome.stopped and world.chief):
         return None
     return f"saved at step {outcome.step}: vitrail {verb} {recipe.data} --out {out} --resume"
 
 
+def introduction(task: Task, splits: Splits) -> Iterator[str]:
+    """What a person should know before the first step."""
+    from vitrail.cli.display import ignored_files
+    from vitrail.models.summary import summarise
+
+    recipe, model = task.recipe, task.objective.model
+    yield f"- {summarise(model)}"
+    yield from (f"- {reason}" for reason in recipe.reasons)
+    left = model.passport.origin.changes if recipe.start else ()
+    yield from (f"- {recipe.start}: {change}" for change in left)
+    yield from (f"- {line}" for line in ignored_files(splits.ignored))
+
+
+@contextmanager
+def stoppable(stopped: bool) -> Iterator[None]:
+    """The report of a run that was interrupted is given up at the next Ctrl-C: the run is saved."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not stopped:
+            raise
+
+
 def forget(out: Path, *, made: bool) -> None:
     """A run that came to nothing leaves nothing: the next may have its place. In a directory that
     the run has not `made`, only the recipe is known to be its own."""
+    from vitrail.data.cache import remove_cache
     from vitrail.train.recipe_file import NAME
 
     if (out / "steps").exists():
@@ -106,6 +143,7 @@ def forget(out: Path, *, made: bool) -> None:
         shutil.rmtree(out, ignore_errors=True)
     else:
         (out / NAME).unlink(missing_ok=True)
+        remove_cache(out / PIXELS)
 
 
 def judge_of(splits: Splits) -> Judge:

@@ -16,6 +16,7 @@ from vitrail.data.findings import (
 )
 
 SHOWN_GROUPS, SHOWN_IN_A_GROUP, SHOWN_CLASSES, SHOWN_BLANK = 24, 6, 60, 12
+SHOWN_IGNORED = 200
 UNBALANCED = 10  # times larger than the smallest class: worth a word
 
 STYLE = """
@@ -92,6 +93,7 @@ def section(found: Findings) -> str:
         heading(found),
         verdicts(found),
         broken(found),
+        ignored(found),
         groups(found, "Leakage between splits", found.leaks, leakage(found)),
         groups(found, "Twins with different labels", found.conflicts, "at most one label is right"),
         groups(found, "Other exact duplicates", exact, "every pixel agrees once decoded"),
@@ -108,6 +110,7 @@ def heading(found: Findings) -> str:
     return (
         f"<h2>{escape(found.source)}</h2>\n"
         f'<p class="soft">{count(found.images, "image")}: {splits}</p>\n'
+        f"{f'<p><b>{escape(found.sample)}</b></p>' if found.sample else ''}"
     )
 
 
@@ -127,6 +130,7 @@ def verdicts(found: Findings) -> str:
         ("Empty classes", len(empty), some(tuple(sorted(empty)))),
         ("Balance", uneven > UNBALANCED, f"largest class {uneven:.1f}x the smallest"),
         ("Blank", blank, f"{count(blank, 'image')} of one colour only"),
+        ("Not images", len(found.ignored), f"{count(len(found.ignored), 'file')} ignored"),
     ]
     if not any(part.classes for part in found.parts):
         cards = [card for card in cards if card[0] not in ("Conflicting labels", "Balance")]
@@ -192,6 +196,19 @@ def image(found: Findings, picture: Picture) -> str:
     kind = ' class="tiny"' if uri.startswith("data:image/png") else ""
     name = shown(found.short(picture.name))
     return f'<img{kind} src="{uri}" alt="{name}" title="{name}" loading="lazy">'
+
+
+def ignored(found: Findings) -> str:
+    """Files that are no images, by name: one of them may be an image under a wrong name."""
+    if not found.ignored:
+        return ""
+    names = "<br>".join(f"<code>{shown(name)}</code>" for name in found.ignored[:SHOWN_IGNORED])
+    more = len(found.ignored) - SHOWN_IGNORED
+    rest = f"<br>and {more:,} more" if more > 0 else ""
+    return (
+        f"<h3>Files that are not images</h3><details><summary>{count(len(found.ignored), 'file')} "
+        f"ignored, by the ending of the name</summary><p>{names}{rest}</p></details>\n"
+    )
 
 
 def not_compared(found: Findings) -> str:

@@ -7,6 +7,7 @@ is a short list, its size has limits, and whatever a library raises becomes one 
 import os
 import stat
 import struct
+import warnings
 import zlib
 from collections.abc import Callable
 from importlib import import_module
@@ -170,6 +171,17 @@ def decode(
     except Exception as error:  # Pillow documents a dozen kinds and raises more
         reason = _reason(error)
     raise BadImage(name, reason)  # out here it does not keep the library's frames alive
+
+
+def header_size(data: bytes, name: str) -> tuple[int, int]:
+    """(height, width) as a file's header claims, before it is turned; nothing is decoded."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what Pillow warns of is for `decode` to refuse
+            with Image.open(BytesIO(data), formats=FORMATS) as picture:
+                return picture.height, picture.width
+    except Exception as error:
+        raise BadImage(name, _reason(error)) from None
 
 
 def check_bytes(size: int, name: str) -> None:

@@ -245,16 +245,9 @@ def how(found: Evaluation) -> str:
 
 def told_preprocessing(how: Preprocessing) -> str:
     """What a foreign file does not say is taken from its dialect: a person must be able to see."""
-    height, width = how.size
-    if how.resize is None:
-        scaled = "squeezed into that size"
-    elif how.squeeze:
-        scaled = f"squeezed into {how.resize[0]} x {how.resize[1]} and cropped in the middle"
-    else:
-        scaled = f"scaled to cover {how.resize[0]} x {how.resize[1]} and cropped in the middle"
     mean, std = (", ".join(f"{value:g}" for value in values) for values in (how.mean, how.std))
     return (
-        f"The model reads {height} x {width} pixels: images are {scaled} ({how.interpolation}), "
+        f"The model reads {how.size[0]} x {how.size[1]} pixels: images are {how.in_words()}, "
         f"brought to values from 0 to 1 and normalised by a mean of {mean} and a standard "
         f"deviation of {std}."
     )

@@ -45,6 +45,7 @@ STYLE = """
 .report .card { background: var(--card); border: 1px solid var(--line); border-radius: 8px;
   padding: .8em 1em; min-width: 0; }
 .report .card.score { border-top: 4px solid var(--accent); }
+.report .caution { border-left: 4px solid rgb(var(--bad)); font-weight: 600; }
 .report .score b { display: block; font-size: 2.3em; line-height: 1.25; font-weight: 650;
   font-variant-numeric: tabular-nums; }
 .report dl.facts { display: grid; gap: .7em 1.5em; margin: 1em 0;

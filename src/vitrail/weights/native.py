@@ -202,14 +202,8 @@ def model_card(passport: Passport, config: Config, state: Tensors) -> str:
 
 
 def _in_words(before: Preprocessing) -> str:
-    cut = f"{before.size[0]}x{before.size[1]}"
-    shape = (
-        f"scaled to cover {before.resize[0]}x{before.resize[1]}, centre {cut}"
-        if before.resize
-        else f"squeezed into {cut}"
-    )
     values = f"{before.channel_order}, mean {before.mean}, std {before.std}"
-    return f"{shape}, {before.interpolation}, {values}"
+    return f"{before.in_words()}, {values}"
 
 
 def _config_json(passport: Passport, config: Config) -> dict[str, Any]:
@@ -226,7 +220,7 @@ def _config_json(passport: Passport, config: Config) -> dict[str, Any]:
             "input_size": [config.channels, *config.image_size],
             "interpolation": before.interpolation,
             "crop_pct": before.crop_share,
-            "crop_mode": "center" if before.resize else "squash",
+            "crop_mode": "center" if before.resize and not before.squeeze else "squash",
             "mean": list(before.mean),
             "std": list(before.std),
             "num_classes": config.num_classes,
