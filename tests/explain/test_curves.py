@@ -21,9 +21,10 @@ from vitrail.explain.curves import (
     curves_of,
     probability_of,
     random_order,
+    scores_without,
 )
 from vitrail.explain.readout import Relevance
-from vitrail.explain.verdict import AMONG_DRAWN, DRAWN, TESTED
+from vitrail.explain.verdict import DRAWN, REMOVED, contrast
 
 # Swin-T at 72x100: its windows' grids reach beyond the image
 PADDED = [
@@ -49,8 +50,10 @@ def test_a_cell_takes_away_the_pixels_that_it_was_made_of(layout: TokenLayout) -
             seen.append(x)
             return x.mean(dim=(1, 2, 3))
 
-        curves_of(score, images, [order], layout, (0, 1 / cells, 1), filling="zero")
-        gone = seen[1][0, 0] == 0
+        curves_of(score, images, order, layout, (0, 1 / cells, 1), filling="zero")
+        scores_without(score, images, order, layout, (1 / cells,), filling="zero")
+        gone = seen[0][2, 0] == 0
+        assert torch.equal(gone, seen[1][0, 0] == 0)
         side = layout.stride
         expected = torch.zeros(size, dtype=torch.bool)
         expected[row * side : (row + 1) * side, column * side : (column + 1) * side] = True
@@ -81,24 +84,25 @@ def test_curves_of_a_sum_are_partial_sums(seed: int, rows: int, columns: int) ->
 
     layout = TokenLayout(grid=(rows, 2 * columns), stride=4)
     maps = torch.cat([cells, torch.full_like(cells, -1)], dim=2)  # the left half goes first
-    follow = partial(curves_of, score, doubled, layout=layout, filling="mean")
     steps = [step / (2 * count) for step in range(2 * count + 1)]
     own = by_relevance(Relevance(maps, layout, "by hand"))
-    (curves,) = follow([own], shares=steps)
+    follow = partial(curves_of, score, doubled, layout=layout, shares=steps, filling="mean")
+    curves = follow(order=own)
     ordered = cells.flatten(1).sort(dim=1, descending=True).values
     gone = torch.cat([torch.zeros(3, 1), ordered.cumsum(dim=1) / count], dim=1)
     left = ordered.mean(dim=1, keepdim=True) - gone
     torch.testing.assert_close(curves.deletion[:, : count + 1], left, check_dtype=False)
     torch.testing.assert_close(curves.insertion[:, : count + 1], gone, check_dtype=False)
     torch.testing.assert_close(curves.deletion[:, count:].abs().max(), torch.tensor(0.0).double())
-    others = [random_order(3, 2 * count, 0, turn) for turn in range(3)]
-    for other in follow(others, shares=steps):
-        assert (curves.gap >= other.gap - 1e-9).all()  # no order is better than the right one
+    for turn in range(3):  # no order is better than the right one
+        other = follow(order=random_order(3, layout.grid, 0, turn))
+        assert (curves.insertion_area >= other.insertion_area - 1e-9).all()
+        assert (curves.deletion_area <= other.deletion_area + 1e-9).all()
 
 
 @given(seed=st.integers(0, 10_000), rows=st.integers(1, 5), columns=st.integers(2, 7))
 @settings(max_examples=30, deadline=None)
-def test_the_reverse_order_has_the_same_gap_with_the_other_sign(
+def test_the_reverse_order_has_the_same_contrast_with_the_other_sign(
     seed: int, rows: int, columns: int
 ) -> None:
     layout = TokenLayout(grid=(rows, columns), stride=4)
@@ -109,12 +113,27 @@ def test_the_reverse_order_has_the_same_gap_with_the_other_sign(
     def score(x: Tensor) -> Tensor:
         return (x * weights).sum(dim=(1, 2, 3)).tanh()
 
-    order = random_order(2, rows * columns, seed, 0)
-    follow = partial(curves_of, score, images, layout=layout, shares=TESTED)
-    forth, back = follow([order, order.flip(1)])
-    torch.testing.assert_close(forth.gap, -back.gap, rtol=1e-5, atol=1e-6)
-    (drawn,) = curves_of(score, images, [order], layout, DRAWN)
-    torch.testing.assert_close(drawn.at(AMONG_DRAWN).gap, forth.gap, rtol=1e-5, atol=1e-6)
+    order = random_order(2, layout.grid, seed, 0)
+    forth, back = (
+        scores_without(score, images, each, layout, REMOVED) for each in (order, order.flip(1))
+    )
+    torch.testing.assert_close(forth, back.flip(0))
+    torch.testing.assert_close(contrast(forth), -contrast(back))
+    curves = curves_of(score, images, order, layout, DRAWN)  # what both have in common is the same
+    places = [DRAWN.index(share) for share in REMOVED]
+    torch.testing.assert_close(forth[0], curves.deletion[:, places].mT)
+    torch.testing.assert_close(forth[1], curves.insertion.flip(1)[:, places].mT)
+
+
+def test_random_maps_are_smooth_and_each_another_one() -> None:
+    """Neighbours in a random map are alike, as in a map, and every cell comes first at times."""
+    orders = torch.cat([random_order(4, (8, 8), 0, turn) for turn in range(100)])
+    assert len({tuple(row) for row in orders.tolist()}) == 400
+    assert all(sorted(row) == list(range(64)) for row in orders[:5].tolist())
+    assert len(set(orders[:, 0].tolist())) > 50
+    rank = orders.argsort(dim=1).view(-1, 8, 8).double()
+    beside = np.corrcoef(rank[:, :, 1:].flatten(), rank[:, :, :-1].flatten())[0, 1]
+    assert 0.4 < beside < 0.9
 
 
 def test_both_curves_end_where_the_other_begins() -> None:
@@ -123,7 +142,7 @@ def test_both_curves_end_where_the_other_begins() -> None:
     score = probability_of(model, kinds)
     for filling in ("blur", "mean"):
         order = by_relevance(chance(images))
-        (curves,) = curves_of(score, images, [order], LAYOUT, DRAWN, filling=filling)
+        curves = curves_of(score, images, order, LAYOUT, DRAWN, filling=filling)
         assert torch.equal(curves.deletion[:, 0], curves.insertion[:, -1])
         assert torch.equal(curves.deletion[:, -1], curves.insertion[:, 0])
         torch.testing.assert_close(curves.deletion[:, 0], score(images))

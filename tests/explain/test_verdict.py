@@ -28,7 +28,7 @@ def model() -> Templates:
     return Templates().eval()
 
 
-@pytest.mark.parametrize("count", [1, 3, 16])
+@pytest.mark.parametrize("count", [3, 16])
 def test_a_map_of_what_the_model_computes_tracks_it(model: Templates, count: int) -> None:
     images, kinds, boxes = pictures(model, count)
 
@@ -42,8 +42,22 @@ def test_a_map_of_what_the_model_computes_tracks_it(model: Templates, count: int
     assert check.verdict.sentence == "this map does track the model"
     assert check.verdict.images == count
     assert check.verdict.p < MAX_P  # the least that can be shown lies below the limit
-    assert check.verdict.gain > 0.3
+    assert check.verdict.contrast > 0.3
     assert pointing_game(class_activation(model, images).map, boxes, (48, 48)).all()
+
+
+def test_evidence_in_a_single_cell_of_one_image_is_rarely_turned_down(model: Templates) -> None:
+    """A sixteenth of 36 cells are two, which a random map finds one time in nine, or its reverse:
+    three of nine do so one time in fourteen."""
+    turned_down = 0
+    for seed in range(8):
+        images, kinds, boxes = pictures(model, 1, seed)
+        noise = 0.01 * torch.rand(1, CELLS, CELLS, generator=torch.Generator().manual_seed(seed))
+        found = as_relevance(truth(boxes).map + noise)
+        explain = {"truth": lambda *_, found=found: found}
+        verdict = check_methods(explain, model, images, kinds, shuffles=1)["truth"].verdict
+        turned_down += verdict.beats_chance == "no"
+    assert turned_down <= 2
 
 
 @pytest.mark.parametrize("count", [1, 4, 64])
@@ -98,13 +112,13 @@ def test_a_map_that_is_upside_down_is_worse_than_chance(model: Templates) -> Non
     images, kinds, boxes = pictures(model, 16)
     upside_down = as_relevance(-truth(boxes).map)
     verdict = check_methods({"x": lambda *_: upside_down}, model, images, kinds)["x"].verdict
-    assert verdict.gain < -0.1
+    assert verdict.contrast < -0.1
     assert verdict.p > 0.9
     assert verdict.beats_chance == "no"
 
 
 FAIR = Verdict(
-    images=1, whole=0.9, deletion=0.3, insertion=0.6, gain=0.3, orders=19, p=0.025,
+    images=1, whole=0.9, deletion=0.3, insertion=0.6, contrast=0.3, orders=19, p=0.025,
     adjusted_p=0.025, head_alike=0.2, alike=0.2,
 )  # fmt: skip
 
@@ -116,7 +130,7 @@ FAIR = Verdict(
         ({"p": 0.1, "adjusted_p": 0.1}, "unclear"),
         ({"adjusted_p": 0.175}, "unclear"),  # seven methods
         ({"p": 0.3, "adjusted_p": 0.3}, "no"),
-        ({"gain": 0.01}, "no"),
+        ({"contrast": 0.01}, "no"),
         ({"alike": 0.6}, "unclear"),
         ({"alike": 0.77}, "no"),
         ({"alike": 0.77, "p": 0.1, "adjusted_p": 0.1}, "no"),
@@ -131,9 +145,9 @@ def test_there_are_three_verdicts(changes: dict[str, float], expected: str) -> N
 
 @given(seed=st.integers(0, 10_000), images=st.integers(1, 40))
 @settings(max_examples=40, deadline=None)
-def test_p_is_uniform_over_which_gap_is_the_own_one(seed: int, images: int) -> None:
+def test_p_is_uniform_over_which_is_the_own_one(seed: int, images: int) -> None:
     generator = torch.Generator().manual_seed(seed)
-    half = torch.rand(10, images, generator=generator)
+    half = torch.randn(10, images, generator=generator)
     signed = torch.cat([half, -half])
     own = [(signed[k], torch.cat([half[: k % 10], half[k % 10 + 1 :]])) for k in range(20)]
     values = [p_value(*each) for each in own]

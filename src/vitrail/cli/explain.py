@@ -61,8 +61,8 @@ class Explain:
     """For rollout: the share of each map, its lowest weights, that is set to nothing: 0.9."""
     checks: int = 4
     """On how many of the images the maps are tested."""
-    verdict: bool = True
-    """Test whether the maps track the model, which takes about a hundred forward passes."""
+    no_verdict: bool = False
+    """Leave out the test of whether the maps track the model, about a hundred forward passes."""
     out: str = "explained"
     """The directory for overlays, panels, maps.npz and index.html."""
     loading: Loading = field(default_factory=Loading)
@@ -104,7 +104,7 @@ def explain(asked: Explain) -> None:
     methods = with_options(asked, names, model)
     out = Path(asked.out)
     with TemporaryFile("w+", encoding="utf-8") as sections, progress() as watch:
-        run = ExplainRun(model, methods, sections, asked.checks if asked.verdict else 0)
+        run = ExplainRun(model, methods, sections, 0 if asked.no_verdict else asked.checks)
         every = list(pictures(asked.paths))
         for number, path in enumerate(every):
             watch("explaining images", number, len(every))

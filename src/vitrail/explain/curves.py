@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.core.layout import TokenLayout
-from vitrail.core.randomness import permutation
+from vitrail.core.randomness import permutation, uniform
 from vitrail.explain.blur import gaussian
 from vitrail.explain.readout import Relevance
 from vitrail.explain.spread import on_pixels
@@ -26,6 +26,7 @@ Score: TypeAlias = Callable[[Images], Float[Tensor, "B"]]
 Filling = Literal["blur", "mean"]
 
 AT_ONCE = 16  # images that a model reads at once
+SMOOTH = 0.1  # of a side: the deviation of the Gaussian that smooths random maps
 
 
 @dataclass(frozen=True)
@@ -46,17 +47,6 @@ class Curves:
         """Large where the first cells to come are those that matter."""
         return torch.trapezoid(self.insertion, self.shares)
 
-    @property
-    def gap(self) -> Float[Tensor, "B"]:
-        """The reverse order has the same with the other sign, if shares are symmetric: what one
-        deletes at a share, the other inserts at the rest."""
-        return self.insertion_area - self.deletion_area
-
-    def at(self, places: Sequence[int]) -> "Curves":
-        """The same of fewer points."""
-        chosen = list(places)
-        return Curves(self.shares[chosen], self.deletion[:, chosen], self.insertion[:, chosen])
-
 
 def probability_of(model: nn.Module, target: Int[Tensor, "B"], *, several: bool = False) -> Score:
     """The model's probability of a class of its own for each image; images may come several times,
@@ -75,32 +65,44 @@ def probability_of(model: nn.Module, target: Int[Tensor, "B"], *, several: bool 
 def curves_of(
     score: Score,
     images: Images,
-    orders: Sequence[Orders],
+    order: Orders,
     layout: TokenLayout,
     shares: Sequence[float],
     *,
     filling: Filling = "blur",
-) -> list[Curves]:
-    """Both curves of each order, at shares from 0 to 1, both included. The two ends are the same
-    for all orders and are computed once."""
+) -> Curves:
+    """Both curves of an order, at shares from 0 to 1, both included."""
     assert (shares[0], shares[-1]) == (0, 1), "a curve goes from nothing to all"
     filled = FILLINGS[filling](images)
-    whole, empty = score(torch.cat([images, filled])).view(2, -1)
-    found = []
-    for order in orders:
-        rank = order.argsort(dim=1).view(-1, *layout.grid)
-        counts = [round(share * order.shape[1]) for share in shares]
-        steps = [covered(rank < count, layout, images) for count in counts[1:-1]]
-        parts = [
-            part
-            for gone in steps
-            for part in (torch.where(gone, filled, images), torch.where(gone, images, filled))
-        ]
-        inner = score(torch.cat(parts)).view(len(steps), 2, -1) if parts else whole.new_empty(0)
-        deletion = torch.stack([whole, *(pair[0] for pair in inner), empty], dim=1)
-        insertion = torch.stack([empty, *(pair[1] for pair in inner), whole], dim=1)
-        found.append(Curves(torch.tensor(counts) / order.shape[1], deletion, insertion))
-    return found
+    rank = order.argsort(dim=1).view(-1, *layout.grid)
+    counts = [round(share * order.shape[1]) for share in shares]
+    steps = [covered(rank < count, layout, images) for count in counts[1:-1]]
+    parts = [images, filled]
+    for gone in steps:
+        parts += [torch.where(gone, filled, images), torch.where(gone, images, filled)]
+    (whole, empty), *inner = score(torch.cat(parts)).view(-1, 2, len(images))
+    deletion = torch.stack([whole, *(pair[0] for pair in inner), empty], dim=1)
+    insertion = torch.stack([empty, *(pair[1] for pair in inner), whole], dim=1)
+    return Curves(torch.tensor(counts) / order.shape[1], deletion, insertion)
+
+
+def scores_without(
+    score: Score,
+    images: Images,
+    order: Orders,
+    layout: TokenLayout,
+    shares: Sequence[float],
+    *,
+    filling: Filling = "blur",
+) -> Float[Tensor, "2 S B"]:
+    """The scores without the first cells of an order, so large a share of them, and without the
+    last ones."""
+    filled, cells = FILLINGS[filling](images), order.shape[1]
+    rank = order.argsort(dim=1).view(-1, *layout.grid)
+    counts = [round(share * cells) for share in shares]
+    ends = [*(rank < count for count in counts), *(rank >= cells - count for count in counts)]
+    parts = [torch.where(covered(gone, layout, images), filled, images) for gone in ends]
+    return score(torch.cat(parts)).view(2, len(shares), len(images))
 
 
 def covered(
@@ -115,16 +117,19 @@ def covered(
 def by_relevance(found: Relevance, *, seed: int = 0) -> Orders:
     """Cells, counted in reading order, the most relevant first; equal ones in a random order."""
     flat = found.map.detach().flatten(1).float().cpu().nan_to_num(nan=-math.inf)
-    shuffled = random_order(len(flat), flat.shape[1], seed, -1)
+    rows = [permutation("equal cells", flat.shape[1], seed, image) for image in range(len(flat))]
+    shuffled = torch.from_numpy(np.stack(rows))
     order = flat.gather(1, shuffled).argsort(dim=1, descending=True, stable=True)
     return shuffled.gather(1, order)
 
 
-def random_order(images: int, cells: int, seed: int, turn: int) -> Orders:
-    """An order that knows nothing, another one for every image and turn."""
-    return torch.from_numpy(
-        np.stack([permutation("faith", cells, seed, turn + 1, image) for image in range(images)])
-    )
+def random_order(images: int, grid: tuple[int, int], seed: int, turn: int) -> Orders:
+    """The order of a random map, another one for every image and turn. It is about as smooth as
+    maps are: single cells here and there change an answer less than as many in one place."""
+    cells = np.arange(grid[0] * grid[1])
+    noise = uniform("random map", seed, turn, np.arange(images)[:, None], cells) - 0.5
+    fields = torch.from_numpy(noise).view(images, 1, *grid)
+    return gaussian(fields, SMOOTH).flatten(1).argsort(dim=1, descending=True)
 
 
 def blurred(images: Images) -> Images:

@@ -16,7 +16,15 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.explain.pictures import LEGEND
-from vitrail.explain.verdict import CLEARLY_ALIKE, ERRORS, MAX_ALIKE, RULE, Finding, MethodCheck
+from vitrail.explain.verdict import (
+    CLEARLY_ALIKE,
+    ERRORS,
+    MAX_ALIKE,
+    REMOVED,
+    RULE,
+    Finding,
+    MethodCheck,
+)
 
 PLACE = "\0"  # where the body of a page goes
 QUALITY = 90  # of the pictures inside, JPEG
@@ -185,15 +193,20 @@ def _verdicts(checks: Mapping[str, MethodCheck]) -> str:
 def _verdict(method: str, check: MethodCheck) -> str:
     verdict = check.verdict
     reasons = "".join(f"<li>{_shown(reason)}</li>" for reason in verdict.reasons)
+    whole, empty = check.curves.deletion[:, 0], check.curves.deletion[:, -1]
+    without = check.random.mean(dim=(0, 1))  # (shares, images): what random maps leave
+    usual = torch.stack([whole, *without, empty], dim=1)
+    shares = torch.tensor([0, *REMOVED, 1])
     drawings = [
         _figure(
-            _curve_drawing(
-                (check.curves.shares, getattr(check.curves, name)),
-                (check.chance[0].shares, torch.cat([getattr(one, name) for one in check.chance])),
-            ),
-            f"{name}: the model's score while cells {verb} in the order of the map; dashed: random",
+            _curve_drawing((check.curves.shares, own), random),
+            f"{name}: the model's score while cells {verb} in the order of the map; dashed: random "
+            "maps",
         )
-        for name, verb in (("deletion", "are blurred"), ("insertion", "come back"))
+        for name, verb, own, random in (
+            ("deletion", "are blurred", check.curves.deletion, (shares, usual)),
+            ("insertion", "come back", check.curves.insertion, (1 - shares, usual)),
+        )
     ]
     drawings.append(
         _figure(
