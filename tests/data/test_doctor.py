@@ -335,7 +335,7 @@ def test_the_verb_prints_and_writes(
         "  train/a/broken.jpg: its header is broken",
         "leakage       with a twin in an earlier split: ",
         "labels        1 group of twins with different labels",
-        f"the page with pictures: {tmp_path}/out/doctor.html",
+        f"the page with images: {tmp_path}/out/doctor.html",
     ):
         assert line in out
     check((tmp_path / "out" / "doctor.html").read_text())

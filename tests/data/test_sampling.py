@@ -1,5 +1,7 @@
 """Order, augmentation and mixing as functions of their keys."""
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -8,13 +10,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from timm.data.distributed_sampler import RepeatAugSampler
 
 from vitrail import UserError
 from vitrail.core.passport import Preprocessing
 from vitrail.core.randomness import permutation, uniform, words
-from vitrail.data.augment import NOTHING, Augmentation, make_transform, mix
-from vitrail.data.loader import Batch
-from vitrail.data.sampler import cut_epoch, epoch_order, places_of, share_of
+from vitrail.data.augment import NOTHING, Augmentation, Transform, mix
+from vitrail.data.sampler import cut_epoch, epoch_order, share_of
 from vitrail.data.warp import warp
 
 HOW = Preprocessing(size=(8, 8), mean=(0.5,), std=(0.5,))
@@ -72,12 +74,31 @@ def test_epochs_and_seeds_differ() -> None:
     assert permutation("order", 50, 0, 0).tolist() == permutation("order", 50, 0, 0).tolist()
 
 
-def test_repeated_images_come_under_different_views() -> None:
-    order = epoch_order(90, seed=0, epoch=0, repeats=3)
-    assert len(order) == 90
-    assert len(set(map(tuple, order))) == 90
-    assert np.bincount(order[:, 0], minlength=90).max() == 3
-    assert len(set(order[:, 0])) == 30
+@pytest.mark.parametrize("world", [1, 2])
+def test_repeated_images_meet_in_a_batch_as_in_timm(world: int) -> None:
+    """How many copies of an image a batch of all processes has, the paper's point, and how many of
+    them one process gets."""
+    count, batch = 1536, 48
+    order = epoch_order(count, seed=0, epoch=0, repeats=3)
+    samplers = [
+        RepeatAugSampler(range(count), num_replicas=world, rank=rank, num_repeats=3)
+        for rank in range(world)
+    ]
+    shares = [list(sampler) for sampler in samplers]
+    assert len(order) == sum(map(len, shares))
+    mine = batch // world
+    for number, cut in enumerate(cut_epoch(count, batch)):
+        ours = order[cut.first : cut.last]
+        theirs = [share[number * mine : (number + 1) * mine] for share in shares]
+        together = [image for share in theirs for image in share]
+        assert copies(ours[:, 0]) == copies(together)
+        assert len(set(map(tuple, ours))) == len(ours)  # each under a view of its own
+    assert len(set(order[:, 0])) == len(set(shares[0] + shares[-1]))
+
+
+def copies(images: Iterable[int]) -> Counter[int]:
+    """How many images there are of each number of copies."""
+    return Counter(Counter(images).values())
 
 
 def test_balance_draws_every_class_equally_often() -> None:
@@ -87,13 +108,29 @@ def test_balance_draws_every_class_equally_often() -> None:
     assert sorted(drawn) == [33, 33, 34]
 
 
-def test_a_transform_is_a_function_of_the_samples_seed() -> None:
-    transform = make_transform(Augmentation(policy="trivialaugment", erase=0.5), HOW)
+def test_balance_draws_every_label_of_several_equally_often() -> None:
+    targets = np.zeros((60, 4), dtype=np.int64)
+    targets[:50, 0] = targets[45:58, 1] = targets[57, 2] = 1  # nothing has label 3, two have none
+    order = epoch_order(60, seed=0, epoch=0, balance=targets)
+    assert order[:, 0].max() < 58
+    drawn = targets[order[:, 0]].sum(axis=0)
+    assert drawn.min() == drawn[3] == 0
+    assert (drawn[:3] >= 20).all()
+    with pytest.raises(UserError, match=r"goal\.balance must be off"):
+        epoch_order(60, seed=0, epoch=0, balance=np.zeros((60, 4)))
+
+
+def test_a_transform_is_a_function_of_the_sample() -> None:
+    transform = Transform(Augmentation(policy="trivialaugment", jitter=0.4), HOW)
     image = torch.randint(0, 256, (1, 8, 8), dtype=torch.uint8)
     before = torch.random.get_rng_state()
-    one, again, other = transform(image, 3), transform(image, 3), transform(image, 4)
+    one, again, *others = (
+        transform(image, seed=seed, epoch=epoch, index=index, view=view)
+        for seed, epoch, index, view in
+        [(3, 0, 0, 0), (3, 0, 0, 0), (4, 0, 0, 0), (3, 1, 0, 0), (3, 0, 1, 0), (3, 0, 0, 1)]
+    )  # fmt: skip
     assert torch.equal(one, again)
-    assert not torch.equal(one, other)
+    assert not any(torch.equal(one, other) for other in others)
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
@@ -140,43 +177,3 @@ def test_mixing_shares_pixels_and_targets_alike(kind: str) -> None:
         assert torch.equal(mixed, again)
         shares.append(soft[0, 0].item())
     assert min(shares) < 0.5 < max(shares)
-
-
-@pytest.mark.parametrize(
-    ("values", "sentence"),
-    [
-        ({"flip": 1.5}, "a probability is in"),
-        ({"mixup": -1.0}, "must not be negative"),
-        ({"crop": (0.0, 1.0)}, "two shares"),
-        ({"repeats": 0}, "at least 1"),
-    ],
-)
-def test_an_augmentation_that_cannot_be(values: dict[str, object], sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
-        Augmentation(**values)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("world", [1, 2, 3])
-def test_partners_and_parts_do_not_depend_on_processes_or_broken_images(world: int) -> None:
-    """Who is mixed with whom, and which part of a step an image is in, is decided by places."""
-    planned, broken = 11, {2, 7}
-    partner, part = dict[int, int](), dict[int, int]()
-    for rank in range(world):
-        places = places_of(planned, rank=rank, world=world)
-        places = places[~np.isin(places, list(broken))]
-        batch = Batch(
-            torch.zeros(len(places), 1, 1, 1),
-            torch.zeros(len(places), 2),
-            places,
-            places=places,
-            planned=planned,
-        )
-        partner |= dict(
-            zip(places.tolist(), places[batch.partners().numpy()].tolist(), strict=True)
-        )
-        sizes = batch.parts(3)
-        assert sum(sizes) == len(places)
-        part |= dict(zip(places.tolist(), np.repeat(range(3), sizes).tolist(), strict=True))
-    ends = {place: planned - 1 - place for place in range(planned) if place not in broken}
-    assert partner == {p: p if q in broken else q for p, q in ends.items()}
-    assert part == {place: place * 3 // planned for place in ends}

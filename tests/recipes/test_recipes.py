@@ -238,9 +238,8 @@ def test_deit() -> None:
     assert made.average == 0.99996
     assert change(find(made.model), made.fields).drop_path == 0.1
     augmentation = made.augmentation
-    assert (augmentation.mixup, augmentation.cutmix, augmentation.erase) == (0.8, 1.0, 0.25)
-    assert augmentation.policy == "randaugment"
-    assert (augmentation.operations, augmentation.magnitude) == (2, 9)
+    # crop, policy and erasing are compared with timm's in tests/data/test_augment_parity.py
+    assert (augmentation.mixup, augmentation.cutmix) == (0.8, 1.0)
     assert augmentation.repeats == 3
 
 

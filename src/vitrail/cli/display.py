@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json as machine
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from vitrail.cli.output import say, say_above, say_json
+from vitrail.core.errors import printable
 
 if TYPE_CHECKING:
     from vitrail.train.loop import Outcome, Progress
@@ -36,10 +38,17 @@ def progress() -> Iterator[Watch]:
 
         def watch(what: str, done: int, total: int | None) -> None:
             if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
+                tasks[what] = bar.add_task(plain(what), total=total)
             bar.update(tasks[what], completed=done, total=total)
 
         yield watch
+
+
+def plain(text: str) -> str:
+    """What a bar shows as it is: rich would take what stands in brackets for colours."""
+    from rich.markup import escape
+
+    return escape(printable(text))
 
 
 class Display:
@@ -70,7 +79,7 @@ class Display:
 
     def say(self, *lines: str) -> None:
         for line in () if self.quiet else lines:
-            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            say_above(self.console, line)
 
     def show(self, now: Progress) -> None:
         if now.warning and now.warning != self.warning:
@@ -84,7 +93,7 @@ class Display:
         if (estimate := self.pace.estimate(now.step, now.total)) is not None:
             self.say(estimate)
         self.bar.update(
-            self.task, completed=now.step, total=now.total, description=text, visible=True
+            self.task, completed=now.step, total=now.total, description=plain(text), visible=True
         )
 
     def watch(self, what: str) -> Callable[[int, int], None]:
@@ -93,7 +102,7 @@ class Display:
 
         def update(done: int, total: int) -> None:
             if not tasks:
-                tasks.append(self.bar.add_task(what, total=total))
+                tasks.append(self.bar.add_task(plain(what), total=total))
             self.bar.update(tasks[0], completed=done)  # type: ignore[arg-type]
 
         return update
@@ -166,22 +175,22 @@ def tell(out: Path, outcome: Outcome, written: Written | None, *, json: bool) ->
         "test": written.test if written else None,
     }
     if json:
-        print(machine.dumps(facts))
+        say_json(facts)
         return
     if memory.best is not None:
         best = f"{memory.decides} {memory.best:.4f}"
-        print(f"best {best} at step {memory.best_step} of {outcome.total}: {out}/best")
+        say(f"best {best} at step {memory.best_step} of {outcome.total}: {out}/best")
     for line in test_lines(written):
-        print(line)
+        say(line)
     broken = sorted(memory.broken.items())
     for name, reason in broken[:MOST_BROKEN]:
-        print(f"left out {name}: {reason}")
+        say(f"left out {name}: {reason}")
     if len(broken) > MOST_BROKEN:
-        print(f"left out {len(broken) - MOST_BROKEN} more: the report names all {len(broken)}")
+        say(f"left out {len(broken) - MOST_BROKEN} more: the report names all {len(broken)}")
     for note in written.notes if written else ():
-        print(f"note: {note}")
+        say(f"note: {note}")
     if report.exists():
-        print(f"report: {report}")
+        say(f"report: {report}")
 
 
 def test_lines(written: Written | None) -> list[str]:
@@ -191,6 +200,6 @@ def test_lines(written: Written | None) -> list[str]:
     test = written.test
     low, high = test["interval"]
     return [
-        f"test {test['decides']} {test['value']:.4f} ({low:.4f} to {high:.4f} with 95% confidence) "
+        f"test {test['name']} {test['value']:.4f} ({low:.4f} to {high:.4f} with 95% confidence) "
         f"on {test['images']:,} images"
     ]

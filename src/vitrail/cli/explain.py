@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json as machine
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, asdict, dataclass, field
@@ -14,6 +14,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 from vitrail.cli.asking import Loading, load_asked, use_threads
 from vitrail.cli.display import progress
 from vitrail.cli.methods import known_methods, parse_query, parse_target, with_options
+from vitrail.cli.output import say, say_json
 from vitrail.cli.predict import pictures
 from vitrail.core.errors import UserError, writing
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from vitrail.models.model import Model
 
 SIDE = 448  # pixels of the longer side of an overlay
+LONGEST_STEM = 60  # letters: of four bytes each, and with a method's name, still a file's name
 MOST_PANELS = 8  # images that the page shows layer by layer
 MAPS = "maps.npz"
 
@@ -39,7 +41,8 @@ class Explain:
     source: str
     """The model: a Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
     paths: tuple[str, ...]
-    """Files or directories; - reads names from standard input, one a line."""
+    """Files, directories, patterns or http addresses; - reads names from standard input, one a
+    line."""
     _: KW_ONLY
     method: tuple[str, ...] = ()
     """auto, attention, rollout, relevance, attribution, gradcam, hirescam, saliency, smoothgrad,
@@ -65,6 +68,8 @@ class Explain:
     """Leave out the test of whether the maps track the model, about a hundred forward passes."""
     out: str = "explained"
     """The directory for overlays, panels, maps.npz and index.html."""
+    overwrite: bool = False
+    """Replace what an earlier run has written to OUT, all of it."""
     loading: Loading = field(default_factory=Loading)
     threads: int | None = None
     """Threads to compute with."""
@@ -94,16 +99,23 @@ def explain(asked: Explain) -> None:
     """Explain predictions: which parts of an image drive them, layers and heads, and a verdict on
     whether the maps track the model."""
 
-    if not asked.paths:
-        raise UserError("no pictures: give files, directories, or - for names on standard input")
+    from vitrail.infer.paths import check_paths
+    from vitrail.weights.results import Results
+
+    check_paths(asked.paths)
     if asked.checks < 0:
         raise UserError(f"--checks is {asked.checks}, but must not be negative")
     names = known_methods(asked.method)
     use_threads(asked.threads)
     model = load_asked(asked)
     methods = with_options(asked, names, model)
-    out = Path(asked.out)
-    with TemporaryFile("w+", encoding="utf-8") as sections, progress() as watch:
+    where = Results(Path(asked.out), "explain", asked.overwrite)
+    where.check(alone=True)
+    with (
+        where.draft() as out,
+        TemporaryFile("w+", encoding="utf-8") as sections,
+        progress() as watch,
+    ):
         run = ExplainRun(model, methods, sections, 0 if asked.no_verdict else asked.checks)
         every = list(pictures(asked.paths))
         for number, path in enumerate(every):
@@ -114,7 +126,9 @@ def explain(asked: Explain) -> None:
             raise UserError(f"none of the pictures can be read: {reasons[0]}")
         watch("testing maps", 0, 1)
         checks = check(run)
-        page = write(asked, run, checks, out)
+        page = where.out / write(asked, run, checks, out).name
+    for facts in run.facts:
+        facts["files"] = {name: str(where.out / file) for name, file in facts["files"].items()}
     report(asked, run, checks, page)
 
 
@@ -123,17 +137,19 @@ def explain(asked: Explain) -> None:
 
 def explain_image(asked: Explain, run: ExplainRun, path: str, out: Path) -> None:
     """Everything about one image, or why it cannot be read."""
+    import numpy as np
     import torch
 
-    from vitrail.data.images import BadImage, read_image
+    from vitrail.data.images import BadImage
     from vitrail.data.preprocess import prepare
     from vitrail.explain.methods import METHODS
     from vitrail.explain.page import image_section, panel_section
     from vitrail.explain.pictures import heads_of, layers_and_heads
+    from vitrail.infer.reading import read_pixels
 
     model, how = run.model, run.model.passport.preprocessing
     try:
-        pixels = read_image(path, channels=len(how.mean))
+        pixels = np.asarray(read_pixels(path, how))
     except BadImage as problem:
         run.problems[path] = problem.reason
         return
@@ -156,7 +172,7 @@ def explain_image(asked: Explain, run: ExplainRun, path: str, out: Path) -> None
         title=f"{Path(path).name}: where each head looks, {told_query(query)}",
     )
     overlays = {name: laid_over(seen, one, how) for name, one in found.items()}
-    stem = free_name(Path(path).stem or "picture", run.names)
+    stem = free_name(safe_stem(path), run.names)
     files = write_pictures(out, stem, seen, overlays, panel)
     with writing(out):
         append_maps(out / MAPS, stem, found, first=not run.names)
@@ -261,6 +277,15 @@ def told_query(query: int | tuple[int, int] | None) -> str:
     return f"seen from the patch in row {query[0]}, column {query[1]}"
 
 
+def safe_stem(path: str) -> str:
+    """The name of a file without its suffix, as any file system can hold it.
+
+    >>> safe_stem("https://example.org/a%20cat.jpg?width=90")
+    'a_20cat'
+    """
+    return re.sub(r"[^\w.-]", "_", Path(path).stem)[:LONGEST_STEM] or "image"
+
+
 def free_name(stem: str, taken: Sequence[str]) -> str:
     """A name for files that no other picture has.
 
@@ -288,7 +313,7 @@ def write_pictures(
         del sheets["methods"]
     with writing(out):
         return {
-            name: str(write_png(pixels, out / f"{stem}.{name}.png"))
+            name: write_png(pixels, out / f"{stem}.{name}.png").name
             for name, pixels in sheets.items()
         }
 
@@ -384,18 +409,17 @@ def report(asked: Explain, run: ExplainRun, checks: Mapping[str, MethodCheck], p
             "broken": run.problems,
             "notes": run.notes,
         }
-        print(machine.dumps(facts))
+        say_json(facts)
         return
     for one, stem in zip(run.facts, run.names, strict=True):
-        print(f"{one['name']}  {one['said']}  {page.parent / stem}.*.png")
+        say(f"{one['name']}  {one['said']}  {page.parent / stem}.*.png")
     for path, reason in run.problems.items():
-        print(f"{path}  no map: {reason}")
+        say(f"{path}  no map: {reason}")
     for path, note in run.notes.items():
-        print(f"{path}  {note}")
+        say(f"{path}  {note}")
     for name, each in checks.items():
-        print(f"\n{name}: {each.verdict.sentence}")
-        for reason in each.verdict.reasons:
-            print(f"  {reason}")
+        say("", f"{name}: {each.verdict.sentence}")
+        say(*(f"  {reason}" for reason in each.verdict.reasons))
     if checks:
-        print(f"\n{RULE}\n{ERRORS}")
-    print(f"\nthe page with all of it: {page}")
+        say("", RULE, ERRORS)
+    say("", f"the page with all of it: {page}")

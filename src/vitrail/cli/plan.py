@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json as machine
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from vitrail.cli.output import say, say_json
 
 if TYPE_CHECKING:
     from vitrail.data.source import Splits
@@ -19,11 +20,11 @@ def print_plan(task: Task, splits: Splits, world: World, *, json: bool) -> None:
     from vitrail.train.recipe_file import to_yaml
 
     if json:
-        print(machine.dumps(asdict(task.recipe)))
+        say_json(asdict(task.recipe))
         return
     for line in plan_of(task, splits, world):
-        print(f"# {line}")
-    print(to_yaml(task.recipe), end="")
+        say(f"# {line}")
+    say(*to_yaml(task.recipe).splitlines())
 
 
 def plan_of(task: Task, splits: Splits, world: World) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from vitrail.cli.asking import arguments_of, use_threads
 from vitrail.core.errors import UserError
 
+# What a run writes to its directory, beside recipe.yaml.
+OWN = ("best", "last", "steps", "metrics.jsonl", "report.html", "tensorboard", "pictures", "pixels")
 DEFAULT = "mae"  # what pretrain does where no objective is named
 PIXELS = "pixels"  # where a run keeps decoded images until it is finished
 
@@ -66,6 +69,8 @@ def run(asked: Asked, verb: str, world: World, write_report: WriteReport) -> str
         recipe = continued(asked, out)
     elif not asked.dry_run and (out / NAME).exists():
         raise UserError(f"{out}: holds a run already: choose another --out, or say --resume")
+    elif not asked.dry_run:
+        refuse_taken(out)
     splits = open_data(recipe.data, val_share=recipe.val_share)
     judge = judge_of(splits)
     if not asked.resume:
@@ -129,6 +134,13 @@ def stoppable(stopped: bool) -> Iterator[None]:
     except KeyboardInterrupt:
         if not stopped:
             raise
+
+
+def refuse_taken(out: Path) -> None:
+    """A run begins only where none of the names that it writes is somebody else's."""
+    for name in OWN:
+        if os.path.lexists(out / name):
+            raise UserError(f"{out / name}: exists already: choose another --out")
 
 
 def forget(out: Path, *, made: bool) -> None:

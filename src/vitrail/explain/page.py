@@ -5,7 +5,6 @@ import io
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import PurePath
 from typing import TextIO
 
@@ -15,6 +14,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
+from vitrail.core.html_text import escape_html
 from vitrail.explain.pictures import LEGEND
 from vitrail.explain.verdict import (
     CLEARLY_ALIKE,
@@ -112,18 +112,20 @@ class Explanation:
 def image_section(name: str, answer: str, images: Mapping[str, UInt8[np.ndarray, "H W 3"]]) -> str:
     """One image: what the model predicts, and what methods show, each under its name."""
     figures = "".join(
-        f'<figure><img src="{_inside(pixels)}" alt="{_shown(f"{caption} of {name}")}">'
-        f"<figcaption>{_shown(caption)}</figcaption></figure>"
+        f'<figure><img src="{_inside(pixels)}" alt="{escape_html(f"{caption} of {name}")}">'
+        f"<figcaption>{escape_html(caption)}</figcaption></figure>"
         for caption, pixels in images.items()
     )
-    return f'{_image_heading(name)}<p>{_shown(answer)}</p><div class="gallery">{figures}</div>\n'
+    return (
+        f'{_image_heading(name)}<p>{escape_html(answer)}</p><div class="gallery">{figures}</div>\n'
+    )
 
 
 def panel_section(name: str, panel: UInt8[np.ndarray, "h w 3"]) -> str:
     """Layers and heads of one image."""
     return (
         f'{_image_heading(name)}<div class="sideways" tabindex="0">'
-        f'<img src="{_inside(panel)}" alt="layers and heads of {_shown(name)}"></div>\n'
+        f'<img src="{_inside(panel)}" alt="layers and heads of {escape_html(name)}"></div>\n'
     )
 
 
@@ -138,7 +140,7 @@ def write_page(told: Explanation, images: TextIO, page: TextIO) -> None:
     parts = {name: part for name, part in parts.items() if part[1] != ""}
     links = "".join(f'<a href="#{name}">{title}</a>' for name, (title, _) in parts.items())
     body = f"<header>{_heading(told)}<nav>{links}</nav></header>\n"
-    head, tail = PAGE.format(title=_shown(told.title), style=STYLE, body=PLACE).split(PLACE)
+    head, tail = PAGE.format(title=escape_html(told.title), style=STYLE, body=PLACE).split(PLACE)
     page.write(head + body)
     for name, (title, section) in parts.items():
         page.write(f'<section id="{name}"><h2>{title}</h2>\n')
@@ -154,24 +156,24 @@ def write_page(told: Explanation, images: TextIO, page: TextIO) -> None:
 
 def _image_heading(name: str) -> str:
     """The file's name; where it lies is told to whoever rests on it."""
-    return f'<h3 title="{_shown(name)}">{_shown(PurePath(name).name or name)}</h3>'
+    return f'<h3 title="{escape_html(name)}">{escape_html(PurePath(name).name or name)}</h3>'
 
 
 def _heading(told: Explanation) -> str:
     facts = "".join(
-        f"<div><dt>{_shown(name)}</dt><dd>{_shown(value)}</dd></div>"
+        f"<div><dt>{escape_html(name)}</dt><dd>{escape_html(value)}</dd></div>"
         for name, value in told.facts.items()
     )
     trust = "".join(
-        f"<p><b>{_shown(method)}: {check.verdict.sentence}</b></p>"
+        f"<p><b>{escape_html(method)}: {check.verdict.sentence}</b></p>"
         for method, check in told.checks.items()
     )
-    return f'<h1>{_shown(told.title)}</h1>\n<dl class="facts">{facts}</dl>\n{trust}'
+    return f'<h1>{escape_html(told.title)}</h1>\n<dl class="facts">{facts}</dl>\n{trust}'
 
 
 def _problems(problems: Mapping[str, str]) -> str:
     rows = "".join(
-        f"<tr><td><code>{_shown(name)}</code></td><td>{_shown(reason)}</td></tr>"
+        f"<tr><td><code>{escape_html(name)}</code></td><td>{escape_html(reason)}</td></tr>"
         for name, reason in problems.items()
     )
     return f"<table><tr><th>image</th><th>reason</th></tr>{rows}</table>\n" if rows else ""
@@ -187,12 +189,13 @@ def _verdicts(checks: Mapping[str, MethodCheck]) -> str:
     if not checks:
         return ""
     cards = "".join(_verdict(method, check) for method, check in checks.items())
-    return f'<p class="soft">{_shown(RULE)}</p>\n<p class="soft">{_shown(ERRORS)}</p>\n{cards}'
+    rule = "".join(f'<p class="soft">{escape_html(text)}</p>\n' for text in (RULE, ERRORS))
+    return rule + cards
 
 
 def _verdict(method: str, check: MethodCheck) -> str:
     verdict = check.verdict
-    reasons = "".join(f"<li>{_shown(reason)}</li>" for reason in verdict.reasons)
+    reasons = "".join(f"<li>{escape_html(reason)}</li>" for reason in verdict.reasons)
     whole, empty = check.curves.deletion[:, 0], check.curves.deletion[:, -1]
     without = check.random.mean(dim=(0, 1))  # (shares, images): what random maps leave
     usual = torch.stack([whole, *without, empty], dim=1)
@@ -217,14 +220,14 @@ def _verdict(method: str, check: MethodCheck) -> str:
     )
     return (
         f'<div class="card verdict{STYLES[verdict.tracks]}">'
-        f"<h3>{_shown(method)}: {verdict.sentence}</h3><ul>{reasons}</ul>"
+        f"<h3>{escape_html(method)}: {verdict.sentence}</h3><ul>{reasons}</ul>"
         f'<div class="drawings">{"".join(drawings)}</div></div>\n'
     )
 
 
 def _figure(drawing: str, caption: str) -> str:
     style = f'style="max-width:{WIDE}px"'
-    return f"<figure {style}>{drawing}<figcaption>{_shown(caption)}</figcaption></figure>"
+    return f"<figure {style}>{drawing}<figcaption>{escape_html(caption)}</figcaption></figure>"
 
 
 Line = tuple[Float[Tensor, "S"], Float[Tensor, "B S"]]
@@ -255,7 +258,7 @@ def _bar_drawing(alike: Mapping[str, float]) -> str:
     room = WIDE - begin - 36
     bars = "".join(
         f'<text x="{begin - 6}" y="{number * step + step / 2 + 4:.1f}" text-anchor="end">'
-        f"{_shown(name)}</text>"
+        f"{escape_html(name)}</text>"
         f'<rect class="bar" x="{begin}" y="{number * step + 3:.1f}" '
         f'width="{value * room:.1f}" height="{step - 6:.1f}"/>'
         f'<text x="{begin + value * room + 5:.1f}" '
@@ -294,8 +297,3 @@ def _inside(pixels: UInt8[np.ndarray, "H W 3"]) -> str:
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "JPEG", quality=QUALITY)
     return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
-
-
-def _shown(text: str) -> str:
-    """Safe for HTML, and where a file's name is not valid Unicode."""
-    return escape(text.encode("utf-8", "backslashreplace").decode())

@@ -31,13 +31,18 @@ class Pair:
 
 def search(folder: Path, query: Float[np.ndarray, " D"], *, count: int) -> list[Match]:
     """The nearest pictures of a directory, the nearest first; of equals the first by name."""
-    wanted = unit(query.astype(np.float32)[None])[0]
+    wanted = unit(query.astype(np.float32)[None])[0].astype(np.float64)
     best: list[tuple[float, str]] = []
     for block in blocks(folder):
         if not block.ids:
             continue
-        cosines = block.vectors @ wanted
-        few = np.argpartition(-cosines, min(count, len(cosines)) - 1)[:count]
+        # summed in float64, so that equal vectors have equal cosines wherever they lie
+        cosines = (block.vectors.astype(np.float64) @ wanted).astype(np.float32)
+        if len(cosines) > count:  # with all that are as near as the last, so that names decide
+            least = np.partition(cosines, -count)[-count]
+            few = np.flatnonzero(cosines >= least)
+        else:
+            few = np.arange(len(cosines))
         near = [(-float(cosines[place]), block.ids[place]) for place in few]
         best = heapq.nsmallest(count, [*best, *near])
     return [Match(-cosine, name) for cosine, name in best]
