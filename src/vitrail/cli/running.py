@@ -181,8 +181,9 @@ def measured(asked: Asked, recipe: Recipe, splits: Splits, judge: Judge, world: 
 
     if asked.batch_size == "auto":
         objective = prepare_task(recipe, splits, judge).objective
-        trials = find_batch_size(objective, images=len(splits["train"]), device=world.device)
-        size = max(world.gather(best(trials).batch_size))
+        images = max(len(splits["train"]) // world.size, 1)
+        trials = find_batch_size(objective, recipe, images=images, device=world.device)
+        size = min(world.gather(best(trials).batch_size))  # what every process has memory for
         told = ", ".join(f"{t.batch_size}: {t.images_per_second:,.0f}" for t in trials)
         recipe = begun(replace(asked, batch_size=str(size * world.size)))
         recipe = because(recipe, f"batches of {recipe.batch_size}: images/s of {told}")
