@@ -109,6 +109,7 @@ def explain(asked: Explain) -> None:
     use_threads(asked.threads)
     model = load_asked(asked)
     methods = with_options(asked, names, model)
+    every = list(pictures(asked.paths))
     where = Results(Path(asked.out), "explain", asked.overwrite)
     where.check(alone=True)
     with (
@@ -117,7 +118,6 @@ def explain(asked: Explain) -> None:
         progress() as watch,
     ):
         run = ExplainRun(model, methods, sections, 0 if asked.no_verdict else asked.checks)
-        every = list(pictures(asked.paths))
         for number, path in enumerate(every):
             watch("explaining images", number, len(every))
             explain_image(asked, run, path, out)

@@ -119,7 +119,7 @@ class Trainer:
         self.memory = Memory(guide=sum_of(task.objective.guide()))
         self.best: tuple[Kept, Values] | None = None
         self.answers: Answers | None = None  # of the best weights
-        self.saved_at = time.perf_counter()
+        self.saved_at = self.step_began = time.perf_counter()
         self.step = self.checkpoint_step = 0
         self.speed = 0.0
 
@@ -156,6 +156,7 @@ class Trainer:
                 raise UserError(f"stopped and saved at step {self.step}: {why}")
             known = self.step in self.memory.skip
             self.take(batch)
+            self.memory.tally.seconds += time.perf_counter() - self.step_began
             seen += len(batch.images) * self.world.size
             self.speed = seen / (time.perf_counter() - began)
             if watch.nan == "back" and self.step in self.memory.skip and not known:
@@ -178,18 +179,18 @@ class Trainer:
             if self.out_of_patience():
                 self.save()
                 return "done"
-            if self.world.any(interrupted.is_set()):
+            if not last and self.world.any(interrupted.is_set()):
                 return "interrupted"
         return "done"
 
     def waited_for(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The batches, with the time that each was waited for in the tally."""
         while True:
-            began = time.perf_counter()
+            self.step_began = time.perf_counter()
             batch = next(batches, None)
             if batch is None:
                 return
-            self.memory.tally.data_seconds += time.perf_counter() - began
+            self.memory.tally.data_seconds += time.perf_counter() - self.step_began
             yield batch
 
     def write_line(self, log: Log | None, scores: Values) -> None:
