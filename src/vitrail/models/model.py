@@ -12,13 +12,13 @@ from vitrail.core.passport import Passport
 class Model(nn.Module):
     """image -> logits by `forward`, -> what the head reads by `features`, -> tokens by `encode`.
 
-    Its head is called `head`, or begins so. `tables` are shell patterns of parameters that are no
-    matrices though they may look like one: tokens, positions, biases of attention.
+    Its head is called `head`, or begins so. `no_decay` are shell patterns of parameters that
+    belong to layers and yet do not decay: perceptrons that compute a bias of attention.
     """
 
     config: Any
     passport: Passport
-    tables: ClassVar[tuple[str, ...]] = ()
+    no_decay: ClassVar[tuple[str, ...]] = ()
     any_size = False  # whether images may have another size than the config's
 
     def features(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
