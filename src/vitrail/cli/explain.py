@@ -100,10 +100,10 @@ def explain(asked: Explain) -> None:
     use_threads(asked.threads)
     model = load_asked(asked)
     story = Story(model, with_options(asked, names, model))
+    every = list(pictures(asked.paths))
     where = Results(Path(asked.out), "explain", asked.overwrite)
     where.check(alone=True)
     with where.draft() as out, progress() as watch:
-        every = list(pictures(asked.paths))
         for number, path in enumerate(every):
             watch("explaining pictures", number, len(every))
             tell_picture(asked, story, path, out)

@@ -98,6 +98,7 @@ def chosen(
     """Prepared images, spread evenly over the part; those that cannot be read are named."""
     import numpy as np
 
+    from vitrail.data.finish import normalise
     from vitrail.data.images import BadImage
     from vitrail.data.loader import Samples
     from vitrail.data.sources import open_data
@@ -114,11 +115,10 @@ def chosen(
 
     def read() -> Iterator[Tensor]:
         for place in places:
-            _, image = samples[0, int(place), 0, None]
-            if isinstance(image, BadImage):
-                broken[image.path] = image.reason
-            else:
-                yield image
+            try:
+                yield normalise(samples[0, int(place), 0, None], how, reorder=False)
+            except BadImage as problem:
+                broken[problem.path] = problem.reason
 
     return read()
 

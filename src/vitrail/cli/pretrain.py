@@ -78,7 +78,7 @@ def write_report(
     task: Task, splits: Splits, out: Path, outcome: Outcome, display: Display, spent: float
 ) -> Written:
     """OUT/report.html: the curve of the loss, and what was hidden and guessed after each epoch."""
-    from vitrail.cli.display import Written
+    from vitrail.cli.display import Written, interrupted_at
     from vitrail.evaluate.pretraining_page import Pretraining, pretraining_page
     from vitrail.models.summary import summarise
     from vitrail.train.log import Log
@@ -100,9 +100,7 @@ def write_report(
         pictures=pictures_in(out),
         rows=outcome.memory.shown,
         warning=outcome.memory.warning,
-        stopped=f"interrupted at step {outcome.step:,} of {outcome.total:,}; --resume goes on"
-        if outcome.stopped
-        else None,
+        stopped=interrupted_at(outcome),
         broken=outcome.memory.broken,
     )
 

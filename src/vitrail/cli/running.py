@@ -99,7 +99,7 @@ def run(asked: Asked, verb: str, world: World, write_report: WriteReport) -> str
                 forget(out, made=made)
             raise
         spent = time.perf_counter() - began
-        done = outcome.images_per_second == 0 and (out / "report.html").exists()
+        done = outcome.images_per_second == 0 and has_final_report(out)
         written: Written | None = None
         if world.chief and not done:
             with stoppable(outcome.stopped):
@@ -124,6 +124,14 @@ def introduction(task: Task, splits: Splits) -> Iterator[str]:
     left = model.passport.origin.changes if recipe.start else ()
     yield from (f"- {recipe.start}: {change}" for change in left)
     yield from (f"- {line}" for line in ignored_files(splits.ignored))
+
+
+def has_final_report(out: Path) -> bool:
+    """Whether there is a report, and not the one of an earlier interruption."""
+    from vitrail.cli.display import INTERRUPTED
+
+    report = out / "report.html"
+    return report.is_file() and INTERRUPTED not in report.read_text(encoding="utf-8")
 
 
 @contextmanager
@@ -181,8 +189,9 @@ def measured(asked: Asked, recipe: Recipe, splits: Splits, judge: Judge, world: 
 
     if asked.batch_size == "auto":
         objective = prepare_task(recipe, splits, judge).objective
-        trials = find_batch_size(objective, images=len(splits["train"]), device=world.device)
-        size = max(world.gather(best(trials).batch_size))
+        images = max(len(splits["train"]) // world.size, 1)
+        trials = find_batch_size(objective, recipe, images=images, device=world.device)
+        size = min(world.gather(best(trials).batch_size))  # what every process has memory for
         told = ", ".join(f"{t.batch_size}: {t.images_per_second:,.0f}" for t in trials)
         recipe = begun(replace(asked, batch_size=str(size * world.size)))
         recipe = because(recipe, f"batches of {recipe.batch_size}: images/s of {told}")

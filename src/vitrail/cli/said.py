@@ -128,7 +128,7 @@ def with_said(asked: Asked, recipe: Recipe, changes: dict[str, Any], images: int
     if asked.epochs is not None or asked.steps is not None:
         batch = said.get("batch_size", recipe.batch_size)
         said |= lasting(asked, recipe, max(images // max(batch, 1), 1))
-    recipe = with_length(recipe, changed(recipe, {**said, **changes}))
+    recipe = with_own_reasons(recipe, changed(recipe, {**said, **changes}))
     if asked.recipe == "deit_distilled" and recipe.goal.teacher is None:
         raise UserError("deit_distilled learns from a teacher: --set goal.teacher=CHECKPOINT")
     return recipe
@@ -149,13 +149,19 @@ def lasting(asked: Asked, recipe: Recipe, steps: int) -> dict[str, Any]:
     return said
 
 
-def with_length(chosen: Recipe, recipe: Recipe) -> Recipe:
-    """The recipe with a reason for its length, where that is not the one that was chosen for it."""
+def with_own_reasons(chosen: Recipe, recipe: Recipe) -> Recipe:
+    """The recipe without the reasons for a length or a model that it does not have any more."""
+    from vitrail.recipes.small import SHAPE_REASON
+    from vitrail.train.recipe_file import plain
+
     before, after = length_of(chosen), length_of(recipe)
-    if before == after:
-        return recipe
-    reasons = (reason for reason in recipe.reasons if not reason.startswith(f"{before}:"))
-    return replace(recipe, reasons=(*reasons, f"{after}, as requested (otherwise {before})"))
+    reasons = recipe.reasons
+    if before != after:
+        reasons = tuple(reason for reason in reasons if not reason.startswith(f"{before}:"))
+        reasons = (*reasons, f"{after}, as requested (otherwise {before})")
+    if plain(chosen.fields) != plain(recipe.fields):
+        reasons = tuple(reason for reason in reasons if not reason.startswith(SHAPE_REASON))
+    return replace(recipe, reasons=reasons)
 
 
 def length_of(recipe: Recipe) -> str:

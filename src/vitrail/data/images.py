@@ -115,6 +115,11 @@ class BadImage(Exception):  # noqa: N818 - what a person is told, and the name t
         )
 
 
+class Unreadable(BadImage):
+    """An image whose bytes cannot be had, which says nothing about the image: the file is not
+    there, or its storage does not answer."""
+
+
 def read_image(
     path: str | Path, *, at_least: tuple[int, int] | None = None, channels: int = 3
 ) -> Pixels:

@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -22,6 +22,7 @@ from torch.nn.utils import clip_grad_norm_
 from vitrail.core.errors import UserError
 from vitrail.core.randomness import seed_of
 from vitrail.data.augment import mix
+from vitrail.data.images import BadImage
 from vitrail.data.loader import Batch, Stream
 from vitrail.data.source import Source
 from vitrail.models.model import Model
@@ -29,7 +30,9 @@ from vitrail.objectives.objective import Objective
 from vitrail.train.checkpoint import Saved, newest_step, write_step
 from vitrail.train.interrupt import interruptible
 from vitrail.train.log import Log
+from vitrail.train.memory import Memory
 from vitrail.train.optimiser import set_rate
+from vitrail.train.outage import lost_in_step, lost_too_many, sentence
 from vitrail.train.parallel import World, full, gathering, spread
 from vitrail.train.pictures import write_sheet
 from vitrail.train.precision import autocast, check_precision
@@ -79,23 +82,6 @@ class Progress:
     warning: str | None = None
 
 
-@dataclass
-class Memory:
-    """What a run remembers beside its tensors."""
-
-    decides: str = ""  # the name of the value by which weights are chosen
-    best: float | None = None
-    best_step: int = 0
-    best_scores: Values = field(default_factory=dict)  # all that were judged with `best`
-    since_best: int = 0
-    skip: list[int] = field(default_factory=list)  # steps whose update was not finite
-    broken: dict[str, str] = field(default_factory=dict)  # images that cannot be read, and why
-    shown: list[str] = field(default_factory=list)  # rows of the sheets of pictures
-    warning: str | None = None  # of the last evaluation
-    guide: str = ""  # the sum of what the objective learns from, a teacher or a tokenizer
-    tally: Tally = field(default_factory=Tally)  # of the steps since the last line of metrics
-
-
 @dataclass(frozen=True)
 class Outcome:
     """How a run ended."""
@@ -133,7 +119,7 @@ class Trainer:
         self.memory = Memory(guide=sum_of(task.objective.guide()))
         self.best: tuple[Kept, Values] | None = None
         self.answers: Answers | None = None  # of the best weights
-        self.saved_at = time.perf_counter()
+        self.saved_at = self.step_began = time.perf_counter()
         self.step = self.checkpoint_step = 0
         self.speed = 0.0
 
@@ -165,8 +151,12 @@ class Trainer:
         evaluate_every = max(round(watch.every * self.stream.steps), 1)
         began, seen = time.perf_counter(), 0
         for batch in self.waited_for(self.stream.batches(self.step, self.total)):
+            if (why := self.outage(batch)) is not None:
+                self.save()
+                raise UserError(f"stopped and saved at step {self.step}: {why}")
             known = self.step in self.memory.skip
             self.take(batch)
+            self.memory.tally.seconds += time.perf_counter() - self.step_began
             seen += len(batch.images) * self.world.size
             self.speed = seen / (time.perf_counter() - began)
             if watch.nan == "back" and self.step in self.memory.skip and not known:
@@ -189,18 +179,18 @@ class Trainer:
             if self.out_of_patience():
                 self.save()
                 return "done"
-            if self.world.any(interrupted.is_set()):
+            if not last and self.world.any(interrupted.is_set()):
                 return "interrupted"
         return "done"
 
     def waited_for(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The batches, with the time that each was waited for in the tally."""
         while True:
-            began = time.perf_counter()
+            self.step_began = time.perf_counter()
             batch = next(batches, None)
             if batch is None:
                 return
-            self.memory.tally.data_seconds += time.perf_counter() - began
+            self.memory.tally.data_seconds += time.perf_counter() - self.step_began
             yield batch
 
     def write_line(self, log: Log | None, scores: Values) -> None:
@@ -209,13 +199,25 @@ class Trainer:
             log.write(self.step, **self.memory.tally.values(), lr=self.lr(self.step - 1), **scores)
         self.memory.tally = Tally()
 
+    def outage(self, batch: Batch) -> str | None:
+        """Why not to go on: too many images of this step or of its epoch cannot be used. Else they
+        are remembered."""
+        memory, share, images = self.memory, self.recipe.max_broken, len(self.task.train)
+        read, lost = map(int, self.world.sums((len(batch.images), len(batch.broken))))
+        before = memory.lost if memory.lost_epoch == batch.epoch else 0
+        found = [bad for part in self.world.gather(batch.broken) for bad in part] if lost else []
+        if lost_in_step(lost, read, share):
+            return sentence(f"images of step {self.step}", lost, lost + read, share, found)
+        if lost_too_many(before + lost, images, share):
+            return sentence("training images", before + lost, images, share, found)
+        memory.lost, memory.lost_epoch = before + lost, batch.epoch
+        memory.broken |= {bad.path: bad.reason for bad in found}
+        return None
+
     def take(self, batch: Batch, lr: float | None = None) -> float:
         """One step: gradients of the batch in parts, clipped, applied. Gives the mean loss."""
-        self.memory.broken |= {bad.path: bad.reason for bad in batch.broken}
         recipe, world = self.recipe, self.world
         count = self.world.sum(len(batch.images))
-        if not count:
-            return 0.0
         set_rate(self.state.optimisers, self.lr(self.step) if lr is None else lr)
         # dropout and stochastic depth draw from torch's generator: from this step's seed alone
         torch.manual_seed(seed_of("step", recipe.seed, self.step, world.rank))
@@ -339,6 +341,10 @@ class Trainer:
                 seed=recipe.seed,
             )
         memory.broken |= answers.broken
+        lost, images = len(self.task.val) - len(answers.logits), len(self.task.val)
+        if lost_too_many(lost, images, recipe.max_broken):
+            found = [BadImage(*bad) for bad in answers.broken.items()]
+            raise UserError(sentence("validation images", lost, images, recipe.max_broken, found))
         memory.decides, values = self.task.judge(answers.logits, answers.targets)
         loss = self.task.objective.val_loss(answers.logits, answers.targets)
         values = values if loss is None else {**values, "val_loss": loss}
@@ -395,8 +401,7 @@ class Trainer:
         saved = newest_step(self.out / "steps")
         if saved is None:
             return
-        tally = Tally(**saved.memory.get("tally", {}))
-        memory = Memory(**{**saved.memory, "tally": tally})
+        memory = Memory.from_saved(saved.memory)
         if memory.guide != self.memory.guide:
             named = self.recipe.goal.teacher or self.recipe.goal.tokenizer
             raise UserError(

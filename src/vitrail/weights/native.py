@@ -1,6 +1,5 @@
 """Our own checkpoints: config.json, model.safetensors, README.md for people, and a manifest."""
 
-import json
 import os
 from collections import Counter
 from dataclasses import asdict, replace
@@ -10,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from vitrail.core.errors import UserError
+from vitrail.core.json_text import to_json
 from vitrail.core.passport import Passport, Preprocessing
 from vitrail.core.records import validate
 from vitrail.models.catalogue import FAMILIES, skeleton, variant_of
@@ -150,7 +150,7 @@ def write_native(
     config = validate(FAMILIES[passport.family].config, passport.config, where="passport")
     check_state(state, passport, config, where=str(out))
     texts = {
-        CONFIG: json.dumps(_config_json(passport, config), indent=2) + "\n",
+        CONFIG: to_json(_config_json(passport, config), indent=2) + "\n",
         CARD: model_card(passport, config, state),
     }
 
@@ -164,7 +164,7 @@ def write_native(
             write_tensors({name: t.contiguous() for name, t in beside.items()}, directory / BESIDE)
             names.append(BESIDE)
         files = {name: digest(directory / name) for name in names}
-        manifest = json.dumps({"format": FORMAT, "files": files}, indent=2) + "\n"
+        manifest = to_json({"format": FORMAT, "files": files}, indent=2) + "\n"
         (directory / MANIFEST).write_text(manifest, encoding="utf-8")
 
     return write_directory(out, fill, overwrite=overwrite)
