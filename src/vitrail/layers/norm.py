@@ -47,11 +47,3 @@ def unit_length(x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
     wide = x if x.dtype is torch.float64 else x.float()
     length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
     return (wide / torch.where(length > SMALLEST, length, 1.0)).to(x.dtype)
-
-
-def freeze_statistics(module: nn.Module) -> None:
-    """Batch norms whose weights do not learn keep their statistics too."""
-    for norm in module.modules():
-        if isinstance(norm, BatchNorm) and not any(p.requires_grad for p in norm.parameters()):
-            norm.frozen = True
-            norm.eval()

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Passport
+from vitrail.layers.norm import BatchNorm
 
 
 class Model(nn.Module):
@@ -48,3 +49,11 @@ class Model(nn.Module):
                 "resize them, or create or load it with another image_size or channels"
             )
         return image
+
+
+def freeze_statistics(module: nn.Module) -> None:
+    """Batch norms whose weights do not learn keep their statistics too."""
+    for norm in module.modules():
+        if isinstance(norm, BatchNorm) and not any(p.requires_grad for p in norm.parameters()):
+            norm.frozen = True
+            norm.eval()

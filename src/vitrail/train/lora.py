@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from vitrail.core.errors import UserError
-from vitrail.layers.norm import freeze_statistics
+from vitrail.models.model import freeze_statistics
 from vitrail.train.recipe import Lora
 
 TRAINED = ("head.", "head_distilled.")  # beside the low-rank parts

@@ -9,8 +9,7 @@ from torch import nn
 from torch.nn import Parameter
 
 from vitrail.core.errors import UserError
-from vitrail.layers.norm import freeze_statistics
-from vitrail.models.model import Model
+from vitrail.models.model import Model, freeze_statistics
 from vitrail.objectives.objective import Objective
 from vitrail.train.lora import LowRank
 from vitrail.train.muon import Muon
