@@ -5,6 +5,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import Parameter
 
 from vitrail.core.errors import UserError
