@@ -101,9 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return end(str(error), code=2)
     except CycloptsError as error:
         command = " ".join(["vitrail", *(error.command_chain or ())])
-        return end(
-            f"{str(error).rstrip('.')}{other_name(str(error))} (see {command} --help)", code=2
-        )
+        sentence = str(error).rstrip(".")
+        return end(f"{sentence}{other_name(sentence)} (see {command} --help)", code=2)
     except KeyboardInterrupt as stop:  # a verb that saved its work says how to go on
         return end(str(stop) or "stopped by Ctrl-C", code=130)
     except BrokenPipeError:
@@ -139,7 +138,8 @@ def other_name(sentence: str) -> str:
     >>> other_name("Unknown option: --learning-rate")
     '. Did you mean --lr?'
     """
-    known = next((OTHER_NAMES[word] for word in sentence.split() if word in OTHER_NAMES), None)
+    words = [word.strip("\"'.,:") for word in sentence.split()]
+    known = next((OTHER_NAMES[word] for word in words if word in OTHER_NAMES), None)
     return "" if known is None or "Did you mean" in sentence else f". Did you mean {known}?"
 
 
