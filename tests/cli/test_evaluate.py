@@ -103,7 +103,7 @@ def test_everything_about_a_model(
 
     code, _, err = run(capsys, folder, photos, *words)
     assert code == 2
-    assert f"{out}: holds report.html already" in err
+    assert f"{out}: holds results of vitrail evaluate already" in err
     again = asked(capsys, folder, photos, *words, "--overwrite")
     assert again["corruptions"] == facts["corruptions"]
 

@@ -49,7 +49,7 @@ THEIRS = (
 VERBS = {
     "train": "train digits --steps 2 --batch-size 8 --out {out}",
     "pretrain": "pretrain digits --steps 2 --batch-size 8 --out {out}",
-    "evaluate": "evaluate {model} {data} --by-order --out {out}",
+    "evaluate": "evaluate {model} {data} --out {out}",
     "probe": "probe {model} {data} --method knn --neighbours 1 --no-cache --out {out}",
     "doctor": "doctor {data} --out {out}",
     "predict": "predict {model} {photo} --out {out}/labels.csv",
@@ -60,9 +60,8 @@ VERBS = {
     "convert to a file": "convert {model} {out}/labels.safetensors --to timm",
     "demo": "demo --epochs 1 --out {out}",
 }
-OVERWRITES = [
-    verb for verb, words in VERBS.items() if not words.startswith(("train", "pre", "embed"))
-]
+NAMED = {"convert to a file": "labels.safetensors"}
+NO_OVERWRITE = ("train", "pretrain", "embed")
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,12 @@
 """Order, augmentation and mixing as functions of their keys."""
 
+import os
+import resource
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timm.data.distributed_sampler import RepeatAugSampler
 
+from tests.train.world import Stripes
 from vitrail import UserError
 from vitrail.core.passport import Preprocessing
 from vitrail.core.randomness import permutation, uniform, words
 from vitrail.data.augment import NOTHING, Augmentation, Transform, mix
-from vitrail.data.sampler import cut_epoch, epoch_order, share_of
+from vitrail.data.loader import Stream
+from vitrail.data.sampler import Cut, cut_epoch, epoch_order, share_of
 from vitrail.data.warp import warp
 
 HOW = Preprocessing(size=(8, 8), mean=(0.5,), std=(0.5,))
@@ -177,3 +182,36 @@ def test_mixing_shares_pixels_and_targets_alike(kind: str) -> None:
         assert torch.equal(mixed, again)
         shares.append(soft[0, 0].item())
     assert min(shares) < 0.5 < max(shares)
+
+
+def test_an_epoch_is_cut_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at every step: for a million images that took longer than reading some."""
+    cuts = list[int]()
+
+    def cut_and_note(*args: Any, **options: Any) -> list[Cut]:
+        cuts.append(options["epoch"])
+        return cut_epoch(*args, **options)
+
+    monkeypatch.setattr("vitrail.data.loader.cut_epoch", cut_and_note)
+    for sides in ((), (4, 8)):
+        cuts.clear()
+        asked = replace(NOTHING, sides=sides, flip=0.5)
+        stream = Stream(source=Stripes(64), how=HOW, augmentation=asked, batch_size=8)
+        steps = stream.steps
+        assert sum(1 for _ in stream.batches(0, 2 * steps)) == 2 * steps
+        assert len(cuts) <= 5
+        assert set(cuts) == {0, 1}
+    assert steps == len(cut_epoch(64, 8, sides=(4, 8), usual=8))
+
+
+def test_a_batch_is_one_open_file_between_processes() -> None:
+    """1,024 images of one tensor each were "too many open files"."""
+    asked = Augmentation(jitter=0.1)  # which is done in workers
+    stream = Stream(source=Stripes(512), how=HOW, augmentation=asked, batch_size=256, workers=1)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    room = len(os.listdir("/proc/self/fd")) + 80
+    resource.setrlimit(resource.RLIMIT_NOFILE, (room, before[1]))
+    try:
+        assert [len(batch.images) for batch in stream.batches(0, 2)] == [256, 256]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

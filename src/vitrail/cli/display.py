@@ -20,6 +20,7 @@ Watch = Callable[[str, int, "int | None"], None]
 
 MOST_BROKEN = 10  # lines: the report has all
 MOST_IGNORED = 5  # names
+INTERRUPTED = "interrupted at step"
 # What a speed is told from, and the seconds from which the time left is worth a line.
 ENOUGH_STEPS, ENOUGH_SECONDS, WORTH_TELLING = 20, 5.0, 60.0
 
@@ -146,6 +147,13 @@ def ignored_files(ignored: Sequence[str]) -> list[str]:
         else (f"{len(ignored):,} files are not images and are")
     )
     return [f"{files} ignored: {named}{more}"]
+
+
+def interrupted_at(outcome: Outcome) -> str | None:
+    """What the report of a run that was interrupted begins with."""
+    if not outcome.stopped:
+        return None
+    return f"{INTERRUPTED} {outcome.step:,} of {outcome.total:,}; --resume goes on from there"
 
 
 @dataclass(frozen=True)

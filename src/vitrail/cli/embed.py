@@ -42,8 +42,9 @@ class Embed:
     """With --search: how many."""
     duplicates: bool = False
     """Tell which embedded pictures are nearly the same."""
-    threshold: float = 0.98
-    """With --duplicates: the least cosine between the two."""
+    threshold: float | None = None
+    """With --duplicates: the least cosine between the two; by default chosen from the data, so that
+    images count that are far nearer to each other than is usual in it."""
     fast: bool = False
     """Decode large photos smaller and resize with torch: faster, and features differ a little. By
     default both are done exactly as the weights' authors did."""

@@ -46,7 +46,7 @@ class Evaluate:
     resolutions: str | None = None
     """Judge it at other image sizes too: 112,160,224."""
     patch_sizes: str | None = None
-    """Judge it with other patch sizes too, its kernels resized: 8,16,32."""
+    """Judge it with other patch sizes too, in pixels of the image, its kernels resized: 8,16,32."""
     out: str | None = None
     """A directory for report.html, evaluation.json and predictions.csv."""
     overwrite: bool = False
@@ -140,6 +140,20 @@ def listed(text: str | None, option: str) -> list[str]:
     return list(dict.fromkeys(sizes))
 
 
+def in_stem_pixels(patches: Sizes, model: Model) -> Sizes:
+    """Patch sizes in pixels of the image as the field has them: a hybrid's patches are cut from
+    what its stem makes of the image, in which a pixel stands for `stride` of the image's."""
+    stem = getattr(model.config, "stem", None)
+    stride = 1 if stem is None else stem.stride
+    for size, _ in patches:
+        if int(size) % stride:
+            raise UserError(
+                f"--patch-sizes has {size}, but must be multiples of {stride}, the stride of the "
+                "model's stem"
+            )
+    return [(size, {"patch_size": int(size) // stride}) for size, _ in patches]
+
+
 def found_of(
     asked: Evaluate, model: Model, resolutions: Sizes, patches: Sizes, watch: Watch
 ) -> Evaluation:
@@ -148,6 +162,7 @@ def found_of(
     from vitrail.evaluate.robustness import robustness_of
     from vitrail.evaluate.sizes import at_sizes
 
+    patches = in_stem_pixels(patches, model)
     sources, part, notes = opened(asked, model)
     judged = judged_of(asked, model, sources[part], part, watch)
     held_out = None
@@ -298,8 +313,8 @@ def print_numbers(found: Evaluation) -> None:
         say(f"{name:16}{value:.4f}" + (f"  ({ends[0]:.4f} to {ends[1]:.4f})" if ends else ""))
     if measured.intervals:
         say(
-            f"in brackets: {LEVEL:.0%} of {measured.resamples:,} bootstrap samples of the images, "
-            "all classes together"
+            f"in brackets: {LEVEL:.0%} confidence; accuracy, top5 and exact by Wilson, the others "
+            f"by {measured.resamples:,} bootstrap samples of the images, all classes together"
         )
     if tempered is None:
         say("temperature     none: too few wrong answers to fit one to")

@@ -61,8 +61,9 @@ class Pretrain:
     """Processes that train together on this machine, under torchrun."""
     parallel: Literal["ddp", "fsdp", "hsdp"] | None = None
     """What processes share: nothing but gradients (ddp), the weights too (fsdp), or both (hsdp)."""
-    resume: bool = False
-    """Go on from the last checkpoint of the run in OUT, with its recipe."""
+    resume: bool | Literal["auto"] = False
+    """Go on from the last checkpoint of the run in OUT, with its recipe; --resume auto begins the
+    run where there is none, so that one command can be repeated until it is done."""
     dry_run: bool = False
     """Build the model, measure a few steps, print the recipe and stop."""
     json: bool = False
@@ -78,7 +79,7 @@ def write_report(
     task: Task, splits: Splits, out: Path, outcome: Outcome, display: Display, spent: float
 ) -> Written:
     """OUT/report.html: the curve of the loss, and what was hidden and guessed after each epoch."""
-    from vitrail.cli.display import Written
+    from vitrail.cli.display import Written, interrupted_at
     from vitrail.evaluate.pretraining_page import Pretraining, pretraining_page
     from vitrail.models.summary import summarise
     from vitrail.train.log import Log
@@ -100,9 +101,7 @@ def write_report(
         pictures=pictures_in(out),
         rows=outcome.memory.shown,
         warning=outcome.memory.warning,
-        stopped=f"interrupted at step {outcome.step:,} of {outcome.total:,}; --resume goes on"
-        if outcome.stopped
-        else None,
+        stopped=interrupted_at(outcome),
         broken=outcome.memory.broken,
     )
 

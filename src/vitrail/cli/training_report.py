@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.cli.display import Display, Written
+from vitrail.cli.display import Display, Written, interrupted_at
 from vitrail.data.doctor import examine
 from vitrail.data.findings import Findings
 from vitrail.data.source import Source, Splits
@@ -110,10 +110,8 @@ def judged_of(part: str, source: Source, answers: Answers, broken: dict[str, str
 
 
 def stopped_at(outcome: Outcome, judged: Judged) -> str | None:
-    if not outcome.stopped:
-        return None
-    at = f"interrupted at step {outcome.step:,} of {outcome.total:,}; --resume goes on from there"
-    return at if judged.images else f"{at}. No weights were evaluated since the run (re)started."
+    at = interrupted_at(outcome)
+    return at if at is None or judged.images else f"{at}. No weights were evaluated before that."
 
 
 def sampled(findings: Findings | None) -> list[str]:

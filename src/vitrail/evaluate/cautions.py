@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import binomtest  # type: ignore[import-untyped]
 
-from vitrail.evaluate.intervals import LEVEL, measure
+from vitrail.evaluate.intervals import accuracy_interval, measure
 from vitrail.evaluate.judged import Judged
 
 FEW_IMAGES = 50  # below, an accuracy of one half is uncertain by more than 13 points either way
@@ -36,16 +36,6 @@ def score_of(judged: Judged) -> Score | None:
     else:
         interval = accuracy_interval(judged.images - len(judged.wrong), judged.images)
     return Score(judged.part, scores.key, scores.best, interval, judged.images)
-
-
-def accuracy_interval(right: int, images: int) -> tuple[float, float]:
-    """Wilson's interval of a share.
-
-    >>> [round(end, 3) for end in accuracy_interval(54, 100)]
-    [0.443, 0.634]
-    """
-    low, high = binomtest(right, images).proportion_ci(LEVEL, method="wilson")
-    return float(low), float(high)
 
 
 def cautions(judged: Judged) -> list[str]:

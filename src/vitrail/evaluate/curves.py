@@ -36,14 +36,17 @@ STYLE = """
 .curve .axis { stroke: var(--soft); stroke-width: 1; }
 .curve .line { stroke: var(--accent); stroke-width: 2; fill: none; stroke-linejoin: round;
   stroke-linecap: round; }
-.curve .line.other { stroke: rgb(var(--bad)); stroke-dasharray: 5 4; }
-.curve .dot.other { fill: rgb(var(--bad)); }
-.legend .key { display: inline-block; width: 1.6em; border-top: 2px solid var(--accent);
-  vertical-align: .25em; margin-left: .8em; }
-.legend .key.other { border-top: 2px dashed rgb(var(--bad)); }
 .curve .area { fill: var(--accent); opacity: .09; }
 .curve .dot { fill: var(--accent); }
 .curve .best { fill: var(--card); stroke: var(--accent); stroke-width: 2.5; }
+.curve .line.training { stroke-dasharray: 5 4; }
+.curve .line.validation { stroke: rgb(var(--bad)); }
+.curve .area.training { display: none; }
+.curve .area.validation, .curve .dot.validation { fill: rgb(var(--bad)); }
+.curve .best.validation { stroke: rgb(var(--bad)); }
+.legend .key { display: inline-block; width: 1.6em; vertical-align: .25em; margin-left: .8em; }
+.legend .key.training { border-top: 2px dashed var(--accent); }
+.legend .key.validation { border-top: 2px solid rgb(var(--bad)); }
 table.confusion { border-collapse: separate; border-spacing: 2px; }
 .confusion td { min-width: 2em; padding: .3em .45em; border: 0; text-align: right;
   border-radius: 3px; font-variant-numeric: tabular-nums; background: rgb(var(--bad) / var(--s)); }
@@ -88,10 +91,10 @@ TITLES = {
     "data_share": "Share of the time spent waiting for images",
     "lr": "Learning rate",
 }
-# What is drawn into the same figure, each under its own name; the first is the figure's.
+# What is drawn into the same figure, and the names of the two.
 PAIRS = {
     "loss": ("val_loss", "training", "validation"),
-    "accuracy": ("train_accuracy", "validation", "training, augmented"),
+    "accuracy": ("train_accuracy", "validation", "training"),
 }
 
 UNDRAWN = ("step", "seconds")
@@ -122,12 +125,13 @@ def short_number(value: float) -> str:
 
 
 def points_of(lines: Sequence[Mapping[str, Any]], name: str) -> list[Point]:
-    """(step, value) of each line that has this value; what is not finite stays, as a gap."""
+    """(step, value) of each line that has this value; what is not finite, which the log writes as
+    null, stays as a gap."""
     return [
-        (float(line["step"]), float(line[name]))
+        (float(line["step"]), math.nan if line[name] is None else float(line[name]))
         for line in lines
         if isinstance(line.get("step"), int | float)
-        and isinstance(line.get(name), int | float)
+        and isinstance(line.get(name, ""), int | float | None)
         and not isinstance(line[name], bool)
     ]
 
@@ -177,17 +181,18 @@ def figure(points: Sequence[Point], name: str, other: Sequence[Point] = ()) -> s
     told = f"{'best' if best else 'last'} {tell(value)}"
     lost = len(points) - len(finite)
     more = f"; {count(lost, 'value')} not a number" if lost else ""
-    legend = ""
+    legend, kinds = "", ("", "")
     if other:
-        first, second = PAIRS[name][1:]
+        first, second = kinds = PAIRS[name][1:]
         legend = (
-            f'<p class="soft legend"><span class="key"></span> {first} '
-            f'<span class="key other"></span> {second}, last {tell(other[-1][1])}</p>'
+            f'<p class="soft legend"><span class="key {first}"></span> {first} '
+            f'<span class="key {second}"></span> {second}, last {tell(other[-1][1])}</p>'
         )
     return (
         f'<figure class="card"><figcaption><b>{shown(title)}</b><span class="soft">{told} at step '
         f"{step:,.0f}{more}</span></figcaption>"
-        f"{curve(points, title=title, share=share, best=best, other=other)}{legend}</figure>\n"
+        f"{curve(points, title=title, share=share, best=best, other=other, kinds=kinds)}"
+        f"{legend}</figure>\n"
     )
 
 
@@ -198,9 +203,11 @@ def curve(
     share: bool,
     best: bool | None = None,
     other: Sequence[Point] = (),
+    kinds: tuple[str, str] = ("", ""),
 ) -> str:
-    """A line by step, with axes, ticks and numbers, and an `other` one beside it. A `share` is of 1
-    and told in percent; of what has a `best` the highest point is ringed."""
+    """A line by step, with axes, ticks and numbers, and an `other` one beside it, in the colours of
+    their `kinds`. A `share` is of 1 and told in percent; of what has a `best` the highest point is
+    ringed."""
     finite = [point for point in points if math.isfinite(point[1])]
     tell = percent if share else short_number
     values = [value for _, value in finite]
@@ -211,11 +218,12 @@ def curve(
     dotted = finite
     if len(finite) > MOST_DOTS:  # only those that no line would show
         dotted = [part[0] for part in segments if len(part) == 1]
-    dots = [dot(place, point, tell) for point in dotted]
+    mine, theirs = (f" {kind}".rstrip() for kind in kinds)
+    dots = [dot(place, point, tell, f"dot{mine}") for point in dotted]
     if len(other) <= MOST_DOTS:
-        dots += [dot(place, point, tell, "dot other") for point in other]
+        dots += [dot(place, point, tell, f"dot{theirs}") for point in other]
     if share if best is None else best:
-        dots.append(dot(place, max(finite, key=lambda point: point[1]), tell, "best", 5))
+        dots.append(dot(place, max(finite, key=lambda point: point[1]), tell, f"best{mine}", 5))
     told = (
         f"{title} by step: {tell(values[0])} at step {finite[0][0]:,.0f}, "
         f"{tell(values[-1])} at step {finite[-1][0]:,.0f}"
@@ -223,10 +231,10 @@ def curve(
     beside = ""
     if other:
         path = "L".join(place.at(point) for point in thin(list(other)))
-        beside = f'<path class="line other" d="M{path}"/>'
+        beside = f'<path class="line{theirs}" d="M{path}"/>'
     return (
         f'<svg class="curve" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{shown(told)}">'
-        f"{axes(place, share)}{''.join(line(place, part) for part in segments)}{beside}"
+        f"{axes(place, share)}{''.join(line(place, part, mine) for part in segments)}{beside}"
         f"{''.join(dots)}</svg>"
     )
 
@@ -327,12 +335,12 @@ def axes(place: Frame, share: bool) -> str:
     return "".join(drawn)
 
 
-def line(place: Frame, points: Sequence[Point]) -> str:
+def line(place: Frame, points: Sequence[Point], kind: str = "") -> str:
     path = "L".join(place.at(point) for point in points)
     base, first, last = HEIGHT - BOTTOM, place.x(points[0][0]), place.x(points[-1][0])
     return (
-        f'<path class="area" d="M{first:.1f} {base}L{path}L{last:.1f} {base}Z"/>'
-        f'<path class="line" d="M{path}"/>'
+        f'<path class="area{kind}" d="M{first:.1f} {base}L{path}L{last:.1f} {base}Z"/>'
+        f'<path class="line{kind}" d="M{path}"/>'
     )
 
 

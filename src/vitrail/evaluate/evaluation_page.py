@@ -234,8 +234,8 @@ def how(found: Evaluation) -> str:
     )
     return (
         f"<p>{told_preprocessing(found.preprocessing)}</p>\n"
-        f"<p>Intervals hold {LEVEL:.0%} of {measured.resamples:,} bootstrap samples (percentiles): "
-        f"{DRAWN}, not class by class, and every number is computed anew. They tell what "
+        f"<p>Intervals of {LEVEL:.0%} confidence; of {measured.resamples:,} bootstrap samples the "
+        f"middle. {DRAWN}, not class by class. They tell what "
         "another choice of images would change, not another training run. Where images are few, "
         "the calibration error is overestimated, and its interval with it.</p>\n"
         f"<p>{several} If these images also chose which weights are the best, expect a little "

@@ -8,8 +8,8 @@ from typing import Any
 from vitrail.data.findings import count
 from vitrail.data.findings_page import PAGE, shown
 from vitrail.evaluate import curves
-from vitrail.evaluate.cautions import accuracy_interval
 from vitrail.evaluate.curves import SHARES, curves_of, percent
+from vitrail.evaluate.intervals import accuracy_interval
 from vitrail.evaluate.judged_page import STYLE, classes, confusions, facts_of, passed_over, worst
 from vitrail.evaluate.report import Report
 

@@ -64,8 +64,8 @@ def choose_pretraining(objective: str, choice: Choice, *, tokenizer: str | None)
         average=0.99 if steps < 5_000 else 0.998,
         reasons=(
             f"{choice.count:,} images, whose labels are not used: batches of {batch}",
-            f"{epochs:g} epochs: {LOOKS:,} images in all, in at least {SHORTEST} and at most "
-            f"{LONGEST} epochs",
+            f"{epochs:g} epochs: until {LOOKS:,} images were shown, but {SHORTEST} at least and "
+            f"{LONGEST} at most",
             reason,
         ),
     )

@@ -16,6 +16,7 @@ from vitrail.recipes.choice import Choice
 from vitrail.train.recipe import Goal, Optimiser, Recipe, Schedule
 
 LOOKS, SHORTEST, LONGEST = 150_000, 8, 100  # images in all, and epochs
+SHAPE_REASON = "images of"  # how the reason for the model's shape begins
 PROBES = 16  # images whose size is read
 PHOTO, LARGEST_SMALL = 224, 128  # pixels a side: of photos, and of what is smaller than they are
 
@@ -54,8 +55,8 @@ def small(choice: Choice) -> Recipe:
         average=0.99 if steps < 5_000 else 0.998,
         reasons=(
             f"{count:,} images of {count_of(classes, 'class')}: batches of {batch}",
-            f"{epochs:g} epochs: {LOOKS:,} images in all, in at least {SHORTEST} and at most "
-            f"{LONGEST} epochs",
+            f"{epochs:g} epochs: until {LOOKS:,} images were shown, but {SHORTEST} at least and "
+            f"{LONGEST} at most",
             reason,
             "photos are mirrored" if mirrored else "one channel: what is mirrored may mean another",
         ),
@@ -99,7 +100,7 @@ def shape_for(size: int | tuple[int, int], count: int) -> tuple[dict[str, Any], 
     }
     cells = (pixels[0] // patch) * (pixels[1] // patch)
     reason = (
-        f"images of {pixels[0]}x{pixels[1]} pixels: {cells} patches of {patch}x{patch}; width "
+        f"{SHAPE_REASON} {pixels[0]}x{pixels[1]} pixels: {cells} patches of {patch}x{patch}; width "
         f"{dim}, depth {depth}"
     )
     if patch % 4 == 0:  # the paper's hybrid: a convolution and a pooling, stride 4, then patches
