@@ -36,7 +36,7 @@ def open_module(module: nn.Module, *, dialect: str | None, said: dict[str, Any])
     tensors = {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
     foreign = Foreign(name, tensors, sidecars_of(module))
     origin = f"{type(module).__module__}.{type(module).__qualname__}"
-    speaks = recognise(foreign, dialect)
+    speaks = recognise(foreign, dialect, proven=True)
     checkpoint = understand(foreign, speaks, origin=origin, said=said_by(module) | said)
     prove(materialise(checkpoint, checkpoint.config), module, checkpoint)
     return checkpoint

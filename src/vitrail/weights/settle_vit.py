@@ -107,6 +107,8 @@ def _heads(
 
 def published_heads(facts: Facts) -> int | None:
     """The heads of the published models of this shape, where they all agree."""
+    if facts["dim"] == 768 and not facts.get("class_token", True):
+        return None  # SigLIP's B has 12, I-JEPA's 16
     if facts.get("inner", facts["dim"]) != facts["dim"]:
         return None
     shape = (facts["dim"], facts["depth"], facts["mlp_dim"])

@@ -14,11 +14,12 @@ from torch import Tensor
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Passport, Preprocessing
 from vitrail.models.swinv2 import ALIASES, VARIANTS, SwinV2Config, log_offsets
-from vitrail.weights.dialect import ANY, Dialect, Facts, Foreign
+from vitrail.weights.dialect import ANY, AllowList, Dialect, Facts, Foreign
 from vitrail.weights.dialects import swin, timm, transformers_swin
 from vitrail.weights.dialects import swin_names as names
 from vitrail.weights.dialects import transformers_sidecars as files
 from vitrail.weights.dialects.swin_names import Spelling
+from vitrail.weights.dialects.timm_architectures import is_row_of
 from vitrail.weights.rows import Op, Row, fuse, reshape, same, supply
 
 SCALE = "{b}.attention.logit_scale"
@@ -227,6 +228,7 @@ TIMM_SWINV2 = Dialect(
     sidecars=timm_sidecars,
     labels=partial(timm.labels, head="head.fc"),
     licence=timm.licence,
+    computes=AllowList("timm", is_row_of("swinv2")),
 )
 SWINV2 = Dialect(
     name="swinv2",
@@ -269,4 +271,5 @@ TRANSFORMERS_SWINV2 = Dialect(
     clashes=hf_clashes,
     sidecars=partial(transformers_swin.sidecars, "swinv2", "Swinv2", written_windows),
     labels=transformers_swin.labels,
+    computes=AllowList("transformers", {"swinv2"}.__contains__, "Swinv2"),
 )
