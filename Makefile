@@ -1,36 +1,51 @@
-# Every target sets up what it needs. `make setup` is quick once .venv is complete.
+# Every target sets up what it needs: `make demo` the package alone, the others the tools and the
+# peers too. Both are quick once they are there.
 
 PYTHON ?= python3
 RUN := .venv/bin/python -m
-STAMP := .venv/.vitrail-installed
+CORE := .venv/.vitrail-core
+DEV := .venv/.vitrail-installed
 
-.PHONY: setup demo test fuzz check bench docs clean
+.PHONY: setup demo test test-all check bench docs clean
 
-setup: $(STAMP)
+setup: $(DEV)
 
-# The stamp is removed first and written last, so an install that broke off is done again. It holds
+# A stamp is removed first and written last, so an install that broke off is done again. It holds
 # the directory it was made for: a copied tree brings a .venv that still points at the original.
-ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
-.PHONY: $(STAMP)
+ifneq ($(shell cat $(CORE) 2>/dev/null),$(CURDIR))
+.PHONY: $(CORE)
 endif
-# PIP_CONSTRAINT hands the pins to the isolated build too, which -c does not reach.
-$(STAMP): pyproject.toml constraints.txt
+ifneq ($(shell cat $(DEV) 2>/dev/null),$(CURDIR))
+.PHONY: $(DEV)
+endif
+
+# $(call install,extras): PIP_CONSTRAINT hands the pins to the isolated build too, which -c does not
+# reach.
+define install
 	@rm -f $@
 	@$(RUN) pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv
 	@echo "installing into .venv: some minutes the first time"
-	PIP_CONSTRAINT=constraints.txt $(RUN) pip install --quiet -c constraints.txt -e '.[dev,hub]'
+	PIP_CONSTRAINT=constraints.txt $(RUN) pip install --quiet -c constraints.txt -e '.$(1)'
 	@printf '%s' '$(CURDIR)' > $@
+endef
 
-demo: setup
+$(CORE): pyproject.toml constraints.txt
+	$(call install,)
+
+$(DEV): pyproject.toml constraints.txt
+	$(call install,[dev,hub])
+	@printf '%s' '$(CURDIR)' > $(CORE)
+
+demo: $(if $(filter $(CURDIR),$(shell cat $(DEV) 2>/dev/null)),$(DEV),$(CORE))
 	.venv/bin/vitrail demo
 
 # One thread for each of two workers: more would fight over the cores.
 test: setup
 	OMP_NUM_THREADS=1 $(RUN) pytest -n 2
 
-# The slow tests that `make test` leaves out.
-fuzz: setup
-	OMP_NUM_THREADS=1 $(RUN) pytest -n 2 -m slow
+# Everything: also the slow tests that `make test` leaves out.
+test-all: setup
+	OMP_NUM_THREADS=1 $(RUN) pytest -n 2 -m 'slow or not slow'
 
 check: setup
 	$(RUN) ruff check

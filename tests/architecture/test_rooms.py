@@ -34,8 +34,6 @@ MAY_IMPORT["cli"] = set(MAY_IMPORT)  # every room above
 MOST_LINES_IN_A_FILE = 450
 MOST_LINES_IN_A_FUNCTION = 70
 
-every_file = pytest.mark.parametrize("name", FILES)
-
 
 def room_of(name: str) -> str:
     """The room of a file; the package's own `__init__.py` is in none.
@@ -67,65 +65,59 @@ def imported_rooms(name: str, tree: ast.AST) -> set[str]:
     return {room if room in MAY_IMPORT else "" for room in rooms}
 
 
-@every_file
-def test_one_file_knows_other_processes(name: str) -> None:
-    if name != "train/parallel.py":
-        modules = imported_modules(name, FILES[name])
-        assert not [module for module in modules if module.startswith("torch.distributed")]
+def test_a_file_lives_in_a_known_room() -> None:
+    strays = [name for name in FILES if room_of(name) and room_of(name) not in MAY_IMPORT]
+    outside = [name for name in FILES if not room_of(name) and name != "__init__.py"]
+    assert not strays + outside
 
 
-@every_file
-def test_a_file_lives_in_a_known_room(name: str) -> None:
-    assert name == "__init__.py" or room_of(name) in MAY_IMPORT
-
-
-@every_file
-def test_a_room_imports_only_the_rooms_it_may(name: str) -> None:
-    room = room_of(name)
-    if not room:
-        return  # the public surface names every room, lazily: test_imports.py holds it to that
-    forbidden = imported_rooms(name, FILES[name]) - MAY_IMPORT[room] - {room}
-    assert not forbidden, f"{name} imports {sorted(forbidden)}; {room} may not"
-
-
-@every_file
-def test_only_parallel_knows_that_there_are_several_processes(name: str) -> None:
-    distributed = {
-        module
-        for module in imported_modules(name, FILES[name])
-        if f"{module}.".startswith("torch.distributed.")
+def test_a_room_imports_only_the_rooms_it_may() -> None:
+    # the public surface names every room, lazily: test_imports.py holds it to that
+    offences = {
+        name: forbidden
+        for name, tree in FILES.items()
+        if (room := room_of(name))
+        and (forbidden := imported_rooms(name, tree) - MAY_IMPORT[room] - {room})
     }
-    assert not distributed or name == "train/parallel.py"
+    assert not offences
 
 
-@every_file
-def test_a_file_is_named_after_its_idea(name: str) -> None:
-    assert Path(name).stem not in {"utils", "util", "helpers", "common", "misc"}
+def test_one_file_knows_that_there_are_several_processes() -> None:
+    offences = [
+        f"{name} imports {module}"
+        for name, tree in FILES.items()
+        for module in imported_modules(name, tree)
+        if f"{module}.".startswith("torch.distributed.") and name != "train/parallel.py"
+    ]
+    assert not offences
 
 
-@every_file
-def test_a_file_says_its_idea_in_its_first_line(name: str) -> None:
-    docstring = ast.get_docstring(FILES[name], clean=False)
-    assert docstring, f"{name} has no docstring"
-    assert docstring.splitlines()[0].strip(), f"{name}: the first line of the docstring is empty"
+def test_a_file_is_named_after_its_idea() -> None:
+    vague = {"utils", "util", "helpers", "common", "misc"}
+    assert not [name for name in FILES if Path(name).stem in vague]
 
 
-@every_file
-def test_a_file_holds_one_idea(name: str) -> None:
-    lines = len((PACKAGE / name).read_text(encoding="utf-8").splitlines())
-    assert lines <= MOST_LINES_IN_A_FILE
+def test_a_file_says_its_idea_in_its_first_line() -> None:
+    first = {
+        name: (ast.get_docstring(tree, clean=False) or "").partition("\n")[0]
+        for name, tree in FILES.items()
+    }
+    assert not [name for name, line in first.items() if not line.strip()]
 
 
-@every_file
-def test_a_function_fits_a_screen(name: str) -> None:
-    long = {
-        node.name: length
-        for node in ast.walk(FILES[name])
+def test_a_file_holds_one_idea() -> None:
+    lines = {name: len((PACKAGE / name).read_text(encoding="utf-8").splitlines()) for name in FILES}
+    assert not {name: count for name, count in lines.items() if count > MOST_LINES_IN_A_FILE}
+
+
+def test_a_function_fits_a_screen() -> None:
+    lengths = {
+        f"{name}:{node.name}": (node.end_lineno or node.lineno) - node.lineno + 1
+        for name, tree in FILES.items()
+        for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (length := (node.end_lineno or node.lineno) - node.lineno + 1)
-        > MOST_LINES_IN_A_FUNCTION
     }
-    assert not long
+    assert not {where: n for where, n in lengths.items() if n > MOST_LINES_IN_A_FUNCTION}
 
 
 def test_the_table_of_rooms_has_no_circle() -> None:

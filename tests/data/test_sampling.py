@@ -13,7 +13,8 @@ from vitrail import UserError
 from vitrail.core.passport import Preprocessing
 from vitrail.core.randomness import permutation, uniform, words
 from vitrail.data.augment import NOTHING, Augmentation, make_transform, mix
-from vitrail.data.sampler import cut_epoch, epoch_order, share_of
+from vitrail.data.loader import Batch
+from vitrail.data.sampler import cut_epoch, epoch_order, places_of, share_of
 from vitrail.data.warp import warp
 
 HOW = Preprocessing(size=(8, 8), mean=(0.5,), std=(0.5,))
@@ -153,3 +154,29 @@ def test_mixing_shares_pixels_and_targets_alike(kind: str) -> None:
 def test_an_augmentation_that_cannot_be(values: dict[str, object], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         Augmentation(**values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_partners_and_parts_do_not_depend_on_processes_or_broken_images(world: int) -> None:
+    """Who is mixed with whom, and which part of a step an image is in, is decided by places."""
+    planned, broken = 11, {2, 7}
+    partner, part = dict[int, int](), dict[int, int]()
+    for rank in range(world):
+        places = places_of(planned, rank=rank, world=world)
+        places = places[~np.isin(places, list(broken))]
+        batch = Batch(
+            torch.zeros(len(places), 1, 1, 1),
+            torch.zeros(len(places), 2),
+            places,
+            places=places,
+            planned=planned,
+        )
+        partner |= dict(
+            zip(places.tolist(), places[batch.partners().numpy()].tolist(), strict=True)
+        )
+        sizes = batch.parts(3)
+        assert sum(sizes) == len(places)
+        part |= dict(zip(places.tolist(), np.repeat(range(3), sizes).tolist(), strict=True))
+    ends = {place: planned - 1 - place for place in range(planned) if place not in broken}
+    assert partner == {p: p if q in broken else q for p, q in ends.items()}
+    assert part == {place: place * 3 // planned for place in ends}

@@ -206,3 +206,12 @@ def test_memory_stays_below_a_map_of_all_heads() -> None:
         model(torch.zeros(1, 3, 64, 96))
     kept = sum(one.weights.untyped_storage().nbytes() for one in maps.values())
     assert kept < 16 * 97 * 97 * 4
+
+
+def test_a_map_without_all_its_queries_stands_for_none_of_them() -> None:
+    """One row is every token's only where attention is separable."""
+    model = make("vit")
+    with capture(model, reduce=lambda weights: weights[..., :1, :]) as maps:
+        model(picture("vit"))
+    with pytest.raises(UserError, match=r"a row for each of 25 queries, got 1"):
+        maps["blocks.0.attention"].on_grid((0, 0))

@@ -66,10 +66,11 @@ def random(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64)
 
 
-def random_map(layout: TokenLayout, rows: int | None = None) -> AttentionMap:
+def random_map(layout: TokenLayout) -> AttentionMap:
     groups, tokens = groups_of(layout).shape
     shape = (2, groups, HEADS) if layout.window or layout.fold else (2, HEADS)
-    return AttentionMap(random(*shape, rows or tokens, tokens).softmax(dim=-1), layout)
+    rows = 1 if layout.separable else tokens
+    return AttentionMap(random(*shape, rows, tokens).softmax(dim=-1), layout)
 
 
 def random_cells(layout: TokenLayout) -> Cells:
@@ -123,7 +124,7 @@ def test_folds_scattered_reproduce_the_output(layout: TokenLayout) -> None:
 def test_the_context_of_separable_attention_is_reproduced(layout: TokenLayout) -> None:
     assert layout.fold is not None
     side = layout.fold[0]
-    layout = replace(layout, fold=(side, side), grid=(layout.grid[0], side * 2))
+    layout = replace(layout, fold=(side, side), grid=(layout.grid[0], side * 2), separable=True)
     scores, keys = random(2, 1, *layout.grid), random(2, WIDTH, *layout.grid)
     folded = unfold(scores, side), unfold(keys, side)
     context = SeparableAttend(layout)(*folded).expand_as(folded[1])
@@ -164,8 +165,9 @@ def test_a_padded_block_is_its_matrix_and_what_padding_says(edges: Edges) -> Non
 
 @settings(deadline=None)
 @given(layouts, st.booleans())
-def test_relevance_goes_as_by_the_dense_matrix(layout: TokenLayout, one_row: bool) -> None:
-    attention, before = random_map(layout, rows=1 if one_row else None), random_cells(layout)
+def test_relevance_goes_as_by_the_dense_matrix(layout: TokenLayout, separable: bool) -> None:
+    layout = replace(layout, separable=separable)
+    attention, before = random_map(layout), random_cells(layout)
     after = by_attention(attention.weights.mean(dim=-3), layout, before)
     dense = globally(attention).mean(dim=1)
     close(after.sequence(), (before.sequence()[:, None] @ dense)[:, 0])
@@ -174,8 +176,9 @@ def test_relevance_goes_as_by_the_dense_matrix(layout: TokenLayout, one_row: boo
 
 @settings(deadline=None)
 @given(layouts, st.booleans(), st.floats(0, 0.9))
-def test_sums_are_kept_by_attention(layout: TokenLayout, one_row: bool, residual: float) -> None:
-    weights = random_map(layout, rows=1 if one_row else None).weights.mean(dim=-3)
+def test_sums_are_kept_by_attention(layout: TokenLayout, separable: bool, residual: float) -> None:
+    layout = replace(layout, separable=separable)
+    weights = random_map(layout).weights.mean(dim=-3)
     before = random_cells(layout)
     for rows in (normalise(weights, layout), with_residual(weights, layout, residual)):
         close(by_attention(rows, layout, before).total(), before.total())
@@ -248,8 +251,9 @@ def test_a_map_lies_where_its_cells_do() -> None:
 
 @settings(deadline=None)
 @given(layouts, st.booleans())
-def test_one_query_on_the_grid_is_a_row_of_the_matrix(layout: TokenLayout, one_row: bool) -> None:
-    attention = random_map(layout, rows=1 if one_row else None)
+def test_one_query_on_the_grid_is_a_row_of_the_matrix(layout: TokenLayout, separable: bool) -> None:
+    layout = replace(layout, separable=separable)
+    attention = random_map(layout)
     matrix = globally(attention)
     (rows, columns), prefix = layout.grid, layout.prefix
     for query in {0, count_tokens(layout) // 2, count_tokens(layout) - 1}:

@@ -20,6 +20,8 @@ class TokenLayout:
     Attention across folds sets `fold` (cells a side of a patch): a cell meets the cells at the same
     place of every other patch, and the places, row by row, are an axis before the heads. The grid
     is one that patches divide: a map that they did not was stretched to it.
+
+    `separable` attention (MobileViT V2) has one row of weights, which all of its queries share.
     """
 
     grid: tuple[int, int]
@@ -29,6 +31,7 @@ class TokenLayout:
     shift: tuple[int, int] = (0, 0)
     rolled_first: bool = False
     fold: tuple[int, int] | None = None
+    separable: bool = False
 
     @property
     def tokens(self) -> int:

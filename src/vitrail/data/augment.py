@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int64, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -136,25 +136,30 @@ def mix(
     *,
     seed: int,
     step: int,
+    partners: Int64[Tensor, " B"] | None = None,
 ) -> tuple[Float[Tensor, "B C H W"], Float[Tensor, "B K"]]:
     """Mixup (arXiv:1710.09412) or cutmix (arXiv:1905.04899) of a batch with itself, one or the
-    other where both are on; the same for every process that works on this step."""
-    if not (augmentation.mixup or augmentation.cutmix) or len(images) < 2:
+    other where both are on; the same for every process that works on this step. `partners` are
+    the rows to mix with; by default the first goes with the last, and so on."""
+    if not (augmentation.mixup or augmentation.cutmix) or not len(images):
         return images, targets
+    if partners is None:
+        partners = torch.arange(len(images)).flip(0)
+    partners = partners.to(images.device)
     cut = augmentation.cutmix > 0 and (
         augmentation.mixup == 0 or float(uniform("which", seed, step)) < 0.5
     )
     alpha = augmentation.cutmix if cut else augmentation.mixup
     generator = np.random.default_rng(seed_of("beta", seed, step))
     share = float(generator.beta(alpha, alpha))
-    others = images.flip(0)
+    others = images[partners]
     if cut:
         rows, columns, share = _box(images.shape[2], images.shape[3], share, generator)
         images = images.clone()
         images[:, :, rows, columns] = others[:, :, rows, columns]
     else:
         images = images.lerp(others, 1 - share)
-    return images, targets.lerp(targets.flip(0), 1 - share)
+    return images, targets.lerp(targets[partners], 1 - share)
 
 
 def _box(

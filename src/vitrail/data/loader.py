@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import tee
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -17,7 +18,7 @@ from vitrail.core.randomness import seed_of
 from vitrail.data.augment import Augmentation, Seeded, as_image, make_transform
 from vitrail.data.images import BadImage, decode
 from vitrail.data.preprocess import prepare
-from vitrail.data.sampler import Cut, cut_epoch, epoch_order, share_of
+from vitrail.data.sampler import Cut, cut_epoch, epoch_order, places_of
 from vitrail.data.source import Source
 from vitrail.data.warp import fits, warp
 
@@ -28,13 +29,42 @@ Item = tuple[int, Tensor | BadImage]  # image, and what became of it
 @dataclass(frozen=True)
 class Batch:
     """Images, their targets (B, K), which images of the source they are, in which round through
-    it, and which were broken."""
+    it, and which were broken. Of the `planned` images of a step, those of all processes and the
+    broken ones among them, these have their `places`."""
 
     images: Float[Tensor, "B C H W"]
     targets: Float[Tensor, "B K"]
     indices: NDArray[np.int64]
     broken: tuple[BadImage, ...] = ()
     epoch: int = 0
+    places: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    planned: int = 0
+
+    def partners(self) -> Int64[Tensor, " B"]:
+        """Which row each image is mixed with: the one that stands as far from the other end of the
+        step's images, or itself where that one is broken."""
+        row_at = np.full(self.planned, -1)
+        row_at[self.places] = np.arange(len(self.places))
+        other = row_at[self.planned - 1 - self.places]
+        return torch.from_numpy(np.where(other < 0, np.arange(len(other)), other))
+
+    def parts(self, count: int) -> list[int]:
+        """How many of the images are in each of `count` parts of the step: the same parts whoever
+        computes them, so that a process may have none of one."""
+        part = self.places * count // max(self.planned, 1)
+        return np.bincount(part, minlength=count).tolist()
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one process reads for a step: rows of (image, view), their places among the `planned`
+    of the step, and the side of the images; None for the model's own."""
+
+    epoch: int
+    rows: NDArray[np.int64]
+    places: NDArray[np.int64]
+    planned: int
+    side: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,25 +90,27 @@ class Stream:
         """The batches of the steps from `start` up to `stop`, counted over all epochs."""
         plain = not self.augmentation.sides and fits(self.augmentation)
         if plain and has_model_size(self.source, self.how):
-            return (self.warped(epoch, rows) for epoch, rows, _ in self.samples(start, stop))
+            return (self.warped(share) for share in self.shares(start, stop))
         dataset = Samples(self.source, self.how, self.augmentation, self.seed)
+        shares, ahead = tee(self.shares(start, stop))  # workers read ahead
         keys = (
-            [(epoch, int(image), int(view), side) for image, view in rows]
-            for epoch, rows, side in self.samples(start, stop)
+            [(share.epoch, int(image), int(view), share.side) for image, view in share.rows]
+            for share in ahead
         )
-        loaded = zip(range(start, stop), load(dataset, keys, self.workers), strict=True)
-        return (gather(items, self.source, step // self.steps) for step, items in loaded)
+        loaded = zip(shares, load(dataset, keys, self.workers), strict=True)
+        return (gather(items, self.source, share) for share, items in loaded)
 
-    def samples(self, start: int, stop: int) -> Iterator[tuple[int, NDArray[np.int64], int | None]]:
-        """(epoch, rows of (image, view), side) for each step; this process's share."""
+    def shares(self, start: int, stop: int) -> Iterator[Share]:
+        """This process's share of each step."""
         steps, now = self.steps, -1
         for step in range(start, stop):
             epoch, batch = divmod(step, steps)
             if epoch != now:
                 order, cuts, now = self.order(epoch), self.cuts(epoch), epoch
             cut = cuts[batch]
-            rows = share_of(order[cut.first : cut.last], rank=self.rank, world=self.world)
-            yield epoch, rows, cut.side
+            planned = cut.last - cut.first
+            places = places_of(planned, rank=self.rank, world=self.world)
+            yield Share(epoch, order[cut.first : cut.last][places], places, planned, cut.side)
 
     def cuts(self, epoch: int) -> list[Cut]:
         return cut_epoch(
@@ -99,12 +131,18 @@ class Stream:
             balance=self.source.targets if self.balance else None,
         )
 
-    def warped(self, epoch: int, samples: NDArray[np.int64]) -> Batch:
-        channels = len(self.how.mean)
-        images = torch.stack([pixels_of(self.source, int(i), channels) for i in samples[:, 0]])
-        images = warp(images, samples, self.augmentation, self.how, seed=self.seed, epoch=epoch)
-        targets = targets_of(self.source, samples[:, 0])
-        return Batch(images, targets, samples[:, 0], epoch=epoch)
+    def warped(self, share: Share) -> Batch:
+        if not len(share.rows):  # there are more processes than images
+            return gather([], self.source, share)
+        channels, which = len(self.how.mean), share.rows[:, 0]
+        images = torch.stack([pixels_of(self.source, int(i), channels) for i in which])
+        images = warp(
+            images, share.rows, self.augmentation, self.how, seed=self.seed, epoch=share.epoch
+        )
+        targets = targets_of(self.source, which)
+        return Batch(
+            images, targets, which, (), share.epoch, places=share.places, planned=share.planned
+        )
 
 
 def in_order(
@@ -209,13 +247,18 @@ class _Keys:
         return iter(self.keys)
 
 
-def gather(items: Sequence[Item], source: Source, epoch: int = 0) -> Batch:
+def gather(items: Sequence[Item], source: Source, share: Share | None = None) -> Batch:
     """A batch of the images that could be read; the others are named, not replaced."""
-    good = [(index, image) for index, image in items if isinstance(image, Tensor)]
+    rows = [row for row, (_, image) in enumerate(items) if isinstance(image, Tensor)]
     broken = tuple(problem for _, problem in items if isinstance(problem, BadImage))
-    indices = np.array([index for index, _ in good], dtype=np.int64)
-    images = torch.stack([image for _, image in good]) if good else torch.empty(0)
-    return Batch(images, targets_of(source, indices), indices, broken, epoch)
+    indices = np.array([items[row][0] for row in rows], dtype=np.int64)
+    good = [image for _, image in items if isinstance(image, Tensor)]
+    images = torch.stack(good) if good else torch.empty(0)
+    targets = targets_of(source, indices)
+    if share is None:
+        return Batch(images, targets, indices, broken)
+    places = share.places[rows] if rows else share.places[:0]
+    return Batch(images, targets, indices, broken, share.epoch, places, share.planned)
 
 
 def targets_of(source: Source, indices: NDArray[np.int64]) -> Float[Tensor, "B K"]:

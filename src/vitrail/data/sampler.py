@@ -99,10 +99,19 @@ def cut_epoch(
 
 
 def share_of(samples: NDArray[np.int64], *, rank: int = 0, world: int = 1) -> NDArray[np.int64]:
-    """A process's share of a batch; together the shares are the batch. Its first goes with its last
-    and so on, because those are the ones that mixup and cutmix bring together."""
-    place = np.arange(len(samples))
-    return samples[np.minimum(place, place[::-1]) % world == rank]
+    """A process's share of a batch; together the shares are the batch."""
+    return samples[places_of(len(samples), rank=rank, world=world)]
+
+
+def places_of(count: int, *, rank: int = 0, world: int = 1) -> NDArray[np.int64]:
+    """Where in a batch of `count` samples those of a process stand. The first goes with the last
+    and so on, because those are the ones that mixup and cutmix bring together.
+
+    >>> places_of(6, rank=0, world=2)
+    array([0, 2, 3, 5])
+    """
+    place = np.arange(count)
+    return np.flatnonzero(np.minimum(place, place[::-1]) % world == rank)
 
 
 def sample_seeds(

@@ -25,7 +25,7 @@ Reduce = Callable[[Float[Tensor, "B *W h #N N"]], Float[Tensor, "B *W g #N N"]]
 class AttentionMap:
     """The weights of one attention, rows that sum to one, and where their tokens lie in the
     picture; with an axis for windows, or for the places of a fold, before the heads where there
-    are any. Separable attention has one row, which all tokens share."""
+    are any. Separable attention has one row, which all tokens share; its layout says so."""
 
     weights: Float[Tensor, "B *W h #N N"]
     layout: TokenLayout
@@ -39,7 +39,7 @@ class AttentionMap:
         """
         groups, weights = groups_of(self.layout), self.grouped()
         group, place = (groups == self.number(query)).nonzero()[0].tolist()
-        row = weights[:, group, :, place if weights.shape[-2] > 1 else 0]
+        row = weights[:, group, :, 0 if self.layout.separable else place]
         tokens = row.new_zeros(*row.shape[:2], count_tokens(self.layout) + 1)  # one more, for -1
         tokens[..., groups[group].to(row.device)] = row
         return tokens[..., self.layout.prefix : -1].unflatten(-1, self.layout.grid)

@@ -31,7 +31,7 @@ def both_distances(one: AttentionMap) -> tuple[Float[Tensor, "B h"], Float[Tenso
     weights, prefix = one.grouped(), one.layout.prefix
     apart = distances(one.layout).to(weights)
     real = (group_cells(one.layout) >= 0).to(weights)
-    if weights.shape[-2] > 1:  # separable attention asks once for all, and has no prefix
+    if not one.layout.separable:  # one row for all queries, and no prefix
         weights = weights[..., prefix:, :]
     weights = weights[..., prefix:]
     reach = (weights * (apart * real[:, None])[:, None]).sum(dim=-1)

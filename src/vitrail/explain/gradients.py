@@ -106,7 +106,7 @@ def evidence(
 def keeper(name: str, one: AttentionMap, found: dict[str, Tensor]) -> Callable[[Tensor], None]:
     """Keeps (∇A ⊙ A)⁺ as soon as the gradient is known. A row that all tokens share has the sum of
     their gradients, of which each has its part."""
-    sharing = one.layout.tokens if one.weights.shape[-2] == 1 else 1
+    sharing = one.layout.tokens if one.layout.separable else 1
 
     def keep(gradient: Tensor) -> None:
         positive = (gradient * one.weights.detach()).clamp_(min=0)

@@ -31,7 +31,7 @@ def received(one: AttentionMap) -> Received:
     """How the attention of patches is spread; within windows each one has its own even share."""
     weights, prefix = one.grouped(), one.layout.prefix
     real = (group_cells(one.layout) >= 0).to(weights)
-    if weights.shape[-2] > 1:
+    if not one.layout.separable:
         weights = weights[..., prefix:, :]
         asked = real[:, None, :, None]
     else:

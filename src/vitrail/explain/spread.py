@@ -98,6 +98,11 @@ def fits(weights: Tensor, layout: TokenLayout) -> None:
             f"{height}x{width}, has {layout.tokens}: "
             "load the model with the image_size of these images"
         )
+    if weights.shape[-2] not in (layout.tokens, 1 if layout.separable else layout.tokens):
+        raise UserError(
+            f"an attention map must have a row for each of {layout.tokens} queries, got "
+            f"{weights.shape[-2]}: capture it without a reduce that drops queries"
+        )
 
 
 def filled(layout: TokenLayout) -> Bool[Tensor, "W 1 n"]:

@@ -22,7 +22,7 @@ from vitrail.core.errors import UserError
 from vitrail.data.images import BadImage
 from vitrail.data.preprocess import MODES, normalisation
 from vitrail.data.threads import ahead, batched
-from vitrail.infer.brief import brief
+from vitrail.infer.pruning import pruned_features, pruned_logits
 from vitrail.infer.reading import read_framed
 from vitrail.models.model import Model
 
@@ -69,7 +69,6 @@ class Engine:
         if channels not in MODES:
             raise UserError(f"the model reads {channels} channels, but a picture has 1 or 3")
         self.model, self.job = model.eval(), job
-        self.short = brief(self.model)
 
     def __call__(self, names: Sequence[str]) -> list[Answer]:
         """The answers to some names."""
@@ -109,11 +108,11 @@ class Engine:
     def ask(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B ..."]:
         match self.job.output:
             case "pooled":
-                return self.short.features(images)
+                return pruned_features(self.model, images)
             case "tokens":
                 return self.model.encode(images)
             case "scores":
-                logits = self.short(images)
+                logits = pruned_logits(self.model, images)
                 return logits.sigmoid() if self.model.passport.several else logits.softmax(dim=1)
 
 

@@ -27,12 +27,12 @@ class Attend(nn.Module):
 
     def forward(
         self,
-        q: Float[Tensor, "B *W h N d"],
+        q: Float[Tensor, "B *W h n d"],
         k: Float[Tensor, "B *W h N d"],
         v: Float[Tensor, "B *W h N d"],
-        bias: Float[Tensor, "*#B #h N N"] | None = None,
+        bias: Float[Tensor, "*#B #h n N"] | None = None,
         scale: float | None = None,
-    ) -> Float[Tensor, "B *W h N d"]:
+    ) -> Float[Tensor, "B *W h n d"]:
         if plain_is_quicker(q, bias):
             return attend_plainly(q, k, v, bias, scale)
         return attend_fused(q, k, v, bias, scale)
@@ -52,12 +52,12 @@ def plain_is_quicker(q: Float[Tensor, "B *W h N d"], bias: Tensor | None) -> boo
 
 
 def attend_fused(
-    q: Float[Tensor, "B *W h N d"],
+    q: Float[Tensor, "B *W h n d"],
     k: Float[Tensor, "B *W h N d"],
     v: Float[Tensor, "B *W h N d"],
-    bias: Float[Tensor, "*#B #h N N"] | None = None,
+    bias: Float[Tensor, "*#B #h n N"] | None = None,
     scale: float | None = None,
-) -> Float[Tensor, "B *W h N d"]:
+) -> Float[Tensor, "B *W h n d"]:
     """The fused kernels know rank 4 alone: windows that share one bias are so many more samples,
     windows with a bias each are so many more heads, and no bias is ever copied."""
     if q.ndim == 4:
@@ -70,12 +70,12 @@ def attend_fused(
 
 
 def attend_plainly(
-    q: Float[Tensor, "B *W h N d"],
+    q: Float[Tensor, "B *W h n d"],
     k: Float[Tensor, "B *W h N d"],
     v: Float[Tensor, "B *W h N d"],
-    bias: Float[Tensor, "*#B #h N N"] | None = None,
+    bias: Float[Tensor, "*#B #h n N"] | None = None,
     scale: float | None = None,
-) -> Float[Tensor, "B *W h N d"]:
+) -> Float[Tensor, "B *W h n d"]:
     """The definition, one product after the other; the first takes the scale along."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     each = q.shape[:-2]
@@ -130,21 +130,45 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(heads * dim_head, dim)
 
     def forward(
-        self, x: Float[Tensor, "B N D"], bias: Float[Tensor, "#B #h N N"] | None = None
-    ) -> Float[Tensor, "B N D"]:
+        self,
+        x: Float[Tensor, "B N D"],
+        bias: Float[Tensor, "#B #h N N"] | None = None,
+        queries: int | None = None,
+    ) -> Float[Tensor, "B n D"]:
+        """What becomes of the first `queries` tokens (None: of all); every token is a key."""
         q, k, v = (
             rearrange(part, "B N (h d) -> B h N d", h=self.heads)
-            for part in self.project(x).chunk(3, dim=-1)
+            for part in self.project(x, queries)
         )
+        if bias is not None and queries is not None:
+            bias = bias[:, :, :queries]
         if self.distances is not None:
-            bias = self.distances(q)
+            by_distance = self.distances(q)
+            bias = by_distance if bias is None else by_distance + bias
         return self.out(rearrange(self.attend(q, k, v, bias), "B h N d -> B N (h d)"))
 
-    def project(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N threeD"]:
+    def project(
+        self, x: Float[Tensor, "B N D"], queries: int | None = None
+    ) -> tuple[Float[Tensor, "B n E"], Float[Tensor, "B N E"], Float[Tensor, "B N E"]]:
+        if queries is None:
+            q, k, v = self.project_all(x).chunk(3, dim=-1)
+            return q, k, v
+        inner, weight, bias = self.out.in_features, self.qkv.weight, self.projection_bias()
+        of_queries, of_rest = (None, None) if bias is None else (bias[:inner], bias[inner:])
+        k, v = F.linear(x, weight[inner:], of_rest).chunk(2, dim=-1)
+        return F.linear(x[:, :queries], weight[:inner], of_queries), k, v
+
+    def project_all(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N threeE"]:
         if self.qv_bias is None:
             return self.qkv(x)
+        return F.linear(x, self.qkv.weight, self.projection_bias())
+
+    def projection_bias(self) -> Float[Tensor, "threeE"] | None:
+        if self.qv_bias is None:
+            bias: Tensor | None = self.qkv.bias
+            return bias
         q, v = self.qv_bias
-        return F.linear(x, self.qkv.weight, torch.cat([q, torch.zeros_like(q), v]))
+        return torch.cat([q, torch.zeros_like(q), v])
 
 
 class RelativeDistances(nn.Module):
@@ -171,8 +195,9 @@ class RelativeDistances(nn.Module):
         self.index = self.make_index().to(self.index.device)
         return self
 
-    def forward(self, q: Float[Tensor, "B h N d"]) -> Float[Tensor, "B h N N"]:
+    def forward(self, q: Float[Tensor, "B h n d"]) -> Float[Tensor, "B h n N"]:
+        """For the first n tokens as queries."""
         q = q * q.shape[-1] ** -0.5
         every_distance = q @ self.table.mT
-        index = self.index.expand(*q.shape[:2], -1, -1)
+        index = self.index[: q.shape[2]].expand(*q.shape[:2], -1, -1)
         return every_distance.gather(-1, index)

@@ -104,3 +104,7 @@ class LayerScale(nn.Module):
 
     def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
         return x * self.factor
+
+
+def make_layer_scale(dim: int, initial: float | None) -> nn.Module:
+    return nn.Identity() if initial is None else LayerScale(dim, initial)

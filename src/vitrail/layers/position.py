@@ -1,13 +1,16 @@
 """Where each patch was: tables that are added to the embedded patches."""
 
 from collections.abc import Callable
-from typing import Self
+from typing import Literal, Self
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
+
+# "none" adds nothing, and "relative" is a matter of attention
+Positions = Literal["learned", "none", "sincos2d", "learned2d", "relative"]
 
 
 class LearnedPositions(nn.Module):
@@ -83,3 +86,18 @@ def sincos_2d(
     )
     y, x = row.reshape(-1, 1) * frequency, column.reshape(-1, 1) * frequency
     return torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=1)
+
+
+def make_positions(
+    kind: Positions, slots: int, grid: tuple[int, int], dim: int
+) -> LearnedPositions | LearnedPositions2d | SinCosPositions | None:
+    """`slots` are those of prefix tokens, which learned positions alone have."""
+    match kind:
+        case "learned":
+            return LearnedPositions(slots, grid, dim)
+        case "learned2d":
+            return LearnedPositions2d(grid, dim)
+        case "sincos2d":
+            return SinCosPositions(grid, dim)
+        case "none" | "relative":
+            return None

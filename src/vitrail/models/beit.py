@@ -23,7 +23,7 @@ from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.layers.attention import SelfAttention
 from vitrail.layers.computed import Computed
-from vitrail.layers.drop import DropPath, LayerScale, rising
+from vitrail.layers.drop import DropPath, LayerScale, make_layer_scale, rising
 from vitrail.layers.head import Head
 from vitrail.layers.init import zero_
 from vitrail.layers.mlp import MLP
@@ -163,12 +163,12 @@ class Block(nn.Module):
             dim_head=config.dim // config.heads,
             qkv_bias="qv",
         )
-        self.scale1 = make_scale(config)
+        self.scale1 = make_layer_scale(config.dim, config.layer_scale)
         self.norm2 = nn.LayerNorm(config.dim, eps=config.norm_eps)
         self.mlp = MLP(
             config.dim, config.mlp_dim, activation=config.activation, dropout=config.dropout
         )
-        self.scale2 = make_scale(config)
+        self.scale2 = make_layer_scale(config.dim, config.layer_scale)
         self.dropout = nn.Dropout(config.dropout)
         self.drop_path = DropPath(drop_path)
 
@@ -282,9 +282,3 @@ class Beit(Model):
 
 def cut_normal_(weight: Tensor, std: float = 0.02) -> None:
     nn.init.trunc_normal_(weight, std=std, a=-std, b=std)
-
-
-def make_scale(config: BeitConfig) -> nn.Module:
-    if config.layer_scale is None:
-        return nn.Identity()
-    return LayerScale(config.dim, config.layer_scale)

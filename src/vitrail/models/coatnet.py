@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.layers.attention import Attend
-from vitrail.layers.drop import BatchDropPath, DropPath, LayerScale, rising
+from vitrail.layers.drop import BatchDropPath, DropPath, LayerScale, make_layer_scale, rising
 from vitrail.layers.head import Head
 from vitrail.layers.init import zero_
 from vitrail.layers.mlp import MLP, make_activation
@@ -260,13 +260,13 @@ class TransformerBlock(nn.Module):
         self.norm1 = nn.LayerNorm(before, eps=config.norm_eps)
         self.pool = make_pool(config, stride)
         self.attention = RelativeAttention(config, layout, before, after)
-        self.scale1 = make_scale(config, after)
+        self.scale1 = make_layer_scale(after, config.layer_scale)
         self.shortcut = make_shortcut(
             config, before, after, stride=stride, bias=config.shortcut_bias
         )
         self.norm2 = nn.LayerNorm(after, eps=config.norm_eps)
         self.mlp = MLP(after, EXPANSION * after, activation="gelu", dropout=config.dropout)
-        self.scale2 = make_scale(config, after)
+        self.scale2 = make_layer_scale(after, config.layer_scale)
         self.dropout = nn.Dropout(config.dropout)
         self.drop_path = DropPath(drop_path)
 
@@ -426,9 +426,3 @@ def make_bias(
     if config.bias_hidden is None:
         return RelativeBias(grid, heads)
     return ComputedBias(grid, heads, hidden=config.bias_hidden)
-
-
-def make_scale(config: CoAtNetConfig, dim: int) -> nn.Module:
-    if config.layer_scale is None:
-        return nn.Identity()
-    return LayerScale(dim, config.layer_scale)

@@ -79,7 +79,11 @@ class MobileViTV2Config(Config):
         rows, columns = (-(-side // 4) for side in self.image_size)
         for stride in (8, 16, 32):  # a map that was stretched goes on as it is
             rows, columns = (whole(-(-side // 2), patch) for side in (rows, columns))
-            found.append(TokenLayout(grid=(rows, columns), stride=stride, fold=(patch, patch)))
+            found.append(
+                TokenLayout(
+                    grid=(rows, columns), stride=stride, fold=(patch, patch), separable=True
+                )
+            )
         return tuple(found)
 
     @property

@@ -9,6 +9,7 @@ Axes: B batch · C channels · H W image · N tokens · D width · h heads · d 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, assert_never
 
 import torch
@@ -18,12 +19,17 @@ from torch import Tensor, nn
 from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.layers.attention import QkvBias, RelativeDistances, SelfAttention
-from vitrail.layers.drop import DropPath, LayerScale, PatchDropout, rising
+from vitrail.layers.drop import DropPath, LayerScale, PatchDropout, make_layer_scale, rising
 from vitrail.layers.head import Head
 from vitrail.layers.init import lecun_normal_, zero_
 from vitrail.layers.mlp import MLP, Activation
 from vitrail.layers.patch import NormedPatchEmbedding, PatchEmbedding
-from vitrail.layers.position import LearnedPositions, LearnedPositions2d, SinCosPositions
+from vitrail.layers.position import (
+    LearnedPositions,
+    LearnedPositions2d,
+    Positions,
+    make_positions,
+)
 from vitrail.models.config import Config
 from vitrail.models.limits import (
     check_computed,
@@ -36,8 +42,6 @@ from vitrail.models.limits import (
 from vitrail.models.model import Model
 from vitrail.models.resnet import Bottleneck, ResNet, ResNetConfig
 from vitrail.models.variant import Variant
-
-Positions = Literal["learned", "none", "sincos2d", "learned2d", "relative"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,22 +220,29 @@ class Block(nn.Module):
             qkv_bias=config.qkv_bias,
             relative=config.positions == "relative",
         )
-        self.scale1 = make_scale(config)
+        self.scale1 = make_layer_scale(config.dim, config.layer_scale)
         self.norm2 = nn.LayerNorm(config.dim, eps=config.norm_eps)
         self.mlp = MLP(
             config.dim, config.mlp_dim, activation=config.activation, dropout=config.dropout
         )
-        self.scale2 = make_scale(config)
+        self.scale2 = make_layer_scale(config.dim, config.layer_scale)
         self.dropout = nn.Dropout(config.dropout)
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-        return self.drop_path(self.drop_path(x, self.look), self.think)
+    def forward(
+        self, x: Float[Tensor, "B N D"], queries: int | None = None
+    ) -> Float[Tensor, "B n D"]:
+        """What becomes of the first `queries` tokens (None: of all)."""
+        attend = partial(self.attention_branch, queries=queries)
+        x = self.drop_path(x, attend, lambda x: x if queries is None else x[:, :queries])
+        return self.drop_path(x, self.mlp_branch)
 
-    def look(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-        return self.scale1(self.dropout(self.attention(self.norm1(x))))
+    def attention_branch(
+        self, x: Float[Tensor, "B N D"], queries: int | None = None
+    ) -> Float[Tensor, "B n D"]:
+        return self.scale1(self.dropout(self.attention(self.norm1(x), queries=queries)))
 
-    def think(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+    def mlp_branch(self, x: Float[Tensor, "B n D"]) -> Float[Tensor, "B n D"]:
         return self.scale2(self.mlp(self.norm2(x)))
 
 
@@ -251,7 +262,7 @@ class ViT(Model):
         self.cls = make_tokens(config, int(config.class_token))
         self.distillation = make_tokens(config, int(config.distilled))
         self.registers = make_tokens(config, config.registers)
-        self.positions = make_positions(config)
+        self.positions = make_positions(config.positions, config.slots, config.grid, config.dim)
         self.dropout = nn.Dropout(config.dropout)
         self.patch_dropout = PatchDropout(config.patch_dropout, prefix=config.prefix)
         self.embed_norm = make_norm(config, wanted=config.embed_norm)
@@ -262,17 +273,26 @@ class ViT(Model):
         self.init_weights()
 
     def forward(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
-        if self.head_distilled is not None:
-            return torch.stack(self.both_heads(image)).mean(dim=0)
-        return self.head(self.features(image))
+        return self.logits_of(self.encode(image))
 
     def features(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
         """What the head reads; for a distilled model the mean of what its two heads read."""
-        x = self.pool(self.encode(image))
-        return self.norm(x) if self.config.final_norm == "pooled" else x
+        return self.features_of(self.encode(image))
 
-    def encode(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
-        return self.through(self.embed(image))
+    def encode(
+        self, image: Float[Tensor, "B C H W"], queries: int | None = None
+    ) -> Float[Tensor, "B n D"]:
+        """The tokens that leave the last block: the first `queries`, or all."""
+        return self.through(self.embed(image), queries)
+
+    def logits_of(self, tokens: Float[Tensor, "B n D"]) -> Float[Tensor, "B K"]:
+        if self.head_distilled is not None:
+            return torch.stack(self.both_logits_of(tokens)).mean(dim=0)
+        return self.head(self.features_of(tokens))
+
+    def features_of(self, tokens: Float[Tensor, "B n D"]) -> Float[Tensor, "B D"]:
+        x = self.pool(tokens)
+        return self.norm(x) if self.config.final_norm == "pooled" else x
 
     def embed(
         self,
@@ -291,11 +311,16 @@ class ViT(Model):
             x = x + self.place(self.positions())
         return self.patch_dropout(self.dropout(x))
 
-    def through(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-        """What `embed` gives, or a part of its tokens, through every block."""
+    def through(
+        self, x: Float[Tensor, "B N D"], queries: int | None = None
+    ) -> Float[Tensor, "B n D"]:
+        """What `embed` gives, or a part of its tokens, through every block; the last computes the
+        first `queries` tokens alone (None: all)."""
         x = self.embed_norm(x)
-        for block in self.blocks:
+        *blocks, last = self.blocks
+        for block in blocks:
             x = block(x)
+        x = last(x) if queries is None else last(x, queries)
         return self.norm(x) if self.config.final_norm == "tokens" else x
 
     def place(self, table: Float[Tensor, "1 M D"]) -> Float[Tensor, "1 N D"]:
@@ -329,7 +354,13 @@ class ViT(Model):
         """What the class head and the distillation head say; DeiT trains them apart."""
         if self.head_distilled is None:
             raise UserError("this model has one head: create it with distilled=True to have two")
-        x = self.encode(image)[:, :2]
+        return self.both_logits_of(self.encode(image))
+
+    def both_logits_of(
+        self, tokens: Float[Tensor, "B n D"]
+    ) -> tuple[Float[Tensor, "B K"], Float[Tensor, "B K"]]:
+        assert self.head_distilled is not None
+        x = tokens[:, :2]
         x = self.norm(x) if self.config.final_norm == "pooled" else x
         return self.head(x[:, 0]), self.head_distilled(x[:, 1])
 
@@ -340,17 +371,6 @@ class ViT(Model):
 
     def trunk(self) -> dict[str, nn.Module]:
         return {f"blocks.{i}": block for i, block in enumerate(self.blocks)}
-
-    def check(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
-        expected = (self.config.channels, *self.config.image_size)
-        if image.ndim != 4 or tuple(image.shape[1:]) != expected:
-            channels, height, width = expected
-            raise UserError(
-                f"images are {tuple(image.shape)}, this model reads (batch, {channels}, "
-                f"{height}, {width}): "
-                "resize them, or create or load it with another image_size or channels"
-            )
-        return image
 
     @torch.no_grad()
     def init_weights(self) -> None:
@@ -418,28 +438,8 @@ def make_tokens(config: ViTConfig, count: int) -> nn.Parameter | None:
     return nn.Parameter(torch.empty(1, count, config.dim)) if count else None
 
 
-def make_positions(
-    config: ViTConfig,
-) -> LearnedPositions | LearnedPositions2d | SinCosPositions | None:
-    match config.positions:
-        case "learned":
-            return LearnedPositions(config.slots, config.grid, config.dim)
-        case "learned2d":
-            return LearnedPositions2d(config.grid, config.dim)
-        case "sincos2d":
-            return SinCosPositions(config.grid, config.dim)
-        case "none" | "relative":
-            return None
-
-
 def make_norm(config: ViTConfig, *, wanted: bool) -> nn.Module:
     return nn.LayerNorm(config.dim, eps=config.norm_eps) if wanted else nn.Identity()
-
-
-def make_scale(config: ViTConfig) -> nn.Module:
-    if config.layer_scale is None:
-        return nn.Identity()
-    return LayerScale(config.dim, config.layer_scale)
 
 
 def make_head(config: ViTConfig) -> Head:

@@ -14,7 +14,8 @@ Drawn = Shaped[Tensor, "B ..."]
 
 
 class Objective(nn.Module):
-    """`forward` gives losses, of which "loss" is minimised; `answer` is what is judged.
+    """`forward` gives losses, of which "loss" is minimised; `answer` is what is judged. One that
+    learns labels also counts "labelled" images and the "hits" among them, for the log.
 
     One that learns without labels draws what it hides of each image, gets that in the place of
     targets, and answers with numbers for each image that `told` names, the loss first. What it
@@ -44,6 +45,13 @@ class Objective(nn.Module):
         self, images: Float[Tensor, "B C H W"], drawn: Drawn | None = None
     ) -> Float[Tensor, "B K"]:
         return self.model(images)
+
+    def val_loss(
+        self, answers: Float[np.ndarray, "S K"], targets: Float[np.ndarray, "S K"]
+    ) -> float | None:
+        """The loss of validation images, without what only training adds to it; None where
+        `scores` has it already."""
+        return None
 
     def scores(self, answers: Float[np.ndarray, "S K"]) -> dict[str, float]:
         """The mean of what was told of each image, of all that were judged."""

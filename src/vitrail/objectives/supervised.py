@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Literal, Self
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -32,20 +33,43 @@ class Supervised(Objective):
         self.register_buffer("weights", weights, persistent=False)
 
     def forward(self, images: Float[Tensor, "B C H W"], targets: Float[Tensor, "B K"]) -> Losses:
-        return {"loss": self.cost(self.model(images), targets)}
+        logits = self.model(images)
+        return {"loss": self.cost(logits, targets), **agreement(logits, targets)}
 
     def cost(self, logits: Float[Tensor, "B K"], targets: Float[Tensor, "B K"]) -> Tensor:
         logits = logits.float()  # the logarithm of a sum is no place for half precision
         if self.loss == "sigmoid":
-            smooth = targets * (1 - self.smoothing) + 0.5 * self.smoothing
+            # a share of every target is spread over all classes, as for softmax (and in timm)
+            smooth = targets * (1 - self.smoothing) + self.smoothing / targets.shape[1]
             return F.binary_cross_entropy_with_logits(logits, smooth, pos_weight=self.weights)
         return F.cross_entropy(logits, targets, weight=self.weights, label_smoothing=self.smoothing)
+
+    def val_loss(
+        self, answers: Float[np.ndarray, "S K"], targets: Float[np.ndarray, "S K"]
+    ) -> float | None:
+        """Cross-entropy without smoothing, class weights or a teacher."""
+        logits, truth = torch.from_numpy(answers), torch.from_numpy(targets)
+        if self.loss == "sigmoid":
+            return float(F.binary_cross_entropy_with_logits(logits, truth))
+        return float(F.cross_entropy(logits, truth))
+
+
+@torch.no_grad()
+def agreement(logits: Float[Tensor, "B K"], targets: Float[Tensor, "B K"]) -> Losses:
+    """How many images have a target ("labelled"), and for how many of them the largest logit is at
+    a largest target ("hits"): hard labels, mixed ones or several."""
+    largest = targets.amax(dim=1)
+    chosen = targets.gather(1, logits.argmax(dim=1, keepdim=True)).squeeze(1)
+    labelled = largest > 0
+    return {"hits": ((chosen == largest) & labelled).sum(), "labelled": labelled.sum()}
 
 
 class Distilled(Supervised):
     """The labels and a teacher, each with its share (arXiv:2012.12877): hard, the teacher's choice
-    is a label; soft, the two distributions are brought together. A model with a distillation token
-    learns the labels with one head and the teacher with the other."""
+    is a label; soft, the two distributions are brought together. Where an image has several labels,
+    each of them is a distribution of its own: hard, the teacher's yes or no; soft, its probability.
+    A model with a distillation token learns the labels with one head and the teacher with the
+    other."""
 
     def __init__(
         self,
@@ -55,9 +79,11 @@ class Distilled(Supervised):
         kind: Literal["hard", "soft"] = "hard",
         share: float = 0.5,
         temperature: float = 1.0,
+        loss: Literal["softmax", "sigmoid"] = "softmax",
         smoothing: float = 0.0,
+        weights: Float[Tensor, " K"] | None = None,
     ) -> None:
-        super().__init__(model, smoothing=smoothing)
+        super().__init__(model, loss=loss, smoothing=smoothing, weights=weights)
         self.kind, self.share, self.temperature = kind, share, temperature
         # kept out of the module tree: the teacher is not trained, saved or wrapped
         self._teacher = [teacher.eval().requires_grad_(False)]
@@ -80,15 +106,28 @@ class Distilled(Supervised):
             own = other = self.model(images)
         labels, imitation = self.cost(own, targets), self.imitate(other.float(), taught)
         loss = (1 - self.share) * labels + self.share * imitation
-        return {"loss": loss, "labels": labels, "imitation": imitation}
+        counts = agreement(own, targets)
+        return {"loss": loss, "labels": labels, "imitation": imitation, **counts}
 
     def imitate(self, logits: Float[Tensor, "B K"], taught: Float[Tensor, "B K"]) -> Tensor:
+        heat = self.temperature
+        if self.loss == "sigmoid":
+            return self.imitate_each(logits, taught)
         if self.kind == "hard":
             return F.cross_entropy(logits, taught.argmax(dim=1))
-        heat = self.temperature
         return F.kl_div(
             F.log_softmax(logits / heat, dim=1),
             F.log_softmax(taught / heat, dim=1),
             reduction="sum",
             log_target=True,
         ) * (heat**2 / logits.numel())
+
+    def imitate_each(self, logits: Float[Tensor, "B K"], taught: Float[Tensor, "B K"]) -> Tensor:
+        """Every class is a yes or no of its own."""
+        if self.kind == "hard":
+            return F.binary_cross_entropy_with_logits(logits, (taught > 0).float())
+        heat = self.temperature
+        wanted = (taught / heat).sigmoid()
+        # its own entropy taken away, the cross-entropy is the divergence: 0 where both agree
+        own = F.binary_cross_entropy_with_logits(taught / heat, wanted)
+        return (F.binary_cross_entropy_with_logits(logits / heat, wanted) - own) * heat**2

@@ -8,10 +8,10 @@ import hashlib
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from torch.nn.utils import clip_grad_norm_
 from vitrail.core.errors import UserError
 from vitrail.core.randomness import seed_of
 from vitrail.data.augment import mix
-from vitrail.data.loader import Batch, Stream, in_order
+from vitrail.data.loader import Batch, Stream
 from vitrail.data.source import Source
 from vitrail.models.model import Model
 from vitrail.objectives.objective import Objective
@@ -31,16 +31,19 @@ from vitrail.train.interrupt import interruptible
 from vitrail.train.log import Log
 from vitrail.train.optimiser import set_rate
 from vitrail.train.parallel import World, full, gathering, spread
-from vitrail.train.pictures import SHOWN, write_sheet
+from vitrail.train.pictures import write_sheet
 from vitrail.train.precision import autocast, check_precision
 from vitrail.train.recipe import Recipe
 from vitrail.train.schedule import rate_at
 from vitrail.train.state import Kept, State
+from vitrail.train.tally import Tally
+from vitrail.train.validate import dummy_images, finite, is_better, predict
 from vitrail.weights.native import write_native
 
 Values = dict[str, float]
 
 SECONDS_BETWEEN_SAVES = 60
+RECENT = 100  # steps, of which at most `watch.nan_limit` may be skipped
 
 
 class Judge(Protocol):
@@ -65,7 +68,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands, for whoever shows it."""
+    """Where a run stands, for whoever shows it; the loss is the mean since the last line of
+    metrics."""
 
     step: int
     total: int
@@ -88,6 +92,7 @@ class Memory:
     shown: list[str] = field(default_factory=list)  # rows of the sheets of pictures
     warning: str | None = None  # of the last evaluation
     guide: str = ""  # the sum of what the objective learns from, a teacher or a tokenizer
+    tally: Tally = field(default_factory=Tally)  # of the steps since the last line of metrics
 
 
 @dataclass(frozen=True)
@@ -99,15 +104,6 @@ class Outcome:
     memory: Memory
     stopped: bool  # by the person, before the end
     images_per_second: float  # 0 where no step was left to take
-
-
-@dataclass(frozen=True)
-class Answers:
-    """What the judged weights say of the validation images that can be read."""
-
-    logits: NDArray[np.float32]
-    targets: NDArray[np.float32]
-    indices: NDArray[np.int64]
 
 
 class Trainer:
@@ -134,9 +130,8 @@ class Trainer:
         self.state = State(objective, recipe, self.world.device)
         self.memory = Memory(guide=sum_of(task.objective.guide()))
         self.best: tuple[Kept, Values] | None = None
-        self.shown: dict[str, Tensor] = {}  # pictures of the last evaluation
         self.saved_at = time.perf_counter()
-        self.step = 0
+        self.step = self.checkpoint_step = 0
         self.speed = 0.0
 
     def run(self, *, resume: bool = False) -> Outcome:
@@ -155,24 +150,34 @@ class Trainer:
 
     def train(self, log: Log | None, interrupted: threading.Event) -> bool:
         """Whether the run was interrupted."""
-        evaluate_every = max(round(self.recipe.watch.every * self.stream.steps), 1)
+        while (ended := self.train_on(log, interrupted)) == "back":
+            self.go_back(log)
+        return ended == "interrupted"
+
+    def train_on(
+        self, log: Log | None, interrupted: threading.Event
+    ) -> Literal["done", "interrupted", "back"]:
+        """Steps from where the run stands, until it is over or has to go back."""
+        watch = self.recipe.watch
+        evaluate_every = max(round(watch.every * self.stream.steps), 1)
         began, seen = time.perf_counter(), 0
-        for batch in self.stream.batches(self.step, self.total):
+        for batch in self.waited_for(self.stream.batches(self.step, self.total)):
             known = self.step in self.memory.skip
-            loss = self.take(batch)
+            self.take(batch)
             seen += len(batch.images) * self.world.size
             self.speed = seen / (time.perf_counter() - began)
-            if self.step in self.memory.skip and not known and self.recipe.watch.nan == "back":
-                return self.go_back(log, interrupted)
+            if watch.nan == "back" and self.step in self.memory.skip and not known:
+                return "back"
             self.step += 1
             values: Values | None = None
             last = self.step == self.total
+            loss = self.memory.tally.mean_loss
             if self.step % evaluate_every == 0 or last:
                 began -= time.perf_counter()  # the clock of the speed stands still
                 values = self.evaluate()
                 began += time.perf_counter()
-                if log is not None:
-                    log.write(self.step, loss=loss, lr=self.lr(self.step - 1), **values)
+            if values is not None or self.step % watch.log_every_steps == 0:
+                self.write_line(log, values or {})
             if last or self.time_to_save():
                 self.save()
             self.show(
@@ -180,10 +185,26 @@ class Trainer:
             )
             if self.out_of_patience():
                 self.save()
-                return False
+                return "done"
             if self.world.any(interrupted.is_set()):
-                return True
-        return False
+                return "interrupted"
+        return "done"
+
+    def waited_for(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The batches, with the time that each was waited for in the tally."""
+        while True:
+            began = time.perf_counter()
+            batch = next(batches, None)
+            if batch is None:
+                return
+            self.memory.tally.data_seconds += time.perf_counter() - began
+            yield batch
+
+    def write_line(self, log: Log | None, scores: Values) -> None:
+        """A line of metrics, after which the tally begins anew."""
+        if log is not None:
+            log.write(self.step, **self.memory.tally.values(), lr=self.lr(self.step - 1), **scores)
+        self.memory.tally = Tally()
 
     def take(self, batch: Batch, lr: float | None = None) -> float:
         """One step: gradients of the batch in parts, clipped, applied. Gives the mean loss."""
@@ -199,39 +220,57 @@ class Trainer:
         drawn = self.task.objective.draw(recipe.seed, batch.epoch, batch.indices)
         if drawn is None:
             images, targets = mix(
-                images, targets, recipe.augmentation, seed=recipe.seed, step=self.step
+                images,
+                targets,
+                recipe.augmentation,
+                seed=recipe.seed,
+                step=self.step,
+                partners=batch.partners(),
             )
         else:
             targets = drawn.to(world.device)
         self.task.objective.train()
         for optimiser in self.state.optimisers:
             optimiser.zero_grad(set_to_none=True)
-        loss = world.sum(self.descend(images, targets, world.size / count)) / world.size
-        self.apply(loss)
+        sizes = batch.parts(recipe.accumulate)
+        mine = self.descend(images, targets, sizes, world.size / count)
+        whole, hits, labelled = world.sums(mine)
+        loss = whole / world.size
+        self.memory.tally.add(loss, self.apply(loss), hits, labelled)
         return loss
 
-    def descend(self, images: Tensor, targets: Tensor, share: float) -> float:
-        """Gradients of the loss, each image counting `share`, and the loss."""
-        if not len(images):  # others have images in this step, and wait for this process
-            images, targets, share = *self.nothing(), 0.0
-        whole, size = 0.0, -(-len(images) // self.recipe.accumulate)
-        parts = list(zip(images.split(size), targets.split(size), strict=True))
-        for number, (part, target) in enumerate(parts, start=1):
-            with gathering(self.compute, now=number == len(parts)):
+    def descend(
+        self, images: Tensor, targets: Tensor, sizes: list[int], share: float
+    ) -> list[float]:
+        """Gradients of the loss, each image counting `share`; the loss, and how many images were
+        right of how many that have labels. Every process computes every part, or others would wait
+        for it: where it has no image of one, a black one without a label."""
+        sums = torch.zeros(3, dtype=torch.float64)
+        for number, (part, target) in enumerate(
+            zip(images.split(sizes), targets.split(sizes), strict=True), start=1
+        ):
+            weight = len(part) * share
+            if not len(part) and self.world.size == 1:
+                continue
+            if not len(part):
+                part, target = self.dummy_batch()
+            with gathering(self.compute, now=number == len(sizes), empty=not weight):
                 with autocast(self.recipe.precision, self.world.device):
-                    loss: Tensor = self.compute(part, target)["loss"] * (len(part) * share)
+                    losses = self.compute(part, target)
+                    loss: Tensor = losses["loss"] * weight
                 self.state.scaler.scale(loss).backward()
-            whole += float(loss.detach())
-        return whole
+            counts = [losses.get(name, loss.new_zeros(())) for name in ("hits", "labelled")]
+            sums += torch.stack([value.detach().float() for value in (loss, *counts)]).cpu()
+        found: list[float] = sums.tolist()
+        return found
 
-    def nothing(self) -> tuple[Tensor, Tensor]:
-        """A black image without a label."""
-        how, device = self.stream.how, self.world.device
-        drawn = self.task.objective.draw(self.recipe.seed, 0, np.zeros(1, dtype=np.int64))
+    def dummy_batch(self) -> tuple[Tensor, Tensor]:
+        images, drawn = dummy_images(self.task.objective, self.recipe.seed)
         targets = torch.zeros(1, len(self.task.train.labels)) if drawn is None else drawn
-        return torch.zeros(1, len(how.mean), *how.size, device=device), targets.to(device)
+        return images.to(self.world.device), targets.to(self.world.device)
 
-    def apply(self, loss: float) -> None:
+    def apply(self, loss: float) -> float:
+        """Update the weights by the clipped gradients; gives the norm they had before."""
         scaler, optimisers = self.state.scaler, self.state.optimisers
         for optimiser in optimisers:
             scaler.unscale_(optimiser)
@@ -243,12 +282,14 @@ class Trainer:
         finite = math.isfinite(loss) and (math.isfinite(norm) or scaled)
         if not finite or self.step in self.memory.skip:
             self.refuse(loss)
-            return
+            scaler.update()  # or the gradients of the next step could not be unscaled
+            return norm
         for optimiser in optimisers:
             scaler.step(optimiser)
         scaler.update()
         if self.state.average is not None:
             self.state.average.update(self.task.objective, self.step)
+        return norm
 
     def refuse(self, loss: float) -> None:
         """An update that is not finite is not made; what happens then is the recipe's choice."""
@@ -257,69 +298,59 @@ class Trainer:
                 f"the loss is {loss} at step {self.step}, with a gradient that is not finite: "
                 f"lower lr ({self.recipe.optimiser.lr:g}), or train with watch.nan=skip"
             )
-        if self.step not in self.memory.skip:
-            self.memory.skip.append(self.step)
+        skip, limit = self.memory.skip, self.recipe.watch.nan_limit
+        if self.step not in skip:
+            skip.append(self.step)
+        since = self.step - RECENT
+        if self.recipe.watch.nan == "back":
+            since = min(since, self.checkpoint_step)
+        if sum(since <= step <= self.step for step in skip) > limit:
+            raise UserError(
+                f"more than {limit} of the steps from {max(since, 0)} to {self.step} had a loss or "
+                f"a gradient that is not finite: lower lr ({self.recipe.optimiser.lr:g}), or raise "
+                "watch.nan_limit"
+            )
 
-    def go_back(self, log: Log | None, interrupted: threading.Event) -> bool:
-        """Return to the newest checkpoint, knowing which step not to take again."""
+    def go_back(self, log: Log | None) -> None:
+        """Return to the newest checkpoint, knowing which step not to take again; without one the
+        run goes on from where it stands."""
         skip = self.memory.skip
         self.restore()
         self.memory.skip = skip
-        return self.train(log, interrupted)
+        if log is not None:
+            log.cut(self.step)
 
     def lr(self, step: int) -> float:
         return self.recipe.optimiser.lr * rate_at(step, self.total, self.recipe.schedule)
 
     def evaluate(self) -> Values:
         """Judge the weights on the validation images, and keep them if they are the best."""
-        answers = self.predict()
-        memory = self.memory
-        memory.decides, values = self.task.judge(answers.logits, answers.targets)
-        memory.warning = self.task.objective.warning(answers.logits)
-        memory.shown = list(self.shown)
-        if self.shown and self.world.chief:
-            write_sheet(self.shown, self.stream.how, self.out, self.step)
-        if is_better(memory.decides, values[memory.decides], memory.best):
-            memory.best, memory.best_step = values[memory.decides], self.step
-            memory.since_best = 0
-            # written with the next checkpoint: a run that is killed before it finds it again
-            self.best = cloned(self.state.judged()), values
-        else:
-            memory.since_best += 1
-        return values
-
-    @torch.no_grad()  # inference mode would leave weights that are shared by processes unusable
-    def predict(self) -> Answers:
-        """What the judged weights say, each process of its share of the images."""
-        how, world = self.stream.how, self.world
-        size = max(self.recipe.batch_size, 64)
-        logits, targets, indices = list[Tensor](), list[Tensor](), list[Tensor]()
+        memory, recipe = self.memory, self.recipe
         with self.state.judging():
-            for batch in in_order(
-                self.task.val, how, size, workers=self.recipe.workers, rank=world.rank,
-                world=world.size,
-            ):  # fmt: skip
-                self.memory.broken |= {bad.path: bad.reason for bad in batch.broken}
-                images = batch.images if len(batch.images) else self.nothing()[0]
-                images, drawn = images.to(world.device), self.drawn_for(batch)
-                if not logits and drawn is not None:
-                    self.shown = self.task.objective.pictures(images[:SHOWN], drawn[:SHOWN])
-                answer = self.task.objective.answer(images, drawn).float().cpu()
-                logits.append(answer[: len(batch.images)])
-                targets.append(batch.targets)
-                indices.append(torch.from_numpy(batch.indices))
-        mine = torch.cat(logits), torch.cat(targets), torch.cat(indices)
-        found = [torch.cat(parts) for parts in zip(*world.gather(mine), strict=True)]
-        if not len(found[0]):
-            raise UserError("no validation image could be read: look at the data with the doctor")
-        order = found[2].argsort()
-        return Answers(*(part[order].numpy() for part in found))
-
-    def drawn_for(self, batch: Batch) -> Tensor | None:
-        """What chance decides for images that are judged: the same at every evaluation."""
-        indices = batch.indices if len(batch.indices) else np.zeros(1, dtype=np.int64)
-        drawn = self.task.objective.draw(self.recipe.seed, 0, indices)
-        return None if drawn is None else drawn.to(self.world.device)
+            answers = predict(
+                self.task.objective,
+                self.task.val,
+                self.world,
+                batch_size=max(recipe.batch_size, 64),
+                workers=recipe.workers,
+                seed=recipe.seed,
+            )
+        memory.broken |= answers.broken
+        memory.decides, values = self.task.judge(answers.logits, answers.targets)
+        loss = self.task.objective.val_loss(answers.logits, answers.targets)
+        values = values if loss is None else {**values, "val_loss": loss}
+        memory.warning = self.task.objective.warning(answers.logits)
+        memory.shown = list(answers.shown)
+        if answers.shown and self.world.chief:
+            write_sheet(answers.shown, self.stream.how, self.out, self.step)
+        value, memory.since_best = values[memory.decides], memory.since_best + 1
+        if is_better(memory.decides, value, memory.best):
+            memory.best_step = self.step
+            # written with the next checkpoint: a run that is killed before it finds it again
+            self.best = self.state.judged().clone(), finite(values)
+            if math.isfinite(value):
+                memory.best, memory.since_best = value, 0
+        return values
 
     def time_to_save(self) -> bool:
         """After so many steps, or else after so many seconds: when a run is saved changes nothing
@@ -330,7 +361,7 @@ class Trainer:
 
     def out_of_patience(self) -> bool:
         patience = self.recipe.watch.patience
-        return patience is not None and self.memory.since_best > patience
+        return patience is not None and self.memory.since_best >= patience
 
     def keep(self, name: str, kept: Kept, step: int, values: Values) -> None:
         """A native checkpoint of judged weights, to be used as it is."""
@@ -352,6 +383,7 @@ class Trainer:
             saved = Saved(self.step, tensors, asdict(self.memory))
             write_step(self.out / "steps", saved, keep=self.recipe.watch.keep)
         self.best = None
+        self.checkpoint_step = self.step
         self.world.wait()
 
     def restore(self) -> None:
@@ -359,7 +391,8 @@ class Trainer:
         saved = newest_step(self.out / "steps")
         if saved is None:
             return
-        memory = Memory(**saved.memory)
+        tally = Tally(**saved.memory.get("tally", {}))
+        memory = Memory(**{**saved.memory, "tally": tally})
         if memory.guide != self.memory.guide:
             named = self.recipe.goal.teacher or self.recipe.goal.tokenizer
             raise UserError(
@@ -367,7 +400,8 @@ class Trainer:
                 "or begin another run"
             )
         self.state.restore(saved.tensors)
-        self.memory, self.step = memory, saved.step
+        self.memory = memory
+        self.step = self.checkpoint_step = saved.step
 
 
 def sum_of(model: Model | None) -> str:
@@ -377,22 +411,6 @@ def sum_of(model: Model | None) -> str:
         total.update(name.encode())
         total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return "" if model is None else total.hexdigest()
-
-
-def is_better(name: str, value: float, best: float | None) -> bool:
-    """
-    >>> is_better("val_loss", -1.0, 0.5), is_better("accuracy", 0.5, 0.9)
-    (True, False)
-    """
-    return best is None or (value < best if name.endswith("loss") else value > best)
-
-
-def cloned(kept: Kept) -> Kept:
-    model, beside = (
-        {name: tensor.clone() for name, tensor in part.items()}
-        for part in (kept.model, kept.beside)
-    )
-    return Kept(model, beside)
 
 
 def make_stream(task: Task, world: World) -> Stream:

@@ -44,11 +44,16 @@ class World:
         return self.rank == 0
 
     def sum(self, value: float) -> float:
+        return self.sums((value,))[0]
+
+    def sums(self, values: Sequence[float]) -> list[float]:
+        """The sum over all processes of each value, in one exchange."""
         if self.size == 1:
-            return value
-        total = torch.tensor(value, dtype=torch.float64, device=self.device)
-        dist.all_reduce(total)
-        return float(total)
+            return list(values)
+        totals = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(totals)
+        found: list[float] = totals.tolist()
+        return found
 
     def any(self, flag: bool) -> bool:
         """Whether it is true in any process; all hear the same answer."""
@@ -181,8 +186,9 @@ def make_mesh(kind: Kind, world: World) -> DeviceMesh:
 
 
 @contextmanager
-def gathering(compute: nn.Module, *, now: bool) -> Iterator[None]:
-    """Gradients are brought together after the last part of a batch, not after each."""
+def gathering(compute: nn.Module, *, now: bool, empty: bool = False) -> Iterator[None]:
+    """Gradients are brought together after the last part of a batch, not after each. A part that
+    is `empty` has an image that counts nothing, in batch statistics neither."""
     if isinstance(compute, FSDPModule):
         compute.set_requires_gradient_sync(now)
     waiting = isinstance(compute, DistributedDataParallel) and not now

@@ -141,23 +141,25 @@ def _uncounted(block: nn.Module) -> Iterator[None]:
 def make_objective(model: Model, goal: Goal, train: Source) -> Supervised:
     several = train.targets is not None and np.ndim(train.targets) == 2
     loss = goal.loss if goal.loss != "auto" else "sigmoid" if several else "softmax"
-    if goal.teacher is not None:
-        teacher = load(goal.teacher)
-        if teacher.config.num_classes != model.config.num_classes:
-            raise UserError(
-                f"{goal.teacher}: the teacher knows {teacher.config.num_classes} classes, the data "
-                f"has {model.config.num_classes}"
-            )
-        return Distilled(
-            model,
-            teacher,
-            kind=goal.distillation,
-            share=goal.share,
-            temperature=goal.temperature,
-            smoothing=goal.smoothing,
-        )
     weights = class_weights(train) if goal.class_weights == "balanced" else None
-    return Supervised(model, loss=loss, smoothing=goal.smoothing, weights=weights)
+    if goal.teacher is None:
+        return Supervised(model, loss=loss, smoothing=goal.smoothing, weights=weights)
+    teacher = load(goal.teacher)
+    if teacher.config.num_classes != model.config.num_classes:
+        raise UserError(
+            f"{goal.teacher}: the teacher knows {teacher.config.num_classes} classes, the data "
+            f"has {model.config.num_classes}"
+        )
+    return Distilled(
+        model,
+        teacher,
+        kind=goal.distillation,
+        share=goal.share,
+        temperature=goal.temperature,
+        loss=loss,
+        smoothing=goal.smoothing,
+        weights=weights,
+    )
 
 
 def class_weights(train: Source) -> Tensor:

@@ -75,7 +75,9 @@ class Watch:
     save: int | None = None  # steps between run checkpoints; None: a minute between them
     keep: int = 2  # run checkpoints that stay
     patience: int | None = None  # evaluations without a better one before stopping
+    log_every_steps: int = 50  # between lines of metrics; an evaluation has its own
     nan: Literal["stop", "skip", "back"] = "stop"
+    nan_limit: int = 10  # of the last 100 steps that may be skipped before the run gives up
 
 
 @dataclass(frozen=True, kw_only=True)

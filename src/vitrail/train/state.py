@@ -25,6 +25,10 @@ class Kept:
     model: dict[str, Tensor]
     beside: dict[str, Tensor]
 
+    def clone(self) -> "Kept":
+        parts = (self.model, self.beside)
+        return Kept(*({name: t.clone() for name, t in part.items()} for part in parts))
+
 
 class State:
     """What steps change. Where processes share a model, all must ask for tensors together."""
