@@ -130,7 +130,7 @@ def is_computed(foreign: Foreign, dialect: Dialect) -> bool:
     own = dialect.computes
     if own is not None and own.library == library:
         classes = foreign.sidecars["config.json"].get("architectures")
-        listed = [one for one in classes if isinstance(one, str)] if classes else []
+        listed = [c for c in classes if isinstance(c, str)] if isinstance(classes, list) else []
         fits = any(one.startswith(own.classes) for one in listed) or not listed
         return own.allows(name) and fits
     lists = [d.computes for d in DIALECTS if d.family == dialect.family and d.computes]

@@ -186,6 +186,16 @@ def torchvision_clashes(config: SwinV2Config) -> str | None:
     return names.same_windows(config, "torchvision")
 
 
+def square_reach(config: SwinV2Config) -> str | None:
+    if any(not isinstance(window, int) for window in config.pretrained_windows):
+        return f"has square windows of pre-training only, not {config.pretrained_windows}"
+    return None
+
+
+def timm_clashes(config: SwinV2Config) -> str | None:
+    return square_reach(config) or names.same_windows(config, "timm")
+
+
 def hf_infer(foreign: Foreign) -> Facts:
     facts = infer(HF_NAMES, foreign) | {"edges": "hf"} | transformers_swin.told_by(foreign)
     told = files.read_record(transformers_swin.Told, foreign, "config.json")
@@ -200,7 +210,7 @@ def hf_clashes(config: SwinV2Config) -> str | None:
     such logits shows."""
     if config.norm_eps != transformers_swin.EPS:
         return f"has eps {transformers_swin.EPS} in some norms, whatever those of the blocks have"
-    return names.same_windows(config, "hf")
+    return square_reach(config) or names.same_windows(config, "hf")
 
 
 def written_windows(config: SwinV2Config) -> dict[str, Any]:
@@ -224,7 +234,7 @@ TIMM_SWINV2 = Dialect(
     preprocessing=names.timm_preprocessing,
     resize="timm",
     holds=HOLDS,
-    clashes=partial(names.same_windows, edges="timm"),
+    clashes=timm_clashes,
     sidecars=timm_sidecars,
     labels=partial(timm.labels, head="head.fc"),
     licence=timm.licence,
@@ -240,7 +250,7 @@ SWINV2 = Dialect(
     preprocessing=names.authors_preprocessing,
     resize="paper",
     holds=HOLDS,
-    clashes=partial(names.same_windows, edges="paper"),
+    clashes=lambda config: square_reach(config) or names.same_windows(config, "paper"),
     suffix=".pth",
     wrapped="model",
 )
