@@ -37,7 +37,7 @@ $(DEV): pyproject.toml constraints.txt
 	@printf '%s' '$(CURDIR)' > $(CORE)
 
 demo: $(if $(filter $(CURDIR),$(shell cat $(DEV) 2>/dev/null)),$(DEV),$(CORE))
-	.venv/bin/vitrail demo
+	.venv/bin/vitrail demo --overwrite
 
 # One thread for each of two workers: more would fight over the cores.
 test: setup

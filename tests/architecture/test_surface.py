@@ -14,7 +14,7 @@ SIGNATURES = {
     "create": "name, **fields",
     "list_models": "pattern='*'",
     "load": "source, *, model=None, dialect=None, grid=None, method=None, **changes",
-    "predict": "model, pictures, *, top=5, batch_size=32",
+    "predict": "model, images, *, top=5, batch_size=8, exact=True",
     "save": "model, directory, *, overwrite=False",
 }
 NAMES = ["UserError", "__version__", "capture", "create", "list_models", "load", "predict", "save"]

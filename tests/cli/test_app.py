@@ -79,16 +79,17 @@ def test_a_reader_that_leaves_early_hears_nothing() -> None:
     finally:
         os.close(writing)
     assert result.stderr == b""
-    assert result.returncode == 1
+    assert result.returncode == app.CLOSED_PIPE
 
 
 BROKEN_PIPE = """
 import sys
 from vitrail.cli import app
 from vitrail.cli.models import Models
+from vitrail.cli.output import say
 
 def models(asked):
-    print("vit_b_16")
+    say("vit_b_16")
 
 app.VERBS[Models] = models
 sys.exit(app.main(["models"]))

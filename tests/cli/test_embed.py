@@ -45,11 +45,11 @@ def test_write_go_on_and_search(
     monkeypatch.chdir(tmp_path)
     assert run(capsys, "model", *photos[:8], "--out", out) == (
         0,
-        f"{out}: 8 pictures embedded, 1 cannot be read\n",
+        f"{out}: 7 images embedded, 1 cannot be read\n",
         "",
     )
     (facts,) = told(capsys, model, f"{tmp_path}/photos", "--out", out)
-    assert facts == {"out": out, "before": 7, "done": 5, "broken": 1}
+    assert facts == {"out": out, "before": 7, "embedded": 4, "broken": 1}
     assert pq.read_table(out)["id"].to_pylist() == photos
     monkeypatch.chdir("/")  # the manifest knows where the model is
     found = told(capsys, "--search", photos[3], out, "--count", "3")
@@ -94,10 +94,10 @@ def test_ctrl_c_says_how_to_go_on(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["{model}", "x.jpg"], "Say --out DIR"),
+        (["{model}", "x.jpg"], "missing --out DIR"),
         (["{model}", "--out", "{new}"], "no pictures"),
         (["{model}", "x.jpg", "--out", "{new}", "--batch-size", "0"], "--batch-size is 0"),
-        (["{model}", "x.jpg", "--out", "{new}", "--address", "auto"], "say --engine ray too"),
+        (["{model}", "x.jpg", "--out", "{new}", "--address", "auto"], "add --engine ray"),
         (["{model}", "x.jpg", "--out", "{new}", "--threads", "0"], "--threads is 0"),
         (["--search", "{photo}", "{model}"], "holds no embeddings"),
         (["--search", "{photo}", "{out}", "--duplicates"], "ask one"),

@@ -87,7 +87,7 @@ def test_everything_about_a_model(
     written = json.loads((out / "evaluation.json").read_text())
     files = facts.pop("files")
     assert written == facts
-    assert sorted(files.values()) == sorted(map(str, out.iterdir()))
+    assert sorted(files.values()) == sorted(map(str, out.glob("[!.]*")))
     page = (out / "report.html").read_text()
     for name in ("calibration", "confusions", "classes", "corruptions", "resolutions", "patches"):
         assert f'<section class="report" id="{name}">' in page
@@ -103,7 +103,7 @@ def test_everything_about_a_model(
 
     code, _, err = run(capsys, folder, photos, *words)
     assert code == 2
-    assert f"{out}: holds report.html already" in err
+    assert f"{out}: holds results of vitrail evaluate already" in err
     again = asked(capsys, folder, photos, *words, "--overwrite")
     assert again["corruptions"] == facts["corruptions"]
 

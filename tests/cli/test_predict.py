@@ -6,14 +6,22 @@ import json
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 from tests.infer.pictures import small_model, write_photos
 
 from vitrail import predict, save
 from vitrail.cli.app import main
+from vitrail.data.images import read_image
+from vitrail.infer import reading
+from vitrail.infer.arrow import prediction_row
+
+NEW_HEAD = "note: the model's head is new and untrained: it gives every image the same scores\n"
 
 
 @pytest.fixture
@@ -35,24 +43,52 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 def test_lines_for_people_in_the_order_of_names(
     capsys: pytest.CaptureFixture[str], model: str, photos: list[str], tmp_path: Path
 ) -> None:
-    code, out, err = run(capsys, model, f"{tmp_path}/photos", "gone.jpg", "--top", "2")
+    code, out, err = run(capsys, model, f"{tmp_path}/photos", "--top", "2")
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert [line.split("  ")[0] for line in lines] == [*photos, "gone.jpg"]
+    assert [line.split("  ")[0] for line in lines] == photos
     assert lines[5].endswith("AVIF")
-    assert lines[-1] == "gone.jpg  no label: cannot be read: No such file or directory"
     label, second = lines[0].split("  ")[1:]
     assert label.endswith("%")
     assert second.endswith("%")
 
 
-def test_a_name_cannot_steer_the_terminal(
-    capsys: pytest.CaptureFixture[str], model: str, monkeypatch: pytest.MonkeyPatch
+def test_a_file_that_was_named_and_does_not_exist_is_a_mistake(
+    capsys: pytest.CaptureFixture[str], model: str, photos: list[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("\x1b[2Jevil.jpg\n"))
-    code, out, _ = run(capsys, model, "-")
-    assert code == 0
-    assert out.startswith("\\x1b[2Jevil.jpg  no label")
+    out = tmp_path / "labels.csv"
+    for words in ([], ["--out", str(out)], ["--json"]):
+        code, printed, err = run(capsys, model, photos[0], "gone.jpg", *words)
+        assert (code, printed, err) == (2, "", "vitrail: gone.jpg: no such file\n")
+    assert not out.exists()
+
+
+def test_a_run_that_labels_nothing_has_failed(
+    capsys: pytest.CaptureFixture[str], model: str, photos: list[str], tmp_path: Path
+) -> None:
+    code, printed, err = run(capsys, model, photos[5])
+    assert code == 2
+    assert printed.startswith(f"{photos[5]}  no label")
+    assert err.startswith(f"vitrail: none of 1 image could be labelled: {photos[5]}: ")
+    out = tmp_path / "labels.csv"
+    code, printed, err = run(capsys, model, photos[5], "--out", str(out))
+    assert code == 2
+    assert printed == f"{out}: 1 image, 1 cannot be read\n"
+    assert out.read_text().count(photos[5]) == 1, "the file has the reason"
+
+
+def test_a_listed_name_that_does_not_exist_is_a_line_with_its_reason(
+    capsys: pytest.CaptureFixture[str],
+    model: str,
+    photos: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"gone.jpg\n{photos[0]}\n"))
+    code, out, err = run(capsys, model, "-")
+    assert (code, err) == (0, "")
+    gone, there = out.splitlines()
+    assert gone == "gone.jpg  no label: cannot be read: No such file or directory"
+    assert there.startswith(photos[0])
 
 
 @pytest.mark.parametrize("threads", ["1", "3"])
@@ -72,7 +108,7 @@ def test_every_format_says_the_same(
     for suffix in ("jsonl", "csv", "parquet"):
         file = str(tmp_path / f"said.{suffix}")
         code, out, _ = run(capsys, *asked, "--out", file)
-        assert (code, out) == (0, f"{file}: 19 pictures, 1 cannot be read\n")
+        assert (code, out) == (0, f"{file}: 19 images, 1 cannot be read\n")
     told = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
     assert told == printed
     with (tmp_path / "said.csv").open(newline="") as file_of_rows:
@@ -91,15 +127,98 @@ def test_every_format_says_the_same(
             assert third == one["top"][2]
 
 
-def test_exact_is_what_python_says(
-    capsys: pytest.CaptureFixture[str], model: str, photos: list[str]
+@pytest.mark.parametrize("count", [1, 3, 19])
+@pytest.mark.parametrize("fast", [False, True])
+def test_python_and_the_shell_agree_to_the_bit(
+    capsys: pytest.CaptureFixture[str], model: str, photos: list[str], fast: bool, count: int
 ) -> None:
-    code, out, _ = run(capsys, model, *photos, "--exact", "--json")
+    Image.effect_noise((1200, 900), 80).convert("RGB").save(photos[0], quality=90)  # it is scaled
+    code, out, _ = run(capsys, model, *photos[:count], "--json", *(["--fast"] if fast else []))
     assert code == 0
-    for line, one in zip(out.splitlines(), predict(small_model(), photos), strict=True):
-        said = json.loads(line)
-        assert (said["label"], said["problem"]) == (one.label, one.problem)
-        assert said["score"] == pytest.approx(one.score, rel=1e-5)
+    found = predict(small_model(), photos[:count], exact=not fast)
+    assert [json.loads(line) for line in out.splitlines()] == [prediction_row(one) for one in found]
+    if count == 1:  # the two ways to decode do differ
+        assert found != predict(small_model(), photos[:1], exact=fast)
+        assert predict(small_model(), photos[0], exact=not fast) == found[0]
+
+
+def interrupted(names: list[str], after: int) -> Iterator[str]:
+    """Lines of standard input, and Ctrl-C while they are read."""
+    yield from (f"{name}\n" for name in names[:after])
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
+    capsys: pytest.CaptureFixture[str],
+    model: str,
+    photos: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    suffix: str,
+) -> None:
+    out, whole = tmp_path / f"out/labels.{suffix}", tmp_path / f"whole.{suffix}"
+    assert run(capsys, model, *photos, "--out", str(whole), "--batch-size", "2")[0] == 0
+    asked = (model, "-", "--out", str(out), "--batch-size", "2", "--threads", "1")
+    monkeypatch.setattr("sys.stdin", interrupted(photos, 15))
+    code, _, err = run(capsys, *asked)
+    assert code == 130
+    kept = int(err.split("stopped; ")[1].split()[0])
+    assert kept >= 8
+    assert "the same command goes on from there" in err
+    assert not out.exists()
+
+    seen = list[str]()
+
+    def read(path: str, **how: Any) -> Any:
+        seen.append(path)
+        return read_image(path, **how)
+
+    monkeypatch.setattr(reading, "read_image", read)
+    Path(photos[2]).write_bytes(Path(photos[3]).read_bytes())  # another image under the same name
+    run(capsys, model, *photos, "--out", str(whole), "--batch-size", "2", "--overwrite")
+    seen.clear()
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(photos)))
+    assert run(capsys, *asked)[0] == 0
+    assert len(seen) == 19 - kept + 1
+    assert {photos[2], photos[5]} <= set(seen), "what changed, and what could not be read"
+    assert out.read_bytes() == whole.read_bytes()
+    assert list(out.parent.iterdir()) == [out]
+
+
+def test_another_model_does_not_go_on_with_what_was_kept(
+    capsys: pytest.CaptureFixture[str],
+    model: str,
+    photos: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = tmp_path / "labels.csv"
+    asked = ("-", "--out", str(out), "--batch-size", "1", "--threads", "1")
+    monkeypatch.setattr("sys.stdin", interrupted(photos, 9))
+    assert run(capsys, model, *asked)[0] == 130
+    other = str(save(small_model(1), tmp_path / "other"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(photos)))
+    code, _, err = run(capsys, other, *asked)
+    assert code == 2
+    assert ".labels.csv.partial: holds what a run with another model" in err
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(photos)))
+    assert run(capsys, other, *asked, "--overwrite")[0] == 0
+    with out.open(newline="") as file:
+        score = float(next(csv.DictReader(file))["score"])
+    assert score == predict(small_model(1), photos, batch_size=1)[0].score
+
+
+def test_a_partial_file_of_somebody_else_is_left_alone(
+    capsys: pytest.CaptureFixture[str], model: str, photos: list[str], tmp_path: Path
+) -> None:
+    theirs = tmp_path / ".labels.csv.partial"
+    theirs.write_text("a download\n")
+    asked = (model, photos[0], "--out", str(tmp_path / "labels.csv"), "--overwrite")
+    code, _, err = run(capsys, *asked)
+    assert code == 2
+    assert "is not Vitrail's" in err
+    assert theirs.read_text() == "a download\n"
 
 
 def test_a_file_is_written_whole_or_not_at_all(
@@ -120,11 +239,7 @@ def test_a_file_is_written_whole_or_not_at_all(
     assert run(capsys, model, photos[1], "--out", str(out), "--overwrite", "--json")[0] == 0
     assert out.read_bytes() != before
 
-    def names() -> object:
-        yield f"{photos[0]}\n"
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("sys.stdin", names())
+    monkeypatch.setattr("sys.stdin", interrupted(photos, 1))
     before = out.read_bytes()
     assert run(capsys, model, "-", "--out", str(out), "--overwrite")[0] == 130
     assert out.read_bytes() == before
@@ -134,12 +249,12 @@ def test_a_file_is_written_whole_or_not_at_all(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["x.jpg", "--top", "0"], "--top is 0"),
+        (["x.jpg", "--top", "0"], "--top must be at least 1, got 0"),
         (["x.jpg", "--threads", "0"], "--threads is 0"),
         (["x.jpg", "--batch-size", "0"], "--batch-size is 0"),
         (["x.jpg", "--out", "said.txt"], "expected a file that ends in .jsonl, .csv, .parquet"),
         (["x.jpg", "--engine", "ray"], "--engine ray needs --out"),
-        (["x.jpg", "--address", "auto"], "say --engine ray too"),
+        (["x.jpg", "--address", "auto"], "add --engine ray"),
         (["nothing-like-*.jpg"], "no file matches"),
         ([], "no pictures"),
     ],
@@ -199,7 +314,7 @@ def test_an_answer_that_is_no_number_is_a_problem(
     capsys: pytest.CaptureFixture[str], model: str, photos: list[str]
 ) -> None:
     code, out, _ = run(capsys, model, photos[0], "--mean", "1e300", "--json")
-    assert code == 0
+    assert code == 2
     assert json.loads(out)["problem"] == "what the model says of it is not a number"
 
 
@@ -207,7 +322,7 @@ def test_a_new_head_is_told_of(
     capsys: pytest.CaptureFixture[str], model: str, photos: list[str]
 ) -> None:
     code, _, err = run(capsys, model, photos[0], "--set", "num_classes=3")
-    assert (code, err) == (0, "note: the model's head is new, and says the same of every picture\n")
+    assert (code, err) == (0, NEW_HEAD)
 
 
 @pytest.mark.parametrize("redirected", [">&-", "> /dev/full"])

@@ -99,13 +99,13 @@ def test_lines(
     words = [model, data, "--method", "linear", *cache, "--steps", "40", "--out", str(out)]
     facts = asked(capsys, *words)
     assert json.loads((out / "probe.json").read_text()) == facts
-    assert [path.name for path in out.iterdir()] == ["probe.json"]
+    assert [path.name for path in out.glob("[!.]*")] == ["probe.json"]
     assert list(facts["sweep"]["tried"]) == ["head", "class_2", "class_mean_1", "class_mean_2"]
     assert len(facts["sweep"]["rates"]) == 13
     assert facts["sweep"]["held_out"] == max(map(max, facts["sweep"]["tried"].values()))
     assert facts["regression"]["converged"]
     assert facts["regression"]["accuracy"] > 0.3
-    assert main(["probe", *words]) == 0
+    assert main(["probe", *words, "--overwrite"]) == 0
     told = capsys.readouterr().out
     assert "logistic regression  head" in told
     assert f"{facts['regression']['accuracy']:.4f}" in told

@@ -100,7 +100,7 @@ def test_train_evaluate_predict(
         (["train", "nowhere"], "nowhere"),
         (["train", "digits", "--set", "optimiser.speed=3"], "unknown field 'optimiser.speed'"),
         (["train", "digits", "--set", "oven.heat=3"], "the recipe has no part 'oven'"),
-        (["train", "digits", "--lr", "-1"], "lr is -1"),
+        (["train", "digits", "--lr", "-1"], "optimiser.lr must be above 0, got -1"),
         (["train", "digits", "--lr", "fast"], "--lr is 'fast', expected a number or find"),
         (["train", "digits", "--batch-size", "0"], "--batch-size is '0', expected a number"),
         (["train", "digits", "--recipe", "smal"], "did you mean"),
@@ -150,6 +150,6 @@ def test_several_processes_and_a_mistake_in_them(
     assert (tmp_path / "run" / "report.html").is_file()
     assert main([*asked[:-1], str(tmp_path / "other"), "--lr", "-1"]) == 2
     printed = capfd.readouterr().err.splitlines()
-    assert [line for line in printed if "lr is -1" in line] == [
-        "vitrail: lr is -1.0, but must be above 0"
+    assert [line for line in printed if "lr must" in line] == [
+        "vitrail: optimiser.lr must be above 0, got -1.0"
     ]

@@ -210,9 +210,14 @@ def test_a_mistake_is_one_sentence_and_nothing_written(
 
 def test_demo_trains_judges_and_shows(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "demo"
-    for _ in range(2):  # a second walk takes the place of the first
-        code, told, _ = run(capsys, "demo", "--out", str(out), "--threads", "1", "--epochs", "4")
-        assert code == 0
+    words = ("demo", "--out", str(out), "--threads", "1", "--epochs", "1")
+    code, _, err = run(capsys, *words)
+    assert (code, err) == (0, "")
+    code, _, err = run(capsys, *words)
+    assert code == 2
+    assert "holds results of vitrail demo already" in err
+    code, told, _ = run(capsys, *words[:-1], "4", "--overwrite")  # it takes the first one's place
+    assert code == 0
     assert "359 images of val" in told
     assert float(told.rsplit("accuracy", 1)[1].split()[0]) > 0.3
     assert (out / "attention.png").read_bytes().startswith(b"\x89PNG")

@@ -1,9 +1,8 @@
-"""The cache holds what the decoder gave, to the bit, and notices when the images change."""
+"""The cache holds what the decoder gave, to the bit, filled on first use, and notices changes."""
 
+import multiprocessing
 import os
 import pickle
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from PIL import Image
 from tests.golden import golden
 from vitrail import UserError
 from vitrail.data import cache
-from vitrail.data.cache import Cached, decode_once, is_worth_caching
+from vitrail.data.cache import Cached, Decoding, cached, remove_cache, room_for
 from vitrail.data.images import BadImage, decode
 from vitrail.data.source import Raw, Source
 from vitrail.data.sources import open_data
@@ -54,40 +53,78 @@ def forbid(*_: object, **__: object) -> None:
     raise AssertionError("decoded again")
 
 
-def test_all_parts_share_one_file_and_nothing_is_decoded_again(
+ANY = Decoding()
+SLOT = 5_000  # bytes: the largest of these photos has 2,790
+
+
+def kept(source: Source, directory: Path, how: Decoding = ANY, slot: int = SLOT) -> Cached:
+    """The whole of a source through its cache."""
+    found = cached(source, directory, how, slot)
+    if isinstance(found, Subset):
+        found = found.whole
+    assert isinstance(found, Cached)
+    return found
+
+
+def filled(source: Cached) -> list[int]:
+    return [i for i in range(len(source)) if source.holds(i)]
+
+
+def test_images_are_decoded_on_first_use_and_once(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (photos / "a" / "00.png").write_bytes(b"no picture")
     data = open_data(photos)
     expected = {name: outcomes(part) for name, part in data.parts.items()}
-    heard: list[tuple[int, int]] = []
-    for part in data.parts.values():
-        decode_once(part, tmp_path / "cache", watch=lambda *seen: heard.append(seen))
-    assert heard == [(i + 1, 12) for i in range(12)]
-    assert len(list((tmp_path / "cache").iterdir())) == 1
+    parts = {n: cached(part, tmp_path / "c", ANY, SLOT) for n, part in data.parts.items()}
+    train = parts["train"]
+    assert isinstance(train, Subset)
+    assert isinstance(train.whole, Cached)
+    assert filled(train.whole) == []  # nothing was decoded before it is asked for
+    train.read(3)
+    assert filled(train.whole) == [int(train.indices[3])]
+    for name, part in parts.items():
+        assert outcomes(part) == expected[name]
+    broken = [i for i in range(len(train.whole)) if train.whole.name(i).endswith("00.png")]
+    assert set(filled(train.whole)) == set(range(12)) - set(broken)
+    assert len(list((tmp_path / "c").iterdir())) == 1
 
+    (photos / "a" / "00.png").unlink()  # or it would be decoded again, as what is broken is
+    data = open_data(photos)
+    expected = {name: outcomes(part) for name, part in data.parts.items()}
+    for part in data.parts.values():
+        outcomes(cached(part, tmp_path / "c", ANY, SLOT))
     monkeypatch.setattr(cache, "decode", forbid)
     for name, part in data.parts.items():
-        cached = decode_once(part, tmp_path / "cache", watch=forbid)
-        assert outcomes(cached) == expected[name]
-        assert [cached.name(i) for i in range(len(cached))] == [
+        again = cached(part, tmp_path / "c", ANY, SLOT)
+        assert outcomes(again) == expected[name]
+        assert [again.name(i) for i in range(len(again))] == [
             part.name(i) for i in range(len(part))
         ]
-        assert cached.labels == part.labels
-        assert np.array_equal(cached.targets, part.targets)  # type: ignore[arg-type]
-        assert outcomes(pickle.loads(pickle.dumps(cached))) == expected[name]
+        assert again.labels == part.labels
+        assert np.array_equal(again.targets, part.targets)  # type: ignore[arg-type]
+        assert outcomes(pickle.loads(pickle.dumps(again))) == expected[name]
 
 
-def test_broken_images_are_recorded_with_their_reason(photos: Path, tmp_path: Path) -> None:
-    (photos / "b" / "03.png").write_bytes(b"")
-    (photos / "a" / "04.png").write_bytes(b"no picture")
+def test_what_is_broken_is_tried_again(photos: Path, tmp_path: Path) -> None:
     whole = open_data(photos, val_share=0)["train"]
-    cached = decode_once(whole, tmp_path / "cache")
-    assert isinstance(cached, Cached)
-    assert {Path(cached.name(i)).name for i in cached.broken} == {"03.png", "04.png"}
-    assert not cached.uniform
+    name = Path(whole.name(5))
+    good = name.read_bytes()
+    source = kept(whole, tmp_path / "cache")
+    name.write_bytes(b"")
     with pytest.raises(BadImage, match="the file is empty"):
-        cached.read(next(i for i in cached.broken if cached.name(i).endswith("03.png")))
+        source.read(5)
+    name.write_bytes(good)  # a file system that was away is back
+    assert np.array_equal(source.read(5), decode(good, ""))
+
+
+def test_an_image_larger_than_its_slot_is_decoded_each_time(photos: Path, tmp_path: Path) -> None:
+    whole = open_data(photos, val_share=0)["train"]
+    source = kept(whole, tmp_path / "cache", slot=25 * 30 * 3)
+    assert outcomes(source) == outcomes(whole)
+    sizes = [np.asarray(outcome).size for outcome in outcomes(whole)]
+    assert filled(source) == [i for i, size in enumerate(sizes) if size <= 25 * 30 * 3]
+    assert outcomes(source) == outcomes(whole)
 
 
 def touch(path: Path) -> None:
@@ -105,111 +142,117 @@ def add(path: Path) -> None:
 @pytest.mark.parametrize("change", [touch, replace, add, Path.unlink])
 def test_a_changed_image_is_decoded_again(photos: Path, tmp_path: Path, change: object) -> None:
     assert callable(change)
-    decode_once(open_data(photos)["train"], tmp_path / "cache")
+    outcomes(kept(open_data(photos)["train"], tmp_path / "cache"))
     change(photos / "a" / "02.png")
     whole = open_data(photos, val_share=0)["train"]
-    heard: list[int] = []
-    cached = decode_once(whole, tmp_path / "cache", watch=lambda done, _: heard.append(done))
-    assert len(heard) == len(whole)
-    assert outcomes(cached) == outcomes(whole)
+    source = kept(whole, tmp_path / "cache")
+    assert filled(source) == []
+    assert outcomes(source) == outcomes(whole)
 
 
-def test_another_decode_size_is_another_file(tmp_path: Path) -> None:
+def test_another_decoding_is_another_cache(tmp_path: Path) -> None:
     whole = open_data(golden("flowers"), val_share=0)["val"]
     some = Subset(whole, np.arange(6))  # type: ignore[arg-type]
-    grey = decode_once(some, tmp_path, channels=1)
-    small = decode_once(some, tmp_path, at_least=(32, 32))
-    assert len(list(tmp_path.iterdir())) == 2
-    for i in range(6):
-        raw = some.read(i)
-        assert isinstance(raw, bytes)
-        assert np.array_equal(grey.read(i), decode(raw, "", channels=1))
-        assert np.array_equal(small.read(i), decode(raw, "", at_least=(32, 32)))
-
-
-def test_images_of_one_size_are_uniform(tmp_path: Path) -> None:
-    for i in range(4):
-        (tmp_path / "photos" / "a").mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (8, 8), (i, 0, 0)).save(tmp_path / "photos" / "a" / f"{i}.png")
-    assert decode_once(open_data(tmp_path / "photos")["train"], tmp_path / "cache").uniform
+    for how in (Decoding(channels=1), Decoding(at_least=(32, 32))):
+        room = room_for(some, how)
+        assert room is not None
+        source = cached(some, tmp_path, how, room.slot)
+        for _ in range(2):
+            for i in range(6):
+                raw = some.read(i)
+                assert isinstance(raw, bytes)
+                pixels = decode(raw, "", at_least=how.at_least, channels=how.channels)
+                assert np.array_equal(source.read(i), pixels)
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_readers_get_copies_and_may_be_many(photos: Path, tmp_path: Path) -> None:
-    cached = decode_once(open_data(photos)["train"], tmp_path / "cache")
-    expected = outcomes(cached)
-    cached.read(0)[:] = 0  # type: ignore[index]
+    source = kept(open_data(photos)["train"], tmp_path / "cache")
+    expected = outcomes(source)
+    source.read(0)[:] = 0
     with ThreadPoolExecutor(4) as pool:
-        seen = list(pool.map(lambda i: np.asarray(cached.read(i % 10)).tolist(), range(200)))
+        seen = list(pool.map(lambda i: source.read(i % 10).tolist(), range(200)))
     assert seen == [expected[i % 10] for i in range(200)]
 
 
-@pytest.mark.parametrize("damage", [b"", b"VITRAILPIXELS1\n\0", b"junk" * 100])
-def test_a_damaged_cache_is_made_again(photos: Path, tmp_path: Path, damage: bytes) -> None:
+def read_all(photos: Path, directory: Path) -> None:
+    outcomes(kept(open_data(photos)["train"], directory))
+
+
+def test_processes_fill_one_file(photos: Path, tmp_path: Path) -> None:
+    whole = open_data(photos, val_share=0)["train"]
+    source = kept(whole, tmp_path / "cache")
+    context = multiprocessing.get_context("fork")
+    others = [context.Process(target=read_all, args=(photos, tmp_path / "cache")) for _ in range(3)]
+    for process in others:
+        process.start()
+    seen = outcomes(source)
+    for process in others:
+        process.join()
+        assert process.exitcode == 0
+    assert seen == outcomes(source) == outcomes(whole)
+    assert filled(source) == list(range(len(whole)))
+
+
+def test_damage_is_noticed(photos: Path, tmp_path: Path) -> None:
+    """Any cut and any changed byte, as a process that was killed or a disk may leave them."""
     source = open_data(photos)["train"]
-    decode_once(source, tmp_path / "cache")
+    expected = outcomes(open_data(photos, val_share=0)["train"])
+    outcomes(kept(source, tmp_path / "cache"))
     (file,) = (tmp_path / "cache").iterdir()
     whole = file.read_bytes()
-    for broken in (damage, whole[:-1], whole[: len(whole) // 2]):
-        file.write_bytes(broken)
-        assert outcomes(decode_once(source, tmp_path / "cache")) == outcomes(source)
-        assert file.read_bytes() == whole
+    draw = np.random.default_rng(0)
+    for cut in draw.integers(0, len(whole), 8).tolist():
+        file.write_bytes(whole[:cut])
+        assert outcomes(kept(source, tmp_path / "cache")) == expected
+    for place in draw.integers(0, len(whole), 8).tolist():
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        assert outcomes(kept(source, tmp_path / "cache")) == expected
 
 
-def test_a_run_that_stops_half_way_leaves_no_cache(photos: Path, tmp_path: Path) -> None:
-    def stop(done: int, _: int) -> None:
-        if done == 5:
-            raise KeyboardInterrupt
+def test_a_full_disk_stops_the_cache_and_not_the_run(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = open_data(photos, val_share=0)["train"]
+    source = kept(whole, tmp_path / "cache")
+    source.read(0)
 
-    source = open_data(photos)["train"]
-    with pytest.raises(KeyboardInterrupt):
-        decode_once(source, tmp_path / "cache", watch=stop)
-    assert list((tmp_path / "cache").iterdir()) == []
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
 
-
-def test_a_killed_run_leaves_no_cache(photos: Path, tmp_path: Path) -> None:
-    """kill -9 in the middle of writing: what is left is not taken for a cache, and goes later."""
-    program = f"""
-import os
-from pathlib import Path
-from vitrail.data.cache import decode_once
-from vitrail.data.sources import open_data
-
-def die(done, total):
-    if done == 7:
-        os.kill(os.getpid(), 9)
-
-decode_once(open_data({str(photos)!r})["train"], Path({str(tmp_path / "cache")!r}), watch=die)
-"""
-    killed = subprocess.run([sys.executable, "-c", program], timeout=60, check=False)
-    assert killed.returncode == -9
-    (left,) = (tmp_path / "cache").iterdir()
-    source = open_data(photos)["train"]
-    assert outcomes(decode_once(source, tmp_path / "cache")) == outcomes(source)
-    touch(left)
-    decode_once(source, tmp_path / "cache", channels=1)
-    assert not left.exists()
+    monkeypatch.setattr(os, "pwrite", full)
+    assert outcomes(source) == outcomes(whole)
+    assert filled(source) == [0]
 
 
 def test_a_place_that_cannot_be_written(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(UserError, match="the decoded images cannot be written"):
-        decode_once(open_data(photos)["train"], tmp_path / "file" / "cache")
+    with pytest.raises(UserError, match="decoded images cannot be written"):
+        kept(open_data(photos)["train"], tmp_path / "file" / "cache")
 
 
-def test_a_replaced_cache_is_not_mistaken_for_the_old_one(photos: Path, tmp_path: Path) -> None:
-    cached = decode_once(open_data(photos, val_share=0)["train"], tmp_path / "cache")
-    sent = pickle.dumps(cached)
-    touch(photos / "a" / "02.png")
-    decode_once(open_data(photos, val_share=0)["train"], tmp_path / "cache")
-    with pytest.raises(UserError, match="holds other images than it did"):
-        pickle.loads(sent)
+def test_only_what_was_written_is_removed(photos: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "cache"
+    remove_cache(directory)  # nothing there is no mistake
+    outcomes(kept(open_data(photos)["train"], directory))
+    remove_cache(directory)
+    assert not directory.exists()
+    outcomes(kept(open_data(photos)["train"], directory))
+    (directory / "mine.txt").write_text("mine", encoding="utf-8")
+    remove_cache(directory)
+    assert [path.name for path in directory.iterdir()] == ["mine.txt"]
 
 
 def test_what_is_worth_caching(photos: Path) -> None:
     source = open_data(photos)["train"]
-    assert is_worth_caching(source)
-    assert not is_worth_caching(source, limit=1000)
-    assert not is_worth_caching(open_data("digits")["train"])  # arrays already
+    room = room_for(source, ANY)
+    assert room is not None
+    assert room.slot == 31 * 30 * 3  # the largest of them
+    assert room.total == sum(
+        np.asarray(o).size for o in outcomes(open_data(photos, val_share=0)["train"])
+    )
+    assert room_for(source, ANY, limit=1000) is None
+    assert room_for(open_data("digits")["train"], ANY) is None  # arrays already
 
 
 class Plain:
@@ -233,7 +276,7 @@ class Plain:
 def test_a_source_without_a_fingerprint_is_known_by_its_content(tmp_path: Path) -> None:
     first, second = (np.full((4, 5), value, dtype=np.uint8) for value in (1, 2))
     for pictures in ([first, second], [second, first], [first, second]):
-        cached = decode_once(Plain(list(pictures)), tmp_path)
-        seen = [np.asarray(cached.read(i))[0, 0, 0] for i in range(2)]
+        source = kept(Plain(list(pictures)), tmp_path)
+        seen = [source.read(i)[0, 0, 0] for i in range(2)]
         assert seen == [picture[0, 0] for picture in pictures]
     assert len(list(tmp_path.iterdir())) == 1

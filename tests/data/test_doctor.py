@@ -335,7 +335,7 @@ def test_the_verb_prints_and_writes(
         "  train/a/broken.jpg: its header is broken",
         "leakage       with a twin in an earlier split: ",
         "labels        1 group of twins with different labels",
-        f"the page with pictures: {tmp_path}/out/doctor.html",
+        f"the page with images: {tmp_path}/out/doctor.html",
     ):
         assert line in out
     check((tmp_path / "out" / "doctor.html").read_text())
@@ -374,3 +374,37 @@ def test_only_a_few_results_wait() -> None:
     next(results)
     results.close()  # type: ignore[attr-defined]
     assert len(asked) < 1000
+
+
+def test_a_budget_makes_a_sample_that_says_so(photos: Path) -> None:
+    data = open_data(photos)
+    whole = examine(data, str(photos))
+    assert whole.examined is None
+    assert whole.sample == ""
+    assert examine(data, str(photos), seconds=60).facts() == whole.facts()  # time for all
+    sample = examine(data, str(photos), seconds=0, threads=1)
+    assert sample.examined is not None
+    assert 1 <= sample.examined < sample.images == whole.images
+    assert len(sample.modes) <= sample.examined
+    told = f"a random sample of {sample.examined} of {whole.images} images was examined"
+    assert told in sample.text()
+    assert told in page(sample)
+    assert sample.facts()["examined"] == sample.examined
+
+
+def test_files_that_are_no_images_are_named(tmp_path: Path) -> None:
+    for label in ("cat", "dog"):
+        (tmp_path / label).mkdir()
+        Image.new("RGB", (8, 8), (label == "cat" and "red") or "blue").save(
+            tmp_path / label / "1.png"
+        )
+    (tmp_path / "cat" / "notes.txt").write_text("no image", encoding="utf-8")
+    (tmp_path / "dog" / "<b>2.docx").write_text("no image", encoding="utf-8")
+    data = open_data(tmp_path)
+    assert data.ignored == ("cat/notes.txt", "dog/<b>2.docx")
+    found = examine(data, str(tmp_path))
+    assert "not images    2 files: cat/notes.txt, dog/<b>2.docx" in found.text()
+    assert found.facts()["ignored"] == data.ignored
+    shown = page(found)
+    assert "dog/&lt;b&gt;2.docx" in shown
+    assert "<b>2.docx" not in shown

@@ -1,20 +1,27 @@
 """Order, augmentation and mixing as functions of their keys."""
 
+import os
+import resource
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from timm.data.distributed_sampler import RepeatAugSampler
 
+from tests.train.world import Stripes
 from vitrail import UserError
 from vitrail.core.passport import Preprocessing
 from vitrail.core.randomness import permutation, uniform, words
-from vitrail.data.augment import NOTHING, Augmentation, make_transform, mix
-from vitrail.data.loader import Batch
-from vitrail.data.sampler import cut_epoch, epoch_order, places_of, share_of
+from vitrail.data.augment import NOTHING, Augmentation, Transform, mix
+from vitrail.data.loader import Stream
+from vitrail.data.sampler import Cut, cut_epoch, epoch_order, share_of
 from vitrail.data.warp import warp
 
 HOW = Preprocessing(size=(8, 8), mean=(0.5,), std=(0.5,))
@@ -72,12 +79,31 @@ def test_epochs_and_seeds_differ() -> None:
     assert permutation("order", 50, 0, 0).tolist() == permutation("order", 50, 0, 0).tolist()
 
 
-def test_repeated_images_come_under_different_views() -> None:
-    order = epoch_order(90, seed=0, epoch=0, repeats=3)
-    assert len(order) == 90
-    assert len(set(map(tuple, order))) == 90
-    assert np.bincount(order[:, 0], minlength=90).max() == 3
-    assert len(set(order[:, 0])) == 30
+@pytest.mark.parametrize("world", [1, 2])
+def test_repeated_images_meet_in_a_batch_as_in_timm(world: int) -> None:
+    """How many copies of an image a batch of all processes has, the paper's point, and how many of
+    them one process gets."""
+    count, batch = 1536, 48
+    order = epoch_order(count, seed=0, epoch=0, repeats=3)
+    samplers = [
+        RepeatAugSampler(range(count), num_replicas=world, rank=rank, num_repeats=3)
+        for rank in range(world)
+    ]
+    shares = [list(sampler) for sampler in samplers]
+    assert len(order) == sum(map(len, shares))
+    mine = batch // world
+    for number, cut in enumerate(cut_epoch(count, batch)):
+        ours = order[cut.first : cut.last]
+        theirs = [share[number * mine : (number + 1) * mine] for share in shares]
+        together = [image for share in theirs for image in share]
+        assert copies(ours[:, 0]) == copies(together)
+        assert len(set(map(tuple, ours))) == len(ours)  # each under a view of its own
+    assert len(set(order[:, 0])) == len(set(shares[0] + shares[-1]))
+
+
+def copies(images: Iterable[int]) -> Counter[int]:
+    """How many images there are of each number of copies."""
+    return Counter(Counter(images).values())
 
 
 def test_balance_draws_every_class_equally_often() -> None:
@@ -87,13 +113,29 @@ def test_balance_draws_every_class_equally_often() -> None:
     assert sorted(drawn) == [33, 33, 34]
 
 
-def test_a_transform_is_a_function_of_the_samples_seed() -> None:
-    transform = make_transform(Augmentation(policy="trivialaugment", erase=0.5), HOW)
+def test_balance_draws_every_label_of_several_equally_often() -> None:
+    targets = np.zeros((60, 4), dtype=np.int64)
+    targets[:50, 0] = targets[45:58, 1] = targets[57, 2] = 1  # nothing has label 3, two have none
+    order = epoch_order(60, seed=0, epoch=0, balance=targets)
+    assert order[:, 0].max() < 58
+    drawn = targets[order[:, 0]].sum(axis=0)
+    assert drawn.min() == drawn[3] == 0
+    assert (drawn[:3] >= 20).all()
+    with pytest.raises(UserError, match=r"goal\.balance must be off"):
+        epoch_order(60, seed=0, epoch=0, balance=np.zeros((60, 4)))
+
+
+def test_a_transform_is_a_function_of_the_sample() -> None:
+    transform = Transform(Augmentation(policy="trivialaugment", jitter=0.4), HOW)
     image = torch.randint(0, 256, (1, 8, 8), dtype=torch.uint8)
     before = torch.random.get_rng_state()
-    one, again, other = transform(image, 3), transform(image, 3), transform(image, 4)
+    one, again, *others = (
+        transform(image, seed=seed, epoch=epoch, index=index, view=view)
+        for seed, epoch, index, view in
+        [(3, 0, 0, 0), (3, 0, 0, 0), (4, 0, 0, 0), (3, 1, 0, 0), (3, 0, 1, 0), (3, 0, 0, 1)]
+    )  # fmt: skip
     assert torch.equal(one, again)
-    assert not torch.equal(one, other)
+    assert not any(torch.equal(one, other) for other in others)
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
@@ -142,41 +184,34 @@ def test_mixing_shares_pixels_and_targets_alike(kind: str) -> None:
     assert min(shares) < 0.5 < max(shares)
 
 
-@pytest.mark.parametrize(
-    ("values", "sentence"),
-    [
-        ({"flip": 1.5}, "a probability is in"),
-        ({"mixup": -1.0}, "must not be negative"),
-        ({"crop": (0.0, 1.0)}, "two shares"),
-        ({"repeats": 0}, "at least 1"),
-    ],
-)
-def test_an_augmentation_that_cannot_be(values: dict[str, object], sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
-        Augmentation(**values)  # type: ignore[arg-type]
+def test_an_epoch_is_cut_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at every step: for a million images that took longer than reading some."""
+    cuts = list[int]()
+
+    def cut_and_note(*args: Any, **options: Any) -> list[Cut]:
+        cuts.append(options["epoch"])
+        return cut_epoch(*args, **options)
+
+    monkeypatch.setattr("vitrail.data.loader.cut_epoch", cut_and_note)
+    for sides in ((), (4, 8)):
+        cuts.clear()
+        asked = replace(NOTHING, sides=sides, flip=0.5)
+        stream = Stream(source=Stripes(64), how=HOW, augmentation=asked, batch_size=8)
+        steps = stream.steps
+        assert sum(1 for _ in stream.batches(0, 2 * steps)) == 2 * steps
+        assert len(cuts) <= 5
+        assert set(cuts) == {0, 1}
+    assert steps == len(cut_epoch(64, 8, sides=(4, 8), usual=8))
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
-def test_partners_and_parts_do_not_depend_on_processes_or_broken_images(world: int) -> None:
-    """Who is mixed with whom, and which part of a step an image is in, is decided by places."""
-    planned, broken = 11, {2, 7}
-    partner, part = dict[int, int](), dict[int, int]()
-    for rank in range(world):
-        places = places_of(planned, rank=rank, world=world)
-        places = places[~np.isin(places, list(broken))]
-        batch = Batch(
-            torch.zeros(len(places), 1, 1, 1),
-            torch.zeros(len(places), 2),
-            places,
-            places=places,
-            planned=planned,
-        )
-        partner |= dict(
-            zip(places.tolist(), places[batch.partners().numpy()].tolist(), strict=True)
-        )
-        sizes = batch.parts(3)
-        assert sum(sizes) == len(places)
-        part |= dict(zip(places.tolist(), np.repeat(range(3), sizes).tolist(), strict=True))
-    ends = {place: planned - 1 - place for place in range(planned) if place not in broken}
-    assert partner == {p: p if q in broken else q for p, q in ends.items()}
-    assert part == {place: place * 3 // planned for place in ends}
+def test_a_batch_is_one_open_file_between_processes() -> None:
+    """1,024 images of one tensor each were "too many open files"."""
+    asked = Augmentation(jitter=0.1)  # which is done in workers
+    stream = Stream(source=Stripes(512), how=HOW, augmentation=asked, batch_size=256, workers=1)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    room = len(os.listdir("/proc/self/fd")) + 80
+    resource.setrlimit(resource.RLIMIT_NOFILE, (room, before[1]))
+    try:
+        assert [len(batch.images) for batch in stream.batches(0, 2)] == [256, 256]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -71,7 +71,7 @@ def test_the_page_shows_every_number_with_its_interval() -> None:
         assert f"{percent(measured.values[name])} {percent(low)} to {percent(high)}" in page.text
     assert f"{measured.values['nll']:.4g}" in page.text
     assert "1,000 bootstrap samples" in page.text
-    assert "images are scaled to cover 108 x 72 and cropped in the middle" in page.text
+    assert "images are resized to cover 108x72 (aspect ratio kept), centre crop of" in page.text
     assert "a mean of 0.1, 0.2, 0.3 and a standard deviation of 0.5, 0.5, 0.5" in page.text
     assert "from all classes together, not class by class" in page.text
 

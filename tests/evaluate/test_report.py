@@ -127,6 +127,7 @@ def make(
         "part": "val",
         "findings": None,
         "broken": {},
+        "model": "ViT (custom), 145,893 parameters",
     }
     return Report(**values | changes)
 
@@ -331,7 +332,7 @@ def test_the_curves_show_each_value_that_was_logged() -> None:
     ]
     lines[4]["loss"] = float("nan")
     figures = Page(report_page(make(lines=lines))).figures[:3]
-    loss, rate, accuracy = (" ".join(figure.split()) for figure in figures)
+    loss, accuracy, rate = (" ".join(figure.split()) for figure in figures)
     assert "Training loss last 0.03333 at step 30; 1 value not a number" in loss
     assert "Learning rate last 0.001 at step 30" in rate
     assert "Accuracy best 75.0% at step 30" in accuracy

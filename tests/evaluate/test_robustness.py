@@ -19,7 +19,14 @@ from vitrail.evaluate.answers import answers_of
 from vitrail.evaluate.classify import score
 from vitrail.evaluate.corruptions import CORRUPTIONS, corrupt
 from vitrail.evaluate.judged import Judged
-from vitrail.evaluate.robustness import VARIANTS, Robustness, Variants, robustness_of
+from vitrail.evaluate.robustness import (
+    NOTHING,
+    VARIANTS,
+    Robustness,
+    Variants,
+    robustness_of,
+    shared_order,
+)
 from vitrail.models.model import Model
 
 LABELS = ("dark", "middle", "bright")
@@ -159,3 +166,33 @@ def test_errors_are_relative_to_those_without_corruption() -> None:
     assert found.mean == pytest.approx(0.6)
     assert found.relative_error == pytest.approx(2)
     assert Robustness("accuracy", 1.0, values, 10, 32, examples).relative_error is None
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 4])
+def test_every_batch_is_one_workers_and_so_decoded_once(workers: int) -> None:
+    batches = 5
+    order = shared_order(batches * len(VARIANTS), workers)
+    assert sorted(set(order) - {NOTHING}) == list(range(batches * len(VARIANTS)))
+    owners: dict[int, set[int]] = {}
+    for place, number in enumerate(order):
+        if number != NOTHING:
+            owners.setdefault(number // len(VARIANTS), set()).add(place % max(workers, 1))
+    assert all(len(known) == 1 for known in owners.values())
+
+
+def test_workers_change_nothing() -> None:
+    model, source = make(), Shaded()
+    answers = answers_of(model, source, name="x")
+    judged = Judged(
+        labels=LABELS,
+        logits=answers.logits,
+        targets=answers.targets,
+        indices=answers.indices,
+        source=source,
+        part="test",
+        broken={},
+    )
+    alone, together = (
+        robustness_of(model, judged, batch_size=5, workers=workers) for workers in (0, 2)
+    )
+    assert np.array_equal(alone.values, together.values)

@@ -161,8 +161,8 @@ def test_another_model_or_another_setting_is_refused(tmp_path: Path) -> None:
         open_parts(tmp_path / "out", manifest(model, job, "float16"))
     with pytest.raises(UserError, match="output pooled, not tokens"):
         open_parts(tmp_path / "out", manifest(model, Job(output="tokens")))
-    with pytest.raises(UserError, match="exact False, not True"):
-        open_parts(tmp_path / "out", manifest(model, Job(output="pooled", exact=True)))
+    with pytest.raises(UserError, match="exact True, not False"):
+        open_parts(tmp_path / "out", manifest(model, Job(output="pooled", exact=False)))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").touch()
     with pytest.raises(UserError, match="holds something else"):

@@ -34,11 +34,20 @@ def test_links_are_followed_and_circles_are_not(tmp_path: Path) -> None:
 
 
 def test_every_kind_in_the_order_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    touch(tmp_path, "x/2.jpg", "x/1.jpg", "y/10.jpg", "y/2.jpg", "y/notes.txt", "z[1].jpg")
+    touch(
+        tmp_path,
+        "alone.jpg",
+        "x/2.jpg",
+        "x/1.jpg",
+        "y/10.jpg",
+        "y/2.jpg",
+        "y/notes.txt",
+        "z[1].jpg",
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.stdin", io.StringIO("one.jpg\n\n two words.jpg\r\n"))
     asked = [
-        "missing.jpg",
+        "alone.jpg",
         "y/*.jpg",
         STDIN,
         "https://example.org/a*b.jpg",
@@ -47,8 +56,10 @@ def test_every_kind_in_the_order_given(tmp_path: Path, monkeypatch: pytest.Monke
         "x/1.jpg",
     ]
     check_paths(asked)
+    with pytest.raises(UserError, match=r"gone.jpg: no such file"):
+        check_paths([*asked, "gone.jpg"])
     assert list(pictures(asked)) == [
-        "missing.jpg",
+        "alone.jpg",
         "y/10.jpg",
         "y/2.jpg",
         "one.jpg",

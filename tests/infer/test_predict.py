@@ -55,6 +55,76 @@ def test_files_pictures_and_arrays_are_answered_alike_and_in_order(
     assert sum(score for _, score in found[0].top) == pytest.approx(1)
 
 
+def test_one_image_gives_one_prediction(model: Model, tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    photo(0).save(path)
+    (same,) = predict(model, [str(path)])
+    assert predict(model, str(path)) == predict(model, path) == same
+    assert same.name == str(path)
+    for image in (photo(0), np.asarray(photo(0))):
+        one = predict(model, image)
+        assert (one.label, one.score, one.top) == (same.label, same.score, same.top)
+
+
+def test_directories_patterns_arrays_and_iterators_give_lists(model: Model, tmp_path: Path) -> None:
+    (tmp_path / "few").mkdir()
+    for number in range(3):
+        photo(number).save(tmp_path / "few" / f"{number}.png")
+    listed = [str(tmp_path / "few" / f"{number}.png") for number in range(3)]
+    for images in (tmp_path / "few", str(tmp_path / "few"), f"{tmp_path}/few/*.png", iter(listed)):
+        assert predict(model, images) == predict(model, listed)
+    mixed = predict(model, [tmp_path / "few", photo(7)])
+    assert [one.name for one in mixed] == [*listed, "image 1"]
+    stacked = np.stack([np.asarray(photo(number)) for number in range(3)])
+    assert [one.top for one in predict(model, stacked)] == [
+        one.top for one in predict(model, listed)
+    ]
+    assert predict(model, []) == []
+
+
+def test_an_image_that_pillow_has_opened_is_read_as_its_file(model: Model, tmp_path: Path) -> None:
+    """Upright, and transparent parts on white."""
+    turned, clear = tmp_path / "turned.jpg", tmp_path / "clear.png"
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    photo(0, (48, 80)).save(turned, exif=exif)
+    rgba = photo(1).convert("RGBA")
+    rgba.putalpha(photo(2).convert("L"))
+    rgba.save(clear)
+    for path in (turned, clear):
+        with Image.open(path) as image:
+            assert predict(model, image).top == predict(model, path).top
+
+
+@pytest.mark.parametrize(
+    ("images", "sentence"),
+    [
+        ("gone.png", "gone.png: cannot be read: No such file"),
+        ("nothing-like-*.png", "holds none"),
+        (7, "images must be a path, .* got int"),
+        ([b"bytes"], "got bytes"),
+        (np.zeros((4, 4, 3), dtype=np.float32), "pixels are float32"),
+        (Image.new("RGB", (0, 0)), "image 0: its size is 0x0"),
+    ],
+)
+def test_what_is_no_image_is_a_mistake(model: Model, images: object, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        predict(model, images)  # type: ignore[call-overload]
+
+
+def test_the_model_is_left_as_it_was(model: Model) -> None:
+    """Also where parts of it are frozen."""
+    model.train()
+    frozen = next(iter(model.children())).eval()
+    before = [module.training for module in model.modules()]
+    predict(model, photo(0))
+    assert [module.training for module in model.modules()] == before
+    assert not frozen.training
+    with pytest.raises(UserError):
+        predict(model, "gone.jpg")
+    assert [module.training for module in model.modules()] == before
+
+
 def test_top_is_sorted_and_labels_have_names_even_without(model: Model) -> None:
     model.passport = replace(model.passport, labels=None)
     (one,) = predict(model, [photo(0)], top=3)

@@ -5,7 +5,6 @@ import copy
 import io
 import re
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -75,13 +74,32 @@ CONFIGS: dict[str, Config] = {
     ),
 }
 
+# Tracing takes seconds a block, so what compiles or exports has one block of each sort.
+SHALLOW: dict[str, Config] = {
+    "vit": replace(CONFIGS["vit"], depth=1),
+    "beit": replace(CONFIGS["beit"], depth=1),
+    "swin": replace(CONFIGS["swin"], depths=(2,), heads=(2,)),
+    "swinv2": replace(CONFIGS["swinv2"], depths=(2,), heads=(2,)),
+    "mobilevit": replace(CONFIGS["mobilevit"], depths=(1, 1, 1)),
+    "mobilevitv2": replace(CONFIGS["mobilevitv2"], depths=(1, 1, 1)),
+    "coatnet": replace(CONFIGS["coatnet"], kinds="CT", dims=(16, 32), depths=(1, 1)),
+}
+
 every_family = pytest.mark.parametrize("family", FAMILIES)
+shallow_or_deep = pytest.mark.parametrize(
+    "configs", [SHALLOW, pytest.param(CONFIGS, marks=pytest.mark.slow)], ids=["shallow", "deep"]
+)
 
 
-def make(family: str, dtype: torch.dtype = torch.float32, **changes: object) -> Model:
+def make(
+    family: str,
+    dtype: torch.dtype = torch.float32,
+    configs: dict[str, Config] = CONFIGS,
+    **changes: object,
+) -> Model:
     """A model whose every parameter and statistic matters, so that nothing hides a difference."""
     torch.manual_seed(0)
-    model = build(replace(CONFIGS[family], **changes))  # type: ignore[arg-type]
+    model = build(replace(configs[family], **changes))  # type: ignore[arg-type]
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
@@ -101,13 +119,27 @@ def picture(family: str, dtype: torch.dtype = torch.float32, batch: int = 2) -> 
 
 
 def test_there_is_a_small_model_of_every_family() -> None:
-    assert CONFIGS.keys() == FAMILIES.keys()
+    assert CONFIGS.keys() == SHALLOW.keys() == FAMILIES.keys()
     assert all(family_of(CONFIGS[family]) == family for family in FAMILIES)
 
 
-@every_family
-def test_compiled_in_one_graph_forwards_and_backwards(family: str) -> None:
-    model, image = make(family, torch.float64), picture(family, torch.float64).requires_grad_()
+# The way back through thirty convolutions takes longest, and CoAtNet has the same: those are slow.
+CONVOLUTIONAL = ("mobilevit", "mobilevitv2")
+
+
+@shallow_or_deep
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in CONVOLUTIONAL else [])
+        for name in FAMILIES
+    ],
+)
+def test_compiled_in_one_graph_forwards_and_backwards(
+    family: str, configs: dict[str, Config]
+) -> None:
+    model = make(family, torch.float64, configs)
+    image = picture(family, torch.float64).requires_grad_()
     compiled = torch.compile(model, fullgraph=True, backend=BACKEND)
     out, expected = compiled(image), model(image)
     close(out, expected)
@@ -117,40 +149,50 @@ def test_compiled_in_one_graph_forwards_and_backwards(family: str) -> None:
     torch._dynamo.reset()
 
 
-@cache
-def exported(family: str) -> torch.export.ExportedProgram:
+def export(model: Model, image: Tensor) -> torch.export.ExportedProgram:
     batch = torch.export.Dim("batch", min=1, max=64)
-    image = picture(family, torch.float64)
-    model = make(family, torch.float64)
     return torch.export.export(model, (image,), dynamic_shapes=({0: batch},))
 
 
+@shallow_or_deep
 @every_family
-def test_exported_written_and_read_again(family: str) -> None:
-    model, file = make(family, torch.float64), io.BytesIO()
-    torch.export.save(exported(family), file)
-    file.seek(0)
-    again = torch.export.load(file).module()
-    for count in (2, 5):
+def test_exported_for_any_batch_in_what_phones_read(
+    family: str, configs: dict[str, Config]
+) -> None:
+    model = make(family, torch.float64, configs)
+    program = export(model, picture(family, torch.float64))
+    exported = program.module()
+    for count in (1, 5):
         image = picture(family, torch.float64, count)
-        close(again(image), model(image))
+        close(exported(image), model(image))
+    check_graph(program)
 
 
 # torch's own, when it copies a graph
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+@pytest.mark.slow
 @every_family
-def test_exported_graphs_are_what_phones_read(family: str) -> None:
-    program = exported(family)
-    for graph in (program.graph, program.run_decompositions().graph):
-        calls = [node for node in graph.nodes if node.op == "call_function"]
-        wide = [
-            f"{node.target} {tuple(node.meta['val'].shape)}"
-            for node in calls
-            if isinstance(node.meta.get("val"), Tensor) and node.meta["val"].ndim > MOST_AXES
-        ]
-        assert not wide
-        names = {str(node.target) for node in calls}
-        assert not [n for n in names if re.search(r"\b(unfold\w*|fold|im2col|col2im)\b", n)]
+def test_exported_written_and_read_again_and_decomposed(family: str) -> None:
+    model, file = make(family, torch.float64), io.BytesIO()
+    program = export(model, picture(family, torch.float64))
+    check_graph(program.run_decompositions())
+    torch.export.save(program, file)
+    file.seek(0)
+    image = picture(family, torch.float64, 5)
+    close(torch.export.load(file).module()(image), model(image))
+
+
+def check_graph(program: torch.export.ExportedProgram) -> None:
+    """Few enough axes for Core ML, and none of the operators that phones lack."""
+    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    wide = [
+        f"{node.target} {tuple(node.meta['val'].shape)}"
+        for node in calls
+        if isinstance(node.meta.get("val"), Tensor) and node.meta["val"].ndim > MOST_AXES
+    ]
+    assert not wide
+    names = {str(node.target) for node in calls}
+    assert not [n for n in names if re.search(r"\b(unfold\w*|fold|im2col|col2im)\b", n)]
 
 
 @every_family
@@ -179,7 +221,7 @@ def test_checkpointed_blocks_give_the_same_gradients_and_statistics(family: str)
 
 
 def test_checkpointed_and_compiled_statistics_count_a_batch_once() -> None:
-    model, image = make("coatnet").train(), picture("coatnet")
+    model, image = make("coatnet", configs=SHALLOW).train(), picture("coatnet")
     plain = copy.deepcopy(model)
     plain(image).square().sum().backward()
     checkpoint_blocks(model)

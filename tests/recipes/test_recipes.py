@@ -2,11 +2,13 @@
 
 import json
 from dataclasses import asdict
+from io import BytesIO
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from PIL import Image
 
 from vitrail import UserError
 from vitrail.core.records import validate
@@ -238,9 +240,8 @@ def test_deit() -> None:
     assert made.average == 0.99996
     assert change(find(made.model), made.fields).drop_path == 0.1
     augmentation = made.augmentation
-    assert (augmentation.mixup, augmentation.cutmix, augmentation.erase) == (0.8, 1.0, 0.25)
-    assert augmentation.policy == "randaugment"
-    assert (augmentation.operations, augmentation.magnitude) == (2, 9)
+    # crop, policy and erasing are compared with timm's in tests/data/test_augment_parity.py
+    assert (augmentation.mixup, augmentation.cutmix) == (0.8, 1.0)
     assert augmentation.repeats == 3
 
 
@@ -327,3 +328,39 @@ def test_small_leaves_a_named_model_its_shape() -> None:
     assert recipe("small").fields == {}
     fresh = recipe("small", start=None)
     assert change(find(fresh.model), fresh.fields).channels == 3
+
+
+class Files(Photos):
+    """Image files of one size, of which the first is no image."""
+
+    def __init__(self, height: int, width: int) -> None:
+        super().__init__(1_000)
+        file = BytesIO()
+        Image.new("RGB", (width, height)).save(file, "png")
+        self.png = file.getvalue()
+
+    def read(self, index: int) -> bytes:
+        return self.png if index else b"no image"
+
+
+@pytest.mark.parametrize(
+    ("size", "side"), [((32, 32), 32), ((28, 40), 28), ((120, 100), 108), ((375, 500), 224)]
+)
+def test_small_follows_the_size_of_the_files(size: tuple[int, int], side: int) -> None:
+    made = choose("small", Choice(data="photos", train=Files(*size)))
+    assert made.fields["image_size"] == (side, side)
+    change(find(made.model), made.fields)  # which refuses what patches do not divide
+
+
+@pytest.mark.parametrize("size", [(8, 8), (96, 96), (100, 60), (192, 672), (70, 70)])
+def test_small_keeps_a_size_that_was_given(size: tuple[int, int]) -> None:
+    made = recipe("small", start=None, image_size=size)
+    config = change(find(made.model), made.fields)
+    assert config.image_size == size
+    patch = size[0] // config.grid[0]
+    assert f"patches of {patch}x{patch}" in " ".join(made.reasons)
+
+
+def test_small_refuses_a_size_without_patches() -> None:
+    with pytest.raises(UserError, match="got 97x97: use 96x96"):
+        recipe("small", start=None, image_size=(97, 97))

@@ -43,11 +43,13 @@ def fingerprint(out: Path) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(saved.tensors.items()):
         digest.update(name.encode() + tensor.numpy().tobytes())
-    saved.memory["tally"].pop("data_seconds")
+    for name in ("data_seconds", "seconds"):
+        saved.memory["tally"].pop(name)
     digest.update(json.dumps(saved.memory, sort_keys=True).encode())
     for line in (out / "metrics.jsonl").read_text().splitlines():
         values = json.loads(line)
         values.pop("data_seconds")
+        values.pop("seconds")
         digest.update(json.dumps(values, sort_keys=True).encode())
     return digest.hexdigest()
 

@@ -8,8 +8,9 @@ import torch
 
 from tests.train.world import RECIPE, trainer
 from vitrail import UserError
-from vitrail.train.capacity import Trial, best, find_batch_size
+from vitrail.train.capacity import Trial, best, find_batch_size, time_steps
 from vitrail.train.finder import HIGHEST, LOWEST, find_rate, steepest
+from vitrail.train.state import State
 
 
 def test_the_rate_that_is_found_trains(tmp_path: Path) -> None:
@@ -39,7 +40,38 @@ def test_no_rate_where_nothing_is_finite(tmp_path: Path) -> None:
 
 def test_batch_sizes_grow_up_to_the_data(tmp_path: Path) -> None:
     objective = trainer(tmp_path).task.objective
-    trials = find_batch_size(objective, images=100, device=torch.device("cpu"))
+    trials = find_batch_size(objective, RECIPE, images=100, device=torch.device("cpu"))
     assert [trial.batch_size for trial in trials] == [16, 32, 64]
     assert best(trials) in trials
     assert best([Trial(16, 50.0), Trial(32, 100.0), Trial(64, 104.0)]).batch_size == 32
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
+def test_a_trial_has_all_that_a_step_of_the_run_has(name: str, tmp_path: Path) -> None:
+    """Its optimiser's state, its average, its parts and its precision are there when memory is
+    measured."""
+    recipe = replace(
+        RECIPE,
+        optimiser=replace(RECIPE.optimiser, name=name),  # type: ignore[arg-type]
+        precision="bfloat16",
+        accumulate=4,
+    )
+    run = trainer(tmp_path, optimiser=recipe.optimiser, accumulate=4)
+    seen = list[tuple[int, bool]]()
+    forward = run.task.objective.forward
+
+    def forward_and_note(images: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
+        seen.append((len(images), torch.is_autocast_enabled("cpu")))
+        return forward(images, targets)
+
+    run.task.objective.forward = forward_and_note  # type: ignore[method-assign]
+    state = State(run.task.objective, recipe, torch.device("cpu"))
+    weights = {name: p.detach().clone() for name, p in run.model.named_parameters()}
+    assert time_steps(state, recipe, 16, torch.device("cpu")) > 0
+    assert set(seen) == {(4, True)}
+    kept = sum(len(optimiser.state) for optimiser in state.optimisers)
+    assert kept == len(weights)
+    assert any(not torch.equal(p, weights[name]) for name, p in run.model.named_parameters())
+    assert state.average is not None
+    averaged = state.average.state
+    assert any(not torch.equal(averaged[f"model.{name}"], p) for name, p in weights.items())

@@ -3,7 +3,8 @@
 A verb is a function of one frozen record, and the record's fields are its command line: those
 before `_: KW_ONLY` may be given by position, those after it are options.
 
-    0 done · 1 a bug, with its traceback · 2 a person's mistake, in one sentence · 130 Ctrl-C
+    0 done · 1 a bug, with its traceback · 2 a person's mistake, in one sentence · 130 Ctrl-C ·
+    141 the reader of a pipe has left, quietly, as programs end that SIGPIPE (13) kills: 128 + 13
 """
 
 import inspect
@@ -25,11 +26,14 @@ from vitrail.cli.explain import Explain, explain
 from vitrail.cli.figures import Figures, figures
 from vitrail.cli.info import Info, info
 from vitrail.cli.models import Models, models
+from vitrail.cli.output import say, warn
 from vitrail.cli.predict import STDIN, Predict, predict
 from vitrail.cli.pretrain import Pretrain, pretrain
 from vitrail.cli.probe import Probe, probe
 from vitrail.cli.train import Train, train
 from vitrail.core.errors import UserError
+
+CLOSED_PIPE = 141
 
 # No verb may import torch before it runs: `vitrail --help` answers at once.
 VERBS: dict[type, Callable[[Any], object]] = {
@@ -85,29 +89,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if sys.stdout is not None:  # None: it was closed, and nobody wants to read
             sys.stdout.flush()  # notice here, not at exit, that the reader of a pipe has left
     except UserError as error:
-        return tell(str(error), code=2)
+        return end(str(error), code=2)
     except CycloptsError as error:
         command = " ".join(["vitrail", *(error.command_chain or ())])
-        return tell(f"{str(error).rstrip('.')} (see {command} --help)", code=2)
+        return end(f"{str(error).rstrip('.')} (see {command} --help)", code=2)
     except KeyboardInterrupt as stop:  # a verb that saved its work says how to go on
-        return tell(str(stop) or "stopped by Ctrl-C", code=130)
+        return end(str(stop) or "stopped by Ctrl-C", code=130)
     except BrokenPipeError:
         # `vitrail models | head -1` wants no more: what is left to print goes nowhere, quietly.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1  # as rich and Python's own manual have it
+        return CLOSED_PIPE
     except OSError:
         try:
-            print(flush=True)  # was it this that failed? Then it fails again
+            say("")  # was it this that failed? Then it fails again
         except OSError as error:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it fails at exit
-            return tell(f"standard output cannot be written: {error.strerror}", code=2)
+            return end(f"standard output cannot be written: {error.strerror}", code=2)
         raise
     return 0
 
 
-def tell(message: str, *, code: int) -> int:
+def end(message: str, *, code: int) -> int:
     """Say in one line of stderr why the command ends, and pass its exit code on."""
-    print("vitrail:", " ".join(message.split()), file=sys.stderr)
+    warn(f"vitrail: {' '.join(message.split())}")
     return code
 
 

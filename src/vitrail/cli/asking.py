@@ -3,15 +3,13 @@
 import json
 import math
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cyclopts import Parameter
 
-from vitrail.core.errors import UserError, writing
+from vitrail.core.errors import UserError
 
 if TYPE_CHECKING:
     from vitrail.models.model import Model
@@ -150,25 +148,6 @@ def check_between(option: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
         bound = f"at least {least}" if value < least else f"at most {most}"
         raise UserError(f"{option} is {value}, but must be {bound}")
-
-
-@contextmanager
-def folder_for(out: str | None) -> Iterator[None]:
-    """A directory for what is written in the end, made before hours of work and not after them; it
-    goes again if nothing comes of it."""
-    if out is None:
-        yield
-        return
-    made = not Path(out).exists()
-    with writing(Path(out)):
-        Path(out).mkdir(parents=True, exist_ok=True)
-    try:
-        yield
-    except BaseException:
-        if made:
-            with suppress(OSError):  # not empty: somebody has put something there
-                Path(out).rmdir()
-        raise
 
 
 def is_checkpoint(model: str) -> bool:

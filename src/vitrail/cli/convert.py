@@ -1,10 +1,10 @@
 """`vitrail convert`: a checkpoint in another dialect, bit for bit."""
 
-import json as machine
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 from vitrail.cli.asking import parse_changes, parse_grid
+from vitrail.cli.output import say, say_json
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ def convert(asked: Convert) -> None:
         "cautions": done.cautions,
     }
     if asked.json:
-        print(machine.dumps(facts))
+        say_json(facts)
         return
-    print(f"{done.out}: {done.tensors} tensors, {done.source.dialect} to {done.to}")
+    say(f"{done.out}: {done.tensors} tensors, {done.source.dialect} to {done.to}")
     for name, why in done.source.coverage.dropped:
-        print(f"  left out {name}: {why}")
+        say(f"  left out {name}: {why}")
     for sentence in done.changes:
-        print(f"  note: {sentence}")
+        say(f"  note: {sentence}")
     for sentence in done.cautions:
-        print(f"  caution: {sentence}")
+        say(f"  caution: {sentence}")

@@ -2,6 +2,8 @@
 
 from dataclasses import KW_ONLY, dataclass
 
+from vitrail.cli.output import say
+
 
 @dataclass(frozen=True)
 class Demo:
@@ -10,6 +12,8 @@ class Demo:
     _: KW_ONLY
     out: str = "demo"
     """The directory for what it writes."""
+    overwrite: bool = False
+    """Replace what an earlier demo has written there."""
     epochs: float = 60.0
     """Rounds through the digits."""
     seed: int = 0
@@ -21,7 +25,6 @@ class Demo:
 def demo(asked: Demo) -> None:
     """Train a small ViT on handwritten digits, judge it, and look at its attention: about a
     minute."""
-    import shutil
     from pathlib import Path
 
     import torch
@@ -32,13 +35,14 @@ def demo(asked: Demo) -> None:
     from vitrail.data.preprocess import prepare
     from vitrail.data.sources import open_data
     from vitrail.explain.pictures import draw_panel, heads_of
-    from vitrail.train.recipe_file import NAME
     from vitrail.weights.load import load
+    from vitrail.weights.results import LISTING, Results
 
     out = Path(asked.out)
     run = out / "digits"
-    if (run / NAME).is_file():
-        shutil.rmtree(run)  # an earlier walk
+    where = Results(out, "demo", asked.overwrite)
+    where.check(alone=True)
+    where.remove()
     train(
         Train(
             "digits",
@@ -49,7 +53,7 @@ def demo(asked: Demo) -> None:
             val_share=0.2,
         )
     )
-    print()
+    say("")
     evaluate(Evaluate(str(run / "best"), "digits", threads=asked.threads))
 
     model = load(run / "best").eval()
@@ -63,5 +67,7 @@ def demo(asked: Demo) -> None:
         out / "attention.png",
         title="where the model looks, layer by layer: the mean of all heads and patches",
     )
-    print(f"\nattention of {len(maps)} layers: {picture}")
-    print(f"the report of the run: {run / 'report.html'}")
+    files = (path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file())
+    where.record(sorted(name for name in files if name != LISTING))
+    say("", f"attention of {len(maps)} layers: {picture}")
+    say(f"the report of the run: {run / 'report.html'}")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import json as machine
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from vitrail.cli.output import say, say_above, say_json
+from vitrail.core.errors import printable
 
 if TYPE_CHECKING:
     from vitrail.train.loop import Outcome, Progress
@@ -15,6 +19,10 @@ if TYPE_CHECKING:
 Watch = Callable[[str, int, "int | None"], None]
 
 MOST_BROKEN = 10  # lines: the report has all
+MOST_IGNORED = 5  # names
+INTERRUPTED = "interrupted at step"
+# What a speed is told from, and the seconds from which the time left is worth a line.
+ENOUGH_STEPS, ENOUGH_SECONDS, WORTH_TELLING = 20, 5.0, 60.0
 
 
 @contextmanager
@@ -31,24 +39,36 @@ def progress() -> Iterator[Watch]:
 
         def watch(what: str, done: int, total: int | None) -> None:
             if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
+                tasks[what] = bar.add_task(plain(what), total=total)
             bar.update(tasks[what], completed=done, total=total)
 
         yield watch
 
 
+def plain(text: str) -> str:
+    """What a bar shows as it is: rich would take what stands in brackets for colours."""
+    from rich.markup import escape
+
+    return escape(printable(text))
+
+
 class Display:
-    """A bar with the loss, the speed, the time left and the last scores."""
+    """A bar with the loss, the speed, the time left and the last scores; without a terminal a line
+    for each evaluation."""
 
     def __init__(self, *, quiet: bool) -> None:
+        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
         from rich.progress import TimeRemainingColumn as Left
 
         columns = (BarColumn(), MofNCompleteColumn(), Left(), TextColumn("{task.description}"))
-        self.bar = Progress(*columns, disable=quiet)
+        self.console = Console()
+        self.lines = not quiet and not self.console.is_terminal
+        self.bar = Progress(*columns, console=self.console, disable=quiet or self.lines)
         self.quiet = quiet
         self.scores = ""
         self.warning: str | None = None
+        self.pace = Pace()
 
     def __enter__(self) -> Display:
         self.bar.start()
@@ -60,7 +80,7 @@ class Display:
 
     def say(self, *lines: str) -> None:
         for line in () if self.quiet else lines:
-            self.bar.console.print(line, markup=False, highlight=False)
+            say_above(self.console, line)
 
     def show(self, now: Progress) -> None:
         if now.warning and now.warning != self.warning:
@@ -69,8 +89,12 @@ class Display:
         if now.scores is not None:
             self.scores = ", ".join(f"{name} {value:.4f}" for name, value in now.scores.items())
         text = f"loss {now.loss:.4f}  {now.images_per_second:,.0f} images/s  {self.scores}"
+        if self.lines and now.scores is not None:
+            self.say(f"step {now.step:,} of {now.total:,}  {text}")
+        if (estimate := self.pace.estimate(now.step, now.total)) is not None:
+            self.say(estimate)
         self.bar.update(
-            self.task, completed=now.step, total=now.total, description=text, visible=True
+            self.task, completed=now.step, total=now.total, description=plain(text), visible=True
         )
 
     def watch(self, what: str) -> Callable[[int, int], None]:
@@ -79,14 +103,70 @@ class Display:
 
         def update(done: int, total: int) -> None:
             if not tasks:
-                tasks.append(self.bar.add_task(what, total=total))
+                tasks.append(self.bar.add_task(plain(what), total=total))
             self.bar.update(tasks[0], completed=done)  # type: ignore[arg-type]
 
         return update
 
 
-def tell(out: Path, outcome: Outcome, *, json: bool) -> None:
-    """How the run ended."""
+class Pace:
+    """How long a run will take, told once, as soon as its first steps show it."""
+
+    def __init__(self) -> None:
+        self.first: tuple[int, float] | None = None
+        self.told = False
+
+    def estimate(self, step: int, total: int) -> str | None:
+        """After some steps or seconds, where more than a minute is left."""
+        from vitrail.train.estimate import in_words
+
+        now = time.perf_counter()
+        if self.first is None:
+            self.first = step, now  # the first step also pays for what happens once
+        steps, seconds = step - self.first[0], now - self.first[1]
+        if self.told or not steps or (steps < ENOUGH_STEPS and seconds < ENOUGH_SECONDS):
+            return None
+        self.told = True
+        left = seconds / steps * (total - step)
+        if left < WORTH_TELLING:
+            return None
+        end = time.strftime("%H:%M", time.localtime(time.time() + left))
+        speed = f"{steps / seconds:.3g} steps/s"
+        return f"about {in_words(left)} at {speed}, until {end}; evaluations come on top"
+
+
+def ignored_files(ignored: Sequence[str]) -> list[str]:
+    """One line about files that are no images, or none."""
+    if not ignored:
+        return []
+    named = ", ".join(ignored[:MOST_IGNORED])
+    more = f" and {len(ignored) - MOST_IGNORED:,} more" if len(ignored) > MOST_IGNORED else ""
+    files = (
+        "1 file is not an image and is"
+        if len(ignored) == 1
+        else (f"{len(ignored):,} files are not images and are")
+    )
+    return [f"{files} ignored: {named}{more}"]
+
+
+def interrupted_at(outcome: Outcome) -> str | None:
+    """What the report of a run that was interrupted begins with."""
+    if not outcome.stopped:
+        return None
+    return f"{INTERRUPTED} {outcome.step:,} of {outcome.total:,}; --resume goes on from there"
+
+
+@dataclass(frozen=True)
+class Written:
+    """A report that was written, what in it a person must not miss, and the scores of the test
+    part where the data has one."""
+
+    notes: Sequence[str] = ()
+    test: Mapping[str, Any] | None = None
+
+
+def tell(out: Path, outcome: Outcome, written: Written | None, *, json: bool) -> None:
+    """How the run ended; `written` is None where no report was written now."""
     memory = outcome.memory
     report = out / "report.html"
     facts = {
@@ -98,18 +178,36 @@ def tell(out: Path, outcome: Outcome, *, json: bool) -> None:
         "best_step": memory.best_step,
         "broken": memory.broken,
         "stopped": outcome.stopped,
-        "report": None if outcome.stopped else str(report),
+        "report": str(report) if report.exists() else None,
+        "notes": list(written.notes) if written else [],
+        "test": written.test if written else None,
     }
     if json:
-        print(machine.dumps(facts))
+        say_json(facts)
         return
     if memory.best is not None:
         best = f"{memory.decides} {memory.best:.4f}"
-        print(f"best {best} at step {memory.best_step} of {outcome.total}: {out}/best")
+        say(f"best {best} at step {memory.best_step} of {outcome.total}: {out}/best")
+    for line in test_lines(written):
+        say(line)
     broken = sorted(memory.broken.items())
     for name, reason in broken[:MOST_BROKEN]:
-        print(f"left out {name}: {reason}")
+        say(f"left out {name}: {reason}")
     if len(broken) > MOST_BROKEN:
-        print(f"left out {len(broken) - MOST_BROKEN} more: the report names all {len(broken)}")
-    if not outcome.stopped:
-        print(f"report: {report}")
+        say(f"left out {len(broken) - MOST_BROKEN} more: the report names all {len(broken)}")
+    for note in written.notes if written else ():
+        say(f"note: {note}")
+    if report.exists():
+        say(f"report: {report}")
+
+
+def test_lines(written: Written | None) -> list[str]:
+    """The test part, judged once by the chosen weights."""
+    if written is None or written.test is None:
+        return []
+    test = written.test
+    low, high = test["interval"]
+    return [
+        f"test {test['name']} {test['value']:.4f} ({low:.4f} to {high:.4f} with 95% confidence) "
+        f"on {test['images']:,} images"
+    ]

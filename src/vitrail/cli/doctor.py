@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import json as machine
+from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass
+
+from vitrail.cli.output import say, say_json
+
+PAGE, FACTS = "doctor.html", "doctor.json"
 
 
 @dataclass(frozen=True)
@@ -15,9 +19,12 @@ class Doctor:
     torchvision:NAME:ROOT, fashion-mnist or digits."""
     _: KW_ONLY
     out: str | None = None
-    """A directory for doctor.html, a page with pictures, and doctor.json."""
-    seed: int = 0
-    """The seed by which validation images are drawn where the data has none."""
+    """A directory for doctor.html, a page with images, and doctor.json."""
+    overwrite: bool = False
+    """Replace these where they exist."""
+    val_share: float = 0.1
+    """Share of the images that training would validate on, where the data has no val part; the
+    same are drawn here."""
     threads: int | None = None
     """Threads to decode with; as many as there are processors unless said."""
     json: bool = False
@@ -31,25 +38,28 @@ def doctor(asked: Doctor) -> None:
 
     from vitrail.cli.display import progress
     from vitrail.core.errors import writing
+    from vitrail.core.json_text import to_json
     from vitrail.data.doctor import examine
     from vitrail.data.findings_page import page
     from vitrail.data.sources import open_data
+    from vitrail.weights.results import Results
 
-    data = open_data(asked.data, seed=asked.seed)
-    out = None if asked.out is None else Path(asked.out)
-    if out is not None:
-        with writing(out):
-            out.mkdir(parents=True, exist_ok=True)  # before the work, not after it
-    with progress() as watch:
-        found = examine(
-            data, asked.data, threads=asked.threads, watch=partial(watch, "looking at images")
-        )
-    facts = machine.dumps(found.facts(), ensure_ascii=True)
-    print(facts if asked.json else found.text())
-    if out is None:
+    where = None if asked.out is None else Results(Path(asked.out), "doctor", asked.overwrite)
+    if where is not None:
+        where.check([PAGE, FACTS])
+    data = open_data(asked.data, val_share=asked.val_share)
+    with nullcontext() if where is None else where.draft() as draft:
+        with progress() as watch:
+            found = examine(
+                data, asked.data, threads=asked.threads, watch=partial(watch, "looking at images")
+            )
+        if draft is not None:
+            with writing(draft):
+                (draft / PAGE).write_text(page(found), encoding="utf-8")
+                (draft / FACTS).write_text(to_json(found.facts()) + "\n", encoding="utf-8")
+    if asked.json:
+        say_json(found.facts())
         return
-    with writing(out):
-        (out / "doctor.html").write_text(page(found), encoding="utf-8")
-        (out / "doctor.json").write_text(facts + "\n", encoding="utf-8")
-    if not asked.json:
-        print(f"\nthe page with pictures: {out / 'doctor.html'}")
+    say(*found.text().splitlines())
+    if where is not None:
+        say("", f"the page with images: {where.out / PAGE}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as machine
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vitrail.cli.asking import Loading, check_batch_size, check_threads, load_asked
 from vitrail.cli.display import progress
-from vitrail.core.errors import UserError, printable
+from vitrail.cli.output import plural, say, say_json
+from vitrail.core.errors import UserError
 from vitrail.infer.paths import check_paths, pictures
 
 if TYPE_CHECKING:
@@ -42,10 +42,12 @@ class Embed:
     """With --search: how many."""
     duplicates: bool = False
     """Tell which embedded pictures are nearly the same."""
-    threshold: float = 0.98
-    """With --duplicates: the least cosine between the two."""
-    exact: bool = False
-    """Decode and resize exactly as the weights' authors did; slower on large photos."""
+    threshold: float | None = None
+    """With --duplicates: the least cosine between the two; by default chosen from the data, so that
+    images count that are far nearer to each other than is usual in it."""
+    fast: bool = False
+    """Decode large photos smaller and resize with torch: faster, and features differ a little. By
+    default both are done exactly as the weights' authors did."""
     batch_size: int = 8
     """Pictures computed at once."""
     engine: Literal["local", "ray"] = "local"
@@ -87,7 +89,7 @@ def write(asked: Embed) -> None:
     names = chain([next(names)], names)  # none at all is told before anything is written
     model = load_asked(asked)
     output: Literal["tokens", "pooled"] = "tokens" if asked.tokens else "pooled"
-    job = Job(output=output, batch_size=asked.batch_size, exact=asked.exact)
+    job = Job(output=output, batch_size=asked.batch_size, exact=not asked.fast)
     open_parts(out, manifest_of(asked, model, job))
     rows = Embedded(asked.precision)
 
@@ -110,12 +112,12 @@ def write(asked: Embed) -> None:
 def check(asked: Embed) -> None:
     """Refuse what cannot be meant before a model is loaded."""
     if asked.out is None:
-        raise UserError("where to? Say --out DIR; or --search PICTURE or --duplicates and a DIR")
-    check_paths(asked.paths)
+        raise UserError("missing --out DIR; or add --search IMAGE or --duplicates, and a DIR")
     check_batch_size(asked.batch_size)
     check_threads(asked.threads)
     if asked.address is not None and asked.engine != "ray":
-        raise UserError("--address is that of a Ray cluster: say --engine ray too")
+        raise UserError("--address is that of a Ray cluster: add --engine ray")
+    check_paths(asked.paths)
 
 
 def manifest_of(asked: Embed, model: Model, job: Any) -> Manifest:
@@ -130,19 +132,25 @@ def manifest_of(asked: Embed, model: Model, job: Any) -> Manifest:
         output=job.output,
         shape=shape_of(model, job),
         precision=asked.precision,
-        exact=asked.exact,
+        exact=job.exact,
         batch_size=asked.batch_size,
         asked=asdict(asked.loading),
     )
 
 
 def tell(asked: Embed, done: Progress) -> None:
-    facts = {"out": asked.out, **asdict(done)}
+    facts = {
+        "out": asked.out,
+        "before": done.before,
+        "embedded": done.embedded,
+        "broken": done.broken,
+    }
     if asked.json:
-        print(machine.dumps(facts))
+        say_json(facts)
         return
     known = f", {done.before} were there already" if done.before else ""
-    print(f"{asked.out}: {done.done} pictures embedded, {done.broken} cannot be read{known}")
+    embedded = plural(done.embedded, "image")
+    say(f"{asked.out}: {embedded} embedded, {done.broken} cannot be read{known}")
 
 
 # Questions
@@ -165,9 +173,9 @@ def answer_search(asked: Embed, picture: str) -> None:
     vector = embed_one(model, picture, manifest, where=str(folder))
     for match in search(folder, np.asarray(vector), count=asked.count):
         if asked.json:
-            print(machine.dumps(asdict(match)))
+            say_json(asdict(match))
         else:
-            print(printable(f"{match.cosine:.4f}  {match.id}"))
+            say(f"{match.cosine:.4f}  {match.id}")
 
 
 def answer_duplicates(asked: Embed) -> None:
@@ -179,9 +187,9 @@ def answer_duplicates(asked: Embed) -> None:
         raise UserError(f"{folder}: holds tokens, and duplicates are found by pooled features")
     for pair in duplicates(folder, threshold=asked.threshold):
         if asked.json:
-            print(machine.dumps(asdict(pair)))
+            say_json(asdict(pair))
         else:
-            print(printable(f"{pair.cosine:.4f}  {pair.one}  {pair.other}"))
+            say(f"{pair.cosine:.4f}  {pair.one}  {pair.other}")
 
 
 def asked_folder(asked: Embed) -> tuple[Path, Manifest]:

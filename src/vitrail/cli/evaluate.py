@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json as machine
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.asking import Loading, folder_for, load_asked, parse_size, use_threads
+from vitrail.cli.asking import Loading, load_asked, parse_size, use_threads
 from vitrail.cli.display import Watch, progress
 from vitrail.cli.explain import known_as
-from vitrail.core.errors import UserError, nearest, printable
+from vitrail.cli.output import plural, say, say_json
+from vitrail.core.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from vitrail.data.source import Source
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from vitrail.evaluate.judged import Judged
     from vitrail.evaluate.sizes import Sized
     from vitrail.models.model import Model
+    from vitrail.weights.results import Results
 
 ENOUGH, MOST_HELD_OUT = 500, 5000  # images of val that choose a temperature
 FILES = {"report.html": "report", "evaluation.json": "facts", "predictions.csv": "predictions"}
@@ -44,7 +46,7 @@ class Evaluate:
     resolutions: str | None = None
     """Judge it at other image sizes too: 112,160,224."""
     patch_sizes: str | None = None
-    """Judge it with other patch sizes too, its kernels resized: 8,16,32."""
+    """Judge it with other patch sizes too, in pixels of the image, its kernels resized: 8,16,32."""
     out: str | None = None
     """A directory for report.html, evaluation.json and predictions.csv."""
     overwrite: bool = False
@@ -76,10 +78,23 @@ def evaluate(asked: Evaluate) -> None:
     if asked.split is not None and asked.split not in known:
         raise UserError(f"{asked.data} has no part {asked.split!r}, {nearest(asked.split, known)}")
     model = load_asked(asked)
-    with folder_for(asked.out), progress() as watch:
+    with writing_to(asked) as draft, progress() as watch:
         found = found_of(asked, model, resolutions, patches, watch)
-        files = write(found, Path(asked.out), watch) if asked.out is not None else {}
+        if draft is not None:
+            write(found, draft)
+    files = {} if asked.out is None else {FILES[n]: str(Path(asked.out) / n) for n in FILES}
     report(asked, found, files)
+
+
+def results(asked: Evaluate) -> Results | None:
+    from vitrail.weights.results import Results
+
+    return None if asked.out is None else Results(Path(asked.out), "evaluate", asked.overwrite)
+
+
+def writing_to(asked: Evaluate) -> AbstractContextManager[Path | None]:
+    where = results(asked)
+    return nullcontext() if where is None else where.draft()
 
 
 def refuse_mistakes(asked: Evaluate) -> None:
@@ -88,11 +103,8 @@ def refuse_mistakes(asked: Evaluate) -> None:
         least["--corrupted-images"] = asked.corrupted_images, 1
         if not asked.corruptions:
             raise UserError("--corrupted-images says how many, but there are no --corruptions")
-    for name in FILES if asked.out is not None and not asked.overwrite else ():
-        if (Path(asked.out or "") / name).exists():
-            raise UserError(
-                f"{asked.out}: holds {name} already: choose another --out, or say --overwrite"
-            )
+    if (where := results(asked)) is not None:
+        where.check(list(FILES))
     for option, (value, lowest) in least.items():
         if value < lowest:
             raise UserError(f"{option} is {value}, but must be at least {lowest}")
@@ -128,6 +140,20 @@ def listed(text: str | None, option: str) -> list[str]:
     return list(dict.fromkeys(sizes))
 
 
+def in_stem_pixels(patches: Sizes, model: Model) -> Sizes:
+    """Patch sizes in pixels of the image as the field has them: a hybrid's patches are cut from
+    what its stem makes of the image, in which a pixel stands for `stride` of the image's."""
+    stem = getattr(model.config, "stem", None)
+    stride = 1 if stem is None else stem.stride
+    for size, _ in patches:
+        if int(size) % stride:
+            raise UserError(
+                f"--patch-sizes has {size}, but must be multiples of {stride}, the stride of the "
+                "model's stem"
+            )
+    return [(size, {"patch_size": int(size) // stride}) for size, _ in patches]
+
+
 def found_of(
     asked: Evaluate, model: Model, resolutions: Sizes, patches: Sizes, watch: Watch
 ) -> Evaluation:
@@ -136,6 +162,7 @@ def found_of(
     from vitrail.evaluate.robustness import robustness_of
     from vitrail.evaluate.sizes import at_sizes
 
+    patches = in_stem_pixels(patches, model)
     sources, part, notes = opened(asked, model)
     judged = judged_of(asked, model, sources[part], part, watch)
     held_out = None
@@ -237,38 +264,31 @@ def told(watch: Watch, what: str) -> Callable[[int, int], None]:
     return lambda done, total: watch(what, done, total)
 
 
-def write(found: Evaluation, out: Path, watch: Watch) -> dict[str, str]:
+def write(found: Evaluation, out: Path) -> None:
     """The page, the same for machines, and what was said of every image."""
+    from vitrail.core.errors import writing
+    from vitrail.core.json_text import to_json
     from vitrail.evaluate.evaluation import plain, write_predictions
     from vitrail.evaluate.evaluation_page import evaluation_page
-    from vitrail.weights.atomic import write_file
 
-    def fill_page(path: Path) -> None:
-        path.write_text(evaluation_page(found), encoding="utf-8")
-
-    def fill_facts(path: Path) -> None:
-        path.write_text(machine.dumps(plain(found), indent=1), encoding="utf-8")
-
-    def fill_table(path: Path) -> None:
-        write_predictions(found.judged, path)
-
-    fillings = (fill_page, fill_facts, fill_table)
-    return {
-        what: str(write_file(out / name, fill, overwrite=True))
-        for (name, what), fill in zip(FILES.items(), fillings, strict=True)
-    }
+    page, facts, table = (out / name for name in FILES)
+    with writing(out):
+        page.write_text(evaluation_page(found), encoding="utf-8")
+        facts.write_text(to_json(plain(found), indent=1) + "\n", encoding="utf-8")
+        write_predictions(found.judged, table)
 
 
 def report(asked: Evaluate, found: Evaluation, files: dict[str, str]) -> None:
     from vitrail.evaluate.evaluation import all_notes, plain
 
     if asked.json:
-        print(machine.dumps({**plain(found), "files": files}))
+        say_json({**plain(found), "files": files})
         return
     judged = found.judged
-    print(f"{judged.images} images of {judged.part}, {len(judged.labels)} classes")
+    images, classes = plural(judged.images, "image"), plural(len(judged.labels), "class", "classes")
+    say(f"{images} of {judged.part}, {classes}")
     for note in all_notes(found):
-        print(f"note: {note}")
+        say(f"note: {note}")
     print_numbers(found)
     print_classes(judged)
     if found.robustness is not None:
@@ -277,11 +297,11 @@ def report(asked: Evaluate, found: Evaluation, files: dict[str, str]) -> None:
     print_sizes("patch size", found.patch_sizes)
     broken = list(judged.broken.items())
     for path, reason in broken[:MOST_BROKEN]:
-        print(printable(f"left out {path}: {reason}"))
+        say(f"left out {path}: {reason}")
     if len(broken) > MOST_BROKEN:
-        print(f"left out {len(broken) - MOST_BROKEN} more: --out names all {len(broken)}")
+        say(f"left out {len(broken) - MOST_BROKEN} more: --out names all {len(broken)}")
     for name, file in files.items():
-        print(f"{name}: {file}")
+        say(f"{name}: {file}")
 
 
 def print_numbers(found: Evaluation) -> None:
@@ -290,16 +310,16 @@ def print_numbers(found: Evaluation) -> None:
     measured, tempered = found.judgement.measured, found.judgement.tempered
     for name, value in measured.values.items():
         ends = measured.intervals.get(name)
-        print(f"{name:16}{value:.4f}" + (f"  ({ends[0]:.4f} to {ends[1]:.4f})" if ends else ""))
+        say(f"{name:16}{value:.4f}" + (f"  ({ends[0]:.4f} to {ends[1]:.4f})" if ends else ""))
     if measured.intervals:
-        print(
-            f"in brackets: {LEVEL:.0%} of {measured.resamples:,} bootstrap samples of the images, "
-            "all classes together"
+        say(
+            f"in brackets: {LEVEL:.0%} confidence; accuracy, top5 and exact by Wilson, the others "
+            f"by {measured.resamples:,} bootstrap samples of the images, all classes together"
         )
     if tempered is None:
-        print("temperature     none: too few wrong answers to fit one to")
+        say("temperature     none: too few wrong answers to fit one to")
     else:
-        print(
+        say(
             f"temperature     {tempered.temperature:.4f}  with it ece "
             f"{tempered.reliability.error:.4f}, nll {tempered.loss:.4f}, brier "
             f"{tempered.brier:.4f}; fitted on {tempered.fitted_on}"
@@ -315,12 +335,12 @@ def print_classes(judged: Judged) -> None:
     marked.sort(key=lambda row: row.average_precision if judged.several else row.f1)
     for row in marked[:MOST_CLASSES]:
         value = row.average_precision if judged.several else row.f1
-        print(
+        say(
             f"lowest {key}: {row.label} {value:.4f} (precision {dash(row.precision)}, recall "
-            f"{dash(row.recall)}, {row.images} images)"
+            f"{dash(row.recall)}, {plural(row.images, 'image')})"
         )
     for pair in [] if judged.several else most_confused(judged, MOST_PAIRS):
-        print(f"confused: {pair.truth} said to be {pair.said}, {pair.images} images")
+        say(f"confused: {pair.truth} said to be {pair.said}, {plural(pair.images, 'image')}")
 
 
 def dash(value: float) -> str:
@@ -336,18 +356,16 @@ def print_robustness(found: Evaluation) -> None:
 
     known = found.robustness
     assert known is not None
-    print(
+    say(
         f"{known.metric} under corruption (constants for {known.side} pixels, {known.images} "
         f"images, {known.clean:.4f} without), severity 1 to 5 and mean"
     )
     for name, values in zip(CORRUPTIONS, known.values, strict=True):
         row = "".join(f"{value:8.4f}" for value in (*values, values.mean()))
-        print(f"  {name:18}{row}")
-    print(
-        f"  {'mean':18}{''.join(f'{v:8.4f}' for v in known.values.mean(axis=0))}{known.mean:8.4f}"
-    )
+        say(f"  {name:18}{row}")
+    say(f"  {'mean':18}{''.join(f'{v:8.4f}' for v in known.values.mean(axis=0))}{known.mean:8.4f}")
     if known.relative_error is not None:
-        print(
+        say(
             f"  mean error {1 - known.mean:.4f}, {known.relative_error:.2f} times that without "
             "corruption (of this model: not the paper's mCE, which divides by AlexNet's)"
         )
@@ -356,7 +374,7 @@ def print_robustness(found: Evaluation) -> None:
 def print_sizes(what: str, rows: Sequence[Sized]) -> None:
     for row in rows:
         if row.value is None:
-            print(f"{what} {row.size}: {row.problem}")
+            say(f"{what} {row.size}: {row.problem}")
             continue
         ends = f"  ({row.interval[0]:.4f} to {row.interval[1]:.4f})" if row.interval else ""
-        print(f"{what} {row.size:>9}  {row.metric} {row.value:.4f}{ends}")
+        say(f"{what} {row.size:>9}  {row.metric} {row.value:.4f}{ends}")

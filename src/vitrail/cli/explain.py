@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json as machine
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from vitrail.cli.asking import Loading, load_asked, use_threads
 from vitrail.cli.display import Watch, progress
 from vitrail.cli.methods import known_methods, parse_query, parse_target, with_options
+from vitrail.cli.output import say, say_json
 from vitrail.cli.predict import pictures
 from vitrail.core.errors import UserError, writing
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from vitrail.models.model import Model
 
 SIDE = 448  # pixels of the longer side of an overlay
+LONGEST_STEM = 60  # letters: of four bytes each, and with a method's name, still a file's name
 MOST_PANELS = 8  # pictures that the page shows layer by layer
 
 
@@ -36,7 +38,8 @@ class Explain:
     source: str
     """The model: a Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
     paths: tuple[str, ...]
-    """Files or directories; - reads names from standard input, one a line."""
+    """Files, directories, patterns or http addresses; - reads names from standard input, one a
+    line."""
     _: KW_ONLY
     method: tuple[str, ...] = ()
     """attention, rollout, relevance, attribution, gradcam, integrated, occlusion, or all. May be
@@ -59,6 +62,8 @@ class Explain:
     """On how many of the pictures the maps are put to the test; 0 leaves that out."""
     out: str = "explained"
     """The directory for overlays, panels, maps.npz and index.html."""
+    overwrite: bool = False
+    """Replace what an earlier run has written to OUT, all of it."""
     loading: Loading = field(default_factory=Loading)
     threads: int | None = None
     """Threads to compute with."""
@@ -85,17 +90,20 @@ def explain(asked: Explain) -> None:
     """Show where in pictures a model finds what it says: overlays, layers and heads, and a verdict
     on whether the maps track the model."""
 
-    if not asked.paths:
-        raise UserError("no pictures: give files, directories, or - for names on standard input")
+    from vitrail.infer.paths import check_paths
+    from vitrail.weights.results import Results
+
+    check_paths(asked.paths)
     if asked.checks < 0:
         raise UserError(f"--checks is {asked.checks}, but must not be negative")
     names = known_methods(asked.method)
     use_threads(asked.threads)
     model = load_asked(asked)
     story = Story(model, with_options(asked, names, model))
-    out = Path(asked.out)
-    with progress() as watch:
-        every = list(pictures(asked.paths))
+    every = list(pictures(asked.paths))
+    where = Results(Path(asked.out), "explain", asked.overwrite)
+    where.check(alone=True)
+    with where.draft() as out, progress() as watch:
         for number, path in enumerate(every):
             watch("explaining pictures", number, len(every))
             tell_picture(asked, story, path, out)
@@ -103,7 +111,9 @@ def explain(asked: Explain) -> None:
             reasons = [f"{path}: {reason}" for path, reason in story.problems.items()]
             raise UserError(f"none of the pictures can be read: {reasons[0]}")
         judged = check(story, asked.checks, watch)
-    page = write(asked, story, judged, out)
+        page = where.out / write(asked, story, judged, out).name
+    for facts in story.facts:
+        facts["files"] = {name: str(where.out / file) for name, file in facts["files"].items()}
     report(asked, story, judged, page)
 
 
@@ -111,18 +121,20 @@ def explain(asked: Explain) -> None:
 
 
 def tell_picture(asked: Explain, story: Story, path: str, out: Path) -> None:
-    """Everything about one picture, or why it cannot be read."""
+    """Everything about one image, or why it cannot be read."""
+    import numpy as np
     import torch
 
-    from vitrail.data.images import BadImage, read_image
+    from vitrail.data.images import BadImage
     from vitrail.data.preprocess import prepare
     from vitrail.explain.methods import METHODS
     from vitrail.explain.page import Explained
     from vitrail.explain.pictures import heads_of, layers_and_heads
+    from vitrail.infer.reading import read_pixels
 
     model, how = story.model, story.model.passport.preprocessing
     try:
-        pixels = read_image(path, channels=len(how.mean))
+        pixels = np.asarray(read_pixels(path, how))
     except BadImage as problem:
         story.problems[path] = problem.reason
         return
@@ -144,7 +156,7 @@ def tell_picture(asked: Explain, story: Story, path: str, out: Path) -> None:
         title=f"{path}: where each head looks, {told_query(query)}",
     )
     overlays = {name: laid_over(seen, one, how) for name, one in found.items()}
-    stem = free_name(Path(path).stem or "picture", story.names)
+    stem = free_name(safe_stem(path), story.names)
     files = write_pictures(out, stem, seen, overlays, panel)
     story.names.append(stem)
     story.images.append(image)
@@ -224,6 +236,15 @@ def told_query(query: int | tuple[int, int] | None) -> str:
     return f"seen from the patch in row {query[0]}, column {query[1]}"
 
 
+def safe_stem(path: str) -> str:
+    """The name of a file without its suffix, as any file system can hold it.
+
+    >>> safe_stem("https://example.org/a%20cat.jpg?width=90")
+    'a_20cat'
+    """
+    return re.sub(r"[^\w.-]", "_", Path(path).stem)[:LONGEST_STEM] or "image"
+
+
 def free_name(stem: str, taken: Sequence[str]) -> str:
     """A name for files that no other picture has.
 
@@ -251,7 +272,7 @@ def write_pictures(
         del sheets["methods"]
     with writing(out):
         return {
-            name: str(write_png(pixels, out / f"{stem}.{name}.png"))
+            name: write_png(pixels, out / f"{stem}.{name}.png").name
             for name, pixels in sheets.items()
         }
 
@@ -352,16 +373,15 @@ def report(asked: Explain, story: Story, judged: Sequence[Judged], page: Path) -
             "rule": RULE,
             "broken": story.problems,
         }
-        print(machine.dumps(facts))
+        say_json(facts)
         return
     for one, stem in zip(story.explained, story.names, strict=True):
-        print(f"{one.name}  {one.said}  {page.parent / stem}.*.png")
+        say(f"{one.name}  {one.said}  {page.parent / stem}.*.png")
     for path, reason in story.problems.items():
-        print(f"{path}  no map: {reason}")
+        say(f"{path}  no map: {reason}")
     for each in judged:
-        print(f"\n{each.method}: {each.verdict.sentence}")
-        for reason in each.verdict.reasons:
-            print(f"  {reason}")
+        say("", f"{each.method}: {each.verdict.sentence}")
+        say(*(f"  {reason}" for reason in each.verdict.reasons))
     if judged:
-        print(f"\n{RULE}")
-    print(f"\nthe page with all of it: {page}")
+        say("", RULE)
+    say("", f"the page with all of it: {page}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json as machine
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vitrail.cli.asking import Loading, load_asked, use_threads
 from vitrail.cli.display import progress
+from vitrail.cli.output import say, say_json
 from vitrail.core.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ class Figures:
     _: KW_ONLY
     out: str = "figures"
     """The directory for the page, and each figure as SVG and PNG."""
+    overwrite: bool = False
+    """Replace the figures that an earlier run has written to OUT, all of them."""
     split: str | None = None
     """The part of the data to draw from; by default test, else val."""
     images: int = 128
@@ -52,17 +54,20 @@ def figures(asked: Figures) -> None:
     from pathlib import Path
 
     from vitrail.explain.figures import figures as draw
+    from vitrail.weights.results import Results
 
     for option in ("images", "batch_size"):
         if getattr(asked, option) < 1:
             name = option.replace("_", "-")
             raise UserError(f"--{name} is {getattr(asked, option)}, but must be at least 1")
+    where = Results(Path(asked.out), "figures", asked.overwrite)
+    where.check(alone=True)
     use_threads(asked.threads)
     model = load_asked(asked)
     how = model.passport.preprocessing
     broken: dict[str, str] = {}
     images = chosen(asked, how, broken, val_share(model.passport.provenance))
-    with progress() as watch:
+    with where.draft() as draft, progress() as watch:
         drawn = draw(
             model,
             batched(images, asked.batch_size),
@@ -70,15 +75,15 @@ def figures(asked: Figures) -> None:
             ablated=max(asked.ablated, 0),
             watch=watch,
         )
-        page = drawn.write(Path(asked.out))
+        page = where.out / drawn.write(draft).name
     if asked.json:
-        print(machine.dumps({**drawn.numbers(), "out": asked.out, "broken": broken}))
+        say_json({**drawn.numbers(), "out": asked.out, "broken": broken})
         return
     for plate in drawn.plates:
-        print(f"{plate.title}: {plate.told}\n")
+        say(f"{plate.title}: {plate.told}", "")
     for path, reason in broken.items():
-        print(f"left out {path}: {reason}")
-    print(f"the page with all figures: {page}")
+        say(f"left out {path}: {reason}")
+    say(f"the page with all figures: {page}")
 
 
 def val_share(provenance: dict[str, Any]) -> float:
@@ -93,6 +98,7 @@ def chosen(
     """Prepared images, spread evenly over the part; those that cannot be read are named."""
     import numpy as np
 
+    from vitrail.data.finish import normalise
     from vitrail.data.images import BadImage
     from vitrail.data.loader import Samples
     from vitrail.data.sources import open_data
@@ -109,11 +115,10 @@ def chosen(
 
     def read() -> Iterator[Tensor]:
         for place in places:
-            _, image = samples[0, int(place), 0, None]
-            if isinstance(image, BadImage):
-                broken[image.path] = image.reason
-            else:
-                yield image
+            try:
+                yield normalise(samples[0, int(place), 0, None], how, reorder=False)
+            except BadImage as problem:
+                broken[problem.path] = problem.reason
 
     return read()
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json as machine
 from dataclasses import KW_ONLY, asdict, dataclass
 from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any
 
 from vitrail.cli.asking import is_checkpoint, parse_changes, parse_grid
+from vitrail.cli.output import say, say_json, say_table
 
 if TYPE_CHECKING:
     from vitrail.models.measure import Measure
@@ -68,7 +68,7 @@ def info(asked: Info) -> None:
     measured = measure(config, asked.batch_size)
     facts |= {"config": asdict(config), "batch_size": asked.batch_size, **asdict(measured)}
     if asked.json:
-        print(machine.dumps(facts))
+        say_json(facts)
         return
     if "checkpoint" in facts:
         print_checkpoint(facts)
@@ -104,15 +104,23 @@ def print_checkpoint(facts: dict[str, Any]) -> None:
         *[("filled", f"{row['tensor']}: {row['why']}") for row in found["filled"]],
         *[("note", sentence) for sentence in passport["origin"]["changes"]],
         ("config", fields(unusual(passport["family"], facts["config"]))),
-        ("preprocessing", fields(passport["preprocessing"])),
+        ("preprocessing", preprocessing_of(passport)),
         ("resize", passport["resize"]),
         ("origin", f"{passport['origin']['source']} ({passport['origin']['dialect']})"),
         *([("labels", ", ".join(passport["labels"][:8]))] if passport["labels"] else []),
         *([("scores", fields(passport["scores"]))] if passport["scores"] else []),
     ]
     for name, value in lines:
-        print(f"{name:14}{value}")
-    print()
+        say(f"{name:14}{value}")
+    say("")
+
+
+def preprocessing_of(passport: dict[str, Any]) -> str:
+    """As the model card has it."""
+    from vitrail.core.passport import Preprocessing
+
+    how = Preprocessing(**passport["preprocessing"])
+    return f"{how.in_words()}, {how.channel_order}, mean {how.mean}, std {how.std}"
 
 
 def unusual(family: str, config: dict[str, Any]) -> dict[str, Any]:
@@ -128,27 +136,20 @@ def fields(record: dict[str, Any]) -> str:
 
 
 def print_layers(measured: Measure, asked: Info) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("module")
-    table.add_column("kind")
-    table.add_column("output")
-    table.add_column("parameters", justify="right")
-    table.add_column("multiply-adds", justify="right")
+    rows = []
     for layer in measured.layers:
         if layer.name.count(".") < asked.depth and layer.kind not in ("Identity", "Dropout"):
             shape = " x ".join(map(str, layer.output))
-            table.add_row(layer.name, layer.kind, shape, f"{layer.params:,}", f"{layer.macs:,}")
-    Console(width=max(Console().width, 110)).print(table)
+            rows.append((layer.name, layer.kind, shape, f"{layer.params:,}", f"{layer.macs:,}"))
+    say_table(("module", "kind", "output", "parameters", "multiply-adds"), rows, right=2)
     images = "one image" if asked.batch_size == 1 else f"{asked.batch_size} images"
-    print(
-        f"\nparameters    {measured.params:,} ({megabytes(measured.parameter_memory)} in float32)"
-    )
-    print(f"multiply-adds {measured.macs:,} for {images}")
     kept = megabytes(measured.activation_memory)
-    print(f"activations   {kept} kept for the backward pass of {images}, with fused attention")
+    say(
+        "",
+        f"parameters    {measured.params:,} ({megabytes(measured.parameter_memory)} in float32)",
+        f"multiply-adds {measured.macs:,} for {images}",
+        f"activations   {kept} kept for the backward pass of {images}, with fused attention",
+    )
 
 
 def megabytes(count: int) -> str:

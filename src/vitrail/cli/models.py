@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json as machine
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
+
+from vitrail.cli.output import say_json, say_table
 
 if TYPE_CHECKING:
     from vitrail.models.variant import Variant
@@ -23,9 +24,6 @@ class Models:
 
 def models(asked: Models) -> None:
     """List families and variants: parameters, multiply-adds, tokens and default image size."""
-    from rich.console import Console
-    from rich.table import Table
-
     from vitrail.core.errors import UserError, nearest
     from vitrail.models.catalogue import FAMILIES, list_models
 
@@ -42,18 +40,15 @@ def models(asked: Models) -> None:
     ]
     if asked.json:
         keys = ("family", "model", "params", "macs", "tokens", "image_size")
-        print(machine.dumps([dict(zip(keys, figures(*row), strict=True)) for row in rows]))
+        say_json([dict(zip(keys, figures(*row), strict=True)) for row in rows])
         return
-    table = Table(box=None, pad_edge=False)
-    table.add_column("family")
-    table.add_column("model")
-    for column in ("parameters", "multiply-adds", "tokens", "image"):
-        table.add_column(column, justify="right")
+    titles = ("family", "model", "parameters", "multiply-adds", "tokens", "image")
+    cells = []
     for row in rows:
         family, name, params, macs, tokens, (height, width) = figures(*row)
         shown = (f"{params:,}", f"{macs / 1e9:,.2f} G", str(tokens), f"{height}x{width}")
-        table.add_row(family, name, *shown)
-    Console(width=max(Console().width, 90)).print(table)
+        cells.append((family, name, *shown))
+    say_table(titles, cells, right=4)
 
 
 def figures(

@@ -1,31 +1,33 @@
-"""`vitrail predict`: what a model says of pictures."""
+"""`vitrail predict`: which labels a model gives to images."""
 
 from __future__ import annotations
 
-import json as machine
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, field
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from vitrail.cli.asking import Loading, check_batch_size, check_threads, load_asked
 from vitrail.cli.display import progress
+from vitrail.cli.output import plural, say, say_json, warn
 from vitrail.core.errors import UserError
 from vitrail.infer.paths import STDIN, check_paths, pictures
 
 if TYPE_CHECKING:
     from vitrail.infer.engine import Job
+    from vitrail.infer.journal import Journal
     from vitrail.infer.predict import Prediction
     from vitrail.models.model import Model
 
 __all__ = ["STDIN", "Predict", "pictures", "predict"]
 
+GOES_ON = "the same command goes on from there"
+
 
 @dataclass(frozen=True)
 class Predict:
-    """Which model to ask, about which pictures."""
+    """Which model labels which images."""
 
     source: str
     """The model: a Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
@@ -36,15 +38,17 @@ class Predict:
     top: int = 5
     """How many labels to show for each."""
     out: str | None = None
-    """A file for the answers: .jsonl, .csv or .parquet."""
+    """A file for the predictions: .jsonl, .csv or .parquet. What is done is kept beside it until it
+    is whole, and the same command goes on from there."""
     overwrite: bool = False
     """Replace OUT where it exists."""
-    exact: bool = False
-    """Decode and resize exactly as the weights' authors did; slower on large photos."""
+    fast: bool = False
+    """Decode large photos smaller and resize with torch: faster, and scores differ in their third
+    digit. By default both are done exactly as the weights' authors did."""
     batch_size: int = 8
-    """Pictures computed at once."""
+    """Images computed at once."""
     engine: Literal["local", "ray"] = "local"
-    """Compute in this process, or on Ray, which goes on where a run into the same OUT stopped."""
+    """Compute in this process, or on Ray."""
     address: str | None = None
     """The Ray cluster: auto, or host:port; by default one on this machine."""
     loading: Loading = field(default_factory=Loading)
@@ -54,101 +58,161 @@ class Predict:
     """Print a JSON object a line."""
 
 
-def predict(asked: Predict) -> None:
-    """Label pictures with a trained model; one that cannot be read is a line with its reason."""
-    check_paths(asked.paths)
-    check(asked)
-    from vitrail.infer.writers import as_json, as_line, counted, write_predictions, writer_of
+@dataclass
+class Tally:
+    """How many images were labelled, how many could not be, and the first reason why."""
 
-    if asked.out is not None:
-        writer_of(Path(asked.out))
+    labelled: int = 0
+    broken: int = 0
+    first: str = ""
+
+    def add(self, one: Prediction) -> None:
+        if one.problem is None:
+            self.labelled += 1
+            return
+        self.broken += 1
+        self.first = self.first or f"{one.name}: {one.problem}"
+
+    def refuse_nothing(self) -> None:
+        """A run that labelled nothing has failed."""
+        if not self.labelled:
+            images = plural(self.broken, "image")
+            raise UserError(f"none of {images} could be labelled: {self.first}")
+
+
+def predict(asked: Predict) -> None:
+    """Label images with a trained model; one that cannot be read is a line with its reason. Exits
+    with 2 where a file that was named does not exist, or no image could be labelled."""
+    check(asked)
+    check_paths(asked.paths)
+    from vitrail.infer.arrow import prediction_row
+    from vitrail.infer.writers import as_line
+
     model = load_asked(asked)
     warn_untrained(model)
-    with answering(asked, model) as found:
-        if asked.out is None:
+    if asked.out is not None:
+        write(asked, Path(asked.out), model)
+        return
+    tally = Tally()
+    with predicting_here(asked, model) as found:
+        for one in found:
+            tally.add(one)
+            if asked.json:
+                say_json(prediction_row(one))
+            else:
+                say(as_line(one))
+    tally.refuse_nothing()
+
+
+def write(asked: Predict, out: Path, model: Model) -> None:
+    """All predictions to a file, which appears when it is whole."""
+    from vitrail.infer.writers import write_predictions
+
+    tally = Tally()
+    total = None if STDIN in asked.paths else sum(1 for _ in pictures(asked.paths))
+    with kept(asked, out, model) as found, progress() as watch:
+
+        def counted() -> Iterator[Prediction]:
             for one in found:
-                print(as_json(one) if asked.json else as_line(one), flush=True)
-            return
-        told = {"out": asked.out, "pictures": 0, "broken": 0}
-        with progress() as watch:
+                tally.add(one)
+                watch("predicting", tally.labelled + tally.broken, total)
+                yield one
 
-            def count(number: int, broken: int) -> None:
-                told.update(pictures=number, broken=broken)
-                watch("predicting", number, None)
-
-            rows = counted(found, count)
-            top = min(asked.top, model.config.num_classes)
-            write_predictions(Path(asked.out), rows, top=top, overwrite=asked.overwrite)
-    tell(told, json=asked.json)
+        top = min(asked.top, model.config.num_classes)
+        write_predictions(out, counted(), top=top, overwrite=asked.overwrite)
+    count = tally.labelled + tally.broken
+    if asked.json:
+        say_json({"out": asked.out, "images": count, "broken": tally.broken})
+    else:
+        say(f"{asked.out}: {plural(count, 'image')}, {tally.broken} cannot be read")
+    tally.refuse_nothing()
 
 
 def warn_untrained(model: Model) -> None:
     """A head for other classes than its checkpoint had begins with zeros."""
     head = [weights for name, weights in model.named_parameters() if name.startswith("head")]
     if head and not any(weights.any() for weights in head):
-        print("note: the model's head is new, and says the same of every picture", file=sys.stderr)
+        warn("note: the model's head is new and untrained: it gives every image the same scores")
 
 
 def check(asked: Predict) -> None:
     """Refuse what cannot be meant before a model is loaded."""
     if asked.top < 1:
-        raise UserError(f"--top is {asked.top}, but must be at least 1")
+        raise UserError(f"--top must be at least 1, got {asked.top}")
     check_batch_size(asked.batch_size)
     check_threads(asked.threads)
     if asked.address is not None and asked.engine != "ray":
-        raise UserError("--address is that of a Ray cluster: say --engine ray too")
+        raise UserError("--address is that of a Ray cluster: add --engine ray")
     if asked.engine == "ray" and asked.out is None:
         raise UserError("--engine ray needs --out FILE, beside which it keeps what is done")
-    if asked.out is not None and not asked.overwrite and Path(asked.out).exists():
-        raise UserError(f"{asked.out}: exists already: choose another name, or say --overwrite")
+    if asked.out is not None:
+        from vitrail.infer.writers import writer_of
+
+        writer_of(Path(asked.out))
+        if Path(asked.out).is_dir():
+            raise UserError(f"{asked.out}: is a directory, where a file is to be written")
+        if not asked.overwrite and Path(asked.out).exists():
+            raise UserError(f"{asked.out}: exists already: choose another name, or add --overwrite")
 
 
-@contextmanager
-def answering(asked: Predict, model: Model) -> Iterator[Iterator[Prediction]]:
-    """Predictions, one after another, from the engine that was asked for."""
+def job_of(asked: Predict) -> Job:
     from vitrail.infer.engine import Job
 
-    job = Job(output="scores", batch_size=asked.batch_size, exact=asked.exact)
-    if asked.engine == "ray":
-        from vitrail.infer.engine import usable_threads
-        from vitrail.infer.on_ray import Cluster, predict_on_ray
+    return Job(output="scores", batch_size=asked.batch_size, exact=not asked.fast)
 
-        out = Path(asked.out or "")
-        cluster = Cluster(asked.address, usable_threads(asked.threads))
-        names = pictures(asked.paths)
-        try:
-            with predict_on_ray(model, names, out, job, cluster, top=asked.top) as found:
-                yield found
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(
-                "stopped; what is done is kept, and the same command goes on from there"
-            ) from None
-    else:
-        with predict_here(model, pictures(asked.paths), job, asked) as found:
-            yield found
+
+def predicting_here(
+    asked: Predict, model: Model, journal: Journal | None = None
+) -> AbstractContextManager[Iterator[Prediction]]:
+    from vitrail.infer.predict import predicting
+
+    return predicting(
+        model,
+        pictures(asked.paths),
+        job_of(asked),
+        top=asked.top,
+        threads=asked.threads,
+        keeper=journal,
+    )
 
 
 @contextmanager
-def predict_here(
-    model: Model, names: Iterator[str], job: Job, asked: Predict
-) -> Iterator[Iterator[Prediction]]:
-    """A few pictures are not worth a batch, nor threads of ours: torch's compute them sooner."""
-    from dataclasses import replace
+def kept(asked: Predict, out: Path, model: Model) -> Iterator[Iterator[Prediction]]:
+    """Predictions, one after another, each kept until the file that they go to is whole."""
+    from vitrail.infer.journal import Journal
+    from vitrail.infer.predict import labels_of
+    from vitrail.weights.digest import digest_of
 
-    from vitrail.infer.engine import answers, torch_threads, usable_threads
-    from vitrail.infer.predict import fitting, labels_of, rank
-
-    threads, labels = usable_threads(asked.threads), labels_of(model)
-    size, names = fitting(names, job.batch_size)
-    few = size < job.batch_size
-    ours, torchs = (1, threads) if few else (threads, 1)
-    with torch_threads(torchs):
-        found = answers(model, names, replace(job, batch_size=size), threads=ours)
-        yield (rank(answer, labels, asked.top) for answer in found)
-
-
-def tell(told: dict[str, object], *, json: bool) -> None:
-    if json:
-        print(machine.dumps(told))
+    if asked.engine == "ray":
+        with on_ray(asked, out, model) as found:
+            yield found
         return
-    print(f"{told['out']}: {told['pictures']} pictures, {told['broken']} cannot be read")
+    settings = {
+        "model": digest_of(model),
+        "labels": list(labels_of(model)),
+        "top": asked.top,
+        **asdict(job_of(asked)),
+    }
+    journal = Journal(out, settings, restart=asked.overwrite)
+    try:
+        with predicting_here(asked, model, journal) as found:
+            yield found
+    except KeyboardInterrupt:
+        journal.close()
+        done = plural(journal.kept, "prediction")
+        raise KeyboardInterrupt(f"stopped; {done} are kept, and {GOES_ON}") from None
+    journal.remove()
+
+
+@contextmanager
+def on_ray(asked: Predict, out: Path, model: Model) -> Iterator[Iterator[Prediction]]:
+    from vitrail.infer.engine import usable_threads
+    from vitrail.infer.on_ray import Cluster, predict_on_ray
+
+    cluster = Cluster(asked.address, usable_threads(asked.threads))
+    names = pictures(asked.paths)
+    try:
+        with predict_on_ray(model, names, out, job_of(asked), cluster, top=asked.top) as found:
+            yield found
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"stopped; what is done is kept, and {GOES_ON}") from None

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from vitrail.cli.running import start
 
 if TYPE_CHECKING:
-    from vitrail.cli.display import Display
+    from vitrail.cli.display import Display, Written
     from vitrail.data.source import Splits
     from vitrail.train.loop import Outcome, Task
 
@@ -64,7 +64,7 @@ class Pretrain:
     resume: bool = False
     """Go on from the last checkpoint of the run in OUT, with its recipe."""
     dry_run: bool = False
-    """Print the recipe and stop."""
+    """Build the model, measure a few steps, print the recipe and stop."""
     json: bool = False
     """Print the outcome as a JSON object."""
 
@@ -74,10 +74,13 @@ def pretrain(asked: Pretrain) -> None:
     start(asked, "pretrain", write_report)
 
 
-def write_report(task: Task, splits: Splits, out: Path, outcome: Outcome, display: Display) -> None:
+def write_report(
+    task: Task, splits: Splits, out: Path, outcome: Outcome, display: Display, spent: float
+) -> Written:
     """OUT/report.html: the curve of the loss, and what was hidden and guessed after each epoch."""
+    from vitrail.cli.display import Written, interrupted_at
     from vitrail.evaluate.pretraining_page import Pretraining, pretraining_page
-    from vitrail.models.measure import count
+    from vitrail.models.summary import summarise
     from vitrail.train.log import Log
     from vitrail.train.pictures import pictures_in
     from vitrail.weights.atomic import write_file
@@ -89,7 +92,7 @@ def write_report(task: Task, splits: Splits, out: Path, outcome: Outcome, displa
         facts={
             "objective": task.recipe.goal.objective,
             "best at step": f"{outcome.memory.best_step:,} of {outcome.total:,}",
-            "parameters": f"{count(model):,}",
+            "model": summarise(model),
             "images per second": f"{outcome.images_per_second:,.0f}",
             "written": time.strftime("%Y-%m-%d %H:%M"),
         },
@@ -97,6 +100,7 @@ def write_report(task: Task, splits: Splits, out: Path, outcome: Outcome, displa
         pictures=pictures_in(out),
         rows=outcome.memory.shown,
         warning=outcome.memory.warning,
+        stopped=interrupted_at(outcome),
         broken=outcome.memory.broken,
     )
 
@@ -104,3 +108,4 @@ def write_report(task: Task, splits: Splits, out: Path, outcome: Outcome, displa
         path.write_text(pretraining_page(told), encoding="utf-8")
 
     write_file(out / "report.html", fill, overwrite=True)
+    return Written()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json as machine
+from contextlib import nullcontext
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vitrail.cli.asking import Loading, folder_for, load_asked, use_threads
+from vitrail.cli.asking import Loading, load_asked, use_threads
 from vitrail.cli.display import MOST_BROKEN, Watch, progress
-from vitrail.core.errors import UserError, nearest, printable
+from vitrail.cli.output import plural, say, say_json
+from vitrail.core.errors import UserError, nearest
+from vitrail.core.json_text import to_json
 
 if TYPE_CHECKING:
     from vitrail.data.source import Source
@@ -59,6 +61,8 @@ class Probe:
     """Neither use features that were kept nor keep any."""
     out: str | None = None
     """A directory for probe.json."""
+    overwrite: bool = False
+    """Replace probe.json where it exists."""
     loading: Loading = field(default_factory=Loading)
     threads: int | None = None
     """Threads to compute with."""
@@ -85,19 +89,40 @@ def probe(asked: Probe) -> None:
     for option in ("shots", "neighbours"):
         if (least := min(getattr(asked, option), default=0)) < 1:
             raise UserError(f"--{option} is {least}, but must be at least 1")
-    out = None if asked.out is None else Path(asked.out)
+    where = None
+    if asked.out is not None:
+        from vitrail.weights.results import Results
+
+        where = Results(Path(asked.out), "probe", asked.overwrite)
+        where.check([OUT])
     use_threads(asked.threads)
     model = load_asked(asked)
     name, train, test = parts_of(asked, model)
-    with folder_for(asked.out), progress() as watch:
-        learnt = read(asked, model, train, "train", watch)
-        tested = read(asked, model, test, name, watch)
-        found = METHODS[asked.method](asked, learnt, tested, len(train.labels), watch)
-    facts = {
+    with nullcontext() if where is None else where.draft() as draft:
+        with progress() as watch:
+            learnt = read(asked, model, train, "train", watch)
+            tested = read(asked, model, test, name, watch)
+            found = METHODS[asked.method](asked, learnt, tested, len(train.labels), watch)
+        facts = facts_of(asked, learnt, tested, found, name, len(train.labels))
+        if draft is not None:
+            write(draft / OUT, to_json(facts))
+    if asked.json:
+        say_json(facts)
+        return
+    report(facts, found)
+    if where is not None:
+        say(f"written: {where.out / OUT}")
+
+
+def facts_of(
+    asked: Probe, learnt: Features, tested: Features, found: Found, name: str, classes: int
+) -> dict[str, Any]:
+    """What machines read."""
+    return {
         "model": asked.source,
         "data": asked.data,
         "method": asked.method,
-        "classes": len(train.labels),
+        "classes": classes,
         "width": learnt.head.shape[1],
         "train": {"part": "train", "images": len(learnt.indices), "kept": learnt.kept},
         "test": {"part": name, "images": len(tested.indices), "kept": tested.kept},
@@ -105,15 +130,6 @@ def probe(asked: Probe) -> None:
         "notes": found.notes,
         "broken": {**learnt.broken, **tested.broken},
     }
-    text = machine.dumps(facts)
-    if out is not None:
-        write(out / OUT, text)
-    if asked.json:
-        print(text)
-        return
-    tell(facts, found)
-    if out is not None:
-        print(f"written: {out / OUT}")
 
 
 # Images and features
@@ -276,27 +292,26 @@ METHODS = {"fewshot": by_few_shots, "knn": by_neighbours, "linear": by_lines}
 # What is told
 
 
-def tell(facts: dict[str, Any], found: Found) -> None:
+def report(facts: dict[str, Any], found: Found) -> None:
     for part in (facts["train"], facts["test"]):
         kept = ", from features that were kept (--no-cache reads them again)"
-        print(f"{part['images']} images of {part['part']}{kept if part['kept'] else ''}")
-    print(f"{facts['classes']} classes, features of {facts['width']} numbers\n")
-    print("\n".join(found.lines))
+        images = plural(part["images"], "image")
+        say(f"{images} of {part['part']}{kept if part['kept'] else ''}")
+    classes = plural(facts["classes"], "class", "classes")
+    say(f"{classes}, features of {facts['width']} numbers", "", *found.lines)
     if found.notes or facts["broken"]:
-        print()
+        say("")
     for note in found.notes:
-        print(f"note: {note}")
+        say(f"note: {note}")
     broken = sorted(facts["broken"].items())
     for path, reason in broken[:MOST_BROKEN]:
-        print(printable(f"left out {path}: {reason}"))
+        say(f"left out {path}: {reason}")
     if len(broken) > MOST_BROKEN:
-        print(f"left out {len(broken) - MOST_BROKEN} more: --json names all {len(broken)}")
+        say(f"left out {len(broken) - MOST_BROKEN} more: --json names all {len(broken)}")
 
 
 def write(file: Path, text: str) -> None:
-    from vitrail.weights.atomic import write_file
+    from vitrail.core.errors import writing
 
-    def fill(draft: Path) -> None:
-        draft.write_text(text + "\n", encoding="utf-8")
-
-    write_file(file, fill, overwrite=True)
+    with writing(file):
+        file.write_text(text + "\n", encoding="utf-8")

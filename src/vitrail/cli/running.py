@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import json as machine
+import os
 import shutil
-from collections.abc import Callable
-from dataclasses import asdict, replace
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vitrail.cli.asking import arguments_of, use_threads
 from vitrail.core.errors import UserError
 
+# What a run writes to its directory, beside recipe.yaml.
+OWN = ("best", "last", "steps", "metrics.jsonl", "report.html", "tensorboard", "pictures", "pixels")
 DEFAULT = "mae"  # what pretrain does where no objective is named
+PIXELS = "pixels"  # where a run keeps decoded images until it is finished
 
 if TYPE_CHECKING:
-    from vitrail.cli.display import Display
+    from vitrail.cli.display import Display, Written
     from vitrail.cli.pretrain import Pretrain
     from vitrail.cli.train import Train
     from vitrail.data.source import Splits
@@ -24,8 +29,8 @@ if TYPE_CHECKING:
     from vitrail.train.recipe import Recipe
 
     Asked: TypeAlias = Train | Pretrain
-    # Writes OUT/report.html, once the run is over.
-    WriteReport: TypeAlias = Callable[[Task, Splits, Path, Outcome, Display], None]
+    # Writes OUT/report.html, once the run is over, knowing how many seconds it took.
+    WriteReport: TypeAlias = Callable[[Task, Splits, Path, Outcome, Display, float], Written]
 
 
 def start(asked: Asked, verb: str, write_report: WriteReport) -> None:
@@ -47,11 +52,13 @@ def start(asked: Asked, verb: str, write_report: WriteReport) -> None:
 def run(asked: Asked, verb: str, world: World, write_report: WriteReport) -> str | None:
     """What to say where the run was stopped before its end."""
     from vitrail.cli.display import Display, tell
+    from vitrail.cli.plan import print_plan
     from vitrail.cli.said import begun, continued
+    from vitrail.data.cache import remove_cache
     from vitrail.data.sources import open_data
     from vitrail.train.loop import Trainer
     from vitrail.train.prepare import prepare_task, with_cache
-    from vitrail.train.recipe_file import NAME, to_yaml, write_recipe
+    from vitrail.train.recipe_file import NAME, write_recipe
 
     out = Path(asked.out or f"runs/{Path(asked.data).stem}")
     recipe = None if asked.resume else begun(asked)
@@ -62,42 +69,92 @@ def run(asked: Asked, verb: str, world: World, write_report: WriteReport) -> str
         recipe = continued(asked, out)
     elif not asked.dry_run and (out / NAME).exists():
         raise UserError(f"{out}: holds a run already: choose another --out, or say --resume")
+    elif not asked.dry_run:
+        refuse_taken(out)
     splits = open_data(recipe.data, val_share=recipe.val_share)
     judge = judge_of(splits)
     if not asked.resume:
         recipe = measured(asked, recipe, splits, judge, world)
-    if asked.dry_run:
-        print(machine.dumps(asdict(recipe)) if asked.json else to_yaml(recipe), end="")
-        return None
     task = prepare_task(recipe, splits, judge)
+    if asked.dry_run:
+        print_plan(task, splits, world, json=asked.json)
+        return None
     made = not out.exists()
     world.wait()  # until every process has seen that there is no run yet
     with Display(quiet=asked.json or not world.chief) as display:
         if world.chief and not asked.resume:
             write_recipe(recipe, out)
-            display.say(*(f"- {reason}" for reason in recipe.reasons))
-            left = task.objective.model.passport.origin.changes if recipe.start else ()
-            display.say(*(f"- {recipe.start}: {change}" for change in left))
-        task = with_cache(task, out.parent / "pixels", world, display.watch("decoding images"))
+            display.say(*introduction(task, splits))
+        task, room = with_cache(task, out / PIXELS, world)
+        if room:
+            display.say(
+                f"- decoded images are kept in {out / PIXELS} ({room / 1e6:,.0f} MB at most) until "
+                "the run is finished; --set cache=false trains without"
+            )
+        began = time.perf_counter()
         try:
             outcome = Trainer(task, out, display.show, world).run(resume=asked.resume)
         except UserError:
             if world.chief and not asked.resume:
                 forget(out, made=made)
             raise
-        done = outcome.images_per_second == 0 and (out / "report.html").exists()
-        if world.chief and not outcome.stopped and not done:
-            write_report(task, splits, out, outcome, display)
+        spent = time.perf_counter() - began
+        done = outcome.images_per_second == 0 and has_final_report(out)
+        written: Written | None = None
+        if world.chief and not done:
+            with stoppable(outcome.stopped):
+                written = write_report(task, splits, out, outcome, display, spent)
+        if world.chief and not outcome.stopped:
+            remove_cache(out / PIXELS)
     if world.chief:
-        tell(out, outcome, json=asked.json)
+        tell(out, outcome, written, json=asked.json)
     if not (outcome.stopped and world.chief):
         return None
     return f"saved at step {outcome.step}: vitrail {verb} {recipe.data} --out {out} --resume"
 
 
+def introduction(task: Task, splits: Splits) -> Iterator[str]:
+    """What a person should know before the first step."""
+    from vitrail.cli.display import ignored_files
+    from vitrail.models.summary import summarise
+
+    recipe, model = task.recipe, task.objective.model
+    yield f"- {summarise(model)}"
+    yield from (f"- {reason}" for reason in recipe.reasons)
+    left = model.passport.origin.changes if recipe.start else ()
+    yield from (f"- {recipe.start}: {change}" for change in left)
+    yield from (f"- {line}" for line in ignored_files(splits.ignored))
+
+
+def has_final_report(out: Path) -> bool:
+    """Whether there is a report, and not the one of an earlier interruption."""
+    from vitrail.cli.display import INTERRUPTED
+
+    report = out / "report.html"
+    return report.is_file() and INTERRUPTED not in report.read_text(encoding="utf-8")
+
+
+@contextmanager
+def stoppable(stopped: bool) -> Iterator[None]:
+    """The report of a run that was interrupted is given up at the next Ctrl-C: the run is saved."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not stopped:
+            raise
+
+
+def refuse_taken(out: Path) -> None:
+    """A run begins only where none of the names that it writes is somebody else's."""
+    for name in OWN:
+        if os.path.lexists(out / name):
+            raise UserError(f"{out / name}: exists already: choose another --out")
+
+
 def forget(out: Path, *, made: bool) -> None:
     """A run that came to nothing leaves nothing: the next may have its place. In a directory that
     the run has not `made`, only the recipe is known to be its own."""
+    from vitrail.data.cache import remove_cache
     from vitrail.train.recipe_file import NAME
 
     if (out / "steps").exists():
@@ -106,6 +163,7 @@ def forget(out: Path, *, made: bool) -> None:
         shutil.rmtree(out, ignore_errors=True)
     else:
         (out / NAME).unlink(missing_ok=True)
+        remove_cache(out / PIXELS)
 
 
 def judge_of(splits: Splits) -> Judge:
@@ -131,8 +189,9 @@ def measured(asked: Asked, recipe: Recipe, splits: Splits, judge: Judge, world: 
 
     if asked.batch_size == "auto":
         objective = prepare_task(recipe, splits, judge).objective
-        trials = find_batch_size(objective, images=len(splits["train"]), device=world.device)
-        size = max(world.gather(best(trials).batch_size))
+        images = max(len(splits["train"]) // world.size, 1)
+        trials = find_batch_size(objective, recipe, images=images, device=world.device)
+        size = min(world.gather(best(trials).batch_size))  # what every process has memory for
         told = ", ".join(f"{t.batch_size}: {t.images_per_second:,.0f}" for t in trials)
         recipe = begun(replace(asked, batch_size=str(size * world.size)))
         recipe = because(recipe, f"batches of {recipe.batch_size}: images/s of {told}")

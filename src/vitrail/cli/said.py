@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,7 +128,7 @@ def with_said(asked: Asked, recipe: Recipe, changes: dict[str, Any], images: int
     if asked.epochs is not None or asked.steps is not None:
         batch = said.get("batch_size", recipe.batch_size)
         said |= lasting(asked, recipe, max(images // max(batch, 1), 1))
-    recipe = changed(recipe, {**said, **changes})
+    recipe = with_own_reasons(recipe, changed(recipe, {**said, **changes}))
     if asked.recipe == "deit_distilled" and recipe.goal.teacher is None:
         raise UserError("deit_distilled learns from a teacher: --set goal.teacher=CHECKPOINT")
     return recipe
@@ -146,8 +146,28 @@ def lasting(asked: Asked, recipe: Recipe, steps: int) -> dict[str, Any]:
         said["schedule.epochs"] = asked.epochs
     if after < before:
         said["schedule.warmup"] = round(schedule.warmup * after / before)
-    length = f"{asked.steps} steps" if asked.steps else f"{asked.epochs:g} epochs"
-    return said | {"reasons": (*recipe.reasons, f"{length}, as was said")}
+    return said
+
+
+def with_own_reasons(chosen: Recipe, recipe: Recipe) -> Recipe:
+    """The recipe without the reasons for a length or a model that it does not have any more."""
+    from vitrail.recipes.small import SHAPE_REASON
+    from vitrail.train.recipe_file import plain
+
+    before, after = length_of(chosen), length_of(recipe)
+    reasons = recipe.reasons
+    if before != after:
+        reasons = tuple(reason for reason in reasons if not reason.startswith(f"{before}:"))
+        reasons = (*reasons, f"{after}, as requested (otherwise {before})")
+    if plain(chosen.fields) != plain(recipe.fields):
+        reasons = tuple(reason for reason in reasons if not reason.startswith(SHAPE_REASON))
+    return replace(recipe, reasons=reasons)
+
+
+def length_of(recipe: Recipe) -> str:
+    steps, epochs = recipe.schedule.steps, recipe.schedule.epochs
+    number, unit = (f"{epochs:g}", "epoch") if steps is None else (f"{steps:,}", "step")
+    return f"{number} {unit}{'' if number == '1' else 's'}"
 
 
 def changed(recipe: Recipe, changes: dict[str, Any]) -> Recipe:

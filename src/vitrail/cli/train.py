@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import KW_ONLY, asdict, dataclass
-from pathlib import Path
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
@@ -12,12 +10,11 @@ from cyclopts import Parameter
 from vitrail.cli.running import start
 
 if TYPE_CHECKING:
-    from vitrail.cli.display import Display
+    from pathlib import Path
+
+    from vitrail.cli.display import Display, Written
     from vitrail.data.source import Splits
     from vitrail.train.loop import Outcome, Task
-
-
-MOST_EXAMINED = 200_000  # images that the doctor looks at unasked
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ class Train:
     resume: bool = False
     """Go on from the last checkpoint of the run in OUT, with its recipe."""
     dry_run: bool = False
-    """Print the recipe and stop."""
+    """Build the model, measure a few steps, print the recipe and stop."""
     json: bool = False
     """Print the outcome as a JSON object."""
 
@@ -74,48 +71,9 @@ def train(asked: Train) -> None:
     start(asked, "train", write_report)
 
 
-def write_report(task: Task, splits: Splits, out: Path, outcome: Outcome, display: Display) -> None:
-    """OUT/report.html: curves, what the best weights get wrong, and what is wrong with the data."""
-    from vitrail.data.doctor import examine
-    from vitrail.evaluate.answers import answers_of
-    from vitrail.evaluate.report import Report
-    from vitrail.evaluate.report_page import report_page
-    from vitrail.models.measure import count
-    from vitrail.train.log import Log
-    from vitrail.train.prepare import judged_part
-    from vitrail.weights.atomic import write_file
-    from vitrail.weights.load import load
+def write_report(
+    task: Task, splits: Splits, out: Path, outcome: Outcome, display: Display, spent: float
+) -> Written:
+    from vitrail.cli.training_report import write_training_report
 
-    recipe = task.recipe
-    part, source = judged_part(splits, recipe.data)
-    model = load(out / "best")
-    answers = answers_of(model, source, name=recipe.data)
-    few = sum(map(len, splits.parts.values())) <= MOST_EXAMINED
-    watch = display.watch("looking at the data")
-    findings = examine(splits, recipe.data, watch=watch) if few else None
-    if findings is not None:  # a short run has not met every image
-        outcome.memory.broken |= {bad.picture.name: bad.reason for bad in findings.broken}
-    report = Report(
-        title=out.name,
-        recipe=asdict(recipe),
-        facts={
-            "best at step": f"{outcome.memory.best_step:,} of {outcome.total:,}",
-            "parameters": f"{count(model):,}",
-            "images per second": f"{outcome.images_per_second:,.0f}",
-            "written": time.strftime("%Y-%m-%d %H:%M"),
-        },
-        lines=Log.read(out),
-        labels=source.labels,
-        logits=answers.logits,
-        targets=answers.targets,
-        indices=answers.indices,
-        source=source,
-        part=part,
-        findings=findings,
-        broken=outcome.memory.broken,
-    )
-
-    def fill(path: Path) -> None:
-        path.write_text(report_page(report), encoding="utf-8")
-
-    write_file(out / "report.html", fill, overwrite=True)
+    return write_training_report(task, splits, out, outcome, display, spent)

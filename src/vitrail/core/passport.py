@@ -46,6 +46,22 @@ class Preprocessing:
         if 0 in self.std:
             raise UserError(f"std is {self.std}, but a channel cannot be divided by zero")
 
+    def in_words(self) -> str:
+        """
+        >>> Preprocessing(size=(32, 32)).in_words()
+        'stretched to 32x32 (aspect ratio not kept), bilinear'
+        >>> Preprocessing(size=(224, 224), resize=(256, 256)).in_words()
+        'resized to cover 256x256 (aspect ratio kept), centre crop of 224x224, bilinear'
+        """
+        cut, scaled = (f"{high}x{wide}" for high, wide in (self.size, self.resize or self.size))
+        if self.resize is None or self.squeeze:
+            words = f"stretched to {scaled} (aspect ratio not kept)"
+        else:
+            words = f"resized to cover {scaled} (aspect ratio kept)"
+        if scaled != cut or (self.resize is not None and not self.squeeze):
+            words += f", centre crop of {cut}"
+        return f"{words}, {self.interpolation}"
+
     @property
     def crop_share(self) -> float:
         """`size` as a share of `resize`, by which others say the same: floor(size / share)."""

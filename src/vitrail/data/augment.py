@@ -1,10 +1,10 @@
-"""Augmentation: torchvision's operators, with every draw decided by the sample and not by its
-worker."""
+"""Augmentation of single images: Pillow's and torchvision's operators, with every draw decided by
+the sample and not by its worker. `warp` does the same for whole batches of small images."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -16,14 +16,20 @@ from torch import Tensor
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Preprocessing
 from vitrail.core.randomness import seed_of, uniform
+from vitrail.core.ranges import check
 from vitrail.core.torchvision import mend_torchvision
-from vitrail.data.preprocess import fast_frame
+from vitrail.data.draws import Draw, draws_for
+from vitrail.data.geometry import draw_crop, draw_mirror, draw_motion
+from vitrail.data.preprocess import FILTERS, as_picture, fast_frame
+from vitrail.data.randaugment import Canvas, RandAugment
 
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
     """What happens to a training image. `crop` is the range of the area that a random resized crop
-    keeps, None for the evaluation frame; `shift` and `zoom` are shares of the side."""
+    keeps, None for the evaluation frame; `shift` and `zoom` are shares of the side. RandAugment is
+    timm's: `magnitude` is of 10, with normal noise of `magnitude_std`, and each of `operations` is
+    applied with `operation_prob`."""
 
     crop: tuple[float, float] | None = (0.08, 1.0)
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
@@ -33,100 +39,128 @@ class Augmentation:
     zoom: float = 0.0
     policy: Literal["none", "randaugment", "trivialaugment"] = "none"
     operations: int = 2
-    magnitude: int = 9
+    magnitude: float = 9.0
+    magnitude_std: float = 0.5
+    operation_prob: float = 0.5
     jitter: float = 0.0  # brightness, contrast and saturation
     erase: float = 0.0  # probability
+    erase_fill: Literal["mean", "noise"] = "mean"
     mixup: float = 0.0  # the alpha of its Beta distribution
     cutmix: float = 0.0
-    repeats: int = 1
+    repeats: int = 1  # views of an image in a batch
     sides: tuple[int, ...] = ()  # a batch has one of these sizes, and more images if it is small
 
     def __post_init__(self) -> None:
-        for name in ("flip", "erase"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"{name} is {getattr(self, name)}, but a probability is in [0, 1]")
-        for name in ("rotate", "shift", "zoom", "jitter", "mixup", "cutmix"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{name} is {getattr(self, name)}, but must not be negative")
-        if self.crop is not None and not 0 < self.crop[0] <= self.crop[1] <= 1:
-            raise UserError(f"crop is {self.crop}, expected two shares with 0 < low <= high <= 1")
-        if any(side < 1 for side in self.sides):
-            raise UserError(f"sides are {self.sides}, but a side has at least one pixel")
-        if self.repeats < 1:
-            raise UserError(f"repeats is {self.repeats}, but must be at least 1")
+        for name in ("flip", "erase", "operation_prob", "shift"):
+            check(f"augmentation.{name}", getattr(self, name), at_least=0, at_most=1)
+        for name in ("jitter", "mixup", "cutmix", "magnitude_std"):
+            check(f"augmentation.{name}", getattr(self, name), at_least=0)
+        check("augmentation.rotate", self.rotate, at_least=0, at_most=180)
+        check("augmentation.zoom", self.zoom, at_least=0, below=1)
+        check("augmentation.magnitude", self.magnitude, at_least=0, at_most=10)
+        check("augmentation.operations", self.operations, at_least=1)
+        check("augmentation.repeats", self.repeats, at_least=1)
+        for side in self.sides:
+            check("augmentation.sides", side, at_least=1)
+        low, high = self.aspect
+        check("augmentation.aspect", low, above=0)
+        check("augmentation.aspect", high, at_least=low)
+        if self.crop is not None:
+            check("augmentation.crop", self.crop[0], above=0, at_most=1)
+            check("augmentation.crop", self.crop[1], at_least=self.crop[0], at_most=1)
 
 
 NOTHING = Augmentation(crop=None, flip=0.0)
 
 
-def make_transform(augmentation: Augmentation, how: Preprocessing) -> Seeded:
-    """From a decoded image and the seed of its sample to an augmented, normalised tensor."""
-    mend_torchvision()
-    from torchvision.transforms import v2
-    from torchvision.transforms.v2 import InterpolationMode
+class Transform:
+    """From a decoded image to an augmented one of the model's size, both in RGB or grey; what
+    chance decides is the sample's own, whoever computes it."""
 
-    filters = InterpolationMode(how.interpolation)
-    steps: list[torch.nn.Module] = []
-    if augmentation.crop is not None:
-        crop, aspect = augmentation.crop, augmentation.aspect
-        size = list(how.size)
-        steps.append(v2.RandomResizedCrop(size, crop, aspect, filters, antialias=True))
-    else:
-        steps.append(Frame(how))
-    if augmentation.flip:
-        steps.append(v2.RandomHorizontalFlip(augmentation.flip))
-    if augmentation.rotate or augmentation.shift or augmentation.zoom:
-        shift, zoom = augmentation.shift, augmentation.zoom
-        steps.append(
-            v2.RandomAffine(
-                augmentation.rotate,
-                translate=(shift, shift),
-                scale=(1 - zoom, 1 + zoom),
-                interpolation=InterpolationMode.BILINEAR,
+    def __init__(self, augmentation: Augmentation, how: Preprocessing) -> None:
+        mend_torchvision()
+        # torch has no Lanczos for tensors, and the closest that it has is bicubic
+        fast = "bicubic" if how.interpolation == "lanczos" else how.interpolation
+        self.how = replace(how, interpolation=fast)
+        self.augmentation = augmentation
+        self.policy = make_policy(augmentation, self.how)
+
+    def __call__(
+        self, image: UInt8[Tensor, "C H W"], *, seed: int, epoch: int, index: int, view: int
+    ) -> UInt8[Tensor, "C h w"]:
+        draw = draws_for(seed, epoch, np.array([[index, view]]))
+        image = self.moved(image, draw)
+        if self.policy is None and not self.augmentation.jitter:
+            return image.contiguous()
+        one = seed_of("augment", seed, epoch, index, view)
+        with torch.random.fork_rng(devices=[]):  # torchvision draws from torch's own generator
+            torch.manual_seed(one)
+            return self.coloured(image, one).contiguous()
+
+    def moved(self, image: UInt8[Tensor, "C H W"], draw: Draw) -> UInt8[Tensor, "C h w"]:
+        """Cropped or framed, mirrored, rotated, shifted and zoomed."""
+        from torchvision.transforms.v2 import InterpolationMode, functional
+
+        size, filters = list(self.how.size), InterpolationMode(self.how.interpolation)
+        crop = draw_crop(self.augmentation, image.shape[1], image.shape[2], draw)
+        if crop is None:
+            image = fast_frame(image.permute(1, 2, 0).numpy(), self.how)
+        else:
+            box = crop.pixels(image.shape[1], image.shape[2])[0].tolist()
+            image = functional.resized_crop(image, *box, size, filters, antialias=True)
+        if draw_mirror(self.augmentation, draw)[0]:
+            image = image.flip(2)
+        if (motion := draw_motion(self.augmentation, draw)) is not None:
+            image = functional.affine(
+                image,
+                float(motion.angle[0]),
+                [float(motion.right[0]) * size[1], float(motion.down[0]) * size[0]],
+                float(motion.zoom[0]),
+                [0.0],
+                InterpolationMode.BILINEAR,
             )
-        )
-    if augmentation.policy == "randaugment":
-        steps.append(v2.RandAugment(augmentation.operations, augmentation.magnitude))
-    if augmentation.policy == "trivialaugment":
-        steps.append(v2.TrivialAugmentWide())
-    if augmentation.jitter:
-        steps.append(v2.ColorJitter(*[augmentation.jitter] * 3))
-    steps += [v2.ToDtype(torch.float32, scale=True), v2.Normalize(how.mean, how.std)]
-    if augmentation.erase:
-        steps.append(v2.RandomErasing(augmentation.erase, value=0))
-    return Seeded(v2.Compose(steps), augmentation, how)
+        return image
 
+    def coloured(self, image: UInt8[Tensor, "C h w"], seed: int) -> UInt8[Tensor, "C h w"]:
+        from torchvision.transforms import v2
 
-@dataclass(frozen=True)
-class Seeded:
-    """Operators of torchvision, which draw from torch's own generator: seeded for one sample, then
-    put back."""
-
-    chain: torch.nn.Module
-    augmentation: Augmentation
-    how: Preprocessing
-
-    def __call__(self, image: UInt8[Tensor, "C H W"], seed: int) -> Float[Tensor, "C h w"]:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            backwards = self.how.channel_order == "bgr"
-            changed: Tensor = self.chain(image.flip(0) if backwards else image)
-            return changed
+        if isinstance(self.policy, RandAugment):
+            picture = as_picture(image.permute(1, 2, 0).numpy())
+            image = as_image(np.array(self.policy(picture, seed)))
+        elif self.policy is not None:
+            image = self.policy(image)
+        if self.augmentation.jitter:
+            image = v2.ColorJitter(*[self.augmentation.jitter] * 3)(image)
+        return image
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Made anew in another process, where torchvision may not have been mended yet."""
-        return make_transform, (self.augmentation, self.how)
+        return Transform, (self.augmentation, self.how)
 
 
-class Frame(torch.nn.Module):
-    """The evaluation frame, by the fast path."""
+def make_policy(
+    augmentation: Augmentation, how: Preprocessing
+) -> RandAugment | torch.nn.Module | None:
+    if augmentation.policy == "none":
+        return None
+    if len(how.mean) not in (1, 3):
+        raise UserError(
+            f"augmentation.policy must be none for images of {len(how.mean)} channels, got "
+            f"{augmentation.policy}: its operators know grey and RGB"
+        )
+    if augmentation.policy == "trivialaugment":
+        from torchvision.transforms import v2
 
-    def __init__(self, how: Preprocessing) -> None:
-        super().__init__()
-        self.how = how
-
-    def forward(self, image: UInt8[Tensor, "C H W"]) -> UInt8[Tensor, "C h w"]:
-        return fast_frame(image.permute(1, 2, 0).numpy(), self.how)
+        return v2.TrivialAugmentWide()
+    mean = how.mean[::-1] if how.channel_order == "bgr" else how.mean
+    canvas = Canvas(FILTERS[how.interpolation], tuple(min(255, round(255 * m)) for m in mean))
+    return RandAugment(
+        operations=augmentation.operations,
+        magnitude=augmentation.magnitude,
+        magnitude_std=augmentation.magnitude_std,
+        probability=augmentation.operation_prob,
+        canvas=canvas,
+    )
 
 
 def mix(
@@ -165,7 +199,7 @@ def mix(
 def _box(
     height: int, width: int, share: float, generator: np.random.Generator
 ) -> tuple[slice, slice, float]:
-    """A rectangle of about (1 - share) of the picture, cut at its border, and the exact share
+    """A rectangle of about (1 - share) of the image, cut at its border, and the exact share
     left."""
     side = math.sqrt(1 - share)
     row, column = int(generator.integers(height)), int(generator.integers(width))

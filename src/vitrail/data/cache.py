@@ -1,21 +1,25 @@
-"""Small data sets decoded once: all pixels in one file, mapped into memory.
+"""Small data sets are decoded once, on first use: every image has a slot of its own in one file.
 
-The file is what `decode` gave, to the bit, so that training from it and without it is the same. It
-is used again as long as names, sizes and times of the images, the size they are decoded at and the
-decoder stay what they were, and replaced when they do not.
+A slot holds what `decode` gave, to the bit, with its shape and a checksum, so that training with
+and without the file is the same. Slots are filled as images are first read, by any number of
+processes and in any order: nobody waits before the first step, and two that fill the same slot
+write the same bytes. A slot that is empty, or that somebody is still writing or never finished,
+fails its checksum, and the image is decoded again. What cannot be decoded is never stored.
 
-    magic · pixels of all images · (N, 4) int64: offset, height, width, channels · JSON · its length
+    magic · fingerprint · slots of one size, each: height, width, channels, CRC-32 · pixels
+
+The file is sparse: it takes room for the images that were read. It belongs to the run that made it,
+and goes with `remove_cache`.
 """
 
-import json
 import os
 import shutil
-import tempfile
-import time
-from collections.abc import Callable
+import struct
+import zlib
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import PIL
@@ -25,43 +29,98 @@ from vitrail.core.errors import UserError
 from vitrail.data.images import BadImage, decode
 from vitrail.data.source import Source
 from vitrail.data.sources.origin import Origin, Subset, digest
-from vitrail.data.threads import each
 
-MAGIC = b"VITRAILPIXELS1\n\0"
+MAGIC = b"VITRAILPIXELS2\n\0"
+HEADER = len(MAGIC) + 32  # the fingerprint is 32 letters
+SLOT = struct.Struct("<4I")  # height, width, channels, CRC-32 of these three and the pixels
 SMALL = 2 * 2**30  # bytes of pixels up to which a data set is small
 PROBES = 32  # images that are decoded to guess the size of all
-SUFFIX, DRAFT = ".pixels", ".pixels.tmp"
+NAME = "decoded.pixels"
 
 Pixels = NDArray[np.uint8]
 
 
-class Cached:
-    """A source whose images are decoded already; what was broken stays so, for the same reason."""
+@dataclass(frozen=True)
+class Decoding:
+    """How images are decoded for a run: no smaller than `at_least`, with so many channels."""
 
-    def __init__(self, source: Source, path: Path, fingerprint: str) -> None:
-        self.source, self.path = source, path
+    at_least: tuple[int, int] | None = None
+    channels: int = 3
+
+    def pixels_of(self, source: Source, index: int) -> Pixels:
+        raw = source.read(index)
+        if isinstance(raw, bytes):
+            name = source.name(index)
+            return decode(raw, name, at_least=self.at_least, channels=self.channels)
+        return np.ascontiguousarray(raw[..., None] if raw.ndim == 2 else raw)
+
+    def tag(self) -> bytes:
+        """What decides the pixels beside the images themselves."""
+        return f"{self.at_least} {self.channels} {PIL.__version__}".encode()
+
+
+class Cached:
+    """A source whose images are decoded once. What is larger than a slot is decoded every time."""
+
+    uniform = False  # known only once every image was read
+
+    def __init__(self, source: Source, path: Path, how: Decoding, slot: int) -> None:
+        self.source, self.path, self.how, self.slot = source, path, how, slot
         self.labels, self.targets = source.labels, source.targets
-        self._fingerprint = fingerprint
         self._key = source.key if isinstance(source, Origin) else source.name
-        said, self._index, self._pixels = _read(path)
-        if said["fingerprint"] != fingerprint or len(self._index) != len(source):
-            raise UserError(f"{path}: holds other images than it did: start the run again")
-        self.broken: dict[int, str] = {int(i): reason for i, reason in said["broken"].items()}
-        self.uniform = not self.broken and len(np.unique(self._index[:, 1:], axis=0)) == 1
+        self._file = os.open(path, os.O_RDWR)
+        self._full = False  # the disk took no more
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Cached, (self.source, self.path, self._fingerprint)
+        return Cached, (self.source, self.path, self.how, self.slot)
+
+    def __del__(self) -> None:
+        with suppress(OSError, AttributeError):  # AttributeError: the file could not be opened
+            os.close(self._file)
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self.source)
 
     def read(self, index: int) -> Pixels:
         index = range(len(self))[index]
-        if index in self.broken:
-            raise BadImage(self.name(index), self.broken[index])
-        offset, *shape = self._index[index].tolist()
-        pixels = self._pixels[offset : offset + shape[0] * shape[1] * shape[2]]
-        return np.array(pixels.reshape(shape))  # a copy: nobody writes to the file
+        found = self._load(index)
+        if found is None:
+            found = self.how.pixels_of(self.source, index)
+            self._store(index, found)
+        return found
+
+    def holds(self, index: int) -> bool:
+        """Whether an image was decoded before."""
+        return self._load(index) is not None
+
+    def _load(self, index: int) -> Pixels | None:
+        place = self._place(index)
+        head = os.pread(self._file, SLOT.size, place)
+        if len(head) < SLOT.size:
+            return None  # beyond the end of the file: nothing was written there yet
+        height, width, channels, check = SLOT.unpack(head)
+        size = height * width * channels
+        if not 0 < size <= self.slot:
+            return None
+        pixels = os.pread(self._file, size, place + SLOT.size)
+        if len(pixels) < size or check != _checksum((height, width, channels), pixels):
+            return None
+        # a copy that may be written to: nobody writes to the file by way of an image
+        return np.frombuffer(bytearray(pixels), np.uint8).reshape(height, width, channels)
+
+    def _store(self, index: int, pixels: Pixels) -> None:
+        if self._full or pixels.size > self.slot or pixels.ndim != 3:
+            return
+        shape: tuple[int, int, int] = pixels.shape
+        data = np.ascontiguousarray(pixels).data.cast("B")
+        slot = SLOT.pack(*shape, _checksum(shape, data)) + data
+        try:
+            os.pwrite(self._file, slot, self._place(index))
+        except OSError:
+            self._full = True  # training goes on; images are decoded each time they are read
+
+    def _place(self, index: int) -> int:
+        return HEADER + index * (SLOT.size + self.slot)
 
     def name(self, index: int) -> str:
         return self.source.name(index)
@@ -70,100 +129,69 @@ class Cached:
         return self._key(index)
 
     def fingerprint(self) -> str:
-        return self._fingerprint
+        return digest(self.how.tag(), fingerprint_of(self.source).encode())
 
 
-def is_worth_caching(
-    source: Source,
-    *,
-    at_least: tuple[int, int] | None = None,
-    channels: int = 3,
-    limit: int = SMALL,
-) -> bool:
-    """Whether decoding takes time and its result little room, judged by a few of the images.
+def _checksum(shape: tuple[int, int, int], pixels: bytes | memoryview) -> int:
+    return zlib.crc32(pixels, zlib.crc32(struct.pack("<3I", *shape)))
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a cache takes, in bytes: for one image at most, and for all, as a few suggest."""
+
+    slot: int
+    total: int
+
+
+def room_for(source: Source, how: Decoding, *, limit: int = SMALL) -> Room | None:
+    """None where caching is not worth it: decoding takes no time, or its result too much room.
 
     >>> from vitrail.data.sources import open_data
-    >>> is_worth_caching(open_data("digits")["train"])  # they are arrays already
-    False
+    >>> room_for(open_data("digits")["train"], Decoding())  # they are arrays already
     """
     if isinstance(source, Subset):
-        return is_worth_caching(source.whole, at_least=at_least, channels=channels, limit=limit)
+        return room_for(source.whole, how, limit=limit)
     if not len(source) or getattr(source, "uniform", False) or isinstance(source, Cached):
-        return False
+        return None
     sizes = []
     for index in np.unique(np.linspace(0, len(source) - 1, PROBES).astype(int)).tolist():
         with suppress(BadImage):
-            sizes.append(pixels_of(source, index, at_least, channels).size)
-    return 0 < float(np.mean(sizes or [0])) * len(source) <= limit
+            sizes.append(how.pixels_of(source, index).size)
+    total = round(float(np.mean(sizes or [0])) * len(source))
+    return Room(max(sizes), total) if 0 < total <= limit else None
 
 
-def decode_once(
-    source: Source,
-    directory: Path,
-    *,
-    at_least: tuple[int, int] | None = None,
-    channels: int = 3,
-    threads: int | None = None,
-    watch: Callable[[int, int], None] | None = None,
-) -> Origin:
-    """The same images, decoded: from the file in `directory` where it fits, or into it.
-
-    A part of a data set is cached with the whole, so that all parts share one file. `watch` is
-    called with how many of how many images are done.
-    """
+def cached(source: Source, directory: Path, how: Decoding, slot: int) -> Origin:
+    """The same images through the file in `directory`, which is begun anew where it was made for
+    other images or another size. A part of a data set is cached under the numbers of the whole."""
     if isinstance(source, Subset):
-        whole = decode_once(
-            source.whole,
-            directory,
-            at_least=at_least,
-            channels=channels,
-            threads=threads,
-            watch=watch,
-        )
-        return Subset(whole, source.indices)
-    how = f"{at_least} {channels} {PIL.__version__}".encode()
-    key = source.key if isinstance(source, Origin) else source.name
-    keys = (key(i).encode("utf-8", "surrogatepass") for i in range(len(source)))
-    path = directory / f"{digest(how, *keys)[:16]}{SUFFIX}"
-    fingerprint = digest(MAGIC, how, fingerprint_of(source).encode())
-    with suppress(OSError, ValueError, UserError):
-        return Cached(source, path, fingerprint)
-
-    def image(index: int) -> Pixels | BadImage:
-        try:
-            return pixels_of(source, index, at_least, channels)
-        except BadImage as problem:
-            return problem
-
-    def fill(file: BinaryIO) -> None:
-        index = np.zeros((len(source), 4), dtype=np.int64)
-        broken: dict[int, str] = {}
-        file.write(MAGIC)
-        for number, pixels in enumerate(each(image, len(source), threads=threads)):
-            if isinstance(pixels, BadImage):
-                broken[number] = pixels.reason
-            else:
-                index[number] = (file.tell(), *pixels.shape)
-                file.write(pixels.data)
-            if watch is not None:
-                watch(number + 1, len(source))
-        file.write(bytes(-file.tell() % index.itemsize))
-        said = {"fingerprint": fingerprint, "index": file.tell(), "broken": broken}
-        file.write(index.data)
-        footer = json.dumps(said).encode()
-        file.write(footer + len(footer).to_bytes(8, "little") + MAGIC)
-
-    _write(path, fill)
-    return Cached(source, path, fingerprint)
+        return Subset(cached(source.whole, directory, how, slot), source.indices)
+    path = directory / NAME
+    written = digest(how.tag(), str(slot).encode(), fingerprint_of(source).encode()).encode()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError), path.open("rb") as file:
+            if file.read(HEADER) == MAGIC + written:
+                return Cached(source, path, how, slot)
+        draft = path.with_suffix(f".{os.getpid()}.tmp")
+        draft.write_bytes(MAGIC + written)
+        os.replace(draft, path)
+    except OSError as error:
+        free = shutil.disk_usage(directory).free if directory.is_dir() else 0
+        raise UserError(
+            f"{path}: decoded images cannot be written: {error.strerror or error} "
+            f"({free / 2**20:,.0f} MiB are free there); --set cache=false trains without"
+        ) from None
+    return Cached(source, path, how, slot)
 
 
-def pixels_of(
-    source: Source, index: int, at_least: tuple[int, int] | None, channels: int
-) -> Pixels:
-    raw = source.read(index)
-    if isinstance(raw, bytes):
-        return decode(raw, source.name(index), at_least=at_least, channels=channels)
-    return np.ascontiguousarray(raw[..., None] if raw.ndim == 2 else raw)
+def remove_cache(directory: Path) -> None:
+    """Delete what `cached` wrote into a directory, and nothing else."""
+    for path in (directory / NAME, *directory.glob(f"{Path(NAME).stem}.*.tmp")):
+        path.unlink(missing_ok=True)
+    with suppress(OSError):  # not there, or somebody else has put something into it
+        directory.rmdir()
 
 
 def fingerprint_of(source: Source) -> str:
@@ -172,47 +200,3 @@ def fingerprint_of(source: Source) -> str:
         return source.fingerprint()
     raws = (source.read(i) for i in range(len(source)))
     return digest(*(raw if isinstance(raw, bytes) else raw.tobytes() for raw in raws))
-
-
-def _read(path: Path) -> tuple[dict[str, Any], NDArray[np.int64], Pixels]:
-    """What a cache file says, its index and its pixels; raises where it is none."""
-    file = np.memmap(path, dtype=np.uint8, mode="r")
-    tail = len(MAGIC) + 8
-    if len(file) < 2 * tail or bytes(file[-len(MAGIC) :]) != MAGIC:
-        raise ValueError(f"{path}: is no cache of pixels")
-    length = int.from_bytes(bytes(file[-tail : -len(MAGIC)]), "little")
-    footer = len(file) - tail - length
-    said: dict[str, Any] = json.loads(bytes(file[footer:-tail]))
-    index = np.array(file[said["index"] : footer]).view(np.int64).reshape(-1, 4)
-    return said, index, np.asarray(file)
-
-
-def _write(path: Path, fill: Callable[[BinaryIO], None]) -> None:
-    """Whole or not at all: another name, flushed to the disk, renamed."""
-    draft = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(path.parent)
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=DRAFT, delete=False) as file:
-            draft = file.name
-            fill(file.file)  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    except OSError as error:
-        free = shutil.disk_usage(path.parent).free if path.parent.is_dir() else 0
-        raise UserError(
-            f"{path}: the decoded images cannot be written: {error.strerror or error} "
-            f"({free / 2**20:,.0f} MiB are free there)"
-        ) from None
-    finally:
-        if draft is not None:
-            Path(draft).unlink(missing_ok=True)
-
-
-def _sweep(directory: Path) -> None:
-    """Remove what a run that was killed left; a day is longer than decoding a small set takes."""
-    for left in directory.glob(f"*{DRAFT}"):
-        with suppress(OSError):
-            if time.time() - left.stat().st_mtime > 86_400:
-                left.unlink()

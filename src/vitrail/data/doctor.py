@@ -1,5 +1,6 @@
 """The data doctor: looks at every image and tells what training would stumble over."""
 
+import time
 from base64 import b64encode
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -12,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitrail.core.randomness import permutation
 from vitrail.data.findings import Broken, Colour, Findings, Part, Picture, Sizes, Twins, tally
 from vitrail.data.images import FORMATS, BadImage, decode
-from vitrail.data.likeness import SIDE, TINY, look_alikes, thumbnail
+from vitrail.data.likeness import SIDE, TINY, Thumbs, look_alikes, thumbnail
 from vitrail.data.source import Source, Splits
 from vitrail.data.threads import each
 
@@ -66,9 +68,17 @@ class Album:
 
 
 def examine(
-    splits: Splits, source: str, *, threads: int | None = None, watch: Watch | None = None
+    splits: Splits,
+    source: str,
+    *,
+    threads: int | None = None,
+    watch: Watch | None = None,
+    seconds: float | None = None,
 ) -> Findings:
     """Decode every image and compare all with each other; `watch` hears how many of how many.
+
+    With `seconds` no image is begun after that time: a random sample is examined where the data set
+    is too large for it, and the findings say so.
 
     >>> from vitrail.data.sources import open_data
     >>> found = examine(open_data("digits"), "digits")
@@ -76,9 +86,10 @@ def examine(
     (1797, 0, {'array L': 1797})
     """
     album = Album(splits)
-    looks, thumbs, broken = look_at_all(album, threads, watch)
+    looks, thumbs, broken = look_at_all(album, threads, watch, seconds)
+    seen = len(looks) + len(broken)
     exact, near, not_compared = find_twins(album, looks, thumbs)
-    samples = choose_samples(album, broken)
+    samples = choose_samples(album, looks)
     colour = colour_of(album, looks)
     shown = [
         *(picture for twins in (exact, near) for picture in first_pictures(twins)),
@@ -95,38 +106,49 @@ def examine(
         modes=tally(seen.mode for seen in looks.values()),
         colour=colour,
         not_compared=not_compared,
+        examined=None if seen == len(album) else seen,
+        ignored=splits.ignored,
         samples=samples,
         thumbnails=draw(splits, shown, threads),
     )
 
 
 def look_at_all(
-    album: Album, threads: int | None, watch: Watch | None
-) -> tuple[dict[int, Look], NDArray[np.uint8], dict[int, str]]:
+    album: Album, threads: int | None, watch: Watch | None, seconds: float | None
+) -> tuple[dict[int, Look], dict[int, Thumbs], dict[int, str]]:
     """What each image looks like, its thumbnail, and why some cannot be looked at."""
     looks: dict[int, Look] = {}
+    thumbs: dict[int, Thumbs] = {}
     broken: dict[int, str] = {}
-    thumbs = np.zeros((len(album), SIDE, SIDE), dtype=np.uint8)
+    count, end = len(album), None if seconds is None else time.monotonic() + seconds
+    # where the time may run out any beginning of the order is a random sample
+    order = range(count) if end is None else permutation("examine", count, 0, 0).tolist()
 
-    def at(number: int) -> Look | BadImage:
-        _, part, index = album.find(number)
+    def at(place: int) -> tuple[Look, Thumbs] | BadImage:
+        _, part, index = album.find(order[place])
         try:
-            seen, thumbs[number] = look(part, index)
+            return look(part, index)
         except BadImage as problem:
             return problem
-        return seen
 
-    for number, seen in enumerate(each(at, len(album), threads=threads)):
+    for place, seen in enumerate(each(at, count, threads=threads)):
+        number = order[place]
         if isinstance(seen, BadImage):
             broken[number] = seen.reason
         else:
-            looks[number] = seen
+            looks[number], thumbs[number] = seen
         if watch is not None:
-            watch(number + 1, len(album))
-    return looks, thumbs, broken
+            watch(place + 1, count)
+        if end is not None and time.monotonic() > end:
+            break
+    return (
+        {number: looks[number] for number in sorted(looks)},
+        thumbs,
+        {number: broken[number] for number in sorted(broken)},
+    )
 
 
-def look(source: Source, index: int) -> tuple[Look, NDArray[np.uint8]]:
+def look(source: Source, index: int) -> tuple[Look, Thumbs]:
     raw = source.read(index)
     if isinstance(raw, bytes):
         pixels = decode(raw, source.name(index))
@@ -160,7 +182,7 @@ def digest(pixels: NDArray[np.uint8]) -> bytes:
 
 
 def find_twins(
-    album: Album, looks: Mapping[int, Look], thumbs: NDArray[np.uint8]
+    album: Album, looks: Mapping[int, Look], thumbs: Mapping[int, Thumbs]
 ) -> tuple[tuple[Twins, ...], tuple[Twins, ...], int]:
     """Groups of images that agree in every pixel, and groups that look alike."""
     same: dict[bytes, list[int]] = {}
@@ -169,9 +191,9 @@ def find_twins(
     groups = list(same.values())
     exact = tuple(twins_of(album, group) for group in groups if len(group) > 1)
 
-    first = np.array([group[0] for group in groups], dtype=np.int64)
+    first = np.array([thumbs[group[0]] for group in groups], dtype=np.uint8)
     smallest = np.array([min(looks[group[0]].size) for group in groups], dtype=np.int64)
-    pairs, scores, not_compared = look_alikes(thumbs[first], smallest)
+    pairs, scores, not_compared = look_alikes(first.reshape(-1, SIDE, SIDE), smallest)
     near = []
     for members, likeness in components(pairs, scores, len(groups)):
         numbers = sorted(number for member in members for number in groups[member])
@@ -267,12 +289,12 @@ def colour_of(album: Album, looks: Mapping[int, Look]) -> Colour | None:
     )
 
 
-def choose_samples(album: Album, broken: Mapping[int, str]) -> tuple[Picture, ...]:
+def choose_samples(album: Album, looks: Mapping[int, Look]) -> tuple[Picture, ...]:
     """Some images of each class of the first split, evenly from its beginning to its end."""
     if not album.names:
         return ()
     part = album.parts[album.names[0]]
-    good = np.setdiff1d(np.arange(len(part)), np.array(list(broken), dtype=np.int64))
+    good = np.array([number for number in looks if number < len(part)], dtype=np.int64)
     if part.targets is None:
         groups = [good]
     else:

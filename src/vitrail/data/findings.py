@@ -102,6 +102,10 @@ class Findings:
     colour: Colour | None
     not_compared: int = 0
     """Pairs that might look alike but were too many to compare."""
+    examined: int | None = None
+    """Images that were decoded and compared, where that was a sample; None where it was all."""
+    ignored: tuple[str, ...] = ()
+    """Files between the images that are no images."""
     samples: tuple[Picture, ...] = ()
     """Some images of each class, to look at."""
     thumbnails: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -110,6 +114,16 @@ class Findings:
     @property
     def images(self) -> int:
         return sum(part.images for part in self.parts)
+
+    @property
+    def sample(self) -> str:
+        """What a sample means for what was found; "" where every image was examined."""
+        if self.examined is None:
+            return ""
+        return (
+            f"a random sample of {self.examined:,} of {count(self.images, 'image')} was examined: "
+            "broken images and duplicates outside of it are not in here"
+        )
 
     @cached_property
     def leaks(self) -> tuple[Twins, ...]:
@@ -165,8 +179,12 @@ class Findings:
 
 def _paragraphs(found: Findings) -> Iterator[list[str]]:
     yield [f"{found.source}: {count(found.images, 'image')}"]
+    if found.sample:
+        yield [f"  {found.sample}"]
     for part in found.parts:
         yield [f"  {part.name:12}{_describe(part)}"]
+    if found.ignored:
+        yield [f"not images    {count(len(found.ignored), 'file')}: {some(found.ignored)}"]
     yield ["", f"broken        {count(len(found.broken), 'image') if found.broken else 'none'}"]
     lines = [f"  {found.short(bad.picture.name)}: {bad.reason}" for bad in found.broken]
     yield _listed(lines, MOST_BROKEN)

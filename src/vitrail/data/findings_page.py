@@ -1,8 +1,8 @@
 """The doctor's findings as HTML: one file with its pictures inside, and nothing that must run."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 
+from vitrail.core.html_text import escape_html
 from vitrail.data.findings import (
     Findings,
     Picture,
@@ -16,6 +16,7 @@ from vitrail.data.findings import (
 )
 
 SHOWN_GROUPS, SHOWN_IN_A_GROUP, SHOWN_CLASSES, SHOWN_BLANK = 24, 6, 60, 12
+SHOWN_IGNORED = 200
 UNBALANCED = 10  # times larger than the smallest class: worth a word
 
 STYLE = """
@@ -79,7 +80,7 @@ body {{ margin: 2em auto; max-width: 62em; padding: 0 1.2em; background: #f6f8fa
 
 def page(found: Findings) -> str:
     """A whole page."""
-    return PAGE.format(title=escape(f"{found.source}: data doctor"), body=section(found))
+    return PAGE.format(title=escape_html(f"{found.source}: data doctor"), body=section(found))
 
 
 def section(found: Findings) -> str:
@@ -92,6 +93,7 @@ def section(found: Findings) -> str:
         heading(found),
         verdicts(found),
         broken(found),
+        ignored(found),
         groups(found, "Leakage between splits", found.leaks, leakage(found)),
         groups(found, "Twins with different labels", found.conflicts, "at most one label is right"),
         groups(found, "Other exact duplicates", exact, "every pixel agrees once decoded"),
@@ -104,10 +106,11 @@ def section(found: Findings) -> str:
 
 
 def heading(found: Findings) -> str:
-    splits = ", ".join(f"{escape(part.name)} {part.images:,}" for part in found.parts)
+    splits = ", ".join(f"{escape_html(part.name)} {part.images:,}" for part in found.parts)
     return (
-        f"<h2>{escape(found.source)}</h2>\n"
+        f"<h2>{escape_html(found.source)}</h2>\n"
         f'<p class="soft">{count(found.images, "image")}: {splits}</p>\n'
+        f"{f'<p><b>{escape_html(found.sample)}</b></p>' if found.sample else ''}"
     )
 
 
@@ -127,6 +130,7 @@ def verdicts(found: Findings) -> str:
         ("Empty classes", len(empty), some(tuple(sorted(empty)))),
         ("Balance", uneven > UNBALANCED, f"largest class {uneven:.1f}x the smallest"),
         ("Blank", blank, f"{count(blank, 'image')} of one colour only"),
+        ("Not images", len(found.ignored), f"{count(len(found.ignored), 'file')} ignored"),
     ]
     if not any(part.classes for part in found.parts):
         cards = [card for card in cards if card[0] not in ("Conflicting labels", "Balance")]
@@ -134,7 +138,7 @@ def verdicts(found: Findings) -> str:
         cards = [card for card in cards if card[0] != "Leakage"]
     items = (
         f'<li class="{"bad" if bad else "good"}"><b>{title}</b>'
-        f'<span class="soft">{escape(told) if bad or title == "Balance" else "none"}</span></li>'
+        f'<span class="soft">{shown(told) if bad or title == "Balance" else "none"}</span></li>'
         for title, bad, told in cards
     )
     return f'<ul class="verdicts">{"".join(items)}</ul>\n'
@@ -144,8 +148,8 @@ def broken(found: Findings) -> str:
     if not found.broken:
         return ""
     rows = (
-        f"<tr><td><code>{shown(found.short(bad.picture.name))}</code></td><td>{escape(bad.picture.split)}</td>"
-        f"<td>{escape(bad.picture.label)}</td><td>{shown(bad.reason)}</td></tr>"
+        f"<tr><td><code>{shown(found.short(bad.picture.name))}</code></td><td>{escape_html(bad.picture.split)}</td>"
+        f"<td>{escape_html(bad.picture.label)}</td><td>{shown(bad.reason)}</td></tr>"
         for bad in found.broken
     )
     opened = " open" if len(found.broken) <= 30 else ""
@@ -163,7 +167,7 @@ def groups(found: Findings, title: str, twins: Sequence[Twins], told: str) -> st
     rest = f'<p class="soft">and {count(more, "more group")}</p>' if more > 0 else ""
     shown_groups = "".join(group(found, each) for each in twins[:SHOWN_GROUPS])
     return (
-        f'<h3>{title}</h3><p class="soft">{escape(told)}</p>'
+        f'<h3>{title}</h3><p class="soft">{escape_html(told)}</p>'
         f'<div class="groups">{shown_groups}</div>{rest}\n'
     )
 
@@ -178,9 +182,9 @@ def group(found: Findings, twins: Twins) -> str:
 
 
 def figure(found: Findings, picture: Picture) -> str:
-    label = f" · {escape(picture.label)}" if picture.label else ""
+    label = f" · {escape_html(picture.label)}" if picture.label else ""
     return (
-        f"<figure>{image(found, picture)}<figcaption><b>{escape(picture.split)}</b>{label}<br>"
+        f"<figure>{image(found, picture)}<figcaption><b>{escape_html(picture.split)}</b>{label}<br>"
         f"<code>{shown(found.short(picture.name))}</code></figcaption></figure>"
     )
 
@@ -192,6 +196,19 @@ def image(found: Findings, picture: Picture) -> str:
     kind = ' class="tiny"' if uri.startswith("data:image/png") else ""
     name = shown(found.short(picture.name))
     return f'<img{kind} src="{uri}" alt="{name}" title="{name}" loading="lazy">'
+
+
+def ignored(found: Findings) -> str:
+    """Files that are no images, by name: one of them may be an image under a wrong name."""
+    if not found.ignored:
+        return ""
+    names = "<br>".join(f"<code>{shown(name)}</code>" for name in found.ignored[:SHOWN_IGNORED])
+    more = len(found.ignored) - SHOWN_IGNORED
+    rest = f"<br>and {more:,} more" if more > 0 else ""
+    return (
+        f"<h3>Files that are not images</h3><details><summary>{count(len(found.ignored), 'file')} "
+        f"ignored, by the ending of the name</summary><p>{names}{rest}</p></details>\n"
+    )
 
 
 def not_compared(found: Findings) -> str:
@@ -207,7 +224,7 @@ def classes(found: Findings) -> str:
     if not names:
         return ""
     most = max(max(part.classes.values(), default=0) for part in found.parts) or 1
-    heads = "".join(f'<th class="number">{escape(part.name)}</th>' for part in found.parts)
+    heads = "".join(f'<th class="number">{escape_html(part.name)}</th>' for part in found.parts)
     rows = []
     for name in names[:SHOWN_CLASSES]:
         counts = [part.classes.get(name, 0) for part in found.parts]
@@ -254,7 +271,7 @@ def facts(found: Findings) -> str:
         f"<h3>Colour</h3><p><span class='swatch' style='background:rgb({red},{green},{blue})'>"
         f"</span> mean <code>{numbers(mean)}</code>, standard deviation "
         f"<code>{numbers(std)}</code> on a scale from 0 to 1</p>"
-        f"<p class='soft'>{escape(notes)}</p>\n"
+        f"<p class='soft'>{escape_html(notes)}</p>\n"
     )
 
 
@@ -274,5 +291,5 @@ def bar(number: int, most: int) -> str:
 
 
 def shown(name: str) -> str:
-    """A name from a file system, made safe: for HTML, and where it is not valid Unicode."""
-    return escape(name.encode("utf-8", "backslashreplace").decode())
+    """A name from a file system, made safe for a page."""
+    return escape_html(name)

@@ -33,6 +33,7 @@ from PIL import (
 )
 
 from vitrail.core.errors import UserError
+from vitrail.data.silence import silence
 
 # What Pillow decodes in this process, in C, and knows by its first bytes. So no EPS or WMF, which
 # start programs; no TGA, which any bytes can be; no ICO, which is several pictures, one of them
@@ -114,6 +115,11 @@ class BadImage(Exception):  # noqa: N818 - what a person is told, and the name t
         )
 
 
+class Unreadable(BadImage):
+    """An image whose bytes cannot be had, which says nothing about the image: the file is not
+    there, or its storage does not answer."""
+
+
 def read_image(
     path: str | Path, *, at_least: tuple[int, int] | None = None, channels: int = 3
 ) -> Pixels:
@@ -165,11 +171,37 @@ def decode(
         raise UserError(f"at_least is {at_least}, but a side has at least 1 pixel")
     check_bytes(len(data), name)
     try:
-        pixels = _decode(data, at_least, channels)
-        return np.ascontiguousarray(pixels)
+        with silence():
+            return np.ascontiguousarray(_decode(data, at_least, channels))
     except Exception as error:  # Pillow documents a dozen kinds and raises more
         reason = _reason(error)
     raise BadImage(name, reason)  # out here it does not keep the library's frames alive
+
+
+def from_pillow(image: Image.Image, name: str, *, channels: int = 3) -> Pixels:
+    """An image that Pillow holds or has opened, as `decode` gives the pixels of its file.
+
+    >>> from_pillow(Image.new("L", (4, 3), 128), "grey").shape
+    (3, 4, 3)
+    """
+    try:
+        if min(image.size) < 1:
+            raise UserError(f"its size is {image.width}x{image.height}")
+        with silence():
+            image.load()
+            return np.ascontiguousarray(_turn(_strips(image, channels), _orientation(image)))
+    except Exception as error:  # as many kinds as `decode` meets
+        reason = _reason(error)
+    raise BadImage(name, reason)
+
+
+def header_size(data: bytes, name: str) -> tuple[int, int]:
+    """(height, width) as a file's header claims, before it is turned; nothing is decoded."""
+    try:
+        with silence(), Image.open(BytesIO(data), formats=FORMATS) as picture:
+            return picture.height, picture.width
+    except Exception as error:
+        raise BadImage(name, _reason(error)) from None
 
 
 def check_bytes(size: int, name: str) -> None:

@@ -1,29 +1,43 @@
 """Batches for the loop: a stream that starts at any step and is the same whoever reads it."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import tee
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Preprocessing
-from vitrail.core.randomness import seed_of
-from vitrail.data.augment import Augmentation, Seeded, as_image, make_transform
-from vitrail.data.images import BadImage, decode
-from vitrail.data.preprocess import prepare
+from vitrail.data.augment import Augmentation, Transform, as_image
+from vitrail.data.finish import erase_, normalise
+from vitrail.data.images import BadImage, Unreadable, decode
+from vitrail.data.preprocess import framed
 from vitrail.data.sampler import Cut, cut_epoch, epoch_order, places_of
 from vitrail.data.source import Source
 from vitrail.data.warp import fits, warp
 
 Key = tuple[int, int, int, int | None]  # epoch, image, view, side of the result
-Item = tuple[int, Tensor | BadImage]  # image, and what became of it
+PATIENCE = 15.0  # seconds for the images of a batch that cannot be read
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a worker made of the keys of a batch: the pixels of those that could be read as one
+    tensor, because every tensor on its way between processes is an open file; the places of their
+    keys among all; and what went wrong."""
+
+    images: UInt8[Tensor, "B C H W"]
+    rows: list[int]
+    broken: tuple[BadImage, ...] = ()
+    mistake: UserError | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +97,9 @@ class Stream:
 
     @property
     def steps(self) -> int:
-        """Steps in an epoch."""
+        """Steps in an epoch: the same for all."""
+        if not self.augmentation.sides:
+            return max(len(self.source) // self.batch_size, 1)
         return len(self.cuts(0))
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
@@ -98,7 +114,22 @@ class Stream:
             for share in ahead
         )
         loaded = zip(shares, load(dataset, keys, self.workers), strict=True)
-        return (gather(items, self.source, share) for share, items in loaded)
+        return (self.finished(items, share) for share, items in loaded)
+
+    def finished(self, loaded: Loaded, share: Share) -> Batch:
+        """The pixels that a worker made, normalised and partly erased."""
+        samples = share.rows[loaded.rows]
+        images = normalise(loaded.images, self.how)
+        erase_(images, samples, self.augmentation, seed=self.seed, epoch=share.epoch)
+        return Batch(
+            images,
+            targets_of(self.source, samples[:, 0]),
+            samples[:, 0],
+            loaded.broken,
+            share.epoch,
+            share.places[loaded.rows],
+            share.planned,
+        )
 
     def shares(self, start: int, stop: int) -> Iterator[Share]:
         """This process's share of each step."""
@@ -133,7 +164,7 @@ class Stream:
 
     def warped(self, share: Share) -> Batch:
         if not len(share.rows):  # there are more processes than images
-            return gather([], self.source, share)
+            return self.finished(Loaded(no_images(self.how), []), share)
         channels, which = len(self.how.mean), share.rows[:, 0]
         images = torch.stack([pixels_of(self.source, int(i), channels) for i in which])
         images = warp(
@@ -156,38 +187,63 @@ def in_order(
 ) -> Iterator[Batch]:
     """Every image once, prepared for evaluation as the passport says, in the source's order; of
     many processes each has its share of every batch, be it empty."""
-    every: list[Key] = [(0, index, 0, None) for index in range(len(source))]
-    keys = (
-        every[first : first + batch_size][rank::world]
+    parts = [
+        np.arange(first, min(first + batch_size, len(source)))[rank::world]
         for first in range(0, len(source), batch_size)
-    )
-    return (gather(items, source) for items in load(Samples(source, how, None, 0), keys, workers))
+    ]
+    keys: Iterable[list[Key]] = ([(0, int(index), 0, None) for index in part] for part in parts)
+    for part, loaded in zip(parts, load(Samples(source, how, None, 0), keys, workers), strict=True):
+        indices = part[loaded.rows]
+        images = normalise(loaded.images, how, reorder=False)
+        yield Batch(images, targets_of(source, indices), indices, loaded.broken)
 
 
-class Samples(Dataset[Item]):
-    """One sample by its key, decoded and augmented, or the reason why that cannot be."""
+class Samples(Dataset[Tensor]):
+    """Samples by their keys, decoded and augmented, as pixels; for evaluation framed as the
+    passport says, in the model's order of channels."""
 
     def __init__(
         self, source: Source, how: Preprocessing, augmentation: Augmentation | None, seed: int
     ) -> None:
         self.source, self.how, self.seed = source, how, seed
-        self.transforms: dict[int | None, Seeded] = {}
+        self.transforms: dict[int | None, Transform] = {}
         self.at_least = None
         if augmentation is not None:
             self.at_least = needed_size(augmentation, how)
             for side in (None, *augmentation.sides):
-                self.transforms[side] = make_transform(augmentation, resized(how, side))
+                self.transforms[side] = Transform(augmentation, resized(how, side))
 
-    def __getitem__(self, key: Key) -> Item:
+    def __getitems__(self, keys: list[Key]) -> Loaded:
+        """Those of a whole batch, as torch asks for them in a worker."""
+        images, rows, broken = list[Tensor](), list[int](), list[BadImage]()
+        waited = 0.0  # for storage that did not answer
+        for row, key in enumerate(keys):
+            began = time.monotonic()
+            try:
+                if waited > PATIENCE:
+                    raise Unreadable(self.source.name(key[1]), "its storage does not answer")
+                images.append(self[key])
+                rows.append(row)
+            except BadImage as problem:
+                if isinstance(problem, Unreadable):
+                    waited += time.monotonic() - began
+                broken.append(problem.with_traceback(None))  # which would keep its bytes alive
+            except UserError as mistake:  # raised again outside, where it is one sentence
+                return Loaded(no_images(self.how), [], mistake=mistake.with_traceback(None))
+        stacked = torch.stack(images) if images else no_images(self.how)
+        return Loaded(stacked, rows, tuple(broken))
+
+    def __getitem__(self, key: Key) -> UInt8[Tensor, "C H W"]:
         epoch, index, view, side = key
-        try:
-            image = pixels_of(self.source, index, len(self.how.mean), at_least=self.at_least)
-        except BadImage as problem:
-            return index, problem.with_traceback(None)  # which would keep the file's bytes alive
+        image = pixels_of(self.source, index, len(self.how.mean), at_least=self.at_least)
         if not self.transforms:
-            return index, prepare(image.permute(1, 2, 0).numpy(), self.how)
-        seed = seed_of("augment", self.seed, epoch, index, view)
-        return index, self.transforms[side](image, seed)
+            return framed(image.permute(1, 2, 0).numpy(), self.how)
+        transform = self.transforms[side]
+        return transform(image, seed=self.seed, epoch=epoch, index=index, view=view)
+
+
+def no_images(how: Preprocessing) -> UInt8[Tensor, "0 C H W"]:
+    return torch.empty(0, len(how.mean), *how.size, dtype=torch.uint8)
 
 
 def resized(how: Preprocessing, side: int | None) -> Preprocessing:
@@ -230,11 +286,23 @@ def pixels_of(
     return image
 
 
-def load(dataset: Samples, keys: Iterable[list[Key]], workers: int) -> Iterator[list[Item]]:
-    if not workers:
-        return ([dataset[key] for key in batch] for batch in keys)
-    loader = DataLoader(dataset, batch_sampler=_Keys(keys), num_workers=workers, collate_fn=list)
-    return iter(loader)
+def load(dataset: Samples, keys: Iterable[list[Key]], workers: int) -> Iterator[Loaded]:
+    """What the keys of each batch name, in order, by so many processes."""
+    found: Iterable[Loaded]
+    if workers:
+        found = DataLoader(
+            dataset, batch_sampler=_Keys(keys), num_workers=workers, collate_fn=_as_it_is
+        )
+    else:
+        found = (dataset.__getitems__(batch) for batch in keys)
+    for loaded in found:
+        if loaded.mistake is not None:
+            raise loaded.mistake
+        yield loaded
+
+
+def _as_it_is(loaded: Any) -> Any:
+    return loaded
 
 
 class _Keys:
@@ -245,20 +313,6 @@ class _Keys:
 
     def __iter__(self) -> Iterator[list[Key]]:
         return iter(self.keys)
-
-
-def gather(items: Sequence[Item], source: Source, share: Share | None = None) -> Batch:
-    """A batch of the images that could be read; the others are named, not replaced."""
-    rows = [row for row, (_, image) in enumerate(items) if isinstance(image, Tensor)]
-    broken = tuple(problem for _, problem in items if isinstance(problem, BadImage))
-    indices = np.array([items[row][0] for row in rows], dtype=np.int64)
-    good = [image for _, image in items if isinstance(image, Tensor)]
-    images = torch.stack(good) if good else torch.empty(0)
-    targets = targets_of(source, indices)
-    if share is None:
-        return Batch(images, targets, indices, broken)
-    places = share.places[rows] if rows else share.places[:0]
-    return Batch(images, targets, indices, broken, share.epoch, places, share.planned)
 
 
 def targets_of(source: Source, indices: NDArray[np.int64]) -> Float[Tensor, "B K"]:
@@ -273,10 +327,10 @@ def targets_of(source: Source, indices: NDArray[np.int64]) -> Float[Tensor, "B K
 
 def has_model_size(source: Source, how: Preprocessing) -> bool:
     """Whether images are arrays of the size and channels that the model reads."""
-    if not len(source):
+    if not len(source) or not source.uniform:
         return False
     first = source.read(0)
-    if isinstance(first, bytes) or not source.uniform:
+    if isinstance(first, bytes):
         return False
     image = as_image(first)
     return tuple(image.shape[1:]) == how.size and image.shape[0] in (1, len(how.mean))

@@ -3,11 +3,13 @@ save or to lose."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.core.randomness import permutation, uniform, words
+from vitrail.core.errors import UserError
+from vitrail.core.randomness import permutation, uniform
 
 
 def epoch_order(
@@ -16,13 +18,13 @@ def epoch_order(
     seed: int,
     epoch: int,
     repeats: int = 1,
-    balance: NDArray[np.int64] | None = None,
+    balance: NDArray[Any] | None = None,
 ) -> NDArray[np.int64]:
     """Rows of (image, view) in the order of one epoch, `count` of them whatever the options.
 
-    `repeats` shows fewer images, each that many times under different augmentation
-    (arXiv:1902.05509); `balance` is the class of every image, and then every class is drawn
-    equally often.
+    `repeats` shows fewer images, each that many times under different augmentation, one view after
+    the other, so that they meet in a batch (arXiv:1902.05509); `balance` are the targets of every
+    image, and then every class is drawn equally often.
 
     >>> sorted(epoch_order(4, seed=0, epoch=0)[:, 0].tolist())
     [0, 1, 2, 3]
@@ -33,23 +35,24 @@ def epoch_order(
     distinct = -(-count // repeats)
     images = permutation("order", count, seed, epoch)[:distinct].repeat(repeats)[:count]
     views = np.tile(np.arange(repeats), distinct)[:count]
-    # the views of an image are spread over the epoch, so that no batch is made of copies
-    spread = permutation("spread", count, seed, epoch) if repeats > 1 else np.arange(count)
-    return np.stack([images, views], axis=1)[spread]
+    return np.stack([images, views], axis=1)
 
 
-def _balanced(
-    classes: NDArray[np.int64], count: int, *, seed: int, epoch: int
-) -> NDArray[np.int64]:
-    """Classes in turn, and within a class a random image."""
-    present = np.unique(classes)
-    turn = present[permutation("class", count, seed, epoch) % len(present)]
+def _balanced(targets: NDArray[Any], count: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
+    """Classes in turn, and of each a random image; one with several labels is an image of each of
+    them, one without labels of none."""
+    if targets.ndim == 2:
+        members = [np.flatnonzero(column) for column in targets.T if column.any()]
+    else:
+        members = [np.flatnonzero(targets == label) for label in np.unique(targets)]
+    if not members:
+        raise UserError("goal.balance must be off for images that have no labels")
+    turn = permutation("class", count, seed, epoch) % len(members)
     draws = uniform("member", seed, epoch, np.arange(count))
     images = np.empty(count, dtype=np.int64)
-    for label in present:
-        members = np.flatnonzero(classes == label)
-        mine = turn == label
-        images[mine] = members[(draws[mine] * len(members)).astype(np.int64)]
+    for number, mine in enumerate(members):
+        turns = turn == number
+        images[turns] = mine[(draws[turns] * len(mine)).astype(np.int64)]
     return images
 
 
@@ -112,11 +115,3 @@ def places_of(count: int, *, rank: int = 0, world: int = 1) -> NDArray[np.int64]
     """
     place = np.arange(count)
     return np.flatnonzero(np.minimum(place, place[::-1]) % world == rank)
-
-
-def sample_seeds(
-    purpose: str, seed: int, epoch: int, samples: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """A seed for every (image, view) of a batch."""
-    bits = words(purpose, seed, epoch, samples[:, 0], samples[:, 1])
-    return (bits >> np.uint64(1)).astype(np.int64)

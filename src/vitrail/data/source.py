@@ -36,9 +36,11 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Splits:
-    """The parts of a data set, each under the name a person knows: train, val, test."""
+    """The parts of a data set, each under the name a person knows: train, val, test. `ignored` are
+    files between the images that are no images, as paths below the data set."""
 
     parts: dict[str, Source]
+    ignored: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Source:
         return self.parts[name]

@@ -26,8 +26,10 @@ def score(
 ) -> Scores:
     if several:
         present = targets.any(axis=0)
+        # scikit-learn refuses what is not finite: NaN ranks last
+        ranks = np.nan_to_num(logits, nan=float(np.finfo(np.float32).min))
         average = sk.average_precision_score(
-            targets[:, present], logits[:, present], average="macro"
+            targets[:, present], ranks[:, present], average="macro"
         )
         exact = ((logits > 0) == (targets > 0.5)).all(axis=1).mean()
         return Scores("mean_precision", {"mean_precision": float(average), "exact": float(exact)})

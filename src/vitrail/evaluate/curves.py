@@ -39,6 +39,14 @@ STYLE = """
 .curve .area { fill: var(--accent); opacity: .09; }
 .curve .dot { fill: var(--accent); }
 .curve .best { fill: var(--card); stroke: var(--accent); stroke-width: 2.5; }
+.curve .line.training { stroke-dasharray: 5 4; }
+.curve .line.validation { stroke: rgb(var(--bad)); }
+.curve .area.training { display: none; }
+.curve .area.validation, .curve .dot.validation { fill: rgb(var(--bad)); }
+.curve .best.validation { stroke: rgb(var(--bad)); }
+.legend .key { display: inline-block; width: 1.6em; vertical-align: .25em; margin-left: .8em; }
+.legend .key.training { border-top: 2px dashed var(--accent); }
+.legend .key.validation { border-top: 2px solid rgb(var(--bad)); }
 table.confusion { border-collapse: separate; border-spacing: 2px; }
 .confusion td { min-width: 2em; padding: .3em .45em; border: 0; text-align: right;
   border-radius: 3px; font-variant-numeric: tabular-nums; background: rgb(var(--bad) / var(--s)); }
@@ -73,7 +81,23 @@ SHARES = {
         "of the images have each of their labels found and no other said",
     ),
 }
-TITLES = {"loss": "Training loss", "lr": "Learning rate"}
+TITLES = {
+    "loss": "Loss",
+    "val_loss": "Validation loss",
+    "accuracy": "Accuracy",
+    "train_accuracy": "Training accuracy",
+    "grad_norm": "Gradient norm",
+    "data_seconds": "Seconds waiting for images",
+    "data_share": "Share of the time spent waiting for images",
+    "lr": "Learning rate",
+}
+# What is drawn into the same figure, and the names of the two.
+PAIRS = {
+    "loss": ("val_loss", "training", "validation"),
+    "accuracy": ("train_accuracy", "validation", "training"),
+}
+
+UNDRAWN = ("step", "seconds")
 
 Point = tuple[float, float]
 Tell = Callable[[float], str]
@@ -101,63 +125,117 @@ def short_number(value: float) -> str:
 
 
 def points_of(lines: Sequence[Mapping[str, Any]], name: str) -> list[Point]:
-    """(step, value) of each line that has this value; what is not finite stays, as a gap."""
+    """(step, value) of each line that has this value; what is not finite, which the log writes as
+    null, stays as a gap."""
     return [
-        (float(line["step"]), float(line[name]))
+        (float(line["step"]), math.nan if line[name] is None else float(line[name]))
         for line in lines
         if isinstance(line.get("step"), int | float)
-        and isinstance(line.get(name), int | float)
+        and isinstance(line.get(name, ""), int | float | None)
         and not isinstance(line[name], bool)
     ]
 
 
 def curves_of(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Loss, learning rate, then every other value that was logged."""
-    names = dict.fromkeys(name for line in lines for name in line if name != "step")
+    """Losses, accuracies, then every other value that was logged."""
+    lines = [with_share(line) for line in lines]
+    names = dict.fromkeys(name for line in lines for name in line if name not in UNDRAWN)
     ordered = [*(name for name in TITLES if name in names), *(n for n in names if n not in TITLES)]
-    figures = "".join(figure(points_of(lines, name), name) for name in ordered)
+    beside = {PAIRS[name][0] for name in names if name in PAIRS}
+    figures = "".join(
+        figure(points_of(lines, name), name, other_of(lines, name))
+        for name in ordered
+        if name not in beside
+    )
     return f'<div class="curves">{figures}</div>\n' if figures else "<p>Nothing was logged.</p>\n"
 
 
-def figure(points: Sequence[Point], name: str) -> str:
-    """One curve under its title, with the number that matters most; "" without a finite point."""
-    title, share = TITLES.get(name) or SHARES.get(name, (name, ""))[0], name in SHARES
+def with_share(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A line with the share of its time that was spent waiting, where both are known."""
+    waited, whole = line.get("data_seconds"), line.get("seconds")
+    if not isinstance(waited, int | float) or not isinstance(whole, int | float) or whole <= 0:
+        return line
+    share = {"data_share": min(waited / whole, 1.0)}
+    return {**{name: line[name] for name in line if name != "data_seconds"}, **share}
+
+
+def other_of(lines: Sequence[Mapping[str, Any]], name: str) -> list[Point]:
+    """Finite points of what is drawn beside a value."""
+    if name not in PAIRS:
+        return []
+    return [point for point in points_of(lines, PAIRS[name][0]) if math.isfinite(point[1])]
+
+
+def figure(points: Sequence[Point], name: str, other: Sequence[Point] = ()) -> str:
+    """One curve under its title, or two, with the number that matters most; "" without a finite
+    point."""
+    title = TITLES.get(name) or SHARES.get(name, (name, ""))[0]
+    title = "Training loss" if name == "loss" and not other else title
+    share = name in SHARES or name == "data_share"
     finite = [point for point in points if math.isfinite(point[1])]
     if not finite:
         return ""
-    step, value = max(finite, key=lambda point: point[1]) if share else finite[-1]
-    told = f"best {percent(value)}" if share else f"last {short_number(value)}"
+    best = name in SHARES
+    step, value = max(finite, key=lambda point: point[1]) if best else finite[-1]
+    tell = percent if share else short_number
+    told = f"{'best' if best else 'last'} {tell(value)}"
     lost = len(points) - len(finite)
     more = f"; {count(lost, 'value')} not a number" if lost else ""
+    legend, kinds = "", ("", "")
+    if other:
+        first, second = kinds = PAIRS[name][1:]
+        legend = (
+            f'<p class="soft legend"><span class="key {first}"></span> {first} '
+            f'<span class="key {second}"></span> {second}, last {tell(other[-1][1])}</p>'
+        )
     return (
         f'<figure class="card"><figcaption><b>{shown(title)}</b><span class="soft">{told} at step '
-        f"{step:,.0f}{more}</span></figcaption>{curve(points, title=title, share=share)}"
-        "</figure>\n"
+        f"{step:,.0f}{more}</span></figcaption>"
+        f"{curve(points, title=title, share=share, best=best, other=other, kinds=kinds)}"
+        f"{legend}</figure>\n"
     )
 
 
-def curve(points: Sequence[Point], *, title: str, share: bool) -> str:
-    """A line by step, with axes, ticks and numbers. A `share` is of 1 and told in percent, and its
-    highest point is ringed."""
+def curve(
+    points: Sequence[Point],
+    *,
+    title: str,
+    share: bool,
+    best: bool | None = None,
+    other: Sequence[Point] = (),
+    kinds: tuple[str, str] = ("", ""),
+) -> str:
+    """A line by step, with axes, ticks and numbers, and an `other` one beside it, in the colours of
+    their `kinds`. A `share` is of 1 and told in percent; of what has a `best` the highest point is
+    ringed."""
     finite = [point for point in points if math.isfinite(point[1])]
     tell = percent if share else short_number
     values = [value for _, value in finite]
-    place = Frame(max(finite[-1][0], 1), ticks(min(values), max(values), share=share))
+    drawn = [*values, *(value for _, value in other)]
+    last = max(step for step, _ in (*finite, *other))
+    place = Frame(max(last, 1), ticks(min(drawn), max(drawn), share=share))
     segments = [thin(part) for part in split(points)]
     dotted = finite
     if len(finite) > MOST_DOTS:  # only those that no line would show
         dotted = [part[0] for part in segments if len(part) == 1]
-    dots = [dot(place, point, tell) for point in dotted]
-    if share:
-        dots.append(dot(place, max(finite, key=lambda point: point[1]), tell, "best", 5))
+    mine, theirs = (f" {kind}".rstrip() for kind in kinds)
+    dots = [dot(place, point, tell, f"dot{mine}") for point in dotted]
+    if len(other) <= MOST_DOTS:
+        dots += [dot(place, point, tell, f"dot{theirs}") for point in other]
+    if share if best is None else best:
+        dots.append(dot(place, max(finite, key=lambda point: point[1]), tell, f"best{mine}", 5))
     told = (
         f"{title} by step: {tell(values[0])} at step {finite[0][0]:,.0f}, "
         f"{tell(values[-1])} at step {finite[-1][0]:,.0f}"
     )
+    beside = ""
+    if other:
+        path = "L".join(place.at(point) for point in thin(list(other)))
+        beside = f'<path class="line{theirs}" d="M{path}"/>'
     return (
         f'<svg class="curve" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{shown(told)}">'
-        f"{axes(place, share)}{''.join(line(place, part) for part in segments)}{''.join(dots)}"
-        "</svg>"
+        f"{axes(place, share)}{''.join(line(place, part, mine) for part in segments)}{beside}"
+        f"{''.join(dots)}</svg>"
     )
 
 
@@ -257,12 +335,12 @@ def axes(place: Frame, share: bool) -> str:
     return "".join(drawn)
 
 
-def line(place: Frame, points: Sequence[Point]) -> str:
+def line(place: Frame, points: Sequence[Point], kind: str = "") -> str:
     path = "L".join(place.at(point) for point in points)
     base, first, last = HEIGHT - BOTTOM, place.x(points[0][0]), place.x(points[-1][0])
     return (
-        f'<path class="area" d="M{first:.1f} {base}L{path}L{last:.1f} {base}Z"/>'
-        f'<path class="line" d="M{path}"/>'
+        f'<path class="area{kind}" d="M{first:.1f} {base}L{path}L{last:.1f} {base}Z"/>'
+        f'<path class="line{kind}" d="M{path}"/>'
     )
 
 

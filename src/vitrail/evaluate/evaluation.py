@@ -19,7 +19,10 @@ from vitrail.evaluate.mistakes import answer_of
 from vitrail.evaluate.robustness import Robustness
 from vitrail.evaluate.sizes import Sized
 
-DRAWN = "images are drawn with replacement from all classes together"
+DRAWN = (
+    "Accuracy, top5 and exact: Wilson's interval; others: bootstrap, images drawn with replacement "
+    "from all classes together"
+)
 
 
 @dataclass(frozen=True)

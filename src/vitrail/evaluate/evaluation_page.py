@@ -234,8 +234,8 @@ def how(found: Evaluation) -> str:
     )
     return (
         f"<p>{told_preprocessing(found.preprocessing)}</p>\n"
-        f"<p>Intervals hold {LEVEL:.0%} of {measured.resamples:,} bootstrap samples (percentiles): "
-        f"{DRAWN}, not class by class, and every number is computed anew. They tell what "
+        f"<p>Intervals of {LEVEL:.0%} confidence; of {measured.resamples:,} bootstrap samples the "
+        f"middle. {DRAWN}, not class by class. They tell what "
         "another choice of images would change, not another training run. Where images are few, "
         "the calibration error is overestimated, and its interval with it.</p>\n"
         f"<p>{several} If these images also chose which weights are the best, expect a little "
@@ -245,16 +245,9 @@ def how(found: Evaluation) -> str:
 
 def told_preprocessing(how: Preprocessing) -> str:
     """What a foreign file does not say is taken from its dialect: a person must be able to see."""
-    height, width = how.size
-    if how.resize is None:
-        scaled = "squeezed into that size"
-    elif how.squeeze:
-        scaled = f"squeezed into {how.resize[0]} x {how.resize[1]} and cropped in the middle"
-    else:
-        scaled = f"scaled to cover {how.resize[0]} x {how.resize[1]} and cropped in the middle"
     mean, std = (", ".join(f"{value:g}" for value in values) for values in (how.mean, how.std))
     return (
-        f"The model reads {height} x {width} pixels: images are {scaled} ({how.interpolation}), "
+        f"The model reads {how.size[0]} x {how.size[1]} pixels: images are {how.in_words()}, "
         f"brought to values from 0 to 1 and normalised by a mean of {mean} and a standard "
         f"deviation of {std}."
     )

@@ -1,7 +1,9 @@
-"""How far a number can be trusted: the headline numbers, and their intervals by the bootstrap.
+"""How far a number can be trusted: the headline numbers, and their intervals.
 
-Images are drawn again and again with replacement, as many as there are, from all classes together
-(not class by class: how often a class occurs is chance too), and each number is computed anew. The
+A share of images that are right (accuracy, top5, exact) has Wilson's interval, here and on every
+page, so that 54 of 100 means the same everywhere. All other numbers have the bootstrap's: images
+are drawn again and again with replacement, as many as there are, from all classes together (not
+class by class: how often a class occurs is chance too), and each number is computed anew. The
 middle 95 % of what comes out is the interval. A number here is a function of counts (b, N), how
 often each image was drawn in each of b samples, so that many samples are one matrix product.
 """
@@ -21,6 +23,7 @@ from vitrail.evaluate.calibration import BINS, bins_of, brier_scores, confidence
 LEVEL = 0.95
 RESAMPLES, FEWEST = 1000, 200
 MOST_WORK = 4_000_000_000  # numbers that are ranked in all samples together
+SHARES = {"accuracy", "top5", "exact"}  # of images that are right
 AT_ONCE = 8_000_000  # counts held at a time
 
 Counts: TypeAlias = "Float[np.ndarray, 'b N']"
@@ -63,7 +66,19 @@ def measure(
     resamples = int(np.clip(MOST_WORK // ranked, FEWEST, RESAMPLES))
     found = bootstrap(list(numbers.values()), len(logits), resamples=resamples, seed=seed)
     intervals = dict(zip(numbers, found, strict=True)) if found else {}
+    for name in SHARES & intervals.keys():
+        intervals[name] = accuracy_interval(round(values[name] * len(logits)), len(logits))
     return Measured(key, values, intervals, resamples)
+
+
+def accuracy_interval(right: int, images: int) -> tuple[float, float]:
+    """Wilson's interval of a share.
+
+    >>> [round(end, 3) for end in accuracy_interval(54, 100)]
+    [0.443, 0.634]
+    """
+    low, high = stats.binomtest(right, images).proportion_ci(LEVEL, method="wilson")
+    return float(low), float(high)
 
 
 def bootstrap(

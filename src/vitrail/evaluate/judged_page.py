@@ -5,8 +5,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-import numpy as np
-
 from vitrail.data.findings import count
 from vitrail.data.findings_page import bar, shown
 from vitrail.evaluate.curves import confusion_map, confusion_table, percent
@@ -45,6 +43,7 @@ STYLE = """
 .report .card { background: var(--card); border: 1px solid var(--line); border-radius: 8px;
   padding: .8em 1em; min-width: 0; }
 .report .card.score { border-top: 4px solid var(--accent); }
+.report .caution { border-left: 4px solid rgb(var(--bad)); font-weight: 600; }
 .report .score b { display: block; font-size: 2.3em; line-height: 1.25; font-weight: 650;
   font-variant-numeric: tabular-nums; }
 .report dl.facts { display: grid; gap: .7em 1.5em; margin: 1em 0;
@@ -139,7 +138,8 @@ def classes(judged: Judged) -> str:
     return (
         "<p>Precision: of the images said to be of a class, the share that are. Recall: of the "
         "images of a class, the share that were found. F1: their harmonic mean, high only where "
-        f"both are.{explained} A dash: there is nothing to divide by.{worst_told}</p>\n"
+        f"both are.{explained} A dash: there is nothing to divide by (a class that is never "
+        f"predicted has no precision), and the mean leaves it out.{worst_told}</p>\n"
         f"{wide_table(heads, body, mean_row(rows, judged.several))}"
     )
 
@@ -157,7 +157,8 @@ def class_row(row: ClassScore, several: bool) -> str:
 
 
 def mean_row(rows: Sequence[ClassScore], several: bool) -> str:
-    """Over classes that have images; one that is never said counts with a precision of 0."""
+    """Over classes that have images; one that is never predicted has no precision, and is left out
+    of that mean (scikit-learn's zero_division=nan)."""
     present = [row for row in rows if row.images]
     columns = [
         [row.precision for row in present],
@@ -165,11 +166,18 @@ def mean_row(rows: Sequence[ClassScore], several: bool) -> str:
         [row.f1 for row in present],
         *([[row.average_precision for row in present]] if several else []),
     ]
-    cells = "".join(
-        f'<td class="number">{dash(float(np.nan_to_num(column).mean()))}</td>' for column in columns
-    )
+    cells = "".join(f'<td class="number">{dash(mean_of(column))}</td>' for column in columns)
     images = sum(row.images for row in rows)
     return f'<tr><td>mean of classes</td><td class="number">{images:,}</td>{cells}<td></td></tr>'
+
+
+def mean_of(values: Sequence[float]) -> float:
+    """
+    >>> mean_of([0.5, float("nan"), 1.0])
+    0.75
+    """
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan
 
 
 def wide_table(heads: Sequence[str], rows: str, foot: str = "") -> str:

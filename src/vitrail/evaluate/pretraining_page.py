@@ -30,6 +30,7 @@ class Pretraining:
     rows: Sequence[str]
     broken: Mapping[str, str]
     warning: str | None = None
+    stopped: str | None = None
 
 
 def pretraining_page(told: Pretraining) -> str:
@@ -46,7 +47,11 @@ def pretraining_page(told: Pretraining) -> str:
         f'<section class="report" id="{name}"><h2>{title}</h2>\n{body}</section>\n'
         for name, (title, body) in parts.items()
     )
-    warning = f'<p class="card wrong">{shown(told.warning)}</p>' if told.warning else ""
+    warning = "".join(
+        f'<p class="card caution">{shown(sentence)}</p>'
+        for sentence in (told.stopped, told.warning)
+        if sentence
+    )
     head = (
         f'<header class="report"><h1>{shown(told.title)}</h1>{warning}'
         f"{facts_of(told.facts)}<nav>{links}</nav></header>\n"

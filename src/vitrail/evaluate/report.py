@@ -5,16 +5,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitrail.data.findings import Findings
+from vitrail.evaluate.cautions import Score
 from vitrail.evaluate.judged import Judged
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Judged):
     """A run in plain values: how it was trained, how it went, and what its best weights say of the
-    images of one part."""
+    images of one part. `model` is the model in a few words, `test` the score of a part that had no
+    say in choosing the weights, `cautions` what must be known before trusting a score, `stopped`
+    where the run was interrupted."""
 
     title: str
     recipe: Mapping[str, Any]
     facts: Mapping[str, str]
     lines: Sequence[Mapping[str, Any]]
     findings: Findings | None
+    model: str
+    test: Score | None = None
+    cautions: Sequence[str] = ()
+    stopped: str | None = None

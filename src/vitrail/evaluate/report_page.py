@@ -9,6 +9,7 @@ from vitrail.data.findings import count
 from vitrail.data.findings_page import PAGE, shown
 from vitrail.evaluate import curves
 from vitrail.evaluate.curves import SHARES, curves_of, percent
+from vitrail.evaluate.intervals import accuracy_interval
 from vitrail.evaluate.judged_page import STYLE, classes, confusions, facts_of, passed_over, worst
 from vitrail.evaluate.report import Report
 
@@ -41,27 +42,45 @@ def report_page(report: Report) -> str:
 
 
 def heading(report: Report) -> str:
-    model, data = (shown(str(report.recipe.get(key, "?"))) for key in ("model", "data"))
-    judged = f"{count(report.images, 'image')} of <code>{shown(report.part)}</code>"
-    cards = ""
-    for name, value in (report.scores.values if report.scores else {}).items():
-        title, meaning = SHARES.get(name, (name, ""))
-        told = percent(value) if name in SHARES else curves.short_number(value)
-        cards += (
-            f'<div class="card score">{shown(title)}<b>{told}</b>'
-            f'<small class="soft">{meaning}</small></div>'
+    data = shown(str(report.recipe.get("data", "?")))
+    judged = f", judged on {count(report.images, 'image')} of <code>{shown(report.part)}</code>"
+    cards = [
+        card(name, value, *SHARES.get(name, (name, "")))
+        for name, value in (report.scores.values if report.scores else {}).items()
+    ]
+    if report.test is not None:
+        title = f"{SHARES[report.test.name][0]} on {report.test.part}"
+        meaning = (
+            f"{percent(report.test.interval[0])} to {percent(report.test.interval[1])} with 95% "
+            f"confidence; {count(report.test.images, 'image')}, judged once, at the end"
         )
+        cards.append(card(report.test.name, report.test.value, title, meaning))
     return (
-        f"<h1>{shown(report.title)}</h1><p><code>{model}</code> trained on <code>{data}</code>, "
-        f'judged on {judged}.</p>\n<div class="cards">{cards}</div>\n{certainty(report)}'
+        f"<h1>{shown(report.title)}</h1>{warnings(report)}<p>{shown(report.model)}. Trained on "
+        f"<code>{data}</code>{judged if report.images else ''}.</p>\n"
+        f'<div class="cards">{"".join(cards)}</div>\n{certainty(report)}'
         f"{facts_of(report.facts)}\n"
     )
+
+
+def card(name: str, value: float, title: str, meaning: str) -> str:
+    told = percent(value) if name in SHARES else curves.short_number(value)
+    return (
+        f'<div class="card score">{shown(title)}<b>{told}</b>'
+        f'<small class="soft">{shown(meaning)}</small></div>'
+    )
+
+
+def warnings(report: Report) -> str:
+    """What must be known before anything below is believed."""
+    sentences = [*([report.stopped] if report.stopped else []), *report.cautions]
+    return "".join(f'<p class="card caution">{shown(sentence)}</p>\n' for sentence in sentences)
 
 
 def certainty(report: Report) -> str:
     """How far the scores can be trusted."""
     if report.scores is None:
-        return "<p>There is no labelled image to judge the model by.</p>"
+        return "<p>There is no labelled image to judge the model by.</p>" * (not report.stopped)
     notes = []
     if report.not_numbers:
         notes.append(
@@ -69,16 +88,15 @@ def certainty(report: Report) -> str:
             "training went astray, a lower learning rate helps.</b>"
         )
     if not report.several:
-        from scipy.stats import binomtest  # type: ignore[import-untyped]
-
         right = report.images - len(report.wrong)
-        low, high = binomtest(right, report.images).proportion_ci(method="wilson")
+        low, high = accuracy_interval(right, report.images)
         notes.append(
             f"{right:,} of {count(report.images, 'image')} are right; on other images like these "
             f"the accuracy lies between {percent(low)} and {percent(high)}, with 95% confidence."
         )
     notes.append(
-        "If these images also chose which weights are the best, expect a little less on new ones."
+        f"The weights were chosen by these images (<code>{shown(report.part)}</code>), so expect a "
+        "little less on new ones."
     )
     return f'<p class="soft">{" ".join(notes)}</p>\n'
 

@@ -23,6 +23,7 @@ from vitrail.evaluate.judged import Judged
 from vitrail.models.model import Model
 
 MIDDLE = 3  # the severity of examples
+NOTHING = -1  # the item of a worker for which no batch is left
 VARIANTS = tuple((name, severity) for name in CORRUPTIONS for severity in SEVERITIES)
 
 
@@ -74,6 +75,8 @@ class Variants(Dataset[tuple[Tensor, NDArray[np.int64]]]):
         return -(-len(self.indices) // self.batch_size) * len(VARIANTS)
 
     def __getitem__(self, number: int) -> tuple[Tensor, NDArray[np.int64]]:
+        if number == NOTHING:
+            return torch.empty(0), np.empty(0, np.int64)
         batch, (name, severity) = number // len(VARIANTS), VARIANTS[number % len(VARIANTS)]
         first = batch * self.batch_size
         rows = np.arange(first, min(first + self.batch_size, len(self.indices)))
@@ -120,13 +123,18 @@ def robustness_of(
     dataset = Variants(judged.source, how, judged.indices[rows], batch_size, seed)
     answers = np.zeros((len(VARIANTS), *(targets.shape if several else (count,))), np.float32)
     # one item is one batch; each worker keeps the pixels of its own
-    loader = DataLoader(dataset, batch_size=None, num_workers=workers)
-    for number, (images, places) in enumerate(loader):
+    order = shared_order(len(dataset), workers)
+    loader = DataLoader(dataset, batch_size=None, sampler=order, num_workers=workers)
+    done = 0
+    for number, (images, places) in zip(order, loader, strict=True):
         places = np.asarray(places)  # the loader makes tensors, which index otherwise
+        if number == NOTHING:
+            continue
         logits = model(images.to(weights)).float().cpu().numpy()
         told = logits if several else logits.argmax(axis=1) == targets[places].argmax(axis=1)
         answers[number % len(VARIANTS), places] = told
-        watch(number + 1, len(dataset))
+        done += 1
+        watch(done, len(dataset))
     clean = score(judged.answers[rows], targets, several=several)
     if several:
         values = [score(np.nan_to_num(one), targets, several=True).best for one in answers]
@@ -146,6 +154,24 @@ def robustness_of(
         examples_of(dataset),
         interval,
     )
+
+
+def shared_order(items: int, workers: int) -> list[int]:
+    """Items in an order in which each worker, taking its turn, has all variants of the same batch,
+    and so decodes it once; where batches run out, some have nothing to do.
+
+    >>> order = shared_order(3 * len(VARIANTS), workers=2)
+    >>> {number // len(VARIANTS) for number in order[::2]}
+    {0, 2}
+    """
+    each, turns = len(VARIANTS), max(workers, 1)
+    batches = items // each
+    return [
+        batch * each + variant if batch < batches else NOTHING
+        for first in range(0, batches, turns)
+        for variant in range(each)
+        for batch in range(first, first + turns)
+    ]
 
 
 def examples_of(dataset: Variants) -> UInt8[np.ndarray, "15 H W C"]:

@@ -1,9 +1,7 @@
 """All figures of a model: what its weights show, what was seen over pictures, and their page."""
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.core.errors import writing
+from vitrail.core.html_text import escape_html
+from vitrail.core.json_text import to_json
 from vitrail.core.passport import Preprocessing
 from vitrail.explain.ablation import position_ablation
 from vitrail.explain.capture import AttentionMap
@@ -92,7 +92,7 @@ class Figures:
                     file = as_svg_file(drawn[plate.name])
                     (out / f"{plate.name}.svg").write_text(file, encoding="utf-8")
                     (out / f"{plate.name}.png").write_bytes(as_png(plate.figure))
-            numbers = json.dumps(self.numbers(), indent=1)
+            numbers = to_json(self.numbers(), indent=1)
             (out / "figures.json").write_text(numbers + "\n", encoding="utf-8")
             arrays = {
                 f"{plate.name}/{name}": array
@@ -201,30 +201,27 @@ def taken_away(
 def figures_page(told: Figures, drawn: dict[str, str]) -> str:
     """One file with its drawings inside, and nothing that must run."""
     facts = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{shown(value)}</dd></div>"
+        f"<div><dt>{escape_html(name)}</dt><dd>{escape_html(value)}</dd></div>"
         for name, value in told.facts.items()
     )
-    links = "".join(f'<a href="#{each.name}">{escape(each.title)}</a>' for each in told.plates)
+    links = "".join(f'<a href="#{each.name}">{escape_html(each.title)}</a>' for each in told.plates)
     sections = "".join(section(plate, drawn.get(plate.name)) for plate in told.plates)
     body = (
-        f"<header><h1>{shown(told.title)}</h1>\n<p>What the model has learnt, drawn from its "
+        f"<header><h1>{escape_html(told.title)}</h1>\n<p>What the model has learnt, drawn from its "
         f'weights and from what it does with pictures.</p><dl class="facts">{facts}</dl>\n'
         f'<nav>{links}</nav></header>\n<div class="plates">{sections}</div>'
     )
-    return PAGE.format(title=f"{shown(told.title)}: figures", style=HOUSE + STYLE, body=body)
+    return PAGE.format(title=f"{escape_html(told.title)}: figures", style=HOUSE + STYLE, body=body)
 
 
 def section(plate: Plate, drawing: str | None) -> str:
-    body = f"<p>{escape(plate.told)}</p>\n"
+    body = f"<p>{escape_html(plate.told)}</p>\n"
     if drawing is not None:
         files = " ".join(
             f'<a href="{plate.name}.{kind}">{kind.upper()}</a>' for kind in ("svg", "png")
         )
-        named = drawing.replace('role="img"', f'role="img" aria-label="{escape(plate.title)}"', 1)
+        named = drawing.replace(
+            'role="img"', f'role="img" aria-label="{escape_html(plate.title)}"', 1
+        )
         body += f'<figure class="card">{named}</figure><p class="soft files">{files}</p>\n'
-    return f'<section id="{plate.name}"><h2>{escape(plate.title)}</h2>\n{body}</section>\n'
-
-
-def shown(text: str) -> str:
-    """Safe for HTML, and where a file's name is not valid Unicode."""
-    return escape(text.encode("utf-8", "backslashreplace").decode())
+    return f'<section id="{plate.name}"><h2>{escape_html(plate.title)}</h2>\n{body}</section>\n'

@@ -4,7 +4,6 @@ import base64
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
+from vitrail.core.html_text import escape_html
 from vitrail.explain.faithfulness import MOST_ALIKE, RULE, Curves, Verdict
 from vitrail.explain.pictures import LEGEND
 
@@ -131,30 +131,30 @@ def explain_page(told: Explanation) -> str:
         for name, (title, body) in parts.items()
     )
     body = f"<header>{_heading(told)}<nav>{links}</nav></header>\n{sections}"
-    return PAGE.format(title=_shown(told.title), style=STYLE, body=body)
+    return PAGE.format(title=escape_html(told.title), style=STYLE, body=body)
 
 
 def _heading(told: Explanation) -> str:
     facts = "".join(
-        f"<div><dt>{_shown(name)}</dt><dd>{_shown(value)}</dd></div>"
+        f"<div><dt>{escape_html(name)}</dt><dd>{escape_html(value)}</dd></div>"
         for name, value in told.facts.items()
     )
     trust = "".join(
-        f"<p><b>{_shown(each.method)}: {each.verdict.sentence}</b></p>" for each in told.judged
+        f"<p><b>{escape_html(each.method)}: {each.verdict.sentence}</b></p>" for each in told.judged
     )
-    return f'<h1>{_shown(told.title)}</h1>\n<dl class="facts">{facts}</dl>\n{trust}'
+    return f'<h1>{escape_html(told.title)}</h1>\n<dl class="facts">{facts}</dl>\n{trust}'
 
 
 def _pictures(told: Explanation) -> str:
     body = f'<p class="soft">{LEGEND}.</p>\n'
     for one in told.explained:
         figures = "".join(
-            f'<figure><img src="{_inside(pixels)}" alt="{_shown(f"{caption} of {one.name}")}">'
-            f"<figcaption>{_shown(caption)}</figcaption></figure>"
+            f'<figure><img src="{_inside(pixels)}" alt="{escape_html(f"{caption} of {one.name}")}">'
+            f"<figcaption>{escape_html(caption)}</figcaption></figure>"
             for caption, pixels in one.pictures.items()
         )
         body += (
-            f"<h3>{_shown(one.name)}</h3><p>{_shown(one.said)}</p>"
+            f"<h3>{escape_html(one.name)}</h3><p>{escape_html(one.said)}</p>"
             f'<div class="gallery">{figures}</div>\n'
         )
     return body if told.explained else ""
@@ -162,8 +162,8 @@ def _pictures(told: Explanation) -> str:
 
 def _panels(told: Explanation) -> str:
     return "".join(
-        f'<h3>{_shown(one.name)}</h3><div class="sideways" tabindex="0">'
-        f'<img src="{_inside(one.panel)}" alt="layers and heads of {_shown(one.name)}"></div>\n'
+        f'<h3>{escape_html(one.name)}</h3><div class="sideways" tabindex="0"><img '
+        f'src="{_inside(one.panel)}" alt="layers and heads of {escape_html(one.name)}"></div>\n'
         for one in told.explained
         if one.panel is not None
     )
@@ -171,7 +171,7 @@ def _panels(told: Explanation) -> str:
 
 def _problems(problems: Mapping[str, str]) -> str:
     rows = "".join(
-        f"<tr><td><code>{_shown(name)}</code></td><td>{_shown(reason)}</td></tr>"
+        f"<tr><td><code>{escape_html(name)}</code></td><td>{escape_html(reason)}</td></tr>"
         for name, reason in problems.items()
     )
     return f"<table><tr><th>picture</th><th>reason</th></tr>{rows}</table>\n" if rows else ""
@@ -183,11 +183,11 @@ def _problems(problems: Mapping[str, str]) -> str:
 def _verdicts(judged: Sequence[Judged]) -> str:
     if not judged:
         return ""
-    return f'<p class="soft">{_shown(RULE)}</p>\n{"".join(map(_verdict, judged))}'
+    return f'<p class="soft">{escape_html(RULE)}</p>\n{"".join(map(_verdict, judged))}'
 
 
 def _verdict(each: Judged) -> str:
-    reasons = "".join(f"<li>{_shown(reason)}</li>" for reason in each.verdict.reasons)
+    reasons = "".join(f"<li>{escape_html(reason)}</li>" for reason in each.verdict.reasons)
     shares = each.curves.shares
     drawings = [
         _figure(
@@ -207,14 +207,14 @@ def _verdict(each: Judged) -> str:
     )
     return (
         f'<div class="card verdict{" fine" if each.verdict.tracks else ""}">'
-        f"<h3>{_shown(each.method)}: {each.verdict.sentence}</h3><ul>{reasons}</ul>"
+        f"<h3>{escape_html(each.method)}: {each.verdict.sentence}</h3><ul>{reasons}</ul>"
         f'<div class="drawings">{"".join(drawings)}</div></div>\n'
     )
 
 
 def _figure(drawing: str, caption: str) -> str:
     style = f'style="max-width:{WIDE}px"'
-    return f"<figure {style}>{drawing}<figcaption>{_shown(caption)}</figcaption></figure>"
+    return f"<figure {style}>{drawing}<figcaption>{escape_html(caption)}</figcaption></figure>"
 
 
 def _curve_drawing(
@@ -245,7 +245,7 @@ def _bar_drawing(shuffled: Sequence[tuple[str, float]]) -> str:
     begin, room = 120, WIDE - 120 - 36
     bars = "".join(
         f'<text x="{begin - 6}" y="{number * step + step / 2 + 4:.1f}" text-anchor="end">'
-        f"{_shown(name)}</text>"
+        f"{escape_html(name)}</text>"
         f'<rect class="bar" x="{begin}" y="{number * step + 3:.1f}" '
         f'width="{max(alike, 0) * room:.1f}" height="{step - 6:.1f}"/>'
         f'<text x="{begin + max(alike, 0) * room + 5:.1f}" '
@@ -280,8 +280,3 @@ def _inside(pixels: UInt8[np.ndarray, "H W 3"]) -> str:
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "JPEG", quality=QUALITY)
     return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
-
-
-def _shown(text: str) -> str:
-    """Safe for HTML, and where a file's name is not valid Unicode."""
-    return escape(text.encode("utf-8", "backslashreplace").decode())

@@ -26,12 +26,15 @@ def pyarrow(module: str = "pyarrow") -> Any:
 
 
 def text(name: str) -> str:
-    """A name as UTF-8 can hold it: a byte of a file's name that is none is written out.
+    """A name as UTF-8 can hold it: a byte of a file's name that is none is written out. No two
+    names become one: where a name itself looks written out, its backslashes are doubled.
 
     >>> text("caf\\udce9.jpg")
     'caf\\\\udce9.jpg'
     """
-    return name.encode("utf-8", "backslashreplace").decode()
+    if "\\udc" not in name and not any("\ud800" <= letter <= "\udfff" for letter in name):
+        return name
+    return name.replace("\\", "\\\\").encode("utf-8", "backslashreplace").decode()
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,20 @@ class Embedded:
 
     precision: Precision
 
+    def fitted(self, one: Answer) -> Answer:
+        """The answer, if its numbers are finite at this precision too."""
+        if one.values is None:
+            return one
+        largest = np.abs(one.values).max(initial=0)
+        if largest <= np.finfo(self.precision).max:
+            return one
+        reason = f"its features reach {largest:.3g}, which {self.precision} cannot hold"
+        return Answer(one.name, None, f"{reason}: use --precision float32")
+
     def __call__(self, answers: Sequence[Answer]) -> Any:
         pa = pyarrow()
         kind = np.dtype(self.precision)
+        answers = [self.fitted(one) for one in answers]
         rows = [None if one.values is None else one.values.astype(kind).ravel() for one in answers]
         values = pa.array(
             np.concatenate([np.empty(0, kind), *(row for row in rows if row is not None)])

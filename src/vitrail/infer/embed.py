@@ -15,9 +15,10 @@ from vitrail.infer.arrow import Embedded, text
 from vitrail.infer.engine import Answer, Engine, Job, answers
 from vitrail.infer.on_ray import Cluster, compute, list_names
 from vitrail.infer.parts import (
-    LOCAL,
     Manifest,
     count_broken,
+    forget_broken,
+    is_local,
     known_ids,
     known_rows,
     mend,
@@ -34,12 +35,16 @@ BYTES = 2**25
 
 @dataclass
 class Progress:
-    """How far it is: pictures that were there already, that were computed now, and of these the
-    ones that cannot be read."""
+    """How far it is: images that were there already, that were done now, and of these the ones
+    that cannot be read."""
 
     before: int = 0
     done: int = 0
     broken: int = 0
+
+    @property
+    def embedded(self) -> int:
+        return self.done - self.broken
 
 
 @torch.inference_mode()
@@ -77,7 +82,8 @@ def embed_here(
     most = part_rows(shape_of(model, job), rows)
     waiting: list[Answer] = []
     try:
-        for answer in answers(model, unknown(names, known, progress), job, threads=threads):
+        for said in answers(model, unknown(names, known, progress), job, threads=threads):
+            answer = rows.fitted(said)
             progress.done += 1
             progress.broken += answer.problem is not None
             if answer.problem is None or text(answer.name) not in there:
@@ -98,19 +104,20 @@ def embed_on_ray(
 ) -> Progress:
     """The same by Ray, whose checkpoint knows the rows that it wrote itself."""
     progress, before = Progress(), whole_parts(out)
-    here = [part for part in before if part.name.startswith(LOCAL)]
-    there = known_ids([part for part in before if part not in here])
-    others = unknown(names, known_ids(here), progress)
-    listing = list_names(others, out, numbered=False)
-    progress.done = listing.count
-    if there:
-        listed = known_ids(sorted(listing.folder.iterdir()))
-        progress.before += len(listed & there)
-        progress.done -= len(listed & there)
+    here = {
+        name for part in before if is_local(part) for name, read in known_rows(part).items() if read
+    }
+    listing = list_names(unknown(names, here, progress), out, numbered=False)
+    listed = known_ids(sorted(listing.folder.iterdir()))
+    forget_broken(out, listed, key="id", reason="reason")
+    there = listed & known_ids([part for part in before if not is_local(part)])
+    progress.before += len(there)
+    progress.done = listing.count - len(there)
     if progress.done:
         compute(model, listing, out, job, rows, cluster)
     new = [part for part in whole_parts(out) if part not in before]
     progress.broken = sum(count_broken(part) for part in new)
+    mend(whole_parts(out))
     return progress
 
 
@@ -138,7 +145,7 @@ def embed_one(model: Model, picture: str, manifest: Manifest, *, where: str) -> 
     if digest_of(model) != manifest.digest:
         raise UserError(f"{where}: its embeddings are of another model than {manifest.model}")
     job = Job(output=manifest.output, batch_size=1, exact=manifest.exact)
-    (answer,) = Engine(model, job)([picture])
+    answer = Embedded(manifest.precision).fitted(*Engine(model, job)([picture]))
     if answer.values is None:
         raise UserError(f"{picture}: {answer.problem}")
     return answer.values.astype(manifest.precision)

@@ -23,7 +23,7 @@ from vitrail.data.images import BadImage
 from vitrail.data.preprocess import MODES, normalisation
 from vitrail.data.threads import ahead, batched
 from vitrail.infer.pruning import pruned_features, pruned_logits
-from vitrail.infer.reading import read_framed
+from vitrail.infer.reading import Item, name_of, read_framed
 from vitrail.models.model import Model
 
 Output = Literal["scores", "pooled", "tokens"]
@@ -43,7 +43,7 @@ class Job:
 
     output: Output
     batch_size: int = BATCH
-    exact: bool = False
+    exact: bool = True
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -70,20 +70,21 @@ class Engine:
             raise UserError(f"the model reads {channels} channels, but a picture has 1 or 3")
         self.model, self.job = model.eval(), job
 
-    def __call__(self, names: Sequence[str]) -> list[Answer]:
-        """The answers to some names."""
+    def __call__(self, items: Sequence[Item]) -> list[Answer]:
+        """The answers to some names, or images in memory."""
         size = self.job.batch_size
-        batches = [names[first : first + size] for first in range(0, len(names), size)]
+        batches = [items[first : first + size] for first in range(0, len(items), size)]
         return [answer for batch in batches for answer in self.batch(batch)]
 
-    def batch(self, names: Sequence[str]) -> list[Answer]:
+    def batch(self, items: Sequence[Item]) -> list[Answer]:
         how = self.model.passport.preprocessing
-        return self.answer(names, [read_framed(name, how, exact=self.job.exact) for name in names])
+        opened = [read_framed(item, how, exact=self.job.exact) for item in items]
+        return self.answer([name_of(item) for item in items], opened)
 
     def answer(
         self, names: Sequence[str], opened: Sequence[UInt8[Tensor, "C H W"] | BadImage]
     ) -> list[Answer]:
-        """The same of at most a batch of pictures that somebody has opened."""
+        """The same of at most a batch of images that have been read."""
         values = iter(self.compute([one for one in opened if isinstance(one, Tensor)]))
         return [
             said(name, next(values)) if isinstance(one, Tensor) else Answer(name, None, one.reason)
@@ -122,13 +123,13 @@ def said(name: str, values: NDArray[np.float32]) -> Answer:
     return Answer(name, None, "what the model says of it is not a number")
 
 
-def answers(model: Model, names: Iterable[str], job: Job, *, threads: int = 1) -> Iterator[Answer]:
-    """The answers to all names, in their order; a few batches are in memory.
+def answers(model: Model, items: Iterable[Item], job: Job, *, threads: int = 1) -> Iterator[Answer]:
+    """The answers to all names, or images in memory, in their order; a few batches are in memory.
 
     More than one thread wants `torch_threads(1)` around it, or torch has as many in each.
     """
     engine = Engine(model, job)
-    batches = batched(names, job.batch_size)
+    batches = batched(items, job.batch_size)
     for batch in ahead(engine, batches, threads=threads, lead=AHEAD):
         yield from batch
 

@@ -22,10 +22,11 @@ from typing import Any
 import torch
 
 from vitrail.core.errors import UserError, writing
+from vitrail.core.json_text import to_json
 from vitrail.data.threads import batched
 from vitrail.infer.arrow import Ranked, predictions_of, pyarrow, text
 from vitrail.infer.engine import Answer, Engine, Job
-from vitrail.infer.parts import CHECKPOINT, STATE, whole_parts
+from vitrail.infer.parts import CHECKPOINT, STATE, forget_broken, whole_parts
 from vitrail.infer.predict import Prediction, labels_of
 from vitrail.models.model import Model
 from vitrail.weights.atomic import write_file
@@ -194,6 +195,7 @@ def predict_on_ray(
         **asdict(job),
     }
     _agree(work / SETTINGS, settings)
+    forget_broken(work, None, key="row", reason="problem")
     if listing.count:
         compute(model, listing, work, job, Ranked(labels_of(model), top), cluster)
     yield in_order(work)
@@ -203,10 +205,10 @@ def predict_on_ray(
 def _agree(path: Path, settings: dict[str, Any]) -> None:
     """Write down what a run is about, or refuse to go on with another one."""
     if not path.exists():
-        write_file(path, lambda draft: _write(draft, json.dumps(settings)))
+        write_file(path, lambda draft: _write(draft, to_json(settings)))
     elif json.loads(path.read_text(encoding="utf-8")) != settings:
         raise UserError(
-            f"{path.parent}: a run of another model, of other pictures or settings stopped here: "
+            f"{path.parent}: a run of another model, of other images or settings stopped here: "
             "choose another --out, or remove that directory"
         )
 

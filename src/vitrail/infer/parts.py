@@ -9,7 +9,9 @@ Readers of Parquet pass over names that begin with a dot or a low line, so they 
 """
 
 import json
+import re
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,9 +28,11 @@ from vitrail.weights.atomic import write_file
 
 MANIFEST = "_manifest.json"
 STATE = ".ray"
+PENDING = ".pending.parquet"
 CHECKPOINT = "checkpoint"
 FORMAT = 1
 LOCAL = "part-"
+LOCAL_PART = re.compile(r"part-\d{6,}")
 # Free to differ between runs into one directory; the digest tells whether it is the same model.
 FREE = ("model", "asked")
 
@@ -91,20 +95,51 @@ def whole_parts(folder: Path) -> list[Path]:
 
 
 def _is_whole(part: Path, committed: set[str]) -> bool:
-    # Ray numbers the files of one task: of task x these are x-0, x-1, …
-    task = part.stem.rpartition("-")[0]
-    return part.name.startswith(LOCAL) or part.stem in committed or task in committed
+    return is_local(part) or part.stem in committed or _task(part) in committed
+
+
+def is_local(part: Path) -> bool:
+    """Whether this machine wrote a part, rather than Ray."""
+    return LOCAL_PART.fullmatch(part.stem) is not None
+
+
+def _task(part: Path) -> str:
+    """Ray numbers the files of one task: of task x these are x-0, x-1, …"""
+    return part.stem.rpartition("-")[0]
 
 
 def sweep(folder: Path) -> None:
-    """Remove what Ray had not finished, of which another engine knows nothing."""
+    """Remove what Ray had not finished, of which another engine knows nothing. Ray says in its
+    checkpoint what it is about to write; any other file is somebody else's, and stays."""
     with writing(folder):
-        whole = set(whole_parts(folder))
-        for part in folder.glob("[!.]*.parquet"):
-            if part not in whole:
-                part.unlink()
-        for pending in (folder / STATE / CHECKPOINT).glob("*.pending.parquet"):
+        for pending in (folder / STATE / CHECKPOINT).glob(f"*{PENDING}"):
+            task = pending.name.removesuffix(PENDING)
+            for part in folder.glob("[!.]*.parquet"):
+                if task in (part.stem, _task(part)):
+                    part.unlink()
             pending.unlink()
+
+
+def forget_broken(folder: Path, asked: AbstractSet[Any] | None, *, key: str, reason: str) -> None:
+    """Let Ray try again what it could not read: take these rows from its checkpoint, then from its
+    parts. `asked` are the keys that this run is about, None all."""
+    done = folder / STATE / CHECKPOINT
+    for part in whole_parts(folder):
+        if is_local(part):
+            continue
+        keys, reasons = columns_of(part, key, reason)
+        rows = zip(keys.to_pylist(), reasons.is_null().to_pylist(), strict=True)
+        broken = {name for name, read in rows if not read and (asked is None or name in asked)}
+        if not broken:
+            continue
+        known = next(
+            path for path in (done / part.name, done / f"{_task(part)}.parquet") if path.exists()
+        )
+        for file in (known, part):
+            with reading(file):
+                table = pyarrow("pyarrow.parquet").read_table(file)
+                keep = [name not in broken for name in table[key].to_pylist()]
+            _write_table(file, table.filter(keep), overwrite=True)
 
 
 @contextmanager
@@ -154,14 +189,17 @@ def _write_table(out: Path, table: Any, *, overwrite: bool = False) -> Path:
 
 
 def mend(parts: list[Path]) -> None:
-    """Where a picture could be read after all, the row that says otherwise goes."""
+    """Where an image could be read after all, the row that says otherwise goes; where it still
+    cannot, all but the first."""
     rows = {part: known_rows(part) for part in parts}
-    whole = {name for known in rows.values() for name, read in known.items() if read}
-    for part, known in rows.items():
-        if any(not read and name in whole for name, read in known.items()):
+    known = {name for ids in rows.values() for name, read in ids.items() if read}
+    for part, ids in rows.items():
+        gone = {name for name, read in ids.items() if not read and name in known}
+        known |= ids.keys()
+        if gone:
             with reading(part):
                 table = pyarrow("pyarrow.parquet").read_table(part)
-                keep = [known[name] or name not in whole for name in table["id"].to_pylist()]
+                keep = [name not in gone for name in table["id"].to_pylist()]
             _write_table(part, table.filter(keep), overwrite=True)
 
 

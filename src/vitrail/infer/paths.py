@@ -28,7 +28,7 @@ def pictures(paths: Sequence[str]) -> Iterator[str]:
     """
     none = True
     for path in paths:
-        for name in _meant(path):
+        for name in expand(path):
             none = False
             yield name
     if none:
@@ -36,7 +36,8 @@ def pictures(paths: Sequence[str]) -> Iterator[str]:
         raise UserError(f"no pictures: {listed} holds none")
 
 
-def _meant(path: str) -> Iterator[str]:
+def expand(path: str) -> Iterator[str]:
+    """The images that one path, pattern or address means."""
     if path == STDIN:
         if sys.stdin is None:
             raise UserError("- reads names from standard input, which is closed")
@@ -53,12 +54,21 @@ def _meant(path: str) -> Iterator[str]:
 
 
 def check_paths(paths: Sequence[str]) -> None:
-    """Refuse, before anything is loaded, what cannot mean a picture."""
+    """Refuse, before anything is loaded, what cannot mean an image. A file that was named and does
+    not exist is a mistake; one that is listed on standard input is a row with its reason."""
     if not paths:
         raise UserError(NONE_GIVEN)
     for path in paths:
-        if is_pattern(path) and next(iglob(path, recursive=True), None) is None:
-            raise UserError(f"no file matches {path!r}")
+        if is_pattern(path):
+            if next(iglob(path, recursive=True), None) is None:
+                raise UserError(f"no file matches {path!r}")
+        elif path != STDIN and not is_address(path) and not os.path.lexists(path):
+            raise UserError(f"{path}: no such file")
+
+
+def is_one(path: str) -> bool:
+    """Whether a path means one image, rather than what is in a directory or matches a pattern."""
+    return path != STDIN and not os.path.isdir(path) and not is_pattern(path)
 
 
 def is_address(path: str) -> bool:

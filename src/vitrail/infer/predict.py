@@ -1,31 +1,30 @@
-"""From pictures to labels, in their order, a few at a time."""
+"""From images to labels, in their order, a few at a time; the same in Python and in the shell."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeVar, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
 
-from vitrail.data.images import BadImage
-from vitrail.data.preprocess import framed
-from vitrail.data.threads import batched
-from vitrail.infer.engine import Answer, Engine, Job
-from vitrail.infer.reading import read_framed
+from vitrail.core.errors import UserError
+from vitrail.core.eval_mode import eval_mode
+from vitrail.infer.engine import BATCH, Answer, Job, answers, torch_threads, usable_threads
+from vitrail.infer.paths import is_one, pictures
+from vitrail.infer.reading import ImageSource, Item, Named
 from vitrail.models.model import Model
 
-Picture: TypeAlias = "str | Path | Image.Image | NDArray[np.uint8]"
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The best label with its probability, and the `top` few; a picture that cannot be read has
+    """The best label with its probability, and the `top` few; an image that cannot be read has
     none, and `problem` says why."""
 
     name: str
@@ -35,23 +34,97 @@ class Prediction:
     problem: str | None = None
 
 
+@overload
 def predict(
-    model: Model, pictures: Iterable[Picture], *, top: int = 5, batch_size: int = 32
-) -> list[Prediction]:
-    """What a model says of files, PIL pictures or uint8 arrays, prepared as its passport says.
+    model: Model, images: Image.Image, *, top: int = ..., batch_size: int = ..., exact: bool = ...
+) -> Prediction: ...
+@overload
+def predict(
+    model: Model,
+    images: str | Path | NDArray[np.uint8],
+    *,
+    top: int = ...,
+    batch_size: int = ...,
+    exact: bool = ...,
+) -> Any: ...  # one, or a list where it is a directory, a pattern or an array of images
+@overload
+def predict(
+    model: Model,
+    images: Iterable[ImageSource],
+    *,
+    top: int = ...,
+    batch_size: int = ...,
+    exact: bool = ...,
+) -> list[Prediction]: ...
+def predict(
+    model: Model,
+    images: "ImageSource | Iterable[ImageSource]",
+    *,
+    top: int = 5,
+    batch_size: int = BATCH,
+    exact: bool = True,
+) -> Prediction | list[Prediction]:
+    """The labels of one image, or of many: paths, addresses, PIL images, uint8 arrays; a directory
+    or a pattern means the images in it. Images are prepared as the model's passport says.
 
-    >>> predict(model, [np.zeros((300, 400, 3), dtype=np.uint8)])[0].label
+    One image gives one `Prediction`, and a `UserError` where it cannot be read. A directory, a
+    pattern, an array (N, H, W, C) or any other iterable gives a list, in which an image that cannot
+    be read has its `problem` in place of a label. `exact=False` decodes large photos smaller and
+    resizes them by torch: faster, and the scores differ in their third digit.
+
+    >>> predict(model, np.zeros((300, 400, 3), dtype=np.uint8)).label
     'class 0'
+    >>> len(predict(model, [Image.new("RGB", (40, 30)), Image.new("L", (20, 20))]))
+    2
     """
-    size, every = fitting(pictures, batch_size)
-    engine = Engine(model, Job(output="scores", batch_size=size, exact=True))
-    labels = labels_of(model)
-    found = []
-    for batch in batched(enumerate(every), size):
-        names = [name_of(one, place) for place, one in batch]
-        opened = [open_picture(one, model) for _, one in batch]
-        found += [rank(answer, labels, top) for answer in engine.answer(names, opened)]
-    return found
+    if top < 1:
+        raise UserError(f"top must be at least 1, got {top}")
+    one = _is_one_image(images)
+    items = images_of([images] if one or isinstance(images, str | Path) else images)
+    job = Job(output="scores", batch_size=batch_size, exact=exact)
+    with eval_mode(model), predicting(model, items, job, top=top) as found:
+        predictions = list(found)
+    if not one:
+        return predictions
+    [prediction] = predictions
+    if prediction.problem is not None:
+        raise UserError(f"{prediction.name}: {prediction.problem}")
+    return prediction
+
+
+class Keeper(Protocol):
+    """Something that keeps predictions, and computes only those that it has not."""
+
+    def resume(
+        self,
+        names: Iterable[Item],
+        compute: Callable[[Iterator[Item]], Iterator[Prediction]],
+        batch_size: int,
+    ) -> Iterator[Prediction]: ...
+
+
+@contextmanager
+def predicting(
+    model: Model,
+    items: Iterable[Item],
+    job: Job,
+    *,
+    top: int,
+    threads: int | None = None,
+    keeper: Keeper | None = None,
+) -> Iterator[Iterator[Prediction]]:
+    """Predictions, one after another, by `threads` (by default as many as torch would take). A few
+    images are worth neither a whole batch nor threads of ours: torch's compute them sooner."""
+    labels, threads = labels_of(model), usable_threads(threads)
+    size, items = fitting(items, job.batch_size)
+    ours, torchs = (1, threads) if size < job.batch_size else (threads, 1)
+
+    def compute(some: Iterable[Item]) -> Iterator[Prediction]:
+        found = answers(model, some, replace(job, batch_size=size), threads=ours)
+        return (rank(answer, labels, top) for answer in found)
+
+    with torch_threads(torchs):
+        yield compute(items) if keeper is None else keeper.resume(items, compute, size)
 
 
 def fitting(items: Iterable[T], batch_size: int) -> tuple[int, Iterator[T]]:
@@ -83,12 +156,30 @@ def rank(answer: Answer, labels: Sequence[str], top: int) -> Prediction:
     return Prediction(answer.name, ranked[0][0], ranked[0][1], ranked)
 
 
-def open_picture(one: Picture, model: Model) -> Tensor | BadImage:
-    how = model.passport.preprocessing
-    if isinstance(one, str | Path):
-        return read_framed(str(one), how, exact=True)
-    return framed(one, how)
+def _is_one_image(images: Any) -> bool:
+    if isinstance(images, str | Path):
+        return is_one(str(images))
+    return isinstance(images, Image.Image) or (isinstance(images, np.ndarray) and images.ndim < 4)
 
 
-def name_of(one: Any, place: int) -> str:
-    return str(one) if isinstance(one, str | Path) else f"picture {place}"
+def images_of(images: Any) -> Iterator[Item]:
+    """Every image that is meant; those in memory are numbered."""
+    try:
+        every = iter(images)
+    except TypeError:
+        raise _no_source(images) from None
+    for number, image in enumerate(every):
+        if isinstance(image, str | Path):
+            path = str(image)
+            yield from (path,) if is_one(path) else pictures([path])
+        elif isinstance(image, Image.Image | np.ndarray):
+            yield Named(f"image {number}", image)
+        else:
+            raise _no_source(image)
+
+
+def _no_source(value: Any) -> UserError:
+    return UserError(
+        "images must be a path, an address, a PIL image, a uint8 array or an iterable of these, "
+        f"got {type(value).__name__}"
+    )

@@ -1,26 +1,61 @@
-"""From a picture's name to the pixels that a model will see, or the reason why that cannot be."""
+"""From an image's source to the pixels that a model will see, or the reason why that cannot be."""
 
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
 from jaxtyping import UInt8
+from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from vitrail.core.passport import Preprocessing
-from vitrail.data.images import BadImage, decode, read_image
+from vitrail.data.images import BadImage, decode, from_pillow, read_image
 from vitrail.data.preprocess import FAST, framed
 from vitrail.infer.paths import is_address
 
+ImageSource: TypeAlias = "str | Path | Image.Image | NDArray[np.uint8]"
 
-def read_framed(name: str, how: Preprocessing, *, exact: bool) -> UInt8[Tensor, "C H W"] | BadImage:
-    """A file or an address, decoded, resized and cropped; `exact`: as the weights' authors did."""
+
+@dataclass(frozen=True)
+class Named:
+    """An image in memory, and what it is called."""
+
+    name: str
+    image: Image.Image | NDArray[np.uint8]
+
+
+Item: TypeAlias = "str | Named"  # a path or an address is its own name
+
+
+def name_of(item: Item) -> str:
+    return item if isinstance(item, str) else item.name
+
+
+def read_framed(
+    item: Item, how: Preprocessing, *, exact: bool
+) -> UInt8[Tensor, "C H W"] | BadImage:
+    """Decoded, resized and cropped; `exact`: as the weights' authors did."""
+    try:
+        return framed(read_pixels(item, how, exact=exact), how, fast=not exact)
+    except BadImage as problem:
+        return problem.with_traceback(None)  # which would keep the file's bytes alive
+
+
+def read_pixels(
+    item: Item, how: Preprocessing, *, exact: bool = True
+) -> NDArray[np.uint8] | Image.Image:
+    """A file, an address, or an image in memory, upright and decoded, or `BadImage`."""
     channels = len(how.mean)
     # scaled decoding averages pixels, which only filters that do so too can be compared with
     at_least = (how.resize or how.size) if not exact and how.interpolation in FAST else None
-    try:
-        if is_address(name):
-            from vitrail.infer.download import download  # here: few need it, and it is slow
+    if isinstance(item, Named):
+        if isinstance(item.image, Image.Image):
+            return from_pillow(item.image, item.name, channels=channels)
+        return item.image
+    if is_address(item):
+        from vitrail.infer.download import download  # here: few need it, and it is slow
 
-            pixels = decode(download(name), name, at_least=at_least, channels=channels)
-        else:
-            pixels = read_image(name, at_least=at_least, channels=channels)
-    except BadImage as problem:
-        return problem.with_traceback(None)  # which would keep the file's bytes alive
-    return framed(pixels, how, fast=not exact)
+        return decode(download(item), item, at_least=at_least, channels=channels)
+    return read_image(item, at_least=at_least, channels=channels)

@@ -1,11 +1,11 @@
 """Predictions as people and programs read them: lines, JSON lines, CSV, Parquet."""
 
 import csv
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from vitrail.core.errors import UserError, printable
+from vitrail.core.errors import UserError
+from vitrail.core.json_text import to_json
 from vitrail.data.threads import batched
 from vitrail.infer.arrow import prediction_row, prediction_schema, prediction_table, pyarrow, text
 from vitrail.infer.predict import Prediction
@@ -15,14 +15,13 @@ ROWS = 4096  # of Parquet that are gathered before they are written
 
 
 def as_line(one: Prediction) -> str:
-    """A line of a table, in which nothing steers a terminal.
+    """A line of a table.
 
     >>> as_line(Prediction("cat.jpg", "cat", 0.75, (("cat", 0.75), ("dog", 0.25))))
     'cat.jpg  cat 75.0%  dog 25.0%'
     """
     ranked = "  ".join(f"{label} {score:.1%}" for label, score in one.top)
-    said = ranked if one.problem is None else f"no label: {one.problem}"
-    return printable(text(f"{one.name}  {said}"))
+    return f"{one.name}  {ranked if one.problem is None else f'no label: {one.problem}'}"
 
 
 def as_json(one: Prediction) -> str:
@@ -30,7 +29,7 @@ def as_json(one: Prediction) -> str:
     >>> as_json(Prediction("cat.jpg", "cat", 0.75, (("cat", 0.75),)))[:44]
     '{"name": "cat.jpg", "label": "cat", "score":'
     """
-    return json.dumps(prediction_row(one))
+    return to_json(prediction_row(one))
 
 
 def write_predictions(
@@ -78,14 +77,3 @@ WRITERS: dict[str, Callable[[Path, Iterable[Prediction], int], None]] = {
     ".csv": write_csv,
     ".parquet": write_parquet,
 }
-
-
-def counted(
-    predictions: Iterable[Prediction], watch: Callable[[int, int], None]
-) -> Iterator[Prediction]:
-    """The same, telling how many there were so far, and how many could not be read."""
-    broken = 0
-    for number, one in enumerate(predictions, start=1):
-        broken += one.problem is not None
-        watch(number, broken)
-        yield one

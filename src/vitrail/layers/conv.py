@@ -35,10 +35,14 @@ class StandardizedConv(nn.Conv2d):
         return F.conv2d(x, self.standardized(), stride=self.stride)
 
     def standardized(self) -> Float[Tensor, "D C p q"]:
-        variance, mean = torch.var_mean(self.weight, dim=(1, 2, 3), correction=0, keepdim=True)
+        # variances, and 1e-8, are below what float16 can hold
+        weight = self.weight if self.weight.dtype is torch.float64 else self.weight.float()
+        variance, mean = torch.var_mean(weight, dim=(1, 2, 3), correction=0, keepdim=True)
         if self.standardize == "jax":
-            return (self.weight - mean) / (variance.sqrt() + 1e-5)
-        return (self.weight - mean) * (variance + 1e-8).rsqrt()
+            standardized = (weight - mean) / (variance.sqrt() + 1e-5)
+        else:
+            standardized = (weight - mean) * (variance + 1e-8).rsqrt()
+        return standardized.to(self.weight.dtype)
 
 
 class MaxPoolSame(nn.Module):

@@ -1,9 +1,13 @@
-"""Norms that look beyond one sample."""
+"""Norms that torch does not have, or has otherwise."""
 
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+from jaxtyping import Float
 from torch import Tensor, nn
+
+SMALLEST = 1e-12  # below it a vector has no direction
 
 
 class BatchNorm(nn.BatchNorm2d):
@@ -24,3 +28,18 @@ class BatchNorm(nn.BatchNorm2d):
         if self.running_mean is not None and self.running_var is not None:
             self.running_mean.zero_()
             self.running_var.fill_(1)
+
+
+def unit_length(x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+    """x / |x|, computed in float32 or better; a vector without a direction stays as it is.
+
+    torch's `normalize` divides by 1e-12 there: in float16 that is 0 / 0, and its gradient is 1e12
+    times too large for half precision even where the result is zero.
+
+    >>> unit_length(torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=torch.float16))
+    tensor([[0.6001, 0.7998],
+            [0.0000, 0.0000]], dtype=torch.float16)
+    """
+    wide = x if x.dtype is torch.float64 else x.float()
+    length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+    return (wide / torch.where(length > SMALLEST, length, 1.0)).to(x.dtype)

@@ -24,6 +24,7 @@ from vitrail.layers.computed import Computed
 from vitrail.layers.drop import DropPath
 from vitrail.layers.init import zero_
 from vitrail.layers.mlp import MLP
+from vitrail.layers.norm import unit_length
 from vitrail.layers.relative import Offsets
 from vitrail.layers.window import (
     Grid,
@@ -176,7 +177,7 @@ class CosineAttention(nn.Module):
         qkv = self.project(cut(x, self.attend.layout)).chunk(3, dim=-1)
         q, k, v = (split_heads(part, self.heads) for part in qkv)
         scale = self.logit_scale.clamp(max=math.log(100)).exp()
-        q, k = F.normalize(q, dim=-1) * scale, F.normalize(k, dim=-1)
+        q, k = unit_length(q) * scale, unit_length(k)
         y = self.attend(q, k, v, self.mask(self.bias()), scale=1.0)
         return join(self.out(join_heads(y)), self.attend.layout)
 

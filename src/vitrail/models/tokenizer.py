@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.core.errors import UserError
+from vitrail.layers.norm import unit_length
 from vitrail.models.config import Config
 from vitrail.models.limits import check_counts, check_multiple, check_sides
 from vitrail.models.model import Model
@@ -197,7 +198,7 @@ class Book(nn.Module):
         self.turn = nn.Linear(dim, dim, bias=False)
 
     def forward(self) -> Float[Tensor, "V E"]:
-        return F.normalize(self.turn(self.table), dim=-1)
+        return unit_length(self.turn(self.table))
 
 
 class Tokenizer(Model):
@@ -248,7 +249,7 @@ class Tokenizer(Model):
     def say(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B rows columns E"]:
         """What the encoder says of each cell: logits of all words, or one direction."""
         said = self.encoder(self.check(image)).movedim(1, -1)
-        return said if self.book is None else F.normalize(said, dim=-1)
+        return said if self.book is None else unit_length(said)
 
     def painter(self) -> Decoder:
         if self.decoder is None:

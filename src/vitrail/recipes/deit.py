@@ -6,14 +6,17 @@ from vitrail.data.augment import Augmentation
 from vitrail.recipes.choice import Choice
 from vitrail.train.recipe import Goal, Optimiser, Recipe, Schedule
 
-# Published as rand-m9-mstd0.5-inc1: two operations of magnitude 9, here without its noise of 0.5
+# timm's rand-m9-mstd0.5-inc1, and erasing by noise (its mode "pixel")
 AUGMENTATION = Augmentation(
     crop=(0.08, 1.0),
     flip=0.5,
     policy="randaugment",
     operations=2,
     magnitude=9,
+    magnitude_std=0.5,
+    operation_prob=0.5,
     erase=0.25,
+    erase_fill="noise",
     mixup=0.8,
     cutmix=1.0,
 )

@@ -31,22 +31,22 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 def choose_pretraining(objective: str, choice: Choice, *, tokenizer: str | None) -> Recipe:
     """Every choice comes with its reason, in `recipe.reasons`."""
     side, channels = size_of(choice.train)
-    if choice.image_size is not None:
-        side = max(choice.image_size)
+    wanted = choice.image_size or side
+    side = max(choice.image_size or (side,))
     name, fields = MODELS[objective]
     fields = {**fields, "channels": channels}
     if choice.model or choice.start:
         reason = f"{choice.start or choice.model} has its own shape"
         fields = dict(MODELS["beit"][1]) if is_fresh_beit(objective, choice) else {}
     elif objective == "tokenizer":
-        shape, _ = plain_shape(side, choice.count)
+        shape, _ = plain_shape(wanted, choice.count)
         stages = min(round(math.log2(shape["patch_size"])) + 1, 4)
         cell = 2 ** (stages - 1)
         size = tuple(-(-pixels // cell) * cell for pixels in shape["image_size"])
         fields |= {"image_size": size, "stages": stages}
         reason = f"{side} pixels a side, a word for each {cell} of them"
     else:
-        shape, reason = plain_shape(side, choice.count)
+        shape, reason = plain_shape(wanted, choice.count)
         fields |= shape if objective != "beit" else without(shape, "pool", "class_token")
     batch = choice.batch_size or min(max(choice.count // 24, 16), 128)
     epochs = float(min(max(round(LOOKS / choice.count), SHORTEST), LONGEST))
@@ -63,8 +63,9 @@ def choose_pretraining(objective: str, choice: Choice, *, tokenizer: str | None)
         batch_size=batch,
         average=0.99 if steps < 5_000 else 0.998,
         reasons=(
-            f"{choice.count:,} images, whose labels nobody asks for: {epochs:g} epochs in batches "
-            f"of {batch}",
+            f"{choice.count:,} images, whose labels are not used: batches of {batch}",
+            f"{epochs:g} epochs: until {LOOKS:,} images were shown, but {SHORTEST} at least and "
+            f"{LONGEST} at most",
             reason,
         ),
     )
@@ -79,10 +80,10 @@ def is_fresh_beit(objective: str, choice: Choice) -> bool:
     return True
 
 
-def plain_shape(side: int, count: int) -> tuple[dict[str, Any], str]:
+def plain_shape(size: int | tuple[int, int], count: int) -> tuple[dict[str, Any], str]:
     """As `small` has it, but without convolutions before the patches: they would look across the
     border of what is hidden."""
-    fields, reason = shape_for(side, count)
+    fields, reason = shape_for(size, count)
     if fields.pop("stem", None) is not None:
         fields["patch_size"] *= 4
     return fields, reason.partition("; a convolution")[0]

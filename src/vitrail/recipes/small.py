@@ -1,13 +1,24 @@
 """`small`: a recipe chosen from the data when nothing is said, to train from scratch on what one
 has."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from vitrail.core.errors import UserError
 from vitrail.data.augment import Augmentation
+from vitrail.data.findings import count as count_of
+from vitrail.data.images import BadImage, header_size
 from vitrail.data.source import Source
 from vitrail.recipes.choice import Choice
 from vitrail.train.recipe import Goal, Optimiser, Recipe, Schedule
+
+LOOKS, SHORTEST, LONGEST = 150_000, 8, 100  # images in all, and epochs
+SHAPE_REASON = "images of"  # how the reason for the model's shape begins
+PROBES = 16  # images whose size is read
+PHOTO, LARGEST_SMALL = 224, 128  # pixels a side: of photos, and of what is smaller than they are
 
 
 def small(choice: Choice) -> Recipe:
@@ -19,12 +30,14 @@ def small(choice: Choice) -> Recipe:
     """
     count, classes = choice.count, len(choice.train.labels)
     side, channels = size_of(choice.train)
-    if choice.image_size is not None:
-        side = max(choice.image_size)
-    fields, reason = shape_for(side, count)
-    fields["channels"] = channels
+    fields: dict[str, Any]
     if choice.model or choice.start:
         fields, reason = {}, f"{choice.start or choice.model} has its own shape"
+        side = max(choice.image_size or (side,))
+    else:
+        fields, reason = shape_for(choice.image_size or side, count)
+        fields["channels"] = channels
+        side = max(fields["image_size"])
     epochs = epochs_for(count)
     batch = choice.batch_size or min(max(count // 24, 16), 64)
     steps = round(epochs * count / batch)
@@ -41,7 +54,9 @@ def small(choice: Choice) -> Recipe:
         batch_size=batch,
         average=0.99 if steps < 5_000 else 0.998,
         reasons=(
-            f"{count:,} images of {classes} classes: {epochs:g} epochs in batches of {batch}",
+            f"{count:,} images of {count_of(classes, 'class')}: batches of {batch}",
+            f"{epochs:g} epochs: until {LOOKS:,} images were shown, but {SHORTEST} at least and "
+            f"{LONGEST} at most",
             reason,
             "photos are mirrored" if mirrored else "one channel: what is mirrored may mean another",
         ),
@@ -49,20 +64,32 @@ def small(choice: Choice) -> Recipe:
 
 
 def size_of(train: Source) -> tuple[int, int]:
-    """Side and channels: of the arrays, or 224 and 3 for photos, which come in every size."""
-    first = train.read(0)
-    if isinstance(first, bytes):
-        return 224, 3
-    return max(first.shape[:2]), first.shape[2] if first.ndim == 3 else 1
+    """Side and channels: of arrays, or of what a few image files have; 224 and 3 for photos, which
+    come in every size."""
+    sides = []
+    for index in np.unique(np.linspace(0, max(len(train) - 1, 0), PROBES).astype(int)).tolist():
+        try:
+            raw = train.read(index)
+            if not isinstance(raw, bytes):
+                return max(raw.shape[:2]), raw.shape[2] if raw.ndim == 3 else 1
+            sides.append(min(header_size(raw, train.name(index))))
+        except BadImage:  # training names it, and the other images tell
+            continue
+    side = round(float(np.median(sides or [PHOTO])))
+    return (side if side <= LARGEST_SMALL else PHOTO), 3
 
 
-def shape_for(side: int, count: int) -> tuple[dict[str, Any], str]:
-    """Model fields: as many patches as a picture needs, as much width as the images can teach."""
-    patch = {8: 2, 16: 2, 28: 4, 32: 4, 64: 8}.get(side, 16 if side >= 160 else max(side // 8, 1))
-    pixels = -(-side // patch) * patch
+def shape_for(size: int | tuple[int, int], count: int) -> tuple[dict[str, Any], str]:
+    """Model fields: as many patches as an image needs, as much width as the images can teach. A
+    side is rounded up to whole patches; a size that a person gave is kept."""
+    if isinstance(size, tuple):
+        pixels, patch = size, patch_dividing(size)
+    else:
+        patch = usual_patch(size)
+        pixels = (-(-size // patch) * patch,) * 2
     dim, depth = (48, 4) if count < 5_000 else (96, 4) if count < 200_000 else (192, 9)
     fields: dict[str, Any] = {
-        "image_size": (pixels, pixels),
+        "image_size": pixels,
         "patch_size": patch,
         "dim": dim,
         "depth": depth,
@@ -71,12 +98,42 @@ def shape_for(side: int, count: int) -> tuple[dict[str, Any], str]:
         "pool": "mean",
         "class_token": False,
     }
-    cells = (pixels // patch) ** 2
-    reason = f"{side} pixels a side: {cells} patches of {patch}; width {dim}, depth {depth}"
+    cells = (pixels[0] // patch) * (pixels[1] // patch)
+    reason = (
+        f"{SHAPE_REASON} {pixels[0]}x{pixels[1]} pixels: {cells} patches of {patch}x{patch}; width "
+        f"{dim}, depth {depth}"
+    )
     if patch % 4 == 0:  # the paper's hybrid: a convolution and a pooling, stride 4, then patches
         fields |= {"stem": {"blocks": ()}, "patch_size": patch // 4}
-        reason += "; a convolution before the patches knows edges from the start (arXiv:2106.14881)"
+        reason += (
+            "; a convolution of stride 4 comes before the patches, so that fields.patch_size is "
+            f"{patch // 4} (arXiv:2106.14881)"
+        )
     return fields, reason
+
+
+def usual_patch(side: int) -> int:
+    known = {8: 2, 16: 2, 28: 4, 32: 4, 64: 8}
+    return known.get(side, 16 if side >= 160 else max(side // 8, 1))
+
+
+def patch_dividing(size: tuple[int, int]) -> int:
+    """The patch size nearest to the usual one that divides both sides.
+
+    >>> patch_dividing((224, 224)), patch_dividing((100, 60))
+    (16, 10)
+    """
+    usual = usual_patch(max(size))
+    shared = math.gcd(*size)
+    fitting = [patch for patch in range(1, shared + 1) if shared % patch == 0]
+    nearest = min(fitting, key=lambda patch: (abs(math.log(patch / usual)), patch))
+    if not usual / 2 <= nearest <= usual * 2 or max(size) <= nearest:
+        near = "x".join(str(max(round(side / usual), 1) * usual) for side in size)
+        raise UserError(
+            f"--image-size must divide into patches of about {usual} pixels, got "
+            f"{size[0]}x{size[1]}: use {near}"
+        )
+    return nearest
 
 
 def optimiser_for(side: int, count: int) -> Optimiser:
@@ -87,8 +144,8 @@ def optimiser_for(side: int, count: int) -> Optimiser:
 
 
 def epochs_for(count: int) -> float:
-    """More rounds for fewer images: about 150,000 looks, and at least eight rounds."""
-    return float(min(max(round(150_000 / count), 8), 100))
+    """More epochs for fewer images."""
+    return float(min(max(round(LOOKS / max(count, 1)), SHORTEST), LONGEST))
 
 
 def augmentation_for(side: int, *, mirrored: bool) -> Augmentation:

@@ -2,6 +2,7 @@
 
 import math
 
+from vitrail.data.findings import count as count_of
 from vitrail.recipes.choice import Choice
 from vitrail.recipes.small import augmentation_for, size_of
 from vitrail.train.recipe import Goal, Optimiser, Recipe, Schedule
@@ -18,7 +19,7 @@ def tune(choice: Choice) -> Recipe:
     Every choice comes with its reason, in `recipe.reasons`.
     """
     start = choice.checkpoint("tune")
-    count = choice.count
+    count, classes = choice.count, count_of(len(choice.train.labels), "class")
     epochs, batch = epochs_for(count), choice.batch_size or batch_for(count)
     steps, lr = choice.steps(epochs, batch), rate_for(batch)
     side, channels = size_of(choice.train)
@@ -35,8 +36,9 @@ def tune(choice: Choice) -> Recipe:
         batch_size=batch,
         average=0.999,
         reasons=(
-            f"{count:,} images of {len(choice.train.labels)} classes: {epochs:g} epochs in batches "
-            f"of {batch}, {steps:,} steps; ten times as many images take about twice as many",
+            f"{count:,} images of {classes}: batches of {batch}",
+            f"{epochs:g} epochs: {steps:,} steps; ten times as many images take about twice as "
+            "many",
             f"lr {lr:g}: 1e-4 for 16 images, growing with the square root of the batch "
             "(arXiv:2205.10287)",
             f"each block learns {LAYER_DECAY:g} times as fast as the one above it "

@@ -9,9 +9,13 @@ from statistics import median
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from vitrail.core.errors import UserError
 from vitrail.objectives.objective import Objective
+from vitrail.train.precision import autocast, check_precision
+from vitrail.train.recipe import Recipe
+from vitrail.train.state import State
 
 SMALLEST, LARGEST = 16, 1024
 ENOUGH = 0.95  # of the best speed: a smaller batch learns more from the same images
@@ -26,11 +30,15 @@ class Trial:
     images_per_second: float
 
 
-def find_batch_size(objective: Objective, *, images: int, device: torch.device) -> list[Trial]:
-    """Trials of growing size, up to what fits into memory; `best` chooses from them."""
+def find_batch_size(
+    objective: Objective, recipe: Recipe, *, images: int, device: torch.device
+) -> list[Trial]:
+    """Trials of growing size, up to what fits into memory; `best` chooses from them. Steps are
+    whole ones of the recipe, so that its precision, optimiser and average count. The weights are
+    used up: begin the real run afresh."""
+    check_precision(recipe.precision, device)
     objective.to(device).train()
-    trials = list(attempts(objective, images, device))
-    objective.zero_grad(set_to_none=True)
+    trials = list(attempts(objective, recipe, images, device))
     if not trials:
         raise UserError(f"not even a batch of {SMALLEST} fits into memory: use a smaller model")
     return trials
@@ -46,13 +54,16 @@ def best(trials: list[Trial]) -> Trial:
     return next(trial for trial in trials if trial.images_per_second >= ENOUGH * fastest)
 
 
-def attempts(objective: Objective, images: int, device: torch.device) -> Iterator[Trial]:
+def attempts(
+    objective: Objective, recipe: Recipe, images: int, device: torch.device
+) -> Iterator[Trial]:
     free = free_memory(device)
     before = used_memory(device)
+    state = State(objective, recipe, device)
     size = min(SMALLEST, images)
     while size <= min(LARGEST, images):
         try:
-            seconds = time_steps(objective, size, device)
+            seconds = time_steps(state, recipe, size, device)
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
             return
@@ -62,8 +73,9 @@ def attempts(objective: Objective, images: int, device: torch.device) -> Iterato
         size *= 2
 
 
-def time_steps(objective: Objective, size: int, device: torch.device) -> float:
-    """Seconds of a forward and backward pass on noise, the first not counted."""
+def time_steps(state: State, recipe: Recipe, size: int, device: torch.device) -> float:
+    """Seconds of a training step on noise, the first not counted."""
+    objective = state.objective
     how = objective.model.passport.preprocessing
     classes = objective.model.config.num_classes
     images = torch.randn(size, len(how.mean), *how.size, device=device)
@@ -71,14 +83,29 @@ def time_steps(objective: Objective, size: int, device: torch.device) -> float:
     targets = torch.full((size, classes), 1 / max(classes, 1)) if drawn is None else drawn
     targets = targets.to(device)
     times = []
-    for _ in range(4):
-        objective.zero_grad(set_to_none=True)
+    for step in range(4):
         began = time.perf_counter()
-        objective(images, targets)["loss"].backward()
+        train_step(state, recipe, images, targets, step)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         times.append(time.perf_counter() - began)
     return median(times[1:])
+
+
+def train_step(state: State, recipe: Recipe, images: Tensor, targets: Tensor, step: int) -> None:
+    """A step as the recipe has it: in parts, in its precision, with its optimisers and average."""
+    for optimiser in state.optimisers:
+        optimiser.zero_grad(set_to_none=True)
+    parts = zip(images.chunk(recipe.accumulate), targets.chunk(recipe.accumulate), strict=True)
+    for part, target in parts:
+        with autocast(recipe.precision, images.device):
+            loss = state.objective(part, target)["loss"]
+        state.scaler.scale(loss).backward()
+    for optimiser in state.optimisers:
+        state.scaler.step(optimiser)
+    state.scaler.update()
+    if state.average is not None:
+        state.average.update(state.objective, step)
 
 
 def free_memory(device: torch.device) -> int:

@@ -26,6 +26,8 @@ def find_rate(run: Trainer) -> Found:
     """Where the loss falls fastest. The run's weights are used up: begin the real one afresh."""
     rates, losses, mean = list[float](), list[float](), 0.0
     for step, batch in enumerate(run.stream.batches(0, STEPS)):
+        if (why := run.outage(batch)) is not None:
+            raise UserError(f"no learning rate was found: {why}")
         lr = LOWEST * (HIGHEST / LOWEST) ** (step / (STEPS - 1))
         try:
             loss = run.take(batch, lr)

@@ -1,10 +1,10 @@
 """What a run tells: metrics as lines of JSON and TensorBoard events; a resumed run takes back what
 came after.
 
-Every line has `step`, `loss`, `grad_norm`, `data_seconds` and `lr`, and `train_accuracy` where
-there are labels: means over the steps since the line before, seconds spent waiting for images, and
-the learning rate of the last step. A line of an evaluation has its scores and `val_loss` too. What
-is not finite is null.
+Every line has `step`, `loss`, `grad_norm`, `data_seconds`, `seconds` and `lr`, and `train_accuracy`
+where there are labels: means over the steps since the line before, seconds spent waiting for images
+and on these steps in all, and the learning rate of the last step. A line of an evaluation has its
+scores and `val_loss` too. What is not finite is null.
 """
 
 from __future__ import annotations

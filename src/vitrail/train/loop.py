@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -22,6 +22,7 @@ from torch.nn.utils import clip_grad_norm_
 from vitrail.core.errors import UserError
 from vitrail.core.randomness import seed_of
 from vitrail.data.augment import mix
+from vitrail.data.images import BadImage
 from vitrail.data.loader import Batch, Stream
 from vitrail.data.source import Source
 from vitrail.models.model import Model
@@ -29,7 +30,9 @@ from vitrail.objectives.objective import Objective
 from vitrail.train.checkpoint import Saved, newest_step, write_step
 from vitrail.train.interrupt import interruptible
 from vitrail.train.log import Log
+from vitrail.train.memory import Memory
 from vitrail.train.optimiser import set_rate
+from vitrail.train.outage import lost_in_step, lost_too_many, sentence
 from vitrail.train.parallel import World, full, gathering, spread
 from vitrail.train.pictures import write_sheet
 from vitrail.train.precision import autocast, check_precision
@@ -37,7 +40,7 @@ from vitrail.train.recipe import Recipe
 from vitrail.train.schedule import rate_at
 from vitrail.train.state import Kept, State
 from vitrail.train.tally import Tally
-from vitrail.train.validate import dummy_images, finite, is_better, predict
+from vitrail.train.validate import Answers, dummy_images, finite, is_better, predict
 from vitrail.weights.native import write_native
 
 Values = dict[str, float]
@@ -79,22 +82,6 @@ class Progress:
     warning: str | None = None
 
 
-@dataclass
-class Memory:
-    """What a run remembers beside its tensors."""
-
-    decides: str = ""  # the name of the value by which weights are chosen
-    best: float | None = None
-    best_step: int = 0
-    since_best: int = 0
-    skip: list[int] = field(default_factory=list)  # steps whose update was not finite
-    broken: dict[str, str] = field(default_factory=dict)  # images that cannot be read, and why
-    shown: list[str] = field(default_factory=list)  # rows of the sheets of pictures
-    warning: str | None = None  # of the last evaluation
-    guide: str = ""  # the sum of what the objective learns from, a teacher or a tokenizer
-    tally: Tally = field(default_factory=Tally)  # of the steps since the last line of metrics
-
-
 @dataclass(frozen=True)
 class Outcome:
     """How a run ended."""
@@ -104,6 +91,7 @@ class Outcome:
     memory: Memory
     stopped: bool  # by the person, before the end
     images_per_second: float  # 0 where no step was left to take
+    answers: Answers | None = None  # of the best weights, where they became so in this process
 
 
 class Trainer:
@@ -130,7 +118,8 @@ class Trainer:
         self.state = State(objective, recipe, self.world.device)
         self.memory = Memory(guide=sum_of(task.objective.guide()))
         self.best: tuple[Kept, Values] | None = None
-        self.saved_at = time.perf_counter()
+        self.answers: Answers | None = None  # of the best weights
+        self.saved_at = self.step_began = time.perf_counter()
         self.step = self.checkpoint_step = 0
         self.speed = 0.0
 
@@ -146,7 +135,7 @@ class Trainer:
             self.save()
         if log is not None:
             log.close()
-        return Outcome(self.step, self.total, self.memory, stopped, self.speed)
+        return Outcome(self.step, self.total, self.memory, stopped, self.speed, self.answers)
 
     def train(self, log: Log | None, interrupted: threading.Event) -> bool:
         """Whether the run was interrupted."""
@@ -162,8 +151,12 @@ class Trainer:
         evaluate_every = max(round(watch.every * self.stream.steps), 1)
         began, seen = time.perf_counter(), 0
         for batch in self.waited_for(self.stream.batches(self.step, self.total)):
+            if (why := self.outage(batch)) is not None:
+                self.save()
+                raise UserError(f"stopped and saved at step {self.step}: {why}")
             known = self.step in self.memory.skip
             self.take(batch)
+            self.memory.tally.seconds += time.perf_counter() - self.step_began
             seen += len(batch.images) * self.world.size
             self.speed = seen / (time.perf_counter() - began)
             if watch.nan == "back" and self.step in self.memory.skip and not known:
@@ -186,18 +179,18 @@ class Trainer:
             if self.out_of_patience():
                 self.save()
                 return "done"
-            if self.world.any(interrupted.is_set()):
+            if not last and self.world.any(interrupted.is_set()):
                 return "interrupted"
         return "done"
 
     def waited_for(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The batches, with the time that each was waited for in the tally."""
         while True:
-            began = time.perf_counter()
+            self.step_began = time.perf_counter()
             batch = next(batches, None)
             if batch is None:
                 return
-            self.memory.tally.data_seconds += time.perf_counter() - began
+            self.memory.tally.data_seconds += time.perf_counter() - self.step_began
             yield batch
 
     def write_line(self, log: Log | None, scores: Values) -> None:
@@ -206,13 +199,25 @@ class Trainer:
             log.write(self.step, **self.memory.tally.values(), lr=self.lr(self.step - 1), **scores)
         self.memory.tally = Tally()
 
+    def outage(self, batch: Batch) -> str | None:
+        """Why not to go on: too many images of this step or of its epoch cannot be used. Else they
+        are remembered."""
+        memory, share, images = self.memory, self.recipe.max_broken, len(self.task.train)
+        read, lost = map(int, self.world.sums((len(batch.images), len(batch.broken))))
+        before = memory.lost if memory.lost_epoch == batch.epoch else 0
+        found = [bad for part in self.world.gather(batch.broken) for bad in part] if lost else []
+        if lost_in_step(lost, read, share):
+            return sentence(f"images of step {self.step}", lost, lost + read, share, found)
+        if lost_too_many(before + lost, images, share):
+            return sentence("training images", before + lost, images, share, found)
+        memory.lost, memory.lost_epoch = before + lost, batch.epoch
+        memory.broken |= {bad.path: bad.reason for bad in found}
+        return None
+
     def take(self, batch: Batch, lr: float | None = None) -> float:
         """One step: gradients of the batch in parts, clipped, applied. Gives the mean loss."""
-        self.memory.broken |= {bad.path: bad.reason for bad in batch.broken}
         recipe, world = self.recipe, self.world
         count = self.world.sum(len(batch.images))
-        if not count:
-            return 0.0
         set_rate(self.state.optimisers, self.lr(self.step) if lr is None else lr)
         # dropout and stochastic depth draw from torch's generator: from this step's seed alone
         torch.manual_seed(seed_of("step", recipe.seed, self.step, world.rank))
@@ -336,6 +341,10 @@ class Trainer:
                 seed=recipe.seed,
             )
         memory.broken |= answers.broken
+        lost, images = len(self.task.val) - len(answers.logits), len(self.task.val)
+        if lost_too_many(lost, images, recipe.max_broken):
+            found = [BadImage(*bad) for bad in answers.broken.items()]
+            raise UserError(sentence("validation images", lost, images, recipe.max_broken, found))
         memory.decides, values = self.task.judge(answers.logits, answers.targets)
         loss = self.task.objective.val_loss(answers.logits, answers.targets)
         values = values if loss is None else {**values, "val_loss": loss}
@@ -344,12 +353,13 @@ class Trainer:
         if answers.shown and self.world.chief:
             write_sheet(answers.shown, self.stream.how, self.out, self.step)
         value, memory.since_best = values[memory.decides], memory.since_best + 1
-        if is_better(memory.decides, value, memory.best):
-            memory.best_step = self.step
+        if not memory.best_scores or is_better(memory.decides, values, memory.best_scores):
+            if math.isfinite(value) and value != memory.best:  # a tie uses up patience
+                memory.best, memory.since_best = value, 0
+            memory.best_step, memory.best_scores = self.step, finite(values)
             # written with the next checkpoint: a run that is killed before it finds it again
             self.best = self.state.judged().clone(), finite(values)
-            if math.isfinite(value):
-                memory.best, memory.since_best = value, 0
+            self.answers = answers
         return values
 
     def time_to_save(self) -> bool:
@@ -391,8 +401,7 @@ class Trainer:
         saved = newest_step(self.out / "steps")
         if saved is None:
             return
-        tally = Tally(**saved.memory.get("tally", {}))
-        memory = Memory(**{**saved.memory, "tally": tally})
+        memory = Memory.from_saved(saved.memory)
         if memory.guide != self.memory.guide:
             named = self.recipe.goal.teacher or self.recipe.goal.tokenizer
             raise UserError(

@@ -14,20 +14,18 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrail.core.errors import UserError
-from vitrail.data.cache import decode_once, is_worth_caching
+from vitrail.data.cache import Decoding, cached, room_for
 from vitrail.data.loader import needed_size
 from vitrail.data.source import Source, Splits
-from vitrail.models.catalogue import build, change, find
 from vitrail.models.model import Model
 from vitrail.objectives.supervised import Distilled, Supervised
+from vitrail.train.fresh import fresh_model
 from vitrail.train.loop import Judge, Task
 from vitrail.train.lora import adapt
 from vitrail.train.parallel import World
-from vitrail.train.recipe import DEFAULT_MODEL, Goal, Recipe
+from vitrail.train.recipe import Goal, Recipe
 from vitrail.train.unlabelled import by_loss, prepare_unlabelled
 from vitrail.weights.load import load
-
-Watcher = Callable[[int, int], None]
 
 
 def prepare_task(recipe: Recipe, splits: Splits, judge: Judge) -> Task:
@@ -71,19 +69,21 @@ def judged_part(splits: Splits, data: str) -> tuple[str, Source]:
     raise UserError(f"{data}: no validation images: add a val folder, or more images")
 
 
-def with_cache(task: Task, directory: Path, world: World, watch: Watcher | None = None) -> Task:
-    """The task with its training images decoded once, where that is worth it; one process writes
-    the file, and all read it."""
+def with_cache(task: Task, directory: Path, world: World) -> tuple[Task, int]:
+    """The task with training images that are decoded once, on first use, where that is worth it,
+    and the bytes that this may take; one process begins the file, and all fill it."""
     how, augmentation = task.objective.model.passport.preprocessing, task.recipe.augmentation
-    size, channels = needed_size(augmentation, how), len(how.mean)
-    if not (task.recipe.cache and is_worth_caching(task.train, at_least=size, channels=channels)):
-        return task
+    decoding = Decoding(needed_size(augmentation, how), len(how.mean))
+    room = room_for(task.train, decoding) if task.recipe.cache and world.chief else None
+    room = world.gather(room)[0]
+    if room is None:
+        return task, 0
     if not world.chief:
         world.wait()
-    train = decode_once(task.train, directory, at_least=size, channels=channels, watch=watch)
+    train = cached(task.train, directory, decoding, room.slot)
     if world.chief:
         world.wait()
-    return replace(task, train=train)
+    return replace(task, train=train), room.total
 
 
 def make_model(recipe: Recipe, train: Source) -> Model:
@@ -95,7 +95,7 @@ def make_model(recipe: Recipe, train: Source) -> Model:
         if model.passport.labels not in (None, train.labels):
             model.new_head()  # as many classes, but others
     else:
-        model = build(change(find(recipe.model or DEFAULT_MODEL), fields))
+        model = fresh_model(recipe, fields)
     several = train.targets is not None and np.ndim(train.targets) == 2
     model.passport = replace(
         model.passport, labels=train.labels, several=several, config=asdict(model.config)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vitrail.core.errors import UserError
+from vitrail.core.ranges import check
 from vitrail.data.augment import Augmentation
 
 DEFAULT_MODEL = "vit_s_16"  # where neither a variant nor a checkpoint is named
@@ -26,12 +27,14 @@ class Optimiser:
     freeze: tuple[str, ...] = ()  # shell patterns of parameters that stay as they are
 
     def __post_init__(self) -> None:
-        if not self.lr > 0:
-            raise UserError(f"lr is {self.lr}, but must be above 0")
-        if not 0 < self.layer_decay <= 1:
-            raise UserError(f"layer_decay is {self.layer_decay}, but is in (0, 1]")
-        if self.weight_decay < 0 or (self.clip is not None and self.clip <= 0):
-            raise UserError("weight_decay must not be negative, and clip must be above 0")
+        check("optimiser.lr", self.lr, above=0)
+        check("optimiser.layer_decay", self.layer_decay, above=0, at_most=1)
+        check("optimiser.weight_decay", self.weight_decay, at_least=0)
+        check("optimiser.momentum", self.momentum, at_least=0, below=1)
+        for beta in self.betas:
+            check("optimiser.betas", beta, at_least=0, below=1)
+        if self.clip is not None:
+            check("optimiser.clip", self.clip, above=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +48,11 @@ class Schedule:
     floor: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.epochs <= 0 or (self.steps is not None and self.steps < 1) or self.warmup < 0:
-            raise UserError("a run has at least one step, and a warm-up that is not negative")
+        check("schedule.epochs", self.epochs, above=0)
+        check("schedule.warmup", self.warmup, at_least=0)
+        check("schedule.floor", self.floor, at_least=0, at_most=1)
+        if self.steps is not None:
+            check("schedule.steps", self.steps, at_least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +72,11 @@ class Goal:
     share: float = 0.5  # of the teacher's part in the loss
     temperature: float = 1.0
 
+    def __post_init__(self) -> None:
+        check("goal.smoothing", self.smoothing, at_least=0, below=1)
+        check("goal.share", self.share, at_least=0, at_most=1)
+        check("goal.temperature", self.temperature, above=0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
@@ -79,6 +90,16 @@ class Watch:
     nan: Literal["stop", "skip", "back"] = "stop"
     nan_limit: int = 10  # of the last 100 steps that may be skipped before the run gives up
 
+    def __post_init__(self) -> None:
+        check("watch.every", self.every, above=0)
+        check("watch.keep", self.keep, at_least=1)
+        check("watch.log_every_steps", self.log_every_steps, at_least=1)
+        check("watch.nan_limit", self.nan_limit, at_least=0)
+        if self.save is not None:
+            check("watch.save", self.save, at_least=1)
+        if self.patience is not None:
+            check("watch.patience", self.patience, at_least=1)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Lora:
@@ -90,8 +111,8 @@ class Lora:
     targets: tuple[str, ...] = ("*.qkv", "*.fc1", "*.fc2")  # shell patterns of linear layers
 
     def __post_init__(self) -> None:
-        if self.rank < 1 or not self.alpha > 0:
-            raise UserError(f"lora has rank {self.rank} and alpha {self.alpha}: both are above 0")
+        check("lora.rank", self.rank, at_least=1)
+        check("lora.alpha", self.alpha, above=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +121,7 @@ class Recipe:
 
     data: str
     val_share: float = 0.1  # of the training images, where the data has no validation part
+    max_broken: float = 0.01  # share of images that may be unusable before the run stops
     cache: bool = True  # small data sets are decoded once, beside the run
     model: str | None = None  # a variant; beside `start` it is needed where a file does not tell
     fields: dict[str, Any] = field(default_factory=dict)  # of the model's config
@@ -122,9 +144,15 @@ class Recipe:
     reasons: tuple[str, ...] = ()  # why it was chosen so, for the person who reads it
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1 or self.accumulate < 1 or self.batch_size % self.accumulate:
+        check("val_share", self.val_share, at_least=0, below=1)
+        check("max_broken", self.max_broken, at_least=0, at_most=1)
+        check("batch_size", self.batch_size, at_least=1)
+        check("accumulate", self.accumulate, at_least=1)
+        check("workers", self.workers, at_least=0)
+        check("seed", self.seed, at_least=0, below=2**63)
+        if self.batch_size % self.accumulate:
             raise UserError(
                 f"batch_size {self.batch_size} does not split into {self.accumulate} parts"
             )
-        if self.average is not None and not 0 < self.average < 1:
-            raise UserError(f"average is {self.average}, but a decay is in (0, 1)")
+        if self.average is not None:
+            check("average", self.average, above=0, below=1)

@@ -17,6 +17,7 @@ class Tally:
     hits: float = 0.0  # images whose largest logit is their largest target
     labelled: float = 0.0  # images that have a target
     data_seconds: float = 0.0  # spent waiting for batches
+    seconds: float = 0.0  # of the steps, with what was waited for
 
     def add(self, loss: float, grad_norm: float, hits: float, labelled: float) -> None:
         """One step."""
@@ -41,11 +42,17 @@ class Tally:
         >>> tally = Tally()
         >>> tally.add(2.0, 1.0, 3, 4)
         >>> tally.add(1.0, math.inf, 4, 4)
-        >>> tally.values()
-        {'loss': 1.5, 'grad_norm': 1.0, 'data_seconds': 0.0, 'train_accuracy': 0.875}
+        >>> values = tally.values()
+        >>> values["loss"], values["grad_norm"], values["train_accuracy"]
+        (1.5, 1.0, 0.875)
         """
         norm = self.grad_norm / self.grad_norms if self.grad_norms else math.nan
-        values = {"loss": self.mean_loss, "grad_norm": norm, "data_seconds": self.data_seconds}
+        values = {
+            "loss": self.mean_loss,
+            "grad_norm": norm,
+            "data_seconds": self.data_seconds,
+            "seconds": self.seconds,
+        }
         if self.labelled:
             values["train_accuracy"] = self.hits / self.labelled
         return values

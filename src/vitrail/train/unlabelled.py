@@ -10,13 +10,13 @@ from torch import Tensor
 
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Passport
-from vitrail.models.catalogue import build, change, find
 from vitrail.models.model import Model
 from vitrail.objectives.catalogue import make_unlabelled
 from vitrail.objectives.objective import Objective
+from vitrail.train.fresh import fresh_model
 from vitrail.train.loop import Judge
 from vitrail.train.optimiser import MODEL
-from vitrail.train.recipe import DEFAULT_MODEL, Recipe
+from vitrail.train.recipe import Recipe
 from vitrail.weights.files import read_foreign
 from vitrail.weights.hub import located
 from vitrail.weights.load import load
@@ -31,7 +31,7 @@ def prepare_unlabelled(recipe: Recipe) -> Objective:
     torch.manual_seed(recipe.seed)
     goal, fields = recipe.goal, {"num_classes": 0, **recipe.fields}
     if recipe.start is None:
-        model = build(change(find(recipe.model or DEFAULT_MODEL), fields))
+        model = fresh_model(recipe, fields)
     else:
         model = load(recipe.start, model=recipe.model, **fields)
     model.passport = replace(model.passport, labels=None, config=asdict(model.config))

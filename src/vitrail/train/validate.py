@@ -79,16 +79,24 @@ def dummy_images(objective: Objective, seed: int) -> tuple[Tensor, Tensor | None
     return torch.zeros(1, len(how.mean), *how.size), drawn
 
 
-def is_better(name: str, value: float, best: float | None) -> bool:
-    """Whether weights are to be kept: the first, and whatever beats the best; what is not finite
-    beats nothing.
+def is_better(decides: str, values: dict[str, float], best: dict[str, float]) -> bool:
+    """Whether weights are to be kept instead of the best ones: by the score that decides, then by
+    the validation loss, then by all others; equal weights stay. What is not finite beats nothing,
+    and what is missing in `best` was not finite.
 
-    >>> is_better("val_loss", -1.0, 0.5), is_better("accuracy", 0.5, 0.9)
-    (True, False)
+    >>> is_better("accuracy", {"accuracy": 0.5, "val_loss": 1.0}, {"accuracy": 0.5, "val_loss": 2})
+    True
     """
-    if best is None or not math.isfinite(value):
-        return best is None
-    return value < best if name.endswith("loss") else value > best
+    for name in dict.fromkeys((decides, "val_loss", *values)):
+        value, other = values.get(name, math.nan), best.get(name, math.nan)
+        if not math.isfinite(value) or value == other:
+            if name == decides and not math.isfinite(value):
+                return False
+            continue
+        if not math.isfinite(other):
+            return True
+        return value < other if name.endswith("loss") else value > other
+    return False
 
 
 def finite(values: dict[str, float]) -> dict[str, float]:

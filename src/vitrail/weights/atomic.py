@@ -49,12 +49,10 @@ def _draft_of(out: Path, overwrite: bool) -> Iterator[Path]:
     place = Path(os.path.abspath(out))
     if not place.name:
         raise UserError(f"{out}: cannot be written: it is the root of the file system")
-    # the suffix stays last, because writers choose their format by it
-    owner = f"{socket.gethostname()}-"
-    draft = place.with_name(f".{place.stem}.tmp-{owner}{os.getpid()}{place.suffix}")
+    draft = draft_beside(place)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(place, f".{place.stem}.tmp-{owner}")
+        sweep_drafts(place)
         yield draft
         _flush(place.parent)
     except OSError as error:
@@ -63,8 +61,19 @@ def _draft_of(out: Path, overwrite: bool) -> Iterator[Path]:
         _remove(draft)
 
 
-def _sweep(place: Path, prefix: str) -> None:
+def draft_beside(place: Path) -> Path:
+    """The name under which this process writes what will be at `place`; the suffix stays last,
+    because writers choose their format by it."""
+    return place.with_name(f"{_prefix(place)}{os.getpid()}{place.suffix}")
+
+
+def _prefix(place: Path) -> str:
+    return f".{place.stem}.tmp-{socket.gethostname()}-"
+
+
+def sweep_drafts(place: Path) -> None:
     """Remove what a process of this machine that is no more left when it was killed."""
+    prefix = _prefix(place)
     for left in place.parent.iterdir():
         number = left.name.removeprefix(prefix).removesuffix(place.suffix)
         if left.name.startswith(prefix) and number.isdecimal() and not _is_running(int(number)):

@@ -1,6 +1,5 @@
 """From one dialect to another, tensor by tensor: nothing is computed, so every bit arrives."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import UserError
+from vitrail.core.json_text import to_json
 from vitrail.core.passport import Passport, ResizeMethod
 from vitrail.models.catalogue import change
 from vitrail.models.config import Config
@@ -125,7 +125,7 @@ def write_foreign(
         name = f"model{dialect.suffix}"
         write_tensors(tensors, directory / name, wrapped=dialect.wrapped)
         for name, content in sidecars.items():
-            (directory / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            (directory / name).write_text(to_json(content, indent=2) + "\n", encoding="utf-8")
 
     write_directory(out, fill, overwrite=overwrite)
     return Foreign(str(out), tensors, sidecars)

@@ -173,7 +173,10 @@ def write_tensors(tensors: Tensors, path: Path, *, wrapped: str | None = None) -
     tensors = _apart(tensors, whole=path.suffix in PICKLES)
     try:
         if path.suffix == ".safetensors":
+            path.touch()
+            mode = path.stat().st_mode  # as the umask says, where safetensors makes it 0600
             save_file(tensors, path, metadata={"format": "pt"})
+            path.chmod(mode)
         elif path.suffix == ".npz":
             _write_npz(tensors, path)
         else:

@@ -1,6 +1,5 @@
 """Our own checkpoints: config.json, model.safetensors, README.md for people, and a manifest."""
 
-import json
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from vitrail.core.errors import UserError
+from vitrail.core.json_text import to_json
 from vitrail.core.passport import Passport, Preprocessing
 from vitrail.core.records import validate
 from vitrail.models.catalogue import FAMILIES, skeleton, variant_of
@@ -178,7 +178,7 @@ def write_native(
     config = validate(FAMILIES[passport.family].config, passport.config, where="passport")
     check_state(state, passport, config, where=str(out))
     texts = {
-        CONFIG: json.dumps(_config_json(passport, config), indent=2) + "\n",
+        CONFIG: to_json(_config_json(passport, config), indent=2) + "\n",
         CARD: model_card(passport, config, state),
     }
 
@@ -192,7 +192,7 @@ def write_native(
             write_tensors({name: t.contiguous() for name, t in beside.items()}, directory / BESIDE)
             names.append(BESIDE)
         files = {name: digest(directory / name) for name in names}
-        manifest = json.dumps({"format": FORMAT, "files": files}, indent=2) + "\n"
+        manifest = to_json({"format": FORMAT, "files": files}, indent=2) + "\n"
         (directory / MANIFEST).write_text(manifest, encoding="utf-8")
 
     return write_directory(out, fill, overwrite=overwrite)
@@ -230,14 +230,8 @@ def model_card(passport: Passport, config: Config, state: Tensors) -> str:
 
 
 def _in_words(before: Preprocessing) -> str:
-    cut = f"{before.size[0]}x{before.size[1]}"
-    shape = (
-        f"scaled to cover {before.resize[0]}x{before.resize[1]}, centre {cut}"
-        if before.resize
-        else f"squeezed into {cut}"
-    )
     values = f"{before.channel_order}, mean {before.mean}, std {before.std}"
-    return f"{shape}, {before.interpolation}, {values}"
+    return f"{before.in_words()}, {values}"
 
 
 def _config_json(passport: Passport, config: Config) -> dict[str, Any]:
@@ -254,7 +248,7 @@ def _config_json(passport: Passport, config: Config) -> dict[str, Any]:
             "input_size": [config.channels, *config.image_size],
             "interpolation": before.interpolation,
             "crop_pct": before.crop_share,
-            "crop_mode": "center" if before.resize else "squash",
+            "crop_mode": "center" if before.resize and not before.squeeze else "squash",
             "mean": list(before.mean),
             "std": list(before.std),
             "num_classes": config.num_classes,

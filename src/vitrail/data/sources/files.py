@@ -29,9 +29,11 @@ def is_image(path: str) -> bool:
 
 
 class Files:
-    """Files below a root, each with its label."""
+    """Files below a root, each with its label. `ignored` are files beside them that are no
+    images."""
 
     uniform = False
+    ignored: tuple[str, ...] = ()
 
     def __init__(
         self,

@@ -5,7 +5,8 @@
     photos/1.jpg, photos/test/1.jpg      images without labels
 
 A class is the first folder; what lies deeper belongs to it. An empty folder is a class without
-images: it keeps its number, and the doctor tells of it. Files that are no images are passed over.
+images: it keeps its number, and the doctor tells of it. Files that are no images are ignored, and
+named in `Splits.ignored`.
 """
 
 from collections.abc import Sequence
@@ -57,7 +58,10 @@ def open_folder(root: str, listing: Listing) -> dict[str, Origin]:
     else:
         parts = {"train": gather(root, "", images, listing)}
     labels = tuple(sorted({name for part in parts.values() for name in part.classes}))
-    return {name: label(root, splits.get(name), part, labels) for name, part in parts.items()}
+    found = {name: label(root, splits.get(name), part, labels) for name, part in parts.items()}
+    first = next(iter(found.values()))
+    first.ignored = tuple(path for path in listing.files if not is_image(path))
+    return dict(found)
 
 
 def split_folders(root: str, images: Sequence[str], listing: Listing) -> dict[str, str]:

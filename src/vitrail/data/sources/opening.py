@@ -47,9 +47,12 @@ def open_data(spec: str | Path, *, val_share: float = 0.1, seed: int = 0) -> Spl
     >>> {name: len(part) for name, part in data.parts.items()}
     {'train': 1618, 'val': 179}
     """
-    parts = with_validation(open_parts(os.fspath(spec)), val_share, seed)
+    found = open_parts(os.fspath(spec))
+    ignored = tuple(path for part in found.values() for path in getattr(part, "ignored", ()))
+    parts = with_validation(found, val_share, seed)
     order = [name for name in SPLITS if name in parts]
-    return Splits({name: parts[name] for name in (*order, *sorted(parts.keys() - set(order)))})
+    named = {name: parts[name] for name in (*order, *sorted(parts.keys() - set(order)))}
+    return Splits(named, ignored)
 
 
 def open_parts(spec: str) -> dict[str, Origin]:

@@ -2,16 +2,27 @@
 
 import os
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from glob import glob
 from typing import Any
 
 from vitrail.core.errors import UserError
-from vitrail.data.images import BadImage, check_bytes
+from vitrail.data.images import BadImage, Unreadable, check_bytes
 
 # Folders that archives and file managers leave behind, beside those whose name begins with a dot.
 LITTER = {"__MACOSX", "@eaDir"}
+# Seconds before an image is asked for again, and what asking again does not change.
+PAUSES = (0.1, 0.5, 2.0)
+LASTING = (
+    FileNotFoundError,
+    PermissionError,
+    IsADirectoryError,
+    NotADirectoryError,
+    UserError,
+    ValueError,
+)
 
 
 @dataclass(frozen=True)
@@ -58,24 +69,29 @@ def read_bytes(place: str, start: int = 0, end: int | None = None) -> bytes:
 
 
 def image_bytes(place: str, *, start: int = 0, end: int | None = None, name: str = "") -> bytes:
-    """The same for an image: whatever goes wrong is the image's own trouble."""
+    """The same for an image: whatever goes wrong is the image's own trouble. Storage that does not
+    answer is asked again, a few times and after longer and longer pauses."""
     name = name or place
-    try:
-        if not is_remote(place):
-            facts = os.stat(place)
-            if not stat.S_ISREG(facts.st_mode):
-                raise BadImage(name, "this is no file")  # a pipe would never end
-            check_bytes(facts.st_size if end is None else end - start, name)
-        data = read_bytes(place, start, end)
-    except BadImage:
-        raise
-    except Exception as error:  # a remote file system fails in ways of its own
-        why = reason(error)
-    else:
-        if end is not None and len(data) < end - start:
-            raise BadImage(name, f"cannot be read: {place} has become shorter")
-        return data
-    raise BadImage(name, f"cannot be read: {why}")
+    for pause in (*PAUSES, None):
+        try:
+            if not is_remote(place):
+                facts = os.stat(place)
+                if not stat.S_ISREG(facts.st_mode):
+                    raise BadImage(name, "this is no file")  # a pipe would never end
+                check_bytes(facts.st_size if end is None else end - start, name)
+            data = read_bytes(place, start, end)
+        except BadImage:
+            raise
+        except Exception as error:  # a remote file system fails in ways of its own
+            why, last = reason(error), pause is None or isinstance(error, LASTING)
+        else:
+            if end is not None and len(data) < end - start:
+                raise Unreadable(name, f"cannot be read: {place} has become shorter")
+            return data
+        if last or pause is None:
+            break
+        time.sleep(pause)
+    raise Unreadable(name, f"cannot be read: {why}")
 
 
 def stamp(place: str) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.core.errors import UserError, nearest
-from vitrail.data.images import BadImage
+from vitrail.data.images import BadImage, Unreadable
 from vitrail.data.source import Raw
 from vitrail.data.sources.labelling import number_arrays
 from vitrail.data.sources.origin import Origin, digest
@@ -57,7 +57,9 @@ class Indexed:
         try:
             image = self.dataset[int(index)][0]
         except (OSError, SyntaxError, ValueError) as error:  # SyntaxError: PIL, of a bad PNG
-            raise BadImage(self.name(index), f"cannot be read: {reason(error)}") from None
+            # an image that Pillow cannot decode is an OSError too, but without a number
+            kind = Unreadable if getattr(error, "errno", None) else BadImage
+            raise kind(self.name(index), f"cannot be read: {reason(error)}") from None
         if isinstance(image, bytes):
             return image
         return np.asarray(image.convert("L" if image.mode in ("1", "L") else "RGB"))

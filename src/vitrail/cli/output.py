@@ -1,0 +1,58 @@
+"""Everything that a command prints, in one place: lines in which nothing steers a terminal.
+
+Names of files and directories, labels and notes come from anywhere. No other module of this room
+prints (tests/architecture/test_output.py), so what they hold is escaped here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from vitrail.core.errors import printable
+from vitrail.core.json_text import to_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def say(*lines: str) -> None:
+    """Print each line on standard output, at once."""
+    for line in lines:
+        print(printable(line), flush=True)
+
+
+def warn(line: str) -> None:
+    """Print a line on standard error."""
+    print(printable(line), file=sys.stderr, flush=True)
+
+
+def say_json(facts: Any) -> None:
+    """Print a JSON value on a line of standard output."""
+    print(to_json(facts), flush=True)
+
+
+def say_above(console: Console, line: str) -> None:
+    """Print a line above the bars of a console."""
+    console.print(printable(line), markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+def say_table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, right: int) -> None:
+    """Print rows in columns, the last `right` of them flush right."""
+    cells = [[printable(cell) for cell in row] for row in (titles, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    left = len(titles) - right
+    for row in cells:
+        placed = zip(row, widths, range(len(row)), strict=True)
+        line = "  ".join(c.ljust(w) if n < left else c.rjust(w) for c, w, n in placed)
+        say(line.rstrip())
+
+
+def plural(number: int, one: str, many: str | None = None) -> str:
+    """A number and its noun.
+
+    >>> plural(1, "class", "classes"), plural(1200, "image")
+    ('1 class', '1,200 images')
+    """
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -1,0 +1,26 @@
+"""The random numbers of samples: the same for a sample whoever computes it, alone or in a batch."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrail.core.randomness import uniform
+
+# (B, count) numbers in [0, 1) for a purpose: so many for each sample.
+Draw: TypeAlias = "Callable[[str, int], NDArray[np.float64]]"
+
+
+def draws_for(seed: int, epoch: int, samples: NDArray[np.int64]) -> Draw:
+    """`samples` are rows of (image, view).
+
+    >>> draws_for(0, 0, np.array([[3, 0], [4, 0]]))("flip", 1).shape
+    (2, 1)
+    """
+    image, view = samples[:, :1], samples[:, 1:]
+
+    def draw(purpose: str, count: int) -> NDArray[np.float64]:
+        return uniform(purpose, seed, epoch, image, view, np.arange(count))
+
+    return draw

@@ -1,0 +1,32 @@
+"""What a run remembers beside its tensors, as its checkpoints keep it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from vitrail.train.tally import Tally
+
+
+@dataclass
+class Memory:
+    """What a run remembers beside its tensors."""
+
+    decides: str = ""  # the name of the value by which weights are chosen
+    best: float | None = None
+    best_step: int = 0
+    best_scores: dict[str, float] = field(default_factory=dict)  # all that were judged with `best`
+    since_best: int = 0
+    skip: list[int] = field(default_factory=list)  # steps whose update was not finite
+    broken: dict[str, str] = field(default_factory=dict)  # images that cannot be used, and why
+    lost: int = 0  # of them, in the epoch `lost_epoch`
+    lost_epoch: int = 0
+    shown: list[str] = field(default_factory=list)  # rows of the sheets of pictures
+    warning: str | None = None  # of the last evaluation
+    guide: str = ""  # the sum of what the objective learns from, a teacher or a tokenizer
+    tally: Tally = field(default_factory=Tally)  # of the steps since the last line of metrics
+
+    @classmethod
+    def from_saved(cls, saved: dict[str, Any]) -> Memory:
+        """From the values of `dataclasses.asdict`, perhaps those of an earlier version."""
+        return cls(**{**saved, "tally": Tally(**saved.get("tally", {}))})

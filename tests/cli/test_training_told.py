@@ -1,0 +1,168 @@
+"""What a training run tells a person: before, while it lasts, when interrupted, and at its end."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+from tests.cli.test_training import SMALL
+
+from vitrail import load
+from vitrail.cli.app import main
+from vitrail.cli.display import Display, Pace
+from vitrail.train.loop import Progress
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Noise, so that nothing can be learnt, with a test part and a file that is no image."""
+    draw = np.random.default_rng(0)
+    for part, count in (("train", 12), ("test", 6)):
+        for label in ("left", "right"):
+            folder = tmp_path / "photos" / part / label
+            folder.mkdir(parents=True)
+            for number in range(count):
+                pixels = draw.integers(0, 255, (20, 30, 3)).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+    (tmp_path / "photos" / "train" / "left" / "notes.txt").write_text("x", encoding="utf-8")
+    return tmp_path / "photos"
+
+
+def train(photos: Path, *more: str) -> list[str]:
+    return ["train", str(photos), "--batch-size", "8", *SMALL, *more]
+
+
+def test_everything_is_said_and_nothing_is_left_behind(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert main(train(photos, "--epochs", "2", "--out", str(out))) == 0
+    printed = capsys.readouterr().out
+    assert "ViT (custom), " in printed.splitlines()[0]
+    assert "patch 8" in printed.splitlines()[0]
+    assert "patches of" not in printed  # they are not what the recipe would have chosen
+    assert "2 epochs, as requested (otherwise 100 epochs)" in printed
+    assert printed.count("100 epochs") == 1
+    assert "1 file is not an image and is ignored: train/left/notes.txt" in printed
+    assert f"decoded images are kept in {out / 'pixels'}" in printed
+    assert [line.split("  ")[0] for line in printed.splitlines() if line.startswith("step ")] == [
+        "step 2 of 4",
+        "step 4 of 4",
+    ]
+    assert "test accuracy " in printed
+    assert "note: only 2 images of val judge the model" in printed
+    assert not (out / "pixels").exists()
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "Accuracy on test" in page
+    assert "only 2 images of val judge the model" in page
+    assert "train/left/notes.txt" in page
+    assert "(aspect ratio kept)" in (out / "best" / "README.md").read_text(encoding="utf-8")
+    assert main(["info", str(out / "best")]) == 0
+    assert "(aspect ratio kept)" in capsys.readouterr().out
+    assert load(out / "best").passport.preprocessing.resize == (16, 16)
+
+
+def test_a_dry_run_builds_what_the_run_builds(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["train", str(photos), "--image-size", "100", "--steps", "1", "--batch-size", "2"]
+    assert main([*asked, "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    comments = [line for line in printed.splitlines() if line.startswith("# ")]
+    assert comments[0].endswith("100x100 pixels, patch 10, dim 48, depth 4, heads 4")
+    assert "ignored: train/left/notes.txt" in "".join(comments)
+    assert "1 step of 2 images, about " in comments[-1]
+    planned = yaml.safe_load(printed)
+    assert planned["fields"]["image_size"] == [100, 100]
+    assert any("100 patches of 10x10" in reason for reason in planned["reasons"])
+    assert main([*asked, "--out", str(tmp_path / "run"), "--json"]) == 0
+    capsys.readouterr()
+    assert load(tmp_path / "run" / "best").config.grid == (10, 10)
+
+    for size in ("97", "100x97"):
+        refused = ["train", str(photos), "--image-size", size, "--out", str(tmp_path / "no")]
+        for more in ([], ["--dry-run"]):
+            assert main([*refused, *more]) == 2
+            assert "--image-size must divide into patches" in capsys.readouterr().err
+    patch = ["--set", "fields.patch_size=7", "--out", str(tmp_path / "no")]
+    sentences = []
+    for more in ([], ["--dry-run"]):
+        assert main([*train(photos, *patch), *more]) == 2
+        sentences.append(capsys.readouterr().err)
+    assert sentences[0] == sentences[1]
+    assert not (tmp_path / "no").exists()
+
+
+def press_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C once a step is done."""
+    show = Display.show
+
+    def shown(self: Display, now: Progress) -> None:
+        show(self, now)
+        if now.step == step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Display, "show", shown)
+
+
+@pytest.mark.parametrize("step", [1, 3])  # before the first evaluation, and after it
+def test_an_interrupted_run_has_a_report(
+    step: int,
+    photos: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        press_at(step, patch)
+        assert main(train(photos, "--epochs", "2", "--out", str(out))) == 130
+    printed = capsys.readouterr()
+    assert f"saved at step {step}" in printed.err
+    assert f"report: {out / 'report.html'}" in printed.out
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert f"interrupted at step {step} of 4" in page
+    assert ("Confusions" in page) == (step == 3)
+    assert (out / "pixels").exists()  # the run goes on with it
+    assert main(["train", str(photos), "--out", str(out), "--resume", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["step"] == 4
+    assert "interrupted at step" not in (out / "report.html").read_text(encoding="utf-8")
+    assert not (out / "pixels").exists()
+
+
+def test_a_second_ctrl_c_leaves_at_once(
+    photos: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def press(_: Any) -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        return ""
+
+    press_at(3, monkeypatch)
+    monkeypatch.setattr("vitrail.cli.training_report.report_page", press)
+    assert main(train(photos, "--epochs", "2", "--out", str(tmp_path / "run"))) == 130
+    printed = capsys.readouterr()
+    assert "saved at step 3" in printed.err
+    assert "report:" not in printed.out
+    assert not (tmp_path / "run" / "report.html").exists()
+
+
+def test_the_time_left_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("vitrail.cli.display.time.perf_counter", lambda: now[0])
+    pace, told = Pace(), []
+    for step in range(1, 200):
+        now[0] += 0.5 if step > 1 else 60.0  # what happens once in the first step is not counted
+        told.append(pace.estimate(step, 10_000))
+    sentences = [sentence for sentence in told if sentence is not None]
+    assert len(sentences) == 1
+    assert sentences[0].startswith("about 83 min at 2 steps/s, until ")
+    short = Pace()
+    assert [short.estimate(step, 40) for step in range(1, 41)] == [None] * 40
