@@ -116,7 +116,7 @@ def test_train_evaluate_predict(
             "name no linear",
         ),
         (["train", "digits", "--resume", "--out", "{empty}"], "no run to resume here"),
-        (["predict", "{empty}", "x.png"], "no checkpoint in this directory"),
+        (["predict", "{empty}", "x.png"], "x.png: no such file"),
         (["evaluate", "{empty}", "digits"], "no checkpoint in this directory"),
         (["evaluate", "{empty}", "digits", "--split", "tset"], "has no part 'tset'"),
     ],

@@ -1,5 +1,6 @@
 """Every method, for every family, by its definition."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,21 +14,31 @@ from torch.nn import functional as F
 from vitrail import UserError, capture
 from vitrail.core.layout import TokenLayout
 from vitrail.explain.capture import attentions_of
-from vitrail.explain.methods import METHODS, explain
+from vitrail.explain.integrated import (
+    MAX_DELTA,
+    MOST_STEPS,
+    SMALL_DELTA,
+    IncompleteWarning,
+    integrated,
+)
+from vitrail.explain.methods import METHODS, choose_method, explain
 from vitrail.explain.readout import as_tokens
 from vitrail.explain.rollout import discarded, rollout
 from vitrail.explain.spread import globally
+from vitrail.layers.attention import Attend
 from vitrail.layers.fold import unfold
 from vitrail.models.catalogue import build
 from vitrail.models.vit import ViT, ViTConfig
 
+# three steps are too few, and quick
+pytestmark = pytest.mark.filterwarnings("ignore::vitrail.explain.integrated.IncompleteWarning")
 every_family = pytest.mark.parametrize("family", FAMILIES)
 every_method = pytest.mark.parametrize("method", METHODS)
 
 CLASSLESS = ("attention", "rollout")
 KIND = {name: kind for name, kind in KINDS.items() if kind.num_classes}
 CLASSES = torch.tensor([1, 3])
-QUICK = {"integrated": {"steps": 3}}
+QUICK: dict[str, dict[str, int]] = {"integrated": {"steps": 3}, "smoothgrad": {"samples": 2}}
 
 
 def shaken(config: ViTConfig, dtype: torch.dtype = torch.float64) -> ViT:
@@ -382,15 +393,71 @@ def test_raw_attention_is_one_row() -> None:
     assert torch.equal(explain(model, x, "attention", layer=0, head=3, query=18).map, found)
 
 
-def test_integrated_gradients_are_complete() -> None:
+@every_family
+def test_integrated_gradients_are_complete_or_say_by_how_much_not(family: str) -> None:
     """Patches sum to the difference of the logits at both ends (arXiv:1703.01365, axiom 1)."""
-    for family in FAMILIES:
-        model, x = make(family, torch.float64), picture(family, torch.float64)
-        found = explain(model, x, "integrated", target=CLASSES, steps=48, baseline=0.25).map
-        with torch.no_grad():
-            ends = model(x) - model(torch.full_like(x, 0.25))
-        expected = ends[[0, 1], CLASSES]
-        torch.testing.assert_close(found.sum(dim=(1, 2)), expected, rtol=1e-3, atol=1e-4)
+    model, x = make(family, torch.float64), picture(family, torch.float64)
+    with torch.no_grad():
+        ends = model(x) - model(torch.full_like(x, 0.25))
+    difference = ends[[0, 1], CLASSES]
+    found = explain(model, x, "integrated", target=CLASSES, baseline=0.25)
+    allowed = (MAX_DELTA * difference.abs()).clamp(min=SMALL_DELTA)
+    missing = found.map.sum(dim=(1, 2)) - difference
+    assert (missing.abs() <= allowed).all()
+    assert found.delta is not None
+    torch.testing.assert_close(found.delta, missing)
+
+
+class Steep(nn.Module):
+    """All that it computes happens in a small part of the way, which few points miss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend = Attend(TokenLayout(grid=(1, 2), stride=4))
+        self.register_buffer("steepness", torch.tensor(40.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logit = (self.steepness * (x.mean(dim=(1, 2, 3)) - 0.4)).tanh()
+        return torch.stack([logit, -logit], dim=1)
+
+
+def test_steps_are_added_until_integrated_gradients_are_complete() -> None:
+    model, x = Steep().eval(), torch.ones(2, 1, 4, 8, dtype=torch.float64)
+    x[1] = 0.3  # this one ends before it is steep
+    target = torch.tensor([0, 1])
+    with pytest.warns(
+        IncompleteWarning, match=r"miss the difference of the logits by \d+% on 1 of 2"
+    ):
+        few = integrated(model, x, target, steps=4)
+    assert few.delta is not None
+    assert float(few.delta[0].abs()) > 0.1
+    calls: list[int] = []
+    handle = model.register_forward_hook(lambda m, args, out: calls.append(len(args[0])))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        enough = integrated(model, x, target)
+    handle.remove()
+    assert enough.delta is not None
+    assert float(enough.delta.abs().max()) < 0.1
+    assert calls.count(1) > 0  # the image that was complete is not computed again
+    assert sum(calls) <= 2 * (2 + 2 * MOST_STEPS)
+    model.steepness.fill_(1e6)  # no number of points will do: bounded, and said
+    with pytest.warns(IncompleteWarning, match="use more steps"):
+        integrated(model, x, target)
+
+
+@every_family
+def test_auto_is_chosen_by_the_layout_and_says_what_it_is(family: str) -> None:
+    model, x = make(family), picture(family)
+    found = explain(model, x, target=CLASSES)
+    assert found.method == choose_method(model)
+    expected = METHODS[found.method](model, x, CLASSES)
+    torch.testing.assert_close(found.map, expected.map)
+
+
+def test_without_a_head_auto_explains_no_class() -> None:
+    model = build(replace(SMALL, num_classes=0)).eval()
+    assert explain(model, torch.randn(1, 3, 32, 48)).method == "rollout"
 
 
 @pytest.mark.parametrize(
@@ -414,7 +481,9 @@ def test_integrated_gradients_are_complete() -> None:
         (lambda m, x: explain(m, x, "attention", head=4), "heads 0 to 3"),
         (lambda m, x: explain(m, x, "attention", query=(9, 9)), "query is patch"),
         (lambda m, x: explain(m, x, "rollout", discard=1.0), "discard is 1.0"),
-        (lambda m, x: explain(m, x, "integrated", steps=0), "steps is 0"),
+        (lambda m, x: explain(m, x, "integrated", steps=0), "steps must be at least 1, got 0"),
+        (lambda m, x: explain(m, x, "smoothgrad", samples=0), "samples must be at least 1, got 0"),
+        (lambda m, x: explain(m, x, "smoothgrad", noise=-1.0), "noise must be from 0 to 1"),
         (lambda m, x: explain(m, x, "occlusion", window=0.0), "window is 0.0"),
         (lambda m, x: explain(m, x, "occlusion", step=2.0), "step is 2.0"),
         (lambda m, x: explain(torch.compile(m), x), "before compiling"),

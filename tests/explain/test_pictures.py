@@ -1,6 +1,9 @@
 """Pictures of maps: the brightest place is where the map is highest, in panels of every family."""
 
+import weakref
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +14,11 @@ from PIL import Image
 
 import vitrail
 from vitrail import UserError
-from vitrail.explain.capture import capture
+from vitrail.core.layout import TokenLayout
+from vitrail.explain.capture import AttentionMap, capture
 from vitrail.explain.pictures import (
     MOST_HEADS,
+    HeadMaps,
     Tile,
     draw_panel,
     enlarge,
@@ -90,14 +95,15 @@ def test_a_panel_has_a_row_a_layer_and_a_column_a_head(family: str) -> None:
     heads = heads_of(model, image)
     assert list(heads) == list(maps)
     for name, one in maps.items():
-        assert heads[name].shape == (one.weights.shape[-3], *one.layout.grid)
+        assert heads[name].heat.shape == (one.weights.shape[-3], *one.layout.grid)
+        assert heads[name].layout == one.layout
         if "pool" not in vars(model.config):  # it reads all cells: the mean row of the whole matrix
             expected = globally(one)[0].mean(dim=1).unflatten(-1, one.layout.grid)
-            shares = [h / h.sum(dim=(1, 2), keepdim=True) for h in (heads[name], expected)]
+            shares = [h / h.sum(dim=(1, 2), keepdim=True) for h in (heads[name].heat, expected)]
             if family != "padded":  # there empty cells were looked at too
                 torch.testing.assert_close(shares[0], shares[1])
     sheet = layers_and_heads(GREY, heads, title="a title", side=40)
-    most = max(len(each) for each in heads.values())
+    most = max(len(each.heat) for each in heads.values())
     assert sheet.shape[0] > 40 * (len(heads) + 1)
     assert sheet.shape[1] > 40 * (most + 1)
     assert sheet.shape[1] < 40 * (most + 1) + 400
@@ -109,21 +115,24 @@ def test_a_query_is_found_again_on_coarser_grids() -> None:
         model(image)
     heads = heads_of(model, image, (13, 5))  # of 16 x 16, so (6, 2) of 8 x 8
     assert torch.equal(
-        heads["stages.0.blocks.0.attention"],
+        heads["stages.0.blocks.0.attention"].heat,
         maps["stages.0.blocks.0.attention"].on_grid((13, 5))[0],
     )
     assert torch.equal(
-        heads["stages.1.blocks.1.attention"],
+        heads["stages.1.blocks.1.attention"].heat,
         maps["stages.1.blocks.1.attention"].on_grid((6, 2))[0],
     )
-    assert heads["stages.0.blocks.0.attention"][:, 12:16, 4:8].sum() == pytest.approx(2)
+    assert heads["stages.0.blocks.0.attention"].heat[:, 12:16, 4:8].sum() == pytest.approx(2)
     with pytest.raises(UserError, match="16x16"):
         heads_of(model, image, (16, 0))
 
 
 def test_many_heads_are_cut_and_that_is_said() -> None:
-    narrow = layers_and_heads(GREY, {"a": torch.rand(MOST_HEADS, 4, 4)}, side=32)
-    wide = layers_and_heads(GREY, {"a": torch.rand(MOST_HEADS + 9, 4, 4)}, side=32)
+    layout = TokenLayout(grid=(4, 4), stride=8)
+    narrow, wide = (
+        layers_and_heads(GREY, {"a": HeadMaps(torch.rand(count, 4, 4), layout, (32, 32))}, side=32)
+        for count in (MOST_HEADS, MOST_HEADS + 9)
+    )
     assert wide.shape[1] == narrow.shape[1]
     assert wide.shape[0] > narrow.shape[0]  # by the line that says so
 
@@ -150,3 +159,34 @@ def test_draw_panel_shows_each_layer(tmp_path: Path) -> None:
     with Image.open(path) as sheet:
         assert sheet.width > 3 * 96
         assert sheet.height > 96
+
+
+def test_heads_lie_on_the_pixels_of_their_cells_where_a_grid_is_padded() -> None:
+    """Swin at 72x100: the last cells of a coarse grid reach beyond the image."""
+    torch.manual_seed(0)
+    model = vitrail.create(
+        "swin_t", image_size=(72, 100), dim=12, depths=(1, 1, 1), heads=(1, 2, 3), num_classes=4
+    ).eval()
+    found = heads_of(model, torch.randn(1, 3, 72, 100))
+    last = list(found.values())[-1]
+    assert last.layout.grid == (5, 7)
+    heat = torch.zeros_like(last.heat)
+    heat[:, 0, 3] = 1
+    large = replace(last, heat=heat).on_pixels()[0]
+    assert divmod(int(large.argmax()), 100)[1] in range(48, 64)  # not 43 to 57, a seventh each
+
+
+def test_no_more_than_one_attention_is_held_for_the_panel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights of deep models at large sizes are gigabytes: each is gone before the next one."""
+    model, image = model_of("vit")
+    alive: list[weakref.ref[torch.Tensor]] = []
+    counts: list[int] = []
+
+    def watched(owner: Any, one: AttentionMap, *rest: Any) -> torch.Tensor:
+        counts.append(sum(ref() is not None for ref in alive))
+        alive.append(weakref.ref(one.weights))
+        return torch.zeros(1, *one.layout.grid)
+
+    monkeypatch.setattr("vitrail.explain.pictures._of_one", watched)
+    heads_of(model, image)
+    assert counts == [0, 0]

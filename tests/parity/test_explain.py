@@ -1,12 +1,12 @@
-"""Grad-CAM, integrated gradients and occlusion beside the packages that people use for them."""
+"""Grad-CAM, gradients of pixels and occlusion beside the packages that people use for them."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from captum.attr import IntegratedGradients, Occlusion
-from pytorch_grad_cam import GradCAM
+from captum.attr import IntegratedGradients, Occlusion, Saliency
+from pytorch_grad_cam import GradCAM, HiResCAM
 from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 from torch import Tensor, nn
 
@@ -14,10 +14,13 @@ from tests.models.kinds import SMALL
 from tests.parity.test_every_family import FAMILIES, make, picture
 from vitrail.explain.integrated import on_every_pixel
 from vitrail.explain.methods import explain
-from vitrail.explain.spread import on_pixels
+from vitrail.explain.saliency import noisy_copies
+from vitrail.explain.spread import on_cells, on_pixels
 from vitrail.models.catalogue import build
 
 CLASSES = [1, 3]
+# six steps are too few, and quick
+pytestmark = pytest.mark.filterwarnings("ignore::vitrail.explain.integrated.IncompleteWarning")
 
 
 def rows_first(grid: tuple[int, int], prefix: int = 0):  # type: ignore[no-untyped-def]
@@ -29,14 +32,19 @@ def rows_first(grid: tuple[int, int], prefix: int = 0):  # type: ignore[no-untyp
     return reshape
 
 
-def theirs(model: nn.Module, x: Tensor, layer: str, reshape: object) -> np.ndarray:
+CAMS = {"gradcam": GradCAM, "hirescam": HiResCAM}
+
+
+def theirs(
+    model: nn.Module, x: Tensor, layer: str, reshape: object, method: str = "gradcam"
+) -> np.ndarray:
     """Their picture, as large as the image and from 0 to 1."""
-    with GradCAM(model, [model.get_submodule(layer)], reshape_transform=reshape) as cam:
+    with CAMS[method](model, [model.get_submodule(layer)], reshape_transform=reshape) as cam:
         return cam(x, targets=[ClassifierOutputTarget(one) for one in CLASSES])
 
 
-def ours(model: nn.Module, x: Tensor, layer: str | None) -> np.ndarray:
-    found = explain(model, x, "gradcam", target=torch.tensor(CLASSES), layer=layer)
+def ours(model: nn.Module, x: Tensor, layer: str | None, method: str = "gradcam") -> np.ndarray:
+    found = explain(model, x, method, target=torch.tensor(CLASSES), layer=layer)
     heat = found.map - found.map.amin(dim=(1, 2), keepdim=True)
     heat = heat / (1e-7 + heat.amax(dim=(1, 2), keepdim=True))
     heat = on_pixels(heat, (x.shape[2], x.shape[3]))
@@ -56,15 +64,16 @@ PLACES = {
 }
 
 
+@pytest.mark.parametrize("method", CAMS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_grad_cam_is_that_of_pytorch_grad_cam(family: str) -> None:
+def test_class_activation_is_that_of_pytorch_grad_cam(family: str, method: str) -> None:
     layer, reshape = PLACES[family]
     model, x = make(family, torch.float64), picture(family, torch.float64)
-    expected = theirs(model, x, layer, reshape)
+    expected = theirs(model, x, layer, reshape, method)
     model.zero_grad()
     assert expected.max() > 0.99
     # they scale pictures in float32
-    np.testing.assert_allclose(ours(model, x, layer), expected, rtol=0, atol=5e-6)
+    np.testing.assert_allclose(ours(model, x, layer, method), expected, rtol=0, atol=5e-6)
 
 
 @pytest.mark.parametrize(
@@ -114,8 +123,44 @@ def test_integrated_gradients_are_those_of_captum(family: str, baseline: float) 
     expected = IntegratedGradients(model).attribute(
         x, baselines=baseline, target=CLASSES, n_steps=6, method="gausslegendre"
     )
-    pixels, _ = on_every_pixel(model, x, torch.tensor(CLASSES), steps=6, baseline=baseline)
-    near(pixels, expected.sum(dim=1))
+    found = on_every_pixel(model, x, torch.tensor(CLASSES), steps=6, baseline=baseline)
+    near(found.pixels, expected.sum(dim=1))
+
+
+def test_what_integrated_gradients_miss_is_what_captum_says() -> None:
+    model, x = make("mobilevitv2", torch.float64), picture("mobilevitv2", torch.float64)
+    _, delta = IntegratedGradients(model).attribute(
+        x, target=CLASSES, n_steps=3, method="gausslegendre", return_convergence_delta=True
+    )
+    found = on_every_pixel(model, x, torch.tensor(CLASSES), steps=3, baseline=0.0)
+    assert delta.abs().max() > 1e-6
+    torch.testing.assert_close(found.delta, delta, rtol=1e-3, atol=1e-7)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_saliency_is_that_of_captum(family: str) -> None:
+    """Summed over the pixels of each cell of the finest attention."""
+    model, x = make(family, torch.float64), picture(family, torch.float64)
+    expected = Saliency(model).attribute(x.clone().requires_grad_(), target=CLASSES).sum(dim=1)
+    found = explain(model, x, "saliency", target=torch.tensor(CLASSES))
+    torch.testing.assert_close(found.map, on_cells(expected, found.layout), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found.map.sum(dim=(1, 2)), expected.sum(dim=(1, 2)))
+
+
+def test_smoothgrad_is_the_mean_of_captums_saliency_of_noisy_images() -> None:
+    model, x = make("vit", torch.float64), picture("vit", torch.float64)
+    copies = list(noisy_copies(x, 3, 0.2, seed=5))
+    deviation = torch.stack([(copy - x).flatten(1).std(dim=1) for copy in copies]).mean(dim=0)
+    span = x.flatten(1).amax(dim=1) - x.flatten(1).amin(dim=1)
+    torch.testing.assert_close(deviation, 0.2 * span, rtol=0.05, atol=0)
+    each = [Saliency(model).attribute(one.requires_grad_(), target=CLASSES) for one in copies]
+    expected = torch.stack(each).mean(dim=0).sum(dim=1)
+    options = {"samples": 3, "noise": 0.2, "seed": 5}
+    target = torch.tensor(CLASSES)
+    sharp = explain(model, x, "smoothgrad", target=target, blur=0.0, **options)
+    near(sharp.map, on_cells(expected, sharp.layout))
+    soft = explain(model, x, "smoothgrad", target=target, **options)
+    assert soft.map.std() < sharp.map.std()
 
 
 def test_integrated_gradients_of_a_patch_are_the_sum_of_its_pixels() -> None:

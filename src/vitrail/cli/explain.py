@@ -1,15 +1,18 @@
-"""`vitrail explain`: where in a picture a model finds what it says, and how far to trust that."""
+"""`vitrail explain`: which parts of an image drive a prediction, and how far to trust that."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+from zipfile import ZIP_DEFLATED, ZipFile
 
 from vitrail.cli.asking import Loading, load_asked, use_threads
-from vitrail.cli.display import Watch, progress
+from vitrail.cli.display import progress
 from vitrail.cli.methods import known_methods, parse_query, parse_target, with_options
 from vitrail.cli.output import say, say_json
 from vitrail.cli.predict import pictures
@@ -21,14 +24,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vitrail.core.passport import Preprocessing
-    from vitrail.explain.faithfulness import Curves
-    from vitrail.explain.page import Explained, Judged
     from vitrail.explain.readout import Relevance
+    from vitrail.explain.verdict import MethodCheck
     from vitrail.models.model import Model
 
 SIDE = 448  # pixels of the longer side of an overlay
 LONGEST_STEM = 60  # letters: of four bytes each, and with a method's name, still a file's name
-MOST_PANELS = 8  # pictures that the page shows layer by layer
+MOST_PANELS = 8  # images that the page shows layer by layer
+MAPS = "maps.npz"
 
 
 @dataclass(frozen=True)
@@ -42,13 +45,14 @@ class Explain:
     line."""
     _: KW_ONLY
     method: tuple[str, ...] = ()
-    """attention, rollout, relevance, attribution, gradcam, integrated, occlusion, or all. May be
-    repeated; by default attribution."""
+    """auto, attention, rollout, relevance, attribution, gradcam, hirescam, saliency, smoothgrad,
+    integrated, occlusion, or all. May be repeated; by default auto, which takes the method that
+    points best for the layout of the model's tokens."""
     target: str | None = None
     """The class to explain, by its label or number; by default what the model says."""
     layer: str | None = None
-    """For attention and gradcam: a layer, by its name or its number from 0 on; by default the
-    last."""
+    """For attention, gradcam and hirescam: a layer, by its name or its number from 0 on; by
+    default the last."""
     head: int | None = None
     """For attention: one head; by default the mean of all."""
     query: str | None = None
@@ -59,7 +63,9 @@ class Explain:
     discard: float | None = None
     """For rollout: the share of each map, its lowest weights, that is set to nothing: 0.9."""
     checks: int = 4
-    """On how many of the pictures the maps are put to the test; 0 leaves that out."""
+    """On how many of the images the maps are tested."""
+    no_verdict: bool = False
+    """Leave out the test of whether the maps track the model, about a hundred forward passes."""
     out: str = "explained"
     """The directory for overlays, panels, maps.npz and index.html."""
     overwrite: bool = False
@@ -72,23 +78,26 @@ class Explain:
 
 
 @dataclass
-class Story:
-    """What is found on the way through the pictures."""
+class ExplainRun:
+    """What is found on the way through the images. Overlays and maps are written as they come:
+    what is kept does not grow with them."""
 
     model: Model
     methods: dict[str, dict[str, Any]]  # with their options
+    sections: TextIO  # of the page, one for each image
+    checks: int  # images that are kept for the verdict
+    panels: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     images: list[Tensor] = field(default_factory=list)
     targets: list[int | None] = field(default_factory=list)
-    explained: list[Explained] = field(default_factory=list)
     facts: list[dict[str, Any]] = field(default_factory=list)
-    maps: dict[str, Any] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
 
 
 def explain(asked: Explain) -> None:
-    """Show where in pictures a model finds what it says: overlays, layers and heads, and a verdict
-    on whether the maps track the model."""
+    """Explain predictions: which parts of an image drive them, layers and heads, and a verdict on
+    whether the maps track the model."""
 
     from vitrail.infer.paths import check_paths
     from vitrail.weights.results import Results
@@ -99,28 +108,34 @@ def explain(asked: Explain) -> None:
     names = known_methods(asked.method)
     use_threads(asked.threads)
     model = load_asked(asked)
-    story = Story(model, with_options(asked, names, model))
+    methods = with_options(asked, names, model)
     every = list(pictures(asked.paths))
     where = Results(Path(asked.out), "explain", asked.overwrite)
     where.check(alone=True)
-    with where.draft() as out, progress() as watch:
+    with (
+        where.draft() as out,
+        TemporaryFile("w+", encoding="utf-8") as sections,
+        progress() as watch,
+    ):
+        run = ExplainRun(model, methods, sections, 0 if asked.no_verdict else asked.checks)
         for number, path in enumerate(every):
-            watch("explaining pictures", number, len(every))
-            tell_picture(asked, story, path, out)
-        if not story.images:
-            reasons = [f"{path}: {reason}" for path, reason in story.problems.items()]
+            watch("explaining images", number, len(every))
+            explain_image(asked, run, path, out)
+        if not run.names:
+            reasons = [f"{path}: {reason}" for path, reason in run.problems.items()]
             raise UserError(f"none of the pictures can be read: {reasons[0]}")
-        judged = check(story, asked.checks, watch)
-        page = where.out / write(asked, story, judged, out).name
-    for facts in story.facts:
+        watch("testing maps", 0, 1)
+        checks = check(run)
+        page = where.out / write(asked, run, checks, out).name
+    for facts in run.facts:
         facts["files"] = {name: str(where.out / file) for name, file in facts["files"].items()}
-    report(asked, story, judged, page)
+    report(asked, run, checks, page)
 
 
-# One picture
+# One image
 
 
-def tell_picture(asked: Explain, story: Story, path: str, out: Path) -> None:
+def explain_image(asked: Explain, run: ExplainRun, path: str, out: Path) -> None:
     """Everything about one image, or why it cannot be read."""
     import numpy as np
     import torch
@@ -128,15 +143,15 @@ def tell_picture(asked: Explain, story: Story, path: str, out: Path) -> None:
     from vitrail.data.images import BadImage
     from vitrail.data.preprocess import prepare
     from vitrail.explain.methods import METHODS
-    from vitrail.explain.page import Explained
+    from vitrail.explain.page import image_section, panel_section
     from vitrail.explain.pictures import heads_of, layers_and_heads
     from vitrail.infer.reading import read_pixels
 
-    model, how = story.model, story.model.passport.preprocessing
+    model, how = run.model, run.model.passport.preprocessing
     try:
         pixels = np.asarray(read_pixels(path, how))
     except BadImage as problem:
-        story.problems[path] = problem.reason
+        run.problems[path] = problem.reason
         return
     weights = next(model.parameters())
     image = prepare(pixels, how)[None].to(weights)
@@ -144,30 +159,58 @@ def tell_picture(asked: Explain, story: Story, path: str, out: Path) -> None:
         logits = model(image)[0].float().cpu()
     target, said, facts = answer(asked, model, logits)
     asked_for = None if target is None else torch.tensor([target], device=image.device)
-    found = {
-        name: METHODS[name](model, image, asked_for, **options)
-        for name, options in story.methods.items()
-    }
+    with noted(path, run.notes):
+        found = {
+            name: METHODS[name](model, image, asked_for, **options)
+            for name, options in run.methods.items()
+        }
     query = parse_query(asked.query)
     seen = seen_part(pixels, how)
     panel = layers_and_heads(
         seen,
         heads_of(model, image, query),
-        title=f"{path}: where each head looks, {told_query(query)}",
+        title=f"{Path(path).name}: where each head looks, {told_query(query)}",
     )
     overlays = {name: laid_over(seen, one, how) for name, one in found.items()}
-    stem = free_name(safe_stem(path), story.names)
+    stem = free_name(safe_stem(path), run.names)
     files = write_pictures(out, stem, seen, overlays, panel)
-    story.names.append(stem)
-    story.images.append(image)
-    story.targets.append(target)
-    story.maps |= {
-        f"{stem}/{name}": one.map[0].float().cpu().numpy() for name, one in found.items()
-    }
-    shown = {"photo": seen, **overlays}
-    panels = panel if len(story.explained) < MOST_PANELS else None
-    story.explained.append(Explained(path, said, shown, panels))
-    story.facts.append({"name": path, **facts, "files": files})
+    with writing(out):
+        append_maps(out / MAPS, stem, found, first=not run.names)
+    run.sections.write(image_section(path, said, {"photo": seen, **overlays}))
+    if len(run.panels) < MOST_PANELS:
+        run.panels.append(panel_section(path, panel))
+    if len(run.images) < run.checks and target is not None:
+        run.images.append(image)
+        run.targets.append(target)
+    run.names.append(stem)
+    run.facts.append({"name": path, "said": said, **facts, "files": files})
+
+
+@contextmanager
+def noted(path: str, notes: dict[str, str]) -> Iterator[None]:
+    """A map that is not complete is a line about its image, not a warning of Python."""
+    import warnings
+
+    from vitrail.explain.integrated import IncompleteWarning
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", IncompleteWarning)
+        yield
+    for one in caught:
+        if issubclass(one.category, IncompleteWarning):
+            notes[path] = str(one.message)
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+
+
+def append_maps(file: Path, stem: str, found: Mapping[str, Relevance], *, first: bool) -> None:
+    """One more image in an .npz, which is a zip of arrays."""
+    import numpy as np
+
+    with ZipFile(file, "w" if first else "a", compression=ZIP_DEFLATED) as maps:
+        for name, one in found.items():
+            with maps.open(f"{stem}/{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, one.map[0].float().cpu().numpy())
 
 
 def answer(asked: Explain, model: Model, logits: Tensor) -> tuple[int | None, str, dict[str, Any]]:
@@ -222,10 +265,8 @@ def seen_part(pixels: NDArray[np.uint8], how: Preprocessing) -> NDArray[np.uint8
 def laid_over(seen: NDArray[np.uint8], one: Relevance, how: Preprocessing) -> NDArray[np.uint8]:
     """A map over the picture: what speaks against the class counts as nothing."""
     from vitrail.explain.pictures import overlay_map
-    from vitrail.explain.spread import on_pixels
 
-    heat = on_pixels(one.map.float().clamp(min=0), how.size, layout=one.layout)
-    return overlay_map(seen, heat[0])
+    return overlay_map(seen, one.on_pixels(how.size)[0].float().clamp(min=0))
 
 
 def told_query(query: int | tuple[int, int] | None) -> str:
@@ -280,67 +321,61 @@ def write_pictures(
 # All of them
 
 
-def check(story: Story, checks: int, watch: Watch) -> list[Judged]:
-    """The verdict on each method, on the first few pictures."""
+def check(run: ExplainRun) -> dict[str, MethodCheck]:
+    """The verdict on each method, on the first few images."""
     import torch
 
-    from vitrail.explain.faithfulness import check_map
-    from vitrail.explain.methods import METHODS
-    from vitrail.explain.page import Judged
+    from vitrail.explain.methods import METHODS, QUICK
+    from vitrail.explain.verdict import check_methods
 
-    count = min(checks, len(story.images))
-    targets = [target for target in story.targets[:count] if target is not None]
-    if not targets:
-        return []
-    model, images = story.model, torch.cat(story.images[:count])
-    target = torch.tensor(targets, device=images.device)
-    several = model.passport.several
-    chances: dict[tuple[int, int], list[Curves]] = {}
-    judged = []
-    for number, (name, options) in enumerate(story.methods.items()):
-        watch("checking maps", number, len(story.methods))
+    if not run.images:
+        return {}
+    images = torch.cat(run.images)
+    target = torch.tensor(run.targets, device=images.device)
 
-        def maps_of(
-            model: torch.nn.Module, images: Tensor, name: str = name, options: Any = options
-        ) -> Tensor:
-            return METHODS[name](model, images, target, **options).map
+    def method(name: str, options: Mapping[str, Any]) -> Any:
+        def maps_of(model: Any, images: Tensor) -> Relevance:
+            rough = {} if model is run.model else QUICK.get(name, {})
+            return METHODS[name](model, images, target, **{**rough, **options})
 
-        verdict, curves, chance = check_map(
-            maps_of, model, images, target, several=several, chances=chances
+        return maps_of
+
+    with noted("", {}):
+        return check_methods(
+            {name: method(name, options) for name, options in run.methods.items()},
+            run.model,
+            images,
+            target,
+            several=run.model.passport.several,
         )
-        judged.append(Judged(name, verdict, curves, chance))
-    return judged
 
 
-def write(asked: Explain, story: Story, judged: Sequence[Judged], out: Path) -> Path:
-    """maps.npz and the page."""
-    import numpy as np
-
-    from vitrail.explain.page import Explanation, explain_page
+def write(asked: Explain, run: ExplainRun, checks: Mapping[str, MethodCheck], out: Path) -> Path:
+    """The page."""
+    from vitrail.explain.page import Explanation, write_page
 
     options = {
         name: ", ".join(f"{option} {value}" for option, value in options.items())
-        for name, options in story.methods.items()
+        for name, options in run.methods.items()
     }
     facts = {
         "model": asked.source,
-        "family": story.model.passport.family,
+        "family": run.model.passport.family,
         "methods": ", ".join(
             name + (f" ({said})" if said else "") for name, said in options.items()
         ),
-        "pictures": str(len(story.images)),
+        "images": str(len(run.names)),
     }
     page = out / "index.html"
     told = Explanation(
         title=f"What {known_as(asked.source)} looks at",
         facts=facts,
-        explained=story.explained,
-        judged=judged,
-        problems=story.problems,
+        panels=run.panels,
+        checks=checks,
+        problems=run.problems,
     )
-    with writing(out):
-        np.savez_compressed(out / "maps.npz", **story.maps)
-        page.write_text(explain_page(told), encoding="utf-8")
+    with writing(out), page.open("w", encoding="utf-8") as file:
+        write_page(told, run.sections, file)
     return page
 
 
@@ -353,35 +388,38 @@ def known_as(model: str) -> str:
     return path.parent.name if path.name in ("best", "last") else path.name
 
 
-def report(asked: Explain, story: Story, judged: Sequence[Judged], page: Path) -> None:
-    from vitrail.explain.faithfulness import RULE
+def report(asked: Explain, run: ExplainRun, checks: Mapping[str, MethodCheck], page: Path) -> None:
+    from vitrail.explain.verdict import ERRORS, RULE
 
     if asked.json:
         verdicts = {
-            each.method: {
-                "tracks": each.verdict.tracks,
-                "sentence": each.verdict.sentence,
-                **asdict(each.verdict),
+            name: {
+                "tracks": one.verdict.tracks,
+                "sentence": one.verdict.sentence,
+                **asdict(one.verdict),
             }
-            for each in judged
+            for name, one in checks.items()
         }
         facts = {
             "page": str(page),
-            "maps": str(page.parent / "maps.npz"),
-            "pictures": story.facts,
+            "maps": str(page.parent / MAPS),
+            "pictures": run.facts,
             "verdicts": verdicts,
             "rule": RULE,
-            "broken": story.problems,
+            "broken": run.problems,
+            "notes": run.notes,
         }
         say_json(facts)
         return
-    for one, stem in zip(story.explained, story.names, strict=True):
-        say(f"{one.name}  {one.said}  {page.parent / stem}.*.png")
-    for path, reason in story.problems.items():
+    for one, stem in zip(run.facts, run.names, strict=True):
+        say(f"{one['name']}  {one['said']}  {page.parent / stem}.*.png")
+    for path, reason in run.problems.items():
         say(f"{path}  no map: {reason}")
-    for each in judged:
-        say("", f"{each.method}: {each.verdict.sentence}")
+    for path, note in run.notes.items():
+        say(f"{path}  {note}")
+    for name, each in checks.items():
+        say("", f"{name}: {each.verdict.sentence}")
         say(*(f"  {reason}" for reason in each.verdict.reasons))
-    if judged:
-        say("", RULE)
+    if checks:
+        say("", RULE, ERRORS)
     say("", f"the page with all of it: {page}")

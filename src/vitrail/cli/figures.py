@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
     from vitrail.core.passport import Preprocessing
 
-# Photos that come with scikit-learn and scikit-image, where the latter is installed.
-PHOTOS = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "motorcycle_left.png")
-
 
 @dataclass(frozen=True)
 class Figures:
@@ -27,7 +24,8 @@ class Figures:
     source: str
     """The model: a Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
     data: str | None = None
-    """Class folders, a manifest, tars, arrays, IDX files, or digits; by default a few photos."""
+    """Class folders, a manifest, tars, arrays, IDX files, or digits; by default two photos and
+    their quarters."""
     _: KW_ONLY
     out: str = "figures"
     """The directory for the page, and each figure as SVG and PNG."""
@@ -124,26 +122,23 @@ def chosen(
 
 
 def photos(how: Preprocessing) -> Iterator[Tensor]:
-    """A few photos that need no download: two of scikit-learn, and scikit-image's."""
-    from importlib.util import find_spec
-    from pathlib import Path
-
+    """The two photos that come with scikit-learn, and the four quarters of each: the same on every
+    machine, and enough to compare layers by."""
     from sklearn.datasets import load_sample_images
 
-    from vitrail.data.images import read_image
     from vitrail.data.preprocess import MODES, prepare
 
-    channels = len(how.mean)
-    if channels not in MODES:
+    if len(how.mean) not in MODES:
         return
-    found = find_spec("skimage")
-    folder = Path(found.origin).parent / "data" if found and found.origin else None
-    for name in PHOTOS if folder else ():
-        assert folder is not None
-        if (folder / name).is_file():
-            yield prepare(read_image(folder / name, channels=channels), how)
     for pixels in load_sample_images().images:
-        yield prepare(pixels, how)
+        rows, columns = pixels.shape[0] // 2, pixels.shape[1] // 2
+        quarters = [
+            pixels[top : top + rows, left : left + columns]
+            for top in (0, rows)
+            for left in (0, columns)
+        ]
+        for part in (pixels, *quarters):
+            yield prepare(part, how)
 
 
 def batched(images: Iterator[Tensor], size: int) -> Iterator[Tensor]:

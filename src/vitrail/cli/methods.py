@@ -17,10 +17,10 @@ HEADLESS = ("attention", "rollout")  # methods that ask about no class
 
 
 def known_methods(asked: Sequence[str]) -> tuple[str, ...]:
-    from vitrail.explain.methods import METHODS
+    from vitrail.explain.methods import AUTO, METHODS
 
     for name in asked:
-        if name not in (*METHODS, ALL):
+        if name not in (*METHODS, AUTO, ALL):
             raise UserError(f"unknown method {name!r}, {nearest(name, METHODS)}")
     return tuple(METHODS) if ALL in asked else tuple(dict.fromkeys(asked))
 
@@ -29,10 +29,11 @@ def with_options(asked: Explain, names: tuple[str, ...], model: Model) -> dict[s
     """Each method with the options that were said and that it has."""
     from inspect import signature
 
-    from vitrail.explain.methods import METHODS
+    from vitrail.explain.methods import AUTO, METHODS, choose_method
 
     headless = not model.config.num_classes
-    names = names or (("rollout",) if headless else ("attribution",))
+    best = choose_method(model)
+    names = tuple(dict.fromkeys(best if name == AUTO else name for name in names or (AUTO,)))
     if headless and (wrong := [name for name in names if name not in HEADLESS]):
         raise UserError(
             f"{asked.source} has no head, and {wrong[0]} explains a class: look into it by "
@@ -50,8 +51,9 @@ def with_options(asked: Explain, names: tuple[str, ...], model: Model) -> dict[s
         if not any(option in options for options in chosen.values()):
             able = [name for name, m in METHODS.items() if option in signature(m).parameters]
             raise UserError(f"--{option} is for {' and '.join(able)}: add --method {able[0]}")
-    if isinstance(layer, int) and "layer" in chosen.get("gradcam", {}):
-        chosen["gradcam"]["layer"] = block_name(model, layer)
+    for name in ("gradcam", "hirescam"):  # these read the output of a block, not an attention
+        if isinstance(layer, int) and "layer" in chosen.get(name, {}):
+            chosen[name]["layer"] = block_name(model, layer)
     return chosen
 
 

@@ -1,4 +1,4 @@
-"""Every method that explains a picture, by its name."""
+"""Every method that explains an image, by its name."""
 
 from collections.abc import Callable
 from inspect import signature
@@ -10,16 +10,18 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import UserError, nearest
 from vitrail.explain.capture import refuse_compiled
-from vitrail.explain.gradcam import gradcam
+from vitrail.explain.choice import choose_method
+from vitrail.explain.gradcam import gradcam, hirescam
 from vitrail.explain.gradients import attribution, relevance
 from vitrail.explain.integrated import integrated
 from vitrail.explain.occlusion import occlusion
 from vitrail.explain.readout import Relevance
 from vitrail.explain.rollout import attention, rollout
+from vitrail.explain.saliency import saliency, smoothgrad
 from vitrail.layers.attention import Attend, SeparableAttend
 from vitrail.weights.load import load
 
-__all__ = ["METHODS", "Method", "Relevance", "explain"]
+__all__ = ["AUTO", "METHODS", "QUICK", "Method", "Relevance", "choose_method", "explain"]
 
 # (model, images, target, options) -> Relevance
 Method = Callable[..., Relevance]
@@ -30,30 +32,40 @@ METHODS: dict[str, Method] = {
     "relevance": relevance,
     "attribution": attribution,
     "gradcam": gradcam,
+    "hirescam": hirescam,
+    "saliency": saliency,
+    "smoothgrad": smoothgrad,
     "integrated": integrated,
     "occlusion": occlusion,
 }
+AUTO = "auto"
+# options for where a rough map will do, such as those of shuffled models
+QUICK: dict[str, dict[str, Any]] = {"integrated": {"steps": 32}}
 
 
 def explain(
     model: nn.Module,
     images: Float[Tensor, "B C H W"],
-    method: str = "attribution",
+    method: str = AUTO,
     *,
     target: Int[Tensor, "B"] | int | None = None,
     **options: Any,
 ) -> Relevance:
-    """Where in each picture a model finds what it says, by one of `METHODS`; `target` is a class
-    for each picture or one for all, the most likely where none is given.
+    """Which parts of each image drive a prediction, by one of `METHODS`, or by the one that is
+    best for the layout of this model's tokens; `target` is a class for each image or one for all,
+    the most likely where none is given.
 
     A timm, transformers or torchvision module is read by `vitrail.load`, at every call anew: to
-    explain many pictures, load it once.
+    explain many images, load it once.
 
     >>> explain(model, images, "rollout", fusion="max").map.shape
     torch.Size([1, 14, 14])
     """
-    if method not in METHODS:
+    if method not in (AUTO, *METHODS):
         raise UserError(f"unknown method {method!r}, {nearest(method, METHODS)}")
+    model = ours(model)
+    if method == AUTO:
+        method = choose_method(model)
     chosen = METHODS[method]
     known = [p.name for p in signature(chosen).parameters.values() if p.kind is p.KEYWORD_ONLY]
     if unknown := [name for name in options if name not in known]:
@@ -61,7 +73,7 @@ def explain(
         raise UserError(f"{method} has no option {unknown[0]!r}: it {has}")
     if isinstance(target, int):
         target = torch.full((len(images),), target, device=images.device)
-    return chosen(ours(model), images, target, **options)
+    return chosen(model, images, target, **options)
 
 
 def ours(model: nn.Module) -> nn.Module:

@@ -5,8 +5,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
-from vitrail.explain.capture import attentions_of, wide
-from vitrail.explain.readout import Relevance, check_model, score
+from vitrail.explain.capture import wide
+from vitrail.explain.readout import Relevance, check_model, finest_layout, score
 from vitrail.explain.spread import on_pixels
 
 
@@ -33,7 +33,7 @@ def occlusion(
     for name, share in (("window", window), ("step", step)):
         if not 0 < share <= 1:
             raise UserError(f"{name} is {share}, expected a share of the side above 0, at most 1")
-    finest = min((a.layout for a in attentions_of(model).values()), key=lambda one: one.stride)
+    finest = finest_layout(model)
     logits = model(images)
     _, target = score(logits, target)
     before = logits.gather(1, target[:, None])[:, 0]

@@ -1,9 +1,12 @@
-"""Explanations as HTML: one file with its pictures and curves inside, and nothing that must run."""
+"""Explanations as HTML: one file with its images and curves inside, and nothing that must run."""
 
 import base64
 import io
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import TextIO
 
 import numpy as np
 import torch
@@ -12,9 +15,18 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.core.html_text import escape_html
-from vitrail.explain.faithfulness import MOST_ALIKE, RULE, Curves, Verdict
 from vitrail.explain.pictures import LEGEND
+from vitrail.explain.verdict import (
+    CLEARLY_ALIKE,
+    ERRORS,
+    MAX_ALIKE,
+    REMOVED,
+    RULE,
+    Finding,
+    MethodCheck,
+)
 
+PLACE = "\0"  # where the body of a page goes
 QUALITY = 90  # of the pictures inside, JPEG
 WIDE, HIGH, LEFT, BELOW = 272, 190, 34, 30  # pixels of a drawing and of its axes
 
@@ -41,6 +53,7 @@ STYLE = """
 .explain .card { background: var(--card); border: 1px solid var(--line); border-radius: 8px;
   padding: .8em 1em; min-width: 0; margin: 0 0 1em; }
 .explain .verdict { border-left: 5px solid rgb(var(--bad)); }
+.explain .verdict.unclear { border-left-color: var(--soft); }
 .explain .verdict.fine { border-left-color: rgb(var(--good)); }
 .explain .verdict h3 { margin-top: 0; }
 .explain .verdict ul { margin: .3em 0 .8em; padding-left: 1.2em; max-width: 60em; }
@@ -86,52 +99,64 @@ body {{ margin: 2em auto; max-width: 62em; padding: 0 1.2em; background: #f6f8fa
 
 
 @dataclass(frozen=True)
-class Explained:
-    """One picture: what the model says of it, and what methods show, each under its name."""
-
-    name: str
-    said: str
-    pictures: Mapping[str, UInt8[np.ndarray, "H W 3"]]
-    panel: UInt8[np.ndarray, "h w 3"] | None = None
-
-
-@dataclass(frozen=True)
-class Judged:
-    """What a check of one method found."""
-
-    method: str
-    verdict: Verdict
-    curves: Curves
-    chance: Sequence[Curves]
-
-
-@dataclass(frozen=True)
 class Explanation:
-    """All that a page tells."""
+    """All that a page tells, but for the images, which are written as they come."""
 
     title: str
     facts: Mapping[str, str]
-    explained: Sequence[Explained]
-    judged: Sequence[Judged] = ()
-    problems: Mapping[str, str] = field(default_factory=dict)  # picture: why it cannot be read
+    panels: Sequence[str] = ()
+    checks: Mapping[str, MethodCheck] = field(default_factory=dict)
+    problems: Mapping[str, str] = field(default_factory=dict)  # image: why it cannot be read
 
 
-def explain_page(told: Explanation) -> str:
-    """The whole page."""
-    parts = {
-        "pictures": ("Pictures", _pictures(told)),
-        "trust": ("Can the maps be trusted?", _verdicts(told.judged)),
-        "panels": ("Layers and heads", _panels(told)),
-        "unread": ("Pictures passed over", _problems(told.problems)),
-    }
-    parts = {name: part for name, part in parts.items() if part[1]}
-    links = "".join(f'<a href="#{name}">{title}</a>' for name, (title, _) in parts.items())
-    sections = "".join(
-        f'<section id="{name}"><h2>{title}</h2>\n{body}</section>\n'
-        for name, (title, body) in parts.items()
+def image_section(name: str, answer: str, images: Mapping[str, UInt8[np.ndarray, "H W 3"]]) -> str:
+    """One image: what the model predicts, and what methods show, each under its name."""
+    figures = "".join(
+        f'<figure><img src="{_inside(pixels)}" alt="{escape_html(f"{caption} of {name}")}">'
+        f"<figcaption>{escape_html(caption)}</figcaption></figure>"
+        for caption, pixels in images.items()
     )
-    body = f"<header>{_heading(told)}<nav>{links}</nav></header>\n{sections}"
-    return PAGE.format(title=escape_html(told.title), style=STYLE, body=body)
+    return (
+        f'{_image_heading(name)}<p>{escape_html(answer)}</p><div class="gallery">{figures}</div>\n'
+    )
+
+
+def panel_section(name: str, panel: UInt8[np.ndarray, "h w 3"]) -> str:
+    """Layers and heads of one image."""
+    return (
+        f'{_image_heading(name)}<div class="sideways" tabindex="0">'
+        f'<img src="{_inside(panel)}" alt="layers and heads of {escape_html(name)}"></div>\n'
+    )
+
+
+def write_page(told: Explanation, images: TextIO, page: TextIO) -> None:
+    """The whole page; `images` has the sections of all images, which are copied piece by piece."""
+    parts = {
+        "images": ("Images", None),
+        "trust": ("Can the maps be trusted?", _verdicts(told.checks)),
+        "panels": ("Layers and heads", "".join(told.panels)),
+        "unread": ("Images passed over", _problems(told.problems)),
+    }
+    parts = {name: part for name, part in parts.items() if part[1] != ""}
+    links = "".join(f'<a href="#{name}">{title}</a>' for name, (title, _) in parts.items())
+    body = f"<header>{_heading(told)}<nav>{links}</nav></header>\n"
+    head, tail = PAGE.format(title=escape_html(told.title), style=STYLE, body=PLACE).split(PLACE)
+    page.write(head + body)
+    for name, (title, section) in parts.items():
+        page.write(f'<section id="{name}"><h2>{title}</h2>\n')
+        if section is None:
+            page.write(f'<p class="soft">{LEGEND}.</p>\n')
+            images.seek(0)
+            shutil.copyfileobj(images, page)
+        else:
+            page.write(section)
+        page.write("</section>\n")
+    page.write(tail)
+
+
+def _image_heading(name: str) -> str:
+    """The file's name; where it lies is told to whoever rests on it."""
+    return f'<h3 title="{escape_html(name)}">{escape_html(PurePath(name).name or name)}</h3>'
 
 
 def _heading(told: Explanation) -> str:
@@ -140,33 +165,10 @@ def _heading(told: Explanation) -> str:
         for name, value in told.facts.items()
     )
     trust = "".join(
-        f"<p><b>{escape_html(each.method)}: {each.verdict.sentence}</b></p>" for each in told.judged
+        f"<p><b>{escape_html(method)}: {check.verdict.sentence}</b></p>"
+        for method, check in told.checks.items()
     )
     return f'<h1>{escape_html(told.title)}</h1>\n<dl class="facts">{facts}</dl>\n{trust}'
-
-
-def _pictures(told: Explanation) -> str:
-    body = f'<p class="soft">{LEGEND}.</p>\n'
-    for one in told.explained:
-        figures = "".join(
-            f'<figure><img src="{_inside(pixels)}" alt="{escape_html(f"{caption} of {one.name}")}">'
-            f"<figcaption>{escape_html(caption)}</figcaption></figure>"
-            for caption, pixels in one.pictures.items()
-        )
-        body += (
-            f"<h3>{escape_html(one.name)}</h3><p>{escape_html(one.said)}</p>"
-            f'<div class="gallery">{figures}</div>\n'
-        )
-    return body if told.explained else ""
-
-
-def _panels(told: Explanation) -> str:
-    return "".join(
-        f'<h3>{escape_html(one.name)}</h3><div class="sideways" tabindex="0"><img '
-        f'src="{_inside(one.panel)}" alt="layers and heads of {escape_html(one.name)}"></div>\n'
-        for one in told.explained
-        if one.panel is not None
-    )
 
 
 def _problems(problems: Mapping[str, str]) -> str:
@@ -174,40 +176,51 @@ def _problems(problems: Mapping[str, str]) -> str:
         f"<tr><td><code>{escape_html(name)}</code></td><td>{escape_html(reason)}</td></tr>"
         for name, reason in problems.items()
     )
-    return f"<table><tr><th>picture</th><th>reason</th></tr>{rows}</table>\n" if rows else ""
+    return f"<table><tr><th>image</th><th>reason</th></tr>{rows}</table>\n" if rows else ""
 
 
 # The verdict
 
 
-def _verdicts(judged: Sequence[Judged]) -> str:
-    if not judged:
+STYLES: dict[Finding, str] = {"yes": " fine", "no": "", "unclear": " unclear"}
+
+
+def _verdicts(checks: Mapping[str, MethodCheck]) -> str:
+    if not checks:
         return ""
-    return f'<p class="soft">{escape_html(RULE)}</p>\n{"".join(map(_verdict, judged))}'
+    cards = "".join(_verdict(method, check) for method, check in checks.items())
+    rule = "".join(f'<p class="soft">{escape_html(text)}</p>\n' for text in (RULE, ERRORS))
+    return rule + cards
 
 
-def _verdict(each: Judged) -> str:
-    reasons = "".join(f"<li>{escape_html(reason)}</li>" for reason in each.verdict.reasons)
-    shares = each.curves.shares
+def _verdict(method: str, check: MethodCheck) -> str:
+    verdict = check.verdict
+    reasons = "".join(f"<li>{escape_html(reason)}</li>" for reason in verdict.reasons)
+    whole, empty = check.curves.deletion[:, 0], check.curves.deletion[:, -1]
+    without = check.random.mean(dim=(0, 1))  # (shares, images): what random maps leave
+    usual = torch.stack([whole, *without, empty], dim=1)
+    shares = torch.tensor([0, *REMOVED, 1])
     drawings = [
         _figure(
-            _curve_drawing(shares, curve, [getattr(one, name) for one in each.chance]),
-            f"{name}: the model's score while cells {verb} in the order of the map; dashed: random",
+            _curve_drawing((check.curves.shares, own), random),
+            f"{name}: the model's score while cells {verb} in the order of the map; dashed: random "
+            "maps",
         )
-        for name, curve, verb in (
-            ("deletion", each.curves.deletion, "are blurred"),
-            ("insertion", each.curves.insertion, "come back"),
+        for name, verb, own, random in (
+            ("deletion", "are blurred", check.curves.deletion, (shares, usual)),
+            ("insertion", "come back", check.curves.insertion, (1 - shares, usual)),
         )
     ]
     drawings.append(
         _figure(
-            _bar_drawing(each.verdict.shuffled),
-            "rank correlation with the map, weights shuffled from the head down; dashed: the limit",
+            _bar_drawing({"head": verdict.head_alike, "all weights": verdict.alike}),
+            "absolute rank correlation with maps of models with shuffled weights; dashed: at most "
+            f"{MAX_ALIKE:g} passes, {CLEARLY_ALIKE:g} fails",
         )
     )
     return (
-        f'<div class="card verdict{" fine" if each.verdict.tracks else ""}">'
-        f"<h3>{escape_html(each.method)}: {each.verdict.sentence}</h3><ul>{reasons}</ul>"
+        f'<div class="card verdict{STYLES[verdict.tracks]}">'
+        f"<h3>{escape_html(method)}: {verdict.sentence}</h3><ul>{reasons}</ul>"
         f'<div class="drawings">{"".join(drawings)}</div></div>\n'
     )
 
@@ -217,12 +230,12 @@ def _figure(drawing: str, caption: str) -> str:
     return f"<figure {style}>{drawing}<figcaption>{escape_html(caption)}</figcaption></figure>"
 
 
-def _curve_drawing(
-    shares: Float[Tensor, "S"], curve: Float[Tensor, "B S"], chance: Sequence[Tensor]
-) -> str:
-    """The means over pictures, shares from left to right, scores from 0 to 1."""
-    mean = _path(shares, curve.mean(dim=0))
-    usual = _path(shares, torch.stack(list(chance)).mean(dim=(0, 1)))
+Line = tuple[Float[Tensor, "S"], Float[Tensor, "B S"]]
+
+
+def _curve_drawing(own: Line, random: Line) -> str:
+    """The means over images, shares from left to right, scores from 0 to 1."""
+    mean, usual = (_path(shares, curves.mean(dim=0)) for shares, curves in (own, random))
     steps = "".join(
         f'<line class="axis" x1="{LEFT}" x2="{WIDE}" y1="{_up(level):.0f}" y2="{_up(level):.0f}"/>'
         f'<text x="{LEFT - 6}" y="{_up(level) + 4:.0f}" text-anchor="end">{level:g}</text>'
@@ -239,24 +252,28 @@ def _curve_drawing(
     )
 
 
-def _bar_drawing(shuffled: Sequence[tuple[str, float]]) -> str:
-    """A bar a layer, the head first."""
-    step = min((HIGH - BELOW) / len(shuffled), 26)
-    begin, room = 120, WIDE - 120 - 36
+def _bar_drawing(alike: Mapping[str, float]) -> str:
+    """A bar for each kind of shuffling, and both limits."""
+    step, begin = 26, 84
+    room = WIDE - begin - 36
     bars = "".join(
         f'<text x="{begin - 6}" y="{number * step + step / 2 + 4:.1f}" text-anchor="end">'
         f"{escape_html(name)}</text>"
         f'<rect class="bar" x="{begin}" y="{number * step + 3:.1f}" '
-        f'width="{max(alike, 0) * room:.1f}" height="{step - 6:.1f}"/>'
-        f'<text x="{begin + max(alike, 0) * room + 5:.1f}" '
-        f'y="{number * step + step / 2 + 4:.1f}">{alike:.2f}</text>'
-        for number, (name, alike) in enumerate(shuffled)
+        f'width="{value * room:.1f}" height="{step - 6:.1f}"/>'
+        f'<text x="{begin + value * room + 5:.1f}" '
+        f'y="{number * step + step / 2 + 4:.1f}">{value:.2f}</text>'
+        for number, (name, value) in enumerate(alike.items())
     )
-    limit = begin + MOST_ALIKE * room
-    high = round(len(shuffled) * step + 6)
+    high = len(alike) * step + 6
+    limits = "".join(
+        f'<line class="limit" x1="{begin + limit * room:.1f}" x2="{begin + limit * room:.1f}" '
+        f'y1="0" y2="{high}"/>'
+        for limit in (MAX_ALIKE, CLEARLY_ALIKE)
+    )
     return (
         f'<svg viewBox="0 0 {WIDE} {high}" width="{WIDE}" height="{high}" role="img">{bars}'
-        f'<line class="limit" x1="{limit}" x2="{limit}" y1="0" y2="{high}"/></svg>'
+        f"{limits}</svg>"
     )
 
 

@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.core.errors import UserError
-from vitrail.explain.capture import AttentionMap, capture
+from vitrail.core.layout import TokenLayout
+from vitrail.explain.capture import AttentionMap
+from vitrail.explain.observe import layouts_of, observe
 from vitrail.explain.readout import readout
-from vitrail.explain.spread import by_attention, normalise
+from vitrail.explain.spread import by_attention, normalise, on_pixels
 
 Photo = UInt8[np.ndarray, "H W 3"]
 
@@ -24,6 +26,20 @@ PAPER, INK, SOFT = (255, 255, 255), (29, 39, 48), (93, 107, 120)
 GAP, TEXT, LINE = 8, 13, 19  # pixels: between tiles, of letters, of a line
 MOST_HEADS = 16  # columns of a panel
 LEGEND = "dark: least · bright: most, each picture by its own scale"
+
+
+@dataclass(frozen=True)
+class HeadMaps:
+    """Where each head of an attention looks, and where its cells lie on an image of this size."""
+
+    heat: Float[Tensor, "heads rows columns"]
+    layout: TokenLayout
+    size: tuple[int, int]
+
+    def on_pixels(self) -> Float[Tensor, "maps H W"]:
+        """The mean of all heads, then each of the first few."""
+        mean = self.heat.mean(dim=0, keepdim=True)
+        return on_pixels(torch.cat([mean, self.heat[:MOST_HEADS]]), self.size, layout=self.layout)
 
 
 @dataclass(frozen=True)
@@ -63,13 +79,13 @@ def enlarge(photo: UInt8[np.ndarray, "H W 3"], side: int) -> UInt8[np.ndarray, "
 
 def draw_panel(
     photo: UInt8[np.ndarray, "H W 3"],
-    maps: Mapping[str, Float[Tensor, "heads rows columns"]],
+    maps: Mapping[str, HeadMaps],
     out: Path,
     *,
     title: str,
 ) -> Path:
     """A row of pictures: the photo, then each layer, the mean of its heads."""
-    tiles = [Tile(name, overlay_map(photo, heads.mean(dim=0))) for name, heads in maps.items()]
+    tiles = [Tile(name, overlay_map(photo, one.on_pixels()[0])) for name, one in maps.items()]
     row = [Tile("photo", photo), *tiles]
     return write_png(side_by_side(row, title=title, across=len(row)), out)
 
@@ -84,20 +100,20 @@ def side_by_side(
 
 def layers_and_heads(
     photo: UInt8[np.ndarray, "H W 3"],
-    maps: Mapping[str, Float[Tensor, "heads rows columns"]],
+    maps: Mapping[str, HeadMaps],
     *,
     title: str = "",
     side: int = 112,
 ) -> UInt8[np.ndarray, "h w 3"]:
     """A row for each layer, the first at the top: the mean of its heads, then each of them."""
     small = enlarge(photo, side)
-    most = max((len(heads) for heads in maps.values()), default=0)
+    most = max((len(one.heat) for one in maps.values()), default=0)
     rows = []
-    for name, heads in maps.items():
-        tiles = [Tile("mean of heads", overlay_map(small, heads.mean(dim=0)))]
+    for name, one in maps.items():
+        mean, *heads = one.on_pixels()
+        tiles = [Tile("mean of heads", overlay_map(small, mean))]
         tiles += [
-            Tile(f"head {number}", overlay_map(small, heat))
-            for number, heat in enumerate(heads[:MOST_HEADS])
+            Tile(f"head {number}", overlay_map(small, heat)) for number, heat in enumerate(heads)
         ]
         rows.append((name, tiles))
     cut = f" · the first {MOST_HEADS} of {most} heads" if most > MOST_HEADS else ""
@@ -109,13 +125,22 @@ def heads_of(
     model: nn.Module,
     image: Float[Tensor, "1 C H W"],
     query: int | tuple[int, int] | None = None,
-) -> dict[str, Float[Tensor, "heads rows columns"]]:
+) -> dict[str, HeadMaps]:
     """Of every attention, by its name, where the query looks in each head: a token, or a patch of
-    the first attention's grid, which is found again on coarser ones; None: what is read out."""
-    with capture(model) as maps:
+    the first attention's grid, which is found again on coarser ones; None: what is read out.
+
+    Weights are gone as soon as their maps are made, so that no more than one attention's are held.
+    """
+    first = next(iter(layouts_of(model).values())).grid
+    size = (image.shape[2], image.shape[3])
+    found: dict[str, HeadMaps] = {}
+
+    def see(name: str, one: AttentionMap, _: Tensor | None) -> None:
+        found[name] = HeadMaps(_of_one(model, one, query, first).cpu(), one.layout, size)
+
+    with observe(model, attention=see):
         model(image)
-    first = next(iter(maps.values())).layout.grid
-    return {name: _of_one(model, one, query, first) for name, one in maps.items()}
+    return found
 
 
 def _of_one(

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.explain.capture import attentions_of, refuse_compiled
-from vitrail.explain.spread import Cells, count_tokens, groups_of
+from vitrail.explain.spread import Cells, count_tokens, groups_of, on_pixels
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,26 @@ class Relevance:
     """How much each patch matters to what a model says, by one method.
 
     The grid is the one of the finest attention, or of the layer that a method looked at; `layout`
-    tells. `target` are the classes that were asked about, where the method asks.
+    tells. `target` are the classes that were explained, where the method explains one; `delta` is
+    how far the map's sum is from what it should be, where a method promises one.
     """
 
     map: Float[Tensor, "B rows columns"]
     layout: TokenLayout
     method: str
     target: Int[Tensor, "B"] | None = None
+    delta: Float[Tensor, "B"] | None = None
+
+    def on_pixels(
+        self, size: tuple[int, int], *, mode: Literal["bilinear", "nearest"] = "bilinear"
+    ) -> Float[Tensor, "B H W"]:
+        """The map as large as images of this size, each cell where its layout has it."""
+        return on_pixels(self.map, size, layout=self.layout, mode=mode)
+
+
+def finest_layout(model: nn.Module) -> TokenLayout:
+    """Of the attention with the smallest cells: where maps of pixels are summed."""
+    return min((a.layout for a in attentions_of(model).values()), key=lambda one: one.stride)
 
 
 def check_model(model: nn.Module) -> None:

@@ -181,6 +181,14 @@ def shares(old: TokenLayout, new: TokenLayout, side: int) -> Float[Tensor, "m n"
     return common / common.sum(dim=1, keepdim=True)
 
 
+def on_cells(
+    pixels: Float[Tensor, "B H W"], layout: TokenLayout
+) -> Float[Tensor, "B rows columns"]:
+    """The other way: numbers of pixels, summed over the cells that they lie in."""
+    fine = TokenLayout(grid=(pixels.shape[1], pixels.shape[2]), stride=1)
+    return regrid(Cells(pixels.new_zeros(len(pixels), 0), pixels), fine, layout).grid
+
+
 def on_pixels(
     heat: Float[Tensor, "B rows columns"],
     size: tuple[int, int],
@@ -188,16 +196,32 @@ def on_pixels(
     layout: TokenLayout | None = None,
     mode: Literal["bilinear", "nearest"] = "bilinear",
 ) -> Float[Tensor, "B H W"]:
-    """A map as large as the picture: bilinear to look at, nearest to count with.
+    """A map as large as the image: bilinear to look at, nearest to count with.
 
-    `layout` is the map's, whose last cells may reach beyond the picture.
+    `layout` is the map's. Its cells are as large as their stride, and the last ones may reach
+    beyond the image; those of a fold, or of a map without a layout, divide the image evenly.
+
+    >>> layout = TokenLayout(grid=(1, 3), stride=4)
+    >>> on_pixels(torch.tensor([[[1.0, 2.0, 3.0]]]), (1, 9), layout=layout, mode="nearest")
+    tensor([[[1., 1., 1., 1., 2., 2., 2., 2., 3.]]])
     """
-    height, width = size
-    if layout is not None and layout.fold is None:
-        height, width = (
-            max(side, cells * layout.stride) if side > (cells - 1) * layout.stride else side
-            for side, cells in zip(size, layout.grid, strict=True)
-        )
-    corners = False if mode == "bilinear" else None
-    large = F.interpolate(heat[:, None], (height, width), mode=mode, align_corners=corners)
+    rows, columns = heat.shape[1:]
+    height, width = extent((rows, columns), size, layout)
+    if mode == "bilinear":
+        large = F.interpolate(heat[:, None], (height, width), mode=mode, align_corners=False)
+    else:  # exact: the cell under the middle of a pixel, not under its corner
+        large = F.interpolate(heat[:, None], (height, width), mode="nearest-exact")
     return large[:, 0, : size[0], : size[1]]
+
+
+def extent(
+    grid: tuple[int, int], size: tuple[int, int], layout: TokenLayout | None
+) -> tuple[int, int]:
+    """Height and width in pixels of a grid of cells that lies on an image, its empty edge too."""
+    if layout is None or layout.fold is not None:
+        return size
+    height, width = (
+        max(side, cells * layout.stride) if side > (cells - 1) * layout.stride else side
+        for side, cells in zip(size, grid, strict=True)
+    )
+    return height, width
