@@ -337,3 +337,15 @@ def test_an_output_that_nobody_can_read_is_no_bug(
     )
     full = "vitrail: standard output cannot be written: No space left on device\n"
     assert (ran.returncode, ran.stderr) == ((2, full) if "full" in redirected else (0, ""))
+
+
+def test_the_directory_of_a_run_names_the_model_in_it(
+    capsys: pytest.CaptureFixture[str], model: str, photos: list[str], tmp_path: Path
+) -> None:
+    run_folder = tmp_path / "runs" / "flowers"
+    run_folder.mkdir(parents=True)
+    (run_folder / "recipe.yaml").write_text("data: flowers\n")
+    Path(model).rename(run_folder / "best")
+    for words in (["predict", str(run_folder), photos[0]], ["info", str(run_folder)]):
+        assert main(words) == 2
+        assert f"not a model: use {run_folder / 'best'}" in capsys.readouterr().err

@@ -186,6 +186,10 @@ def test_convert_warns_where_the_other_computes_differently(
         (["convert", "{native}", "{out}.npz"], "is a directory"),
         (["convert", "{native}", "{out}.pth", "--to", "torchvision"], "knows square grids only"),
         (["convert", "{native}/README.md", "{out}"], "unknown format '.md'"),
+        (
+            ["train", "digits", "--dry-run", "--set", "optimiser.lrr=1"],
+            "unknown field 'optimiser.lrr', did you mean optimiser.lr?",
+        ),
         (["models", "zebra*"], "no model matches 'zebra*'"),
         (["infos"], "Unknown command"),
     ],

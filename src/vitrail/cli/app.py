@@ -34,6 +34,14 @@ from vitrail.cli.train import Train, train
 from vitrail.core.errors import UserError
 
 CLOSED_PIPE = 141
+OTHER_NAMES = {
+    "--learning-rate": "--lr",
+    "--output": "--out",
+    "--output-dir": "--out",
+    "--num-workers": "--workers",
+    "--img-size": "--image-size",
+    "--exact": "--fast (exact is the default)",
+}
 
 # No verb may import torch before it runs: `vitrail --help` answers at once.
 VERBS: dict[type, Callable[[Any], object]] = {
@@ -92,7 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return end(str(error), code=2)
     except CycloptsError as error:
         command = " ".join(["vitrail", *(error.command_chain or ())])
-        return end(f"{str(error).rstrip('.')} (see {command} --help)", code=2)
+        return end(
+            f"{str(error).rstrip('.')}{other_name(str(error))} (see {command} --help)", code=2
+        )
     except KeyboardInterrupt as stop:  # a verb that saved its work says how to go on
         return end(str(stop) or "stopped by Ctrl-C", code=130)
     except BrokenPipeError:
@@ -107,6 +117,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return end(f"standard output cannot be written: {error.strerror}", code=2)
         raise
     return 0
+
+
+def other_name(sentence: str) -> str:
+    """What an option is called here, where other tools call it otherwise.
+
+    >>> other_name("Unknown option: --learning-rate")
+    '. Did you mean --lr?'
+    """
+    known = next((OTHER_NAMES[word] for word in sentence.split() if word in OTHER_NAMES), None)
+    return "" if known is None or "Did you mean" in sentence else f". Did you mean {known}?"
 
 
 def end(message: str, *, code: int) -> int:

@@ -38,10 +38,32 @@ def parse_changes(image_size: str | None, fields: tuple[str, ...]) -> dict[str, 
         try:
             changes[name.strip()] = json.loads(value)
         except (ValueError, RecursionError):
-            changes[name.strip()] = value.strip()  # a plain word: pool=mean
+            changes[name.strip()] = listed_numbers(value) or value.strip()  # a word: pool=mean
     if image_size is not None:
         changes["image_size"] = parse_size(image_size, "--image-size")
     return changes
+
+
+def listed_numbers(text: str) -> list[int | float] | None:
+    """
+    >>> listed_numbers("1,1,2,1"), listed_numbers("mean")
+    ([1, 1, 2, 1], None)
+    """
+    try:
+        found = json.loads(f"[{text}]")
+    except (ValueError, RecursionError):
+        return None
+    numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in found)
+    return found if len(found) > 1 and numbers else None
+
+
+def refuse_run(source: str) -> None:
+    """A directory of a run holds models; it is none itself."""
+    folder = Path(source)
+    if (folder / "recipe.yaml").is_file() and not (folder / "config.json").exists():
+        inside = [name for name in ("best", "last") if (folder / name).is_dir()]
+        hint = f"use {folder / inside[0]}" if inside else "it has saved no model yet"
+        raise UserError(f"{source}: is the directory of a run, not a model: {hint}")
 
 
 def arguments_of(record: Any) -> list[str]:
@@ -92,6 +114,7 @@ def load_asked(asked: Any, **changes: Any) -> "Model":
     its config that are not as the record has them."""
     from vitrail.weights.load import load
 
+    refuse_run(asked.source)
     how: Loading = asked.loading
     changes = parse_changes(how.image_size, how.set) | changes
     grid = parse_grid(how.grid)

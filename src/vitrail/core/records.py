@@ -1,10 +1,10 @@
 """Records at the door: what comes in becomes a typed record, or one sentence why it cannot."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -48,10 +48,21 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:  # building one takes longer than u
     return TypeAdapter(kind)
 
 
+def _known(kind: Any, path: Sequence[int | str]) -> list[str]:
+    """The fields of a record, or of the one that lies inside it at a path, with that path."""
+    for part in path:
+        inside = get_type_hints(kind).get(str(part))
+        options = (inside, *get_args(inside))
+        kind = next((one for one in options if is_dataclass(one)), None)
+        if kind is None:
+            return []
+    return [".".join([*map(str, path), known.name]) for known in fields(kind)]
+
+
 def _sentence(kind: type[Any], error: ErrorDetails) -> str:
     field = ".".join(str(part) for part in error["loc"]) or kind.__name__
     if error["type"] == "unexpected_keyword_argument":
-        return f"unknown field {field!r}, {nearest(field, [known.name for known in fields(kind)])}"
+        return f"unknown field {field!r}, {nearest(field, _known(kind, error['loc'][:-1]))}"
     if error["type"] == "missing":
         return f"field {field!r} is missing"
     got = repr(error["input"])
