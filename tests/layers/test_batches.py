@@ -47,6 +47,31 @@ def test_a_shortcut_takes_the_place_of_what_came_in(kind: type[DropPath]) -> Non
     assert (drop.eval()(torch.ones(5, 1), torch.neg, lambda x: 4 * x) == 3).all()
 
 
+@pytest.mark.parametrize("kind", [DropPath, BatchDropPath])
+def test_no_draw_waits_for_the_device(kind: type[DropPath]) -> None:
+    """A tensor without values fails where something asks for them, as `nonzero` does."""
+    x = torch.empty(64, 3, device="meta")
+    seen = []
+    torch.manual_seed(0)
+    y = kind(0.5).train()(x, lambda part: seen.append(len(part)) or part)  # type: ignore[func-returns-value]
+    assert y.shape == x.shape
+    assert y.device.type == "meta"
+    assert (kind is DropPath) == (seen[0] < 64)
+
+
+def test_the_same_seed_drops_the_same_samples() -> None:
+    drop, x = DropPath(0.5).train(), torch.ones(64, 1)
+    runs = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        runs.append(drop(x, torch.clone))
+    assert torch.equal(runs[0], runs[1])
+    assert not torch.equal(runs[0], runs[2])
+    torch.manual_seed(1)
+    kept = torch.rand(64) < 0.5  # one number for each sample, whatever the device
+    assert torch.equal(runs[0][:, 0] == 3, kept)
+
+
 def test_a_branch_that_sees_the_batch_sees_all_of_it() -> None:
     norm, drop = BatchNorm(2).train(), BatchDropPath(0.9).train()
     torch.manual_seed(0)

@@ -69,6 +69,31 @@ def test_relative_attention_meets_each_distance_with_the_query() -> None:
             torch.testing.assert_close(bias[0, :, row, column], expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("queries", [None, 1, 3])
+@pytest.mark.parametrize("qkv_bias", ["qkv", "qv", "none"])
+@pytest.mark.parametrize("relative", [False, True])
+def test_a_callers_bias_is_added_and_fewer_queries_are_the_first_rows(
+    relative: bool, qkv_bias: str, queries: int | None
+) -> None:
+    attention = SelfAttention(
+        LAYOUT,
+        dim=8,
+        heads=2,
+        dim_head=4,
+        relative=relative,
+        qkv_bias=qkv_bias,  # type: ignore[arg-type]
+    )
+    filled(attention)
+    x = torch.randn(2, 7, 8, dtype=torch.float64)
+    bias = torch.randn(1, 2, 7, 7, dtype=torch.float64)
+    q, k, v = (part.unflatten(2, (2, 4)).transpose(1, 2) for part in attention.project(x))
+    logits = q @ k.mT / 2 + bias
+    if attention.distances is not None:
+        logits = logits + attention.distances(q)
+    expected = attention.out((logits.softmax(-1) @ v).transpose(1, 2).flatten(2))[:, :queries]
+    torch.testing.assert_close(attention(x, bias, queries), expected, rtol=0, atol=1e-12)
+
+
 @given(
     side=st.integers(1, 40), size=st.sampled_from([1, 2, 3, 7]), stride=st.sampled_from([1, 2, 4])
 )

@@ -364,18 +364,6 @@ def test_the_scale_of_cosine_attention_is_at_most_a_hundred() -> None:
     torch.testing.assert_close(at_the_limit, beyond)
 
 
-def test_bias_and_scales_do_not_decay() -> None:
-    from vitrail.train.optimiser import is_weight
-
-    for config, tables in ((SMALL, ["bias.table"]), (SECOND, ["fc1", "fc2", "scale", "qv_bias"])):
-        model = build(config)
-        free = {n for n, p in model.named_parameters() if p.ndim > 1}
-        free = {n for n in free if not is_weight(n, model.get_parameter(n), model.tables)}
-        assert free
-        assert all(any(table in name for table in tables) for name in free)
-        assert not any(".mlp." in name or name.endswith("qkv.weight") for name in free)
-
-
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

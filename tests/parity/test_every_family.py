@@ -269,3 +269,13 @@ def test_laid_out_without_memory_and_filled(family: str) -> None:
     filled = empty.to_empty(device="cpu").eval()
     filled.load_state_dict(model.state_dict())
     assert torch.equal(filled(image), model(image))
+
+
+@every_family
+def test_a_training_step_never_waits_for_the_device(family: str) -> None:
+    """On a device without values, whatever asks for one fails."""
+    changes: dict[str, object] = {"drop_path": 0.5}
+    if family == "vit":
+        changes["patch_dropout"] = 0.5
+    model = make(family, **changes).to("meta").train()
+    model(picture(family, batch=8).to("meta")).square().sum().backward()

@@ -33,6 +33,8 @@ class Attend(nn.Module):
         bias: Float[Tensor, "*#B #h n N"] | None = None,
         scale: float | None = None,
     ) -> Float[Tensor, "B *W h n d"]:
+        if bias is not None and torch.compiler.is_exporting():
+            return attend_exported(q, k, v, bias, scale)
         if plain_is_quicker(q, bias):
             return attend_plainly(q, k, v, bias, scale)
         return attend_fused(q, k, v, bias, scale)
@@ -84,6 +86,19 @@ def attend_plainly(
     if bias is not None:
         scores = (scores.unflatten(0, each) + bias).flatten(0, -3)
     return (scores.softmax(dim=-1) @ v).unflatten(0, each)
+
+
+def attend_exported(
+    q: Float[Tensor, "B *W h n d"],
+    k: Float[Tensor, "B *W h N d"],
+    v: Float[Tensor, "B *W h N d"],
+    bias: Float[Tensor, "*#B #h n N"],
+    scale: float | None = None,
+) -> Float[Tensor, "B *W h n d"]:
+    """The definition in operators that every format has. The fused kernel would be taken apart
+    later, and with a bias what comes of that has other strides than the graph was traced with."""
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    return ((q * scale) @ k.mT + bias).softmax(dim=-1) @ v
 
 
 class SeparableAttend(nn.Module):

@@ -38,10 +38,13 @@ class DropPath(nn.Module):
         if not self.training or self.rate == 0:
             return shortcut(x) + branch(x)
         keep = 1 - self.rate
-        kept = torch.rand(x.shape[0], device=x.device) < keep
         if torch.compiler.is_compiling():  # a graph wants shapes that do not depend on draws
+            kept = torch.rand(x.shape[0], device=x.device) < keep
             return shortcut(x) + scaled(branch(x), kept / keep)
-        chosen = kept.nonzero().squeeze(1)  # maybe none: the branch's gradients are then zeros
+        # Drawn on the CPU: to ask a GPU how many are kept would wait for all its work.
+        kept = torch.rand(x.shape[0], device="cpu") < keep
+        # maybe none: the branch's gradients are then zeros
+        chosen = kept.nonzero().squeeze(1).to(x.device, non_blocking=True)
         change = branch(x.index_select(0, chosen))
         beside = shortcut(x)
         return beside.index_add(0, chosen, change.to(beside.dtype), alpha=1 / keep)

@@ -1,7 +1,7 @@
 """Norms that torch does not have, or has otherwise."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float
@@ -17,6 +17,10 @@ class BatchNorm(nn.BatchNorm2d):
     def __init__(self, channels: int, *, eps: float = 1e-5, momentum: float = 0.1) -> None:
         super().__init__(channels, eps=eps, momentum=momentum)
         self.register_buffer("num_batches_tracked", None)
+        self.frozen = False  # whether training leaves its statistics alone, and uses them
+
+    def train(self, mode: bool = True) -> Self:
+        return super().train(mode and not self.frozen)
 
     def _load_from_state_dict(
         self, state_dict: Mapping[str, Tensor], prefix: str, *rest: Any

@@ -194,8 +194,6 @@ class Beit(Model):
     torch.Size([1, 10])
     """
 
-    tables = ("cls", "relative.table", "*.relative.table")
-
     def __init__(self, config: BeitConfig) -> None:
         super().__init__()
         self.config = config

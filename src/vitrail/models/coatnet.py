@@ -288,7 +288,7 @@ class CoAtNet(Model):
     torch.Size([1, 10])
     """
 
-    tables = ("*.attention.bias.*",)
+    no_decay = ("*.attention.bias.fc*",)
 
     def __init__(self, config: CoAtNetConfig) -> None:
         super().__init__()

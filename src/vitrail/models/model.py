@@ -7,18 +7,19 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Passport
+from vitrail.layers.norm import BatchNorm
 
 
 class Model(nn.Module):
     """image -> logits by `forward`, -> what the head reads by `features`, -> tokens by `encode`.
 
-    Its head is called `head`, or begins so. `tables` are shell patterns of parameters that are no
-    matrices though they may look like one: tokens, positions, biases of attention.
+    Its head is called `head`, or begins so. `no_decay` are shell patterns of parameters that
+    belong to layers and yet do not decay: perceptrons that compute a bias of attention.
     """
 
     config: Any
     _passport: Passport | None = None
-    tables: ClassVar[tuple[str, ...]] = ()
+    no_decay: ClassVar[tuple[str, ...]] = ()
     any_size = False  # whether images may have another size than the config's
 
     def features(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
@@ -72,3 +73,11 @@ class Model(nn.Module):
                 "resize them, or create or load it with another image_size or channels"
             )
         return image
+
+
+def freeze_statistics(module: nn.Module) -> None:
+    """Batch norms whose weights do not learn keep their statistics too."""
+    for norm in module.modules():
+        if isinstance(norm, BatchNorm) and not any(p.requires_grad for p in norm.parameters()):
+            norm.frozen = True
+            norm.eval()

@@ -10,7 +10,6 @@ width · K classes. Between attentions tokens lie on their grid: B rows columns 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -240,8 +239,6 @@ class Swin(Model):
     >>> Swin(replace(VARIANTS["swin_t"].config, num_classes=10))(torch.zeros(1, 3, 224, 224)).shape
     torch.Size([1, 10])
     """
-
-    tables: ClassVar[tuple[str, ...]] = ("*.bias.table",)
 
     def __init__(self, config: SwinConfig) -> None:
         super().__init__()

@@ -234,7 +234,7 @@ class SwinV2(Swin):
     torch.Size([1, 10])
     """
 
-    tables = ("*.bias.fc*", "*.logit_scale", "*.qv_bias")
+    no_decay = ("*.attention.bias.fc*",)
 
     def make_stage(self, stage: int, rates: list[float]) -> Stage:
         config = self.config

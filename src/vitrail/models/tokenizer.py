@@ -208,7 +208,6 @@ class Tokenizer(Model):
     torch.Size([2, 4, 6])
     """
 
-    tables = ("book.table",)
     any_size = True
 
     def __init__(self, config: TokenizerConfig) -> None:

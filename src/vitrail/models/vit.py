@@ -95,6 +95,8 @@ class ViTConfig(Config):
             raise UserError(f'pool="{self.pool}" needs a class token: use pool="mean"')
         if self.distilled and self.pool != "cls":
             raise UserError('a distilled model reads its class and distillation tokens: pool="cls"')
+        if self.pool == "cls+mean" and self.final_norm == "pooled":
+            raise UserError('pool="cls+mean" needs final_norm="tokens" or "none", got "pooled"')
         if self.slots > self.prefix:
             raise UserError(
                 f"prefix_positions is {self.prefix_positions} but there are {self.prefix} "
@@ -251,8 +253,6 @@ class ViT(Model):
     >>> ViT(replace(VARIANTS["vit_b_16"].config, num_classes=10))(torch.zeros(1, 3, 224, 224)).shape
     torch.Size([1, 10])
     """
-
-    tables = ("cls", "distillation", "registers", "positions.*", "*.distances.table")
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()

@@ -39,7 +39,6 @@ class BeitObjective(Objective):
     """
 
     told: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
-    tables: ClassVar[tuple[str, ...]] = ("mask_token",)
     model: Beit
 
     def __init__(

@@ -41,7 +41,6 @@ class MAE(Objective):
 
     model: ViT
     told: ClassVar[tuple[str, ...]] = ("loss",)
-    tables: ClassVar[tuple[str, ...]] = ("decoder.mask",)
 
     def __init__(
         self,

@@ -63,7 +63,6 @@ class MaskedPatch(Objective):
     """
 
     told: ClassVar[tuple[str, ...]] = ("loss",)
-    tables: ClassVar[tuple[str, ...]] = ("mask_token",)
     model: ViT
 
     def __init__(self, model: Model, *, target: Target = "mean-colour", ratio: float = 0.5) -> None:

@@ -19,12 +19,10 @@ class Objective(nn.Module):
 
     One that learns without labels draws what it hides of each image, gets that in the place of
     targets, and answers with numbers for each image that `told` names, the loss first. What it
-    needs beside the model (a mask token, a decoder) is its own; `tables` are shell patterns of
-    those parameters that are no matrices.
+    needs beside the model (a mask token, a decoder) is its own.
     """
 
     told: ClassVar[tuple[str, ...]] = ()
-    tables: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, model: Model) -> None:
         super().__init__()

@@ -30,7 +30,6 @@ class SimMIM(Objective):
     """
 
     told: ClassVar[tuple[str, ...]] = ("loss",)
-    tables: ClassVar[tuple[str, ...]] = ("mask_token",)
     model: ViT | Swin
 
     def __init__(self, model: Model, *, ratio: float = 0.6, unit: int | None = None) -> None:

@@ -9,8 +9,9 @@ from torch import nn
 from torch.nn import Parameter
 
 from vitrail.core.errors import UserError
-from vitrail.models.model import Model
+from vitrail.models.model import Model, freeze_statistics
 from vitrail.objectives.objective import Objective
+from vitrail.train.lora import LowRank
 from vitrail.train.muon import Muon
 from vitrail.train.recipe import Optimiser
 
@@ -43,6 +44,7 @@ def freeze(model: nn.Module, patterns: Iterable[str]) -> None:
     for name, parameter in model.named_parameters():
         if any(fnmatchcase(name, pattern) for pattern in patterns):
             parameter.requires_grad_(False)
+    freeze_statistics(model)
 
 
 def group_parameters(objective: Objective, recipe: Optimiser) -> list[Group]:
@@ -51,6 +53,7 @@ def group_parameters(objective: Objective, recipe: Optimiser) -> list[Group]:
     model = objective.model
     trunk = tuple(model.trunk())
     depth = len(trunk)
+    matrices = matrix_names(objective)
     groups: dict[tuple[float, float, int], list[Parameter]] = {}
     for full, parameter in objective.named_parameters():
         if not parameter.requires_grad:
@@ -58,10 +61,9 @@ def group_parameters(objective: Objective, recipe: Optimiser) -> list[Group]:
         name = full.removeprefix(MODEL)
         inside = name != full
         scale = recipe.layer_decay ** (depth + 1 - layer_of(name, trunk)) if inside else 1.0
-        tables = model.tables if inside else objective.tables
-        decays = recipe.decay_all or is_weight(name, parameter, tables)
-        decay = recipe.weight_decay if decays else 0.0
-        parts = parts_of(name, parameter, model) if inside else 0
+        is_matrix = full in matrices
+        decay = recipe.weight_decay if recipe.decay_all or is_matrix else 0.0
+        parts = count_matrices(name, parameter, trunk) if inside and is_matrix else 0
         groups.setdefault((scale, decay, parts), []).append(parameter)
     return [
         {"params": params, "weight_decay": decay, "scale": scale, "parts": parts}
@@ -69,12 +71,31 @@ def group_parameters(objective: Objective, recipe: Optimiser) -> list[Group]:
     ]
 
 
-def parts_of(name: str, parameter: Parameter, model: Model) -> int:
-    """How many matrices a parameter is for Muon: those inside blocks count, not patches, heads or
-    tables."""
-    trunk = tuple(model.trunk())
+def matrix_names(module: nn.Module) -> set[str]:
+    """The matrices and kernels of its layers, which decay and which Muon may take. A parameter that
+    is no layer's weight does not, whatever its shape: biases, norms, tokens, positions, tables of
+    offsets, scales. Nor do the layers that a model declares as `no_decay`."""
+    names: set[str] = set()
+    left_out: set[str] = set()
+    for at, part in module.named_modules():
+        if isinstance(part, nn.Linear | nn.Conv2d):
+            names.add(f"{at}.weight".removeprefix("."))
+        elif isinstance(part, LowRank):
+            names |= {f"{at}.a", f"{at}.b"}
+        elif isinstance(part, Model):
+            left_out |= {
+                f"{at}.{name}".removeprefix(".")
+                for name, _ in part.named_parameters()
+                if any(fnmatchcase(name, pattern) for pattern in part.no_decay)
+            }
+    return names - left_out
+
+
+def count_matrices(name: str, parameter: Parameter, trunk: tuple[str, ...]) -> int:
+    """How many matrices a layer's weight is for Muon: those inside blocks count, not patches, heads
+    or kernels."""
     inside = 0 < layer_of(name, trunk) <= len(trunk)
-    if not inside or parameter.ndim != 2 or not is_weight(name, parameter, model.tables):
+    if not inside or parameter.ndim != 2:
         return 0
     return 3 if name.endswith("qkv.weight") else 1
 
@@ -86,11 +107,6 @@ def layer_of(name: str, trunk: tuple[str, ...]) -> int:
         if name.startswith(f"{block}."):
             return number
     return len(trunk) + 1 if name.startswith(("norm.", "head")) else 0
-
-
-def is_weight(name: str, parameter: Parameter, tables: Iterable[str]) -> bool:
-    """Matrices and kernels decay; biases, norms, scales and what a family calls tables do not."""
-    return parameter.ndim >= 2 and not any(fnmatchcase(name, table) for table in tables)
 
 
 def set_rate(optimisers: Iterable[torch.optim.Optimizer], lr: float) -> None:

@@ -108,7 +108,7 @@ class Lora:
 
     rank: int = 8
     alpha: float = 16.0
-    targets: tuple[str, ...] = ("*.qkv", "*.fc1", "*.fc2")  # shell patterns of linear layers
+    targets: tuple[str, ...] = ("*.qkv", "*.mlp.fc1", "*.mlp.fc2")  # shell patterns of layers
 
     def __post_init__(self) -> None:
         check("lora.rank", self.rank, at_least=1)
