@@ -10,7 +10,7 @@ from vitrail.models.catalogue import build, change, find
 from vitrail.objectives.supervised import Supervised
 from vitrail.train.average import Average
 from vitrail.train.muon import Muon
-from vitrail.train.optimiser import group_parameters, make_optimisers, set_rate
+from vitrail.train.optimiser import freeze, group_parameters, make_optimisers, set_rate
 from vitrail.train.precision import check_precision
 from vitrail.train.recipe import Optimiser, Recipe, Schedule
 from vitrail.train.schedule import rate_at
@@ -63,14 +63,15 @@ def test_muon_takes_the_matrices_of_the_blocks_and_adamw_the_rest() -> None:
 
 def test_frozen_parameters_are_left_alone() -> None:
     model = build(SMALL)
-    (optimiser,) = make_optimisers(Supervised(model), Optimiser(freeze=("blocks.*", "patches.*")))
+    freeze(Supervised(model), ("blocks.*", "patches.*"))
+    (optimiser,) = make_optimisers(Supervised(model), Optimiser())
     trained = {id(p) for group in optimiser.param_groups for p in group["params"]}
     names = {name for name, p in model.named_parameters() if id(p) in trained}
     assert names == {"cls", "positions.table", "norm.weight", "norm.bias"} | {
         "head.classes.weight", "head.classes.bias",
     }  # fmt: skip
     with pytest.raises(UserError, match="leaves nothing to train"):
-        make_optimisers(Supervised(build(SMALL)), Optimiser(freeze=("*",)))
+        freeze(Supervised(build(SMALL)), ("*",))
 
 
 def test_the_average_follows() -> None:
@@ -136,9 +137,9 @@ def test_muon_leaves_a_model_without_matrices_to_adamw() -> None:
     everything_else = tuple(
         name for name, _ in build(SMALL).named_parameters() if not name.endswith("fc1.weight")
     )
-    (muon,) = make_optimisers(
-        Supervised(build(SMALL)), Optimiser(name="muon", freeze=everything_else)
-    )
+    objective = Supervised(build(SMALL))
+    freeze(objective, everything_else)
+    (muon,) = make_optimisers(objective, Optimiser(name="muon"))
     assert isinstance(muon, Muon)
 
 

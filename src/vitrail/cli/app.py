@@ -91,7 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         words = sys.argv[1:] if arguments is None else arguments
         # a lone hyphen is a name, that of standard input, and no option
-        record = build_parser()([STDIN if word == "-" else word for word in words])
+        words = [STDIN if word == "-" else word for word in words]
+        record = build_parser()(with_plain_flags(words))
         if record is not None:  # None: help or version was printed instead
             VERBS[type(record)](record)
         if sys.stdout is not None:  # None: it was closed, and nobody wants to read
@@ -100,9 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return end(str(error), code=2)
     except CycloptsError as error:
         command = " ".join(["vitrail", *(error.command_chain or ())])
-        return end(
-            f"{str(error).rstrip('.')}{other_name(str(error))} (see {command} --help)", code=2
-        )
+        sentence = str(error).rstrip(".")
+        return end(f"{sentence}{other_name(sentence)} (see {command} --help)", code=2)
     except KeyboardInterrupt as stop:  # a verb that saved its work says how to go on
         return end(str(stop) or "stopped by Ctrl-C", code=130)
     except BrokenPipeError:
@@ -119,13 +119,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def with_plain_flags(words: Sequence[str]) -> list[str]:
+    """A --resume that is not followed by auto is a flag, and takes no word.
+
+    >>> with_plain_flags(["train", "--resume", "photos"])
+    ['train', '--resume=true', 'photos']
+    """
+    following = [*words[1:], ""]
+    return [
+        "--resume=true" if word == "--resume" and after != "auto" else word
+        for word, after in zip(words, following, strict=True)
+    ]
+
+
 def other_name(sentence: str) -> str:
     """What an option is called here, where other tools call it otherwise.
 
     >>> other_name("Unknown option: --learning-rate")
     '. Did you mean --lr?'
     """
-    known = next((OTHER_NAMES[word] for word in sentence.split() if word in OTHER_NAMES), None)
+    words = [word.strip("\"'.,:") for word in sentence.split()]
+    known = next((OTHER_NAMES[word] for word in words if word in OTHER_NAMES), None)
     return "" if known is None or "Did you mean" in sentence else f". Did you mean {known}?"
 
 

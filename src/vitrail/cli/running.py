@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -43,29 +43,67 @@ def start(asked: Asked, verb: str, write_report: WriteReport) -> None:
     if asked.processes > 1 and not launched() and not asked.dry_run:
         launch("vitrail.cli.app", [verb, *arguments_of(asked)], asked.processes)
         return
-    with joined() as world, reported(world):
-        stopped = run(asked, verb, world, write_report)
-    if stopped:  # the processes have parted
-        raise KeyboardInterrupt(stopped)
+    with reported():
+        with joined() as world:
+            ended = run(asked, verb, world)
+        # the processes have parted: none waits while the main one writes a report
+        if ended is not None and world.chief:
+            finish(asked, verb, ended, write_report)
 
 
-def run(asked: Asked, verb: str, world: World, write_report: WriteReport) -> str | None:
-    """What to say where the run was stopped before its end."""
+@dataclass(frozen=True)
+class Ended:
+    """A run that is over, or was stopped."""
+
+    task: Task
+    splits: Splits
+    out: Path
+    outcome: Outcome
+    seconds: float
+
+
+def finish(asked: Asked, verb: str, ended: Ended, write_report: WriteReport) -> None:
+    """Write the report of a run, and print how it ended."""
     from vitrail.cli.display import Display, tell
+    from vitrail.data.cache import remove_cache
+
+    out, outcome, written = ended.out, ended.outcome, None
+    nothing_left = outcome.images_per_second == 0 and has_final_report(out)
+    with Display(quiet=asked.json) as display:
+        if nothing_left:
+            display.say(f"{out}: this run is finished, at step {outcome.step} of {outcome.total}")
+        else:
+            with stoppable(outcome.stopped):
+                written = write_report(
+                    ended.task, ended.splits, out, outcome, display, ended.seconds
+                )
+        if not outcome.stopped:
+            remove_cache(out / PIXELS)
+    tell(out, outcome, written, json=asked.json)
+    if outcome.stopped:
+        resume = f"vitrail {verb} {ended.task.recipe.data} --out {out} --resume"
+        raise KeyboardInterrupt(f"saved at step {outcome.step}: {resume}")
+
+
+def run(asked: Asked, verb: str, world: World) -> Ended | None:
+    """Train, from the start or from where a run stopped; nothing comes of a dry run."""
+    from vitrail.cli.display import Display
     from vitrail.cli.plan import print_plan
     from vitrail.cli.said import begun, continued
-    from vitrail.data.cache import remove_cache
     from vitrail.data.sources import open_data
     from vitrail.train.loop import Trainer
     from vitrail.train.prepare import prepare_task, with_cache
     from vitrail.train.recipe_file import NAME, write_recipe
 
     out = Path(asked.out or f"runs/{Path(asked.data).stem}")
-    recipe = None if asked.resume else begun(asked)
+    recipe = None if asked.resume is True else begun(asked)
     if asked.out is None and verb == "pretrain":
         objective = asked.objective if recipe is None else recipe.goal.objective  # type: ignore[union-attr]
         out = out.with_name(f"{out.name}-{objective or DEFAULT}")
-    if recipe is None:
+    resume = asked.resume is True
+    if asked.resume == "auto":
+        resume = world.from_main((out / NAME).is_file())
+    if resume or recipe is None:
         recipe = continued(asked, out)
     elif not asked.dry_run and (out / NAME).exists():
         raise UserError(f"{out}: holds a run already: choose another --out, or say --resume")
@@ -73,7 +111,7 @@ def run(asked: Asked, verb: str, world: World, write_report: WriteReport) -> str
         refuse_taken(out)
     splits = open_data(recipe.data, val_share=recipe.val_share)
     judge = judge_of(splits)
-    if not asked.resume:
+    if not resume:
         recipe = measured(asked, recipe, splits, judge, world)
     task = prepare_task(recipe, splits, judge)
     if asked.dry_run:
@@ -82,7 +120,7 @@ def run(asked: Asked, verb: str, world: World, write_report: WriteReport) -> str
     made = not out.exists()
     world.wait()  # until every process has seen that there is no run yet
     with Display(quiet=asked.json or not world.chief) as display:
-        if world.chief and not asked.resume:
+        if world.chief and not resume:
             write_recipe(recipe, out)
             display.say(*introduction(task, splits))
         task, room = with_cache(task, out / PIXELS, world)
@@ -93,24 +131,12 @@ def run(asked: Asked, verb: str, world: World, write_report: WriteReport) -> str
             )
         began = time.perf_counter()
         try:
-            outcome = Trainer(task, out, display.show, world).run(resume=asked.resume)
+            outcome = Trainer(task, out, display.show, world).run(resume=resume)
         except UserError:
-            if world.chief and not asked.resume:
+            if world.chief and not resume:
                 forget(out, made=made)
             raise
-        spent = time.perf_counter() - began
-        done = outcome.images_per_second == 0 and has_final_report(out)
-        written: Written | None = None
-        if world.chief and not done:
-            with stoppable(outcome.stopped):
-                written = write_report(task, splits, out, outcome, display, spent)
-        if world.chief and not outcome.stopped:
-            remove_cache(out / PIXELS)
-    if world.chief:
-        tell(out, outcome, written, json=asked.json)
-    if not (outcome.stopped and world.chief):
-        return None
-    return f"saved at step {outcome.step}: vitrail {verb} {recipe.data} --out {out} --resume"
+    return Ended(task, splits, out, outcome, time.perf_counter() - began)
 
 
 def introduction(task: Task, splits: Splits) -> Iterator[str]:

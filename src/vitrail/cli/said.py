@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,20 +14,6 @@ if TYPE_CHECKING:
     from vitrail.cli.running import Asked
     from vitrail.data.source import Source
     from vitrail.train.recipe import Recipe
-
-# What a run is resumed with is its own recipe; these alone change nothing in its result.
-FREE = {
-    "data",
-    "_",
-    "out",
-    "threads",
-    "workers",
-    "processes",
-    "parallel",
-    "resume",
-    "json",
-    "objective",
-}
 
 
 def begun(asked: Asked) -> Recipe:
@@ -46,26 +32,54 @@ def begun(asked: Asked) -> Recipe:
 
 
 def continued(asked: Asked, out: Path) -> Recipe:
-    """The recipe of the run in `out`; saying something else beside --resume is a mistake."""
+    """The recipe of the run in `out`; an option beside --resume must have the value it had."""
     from vitrail.train.recipe_file import NAME, read_recipe
 
     if not (out / NAME).is_file():
         raise UserError(f"{out}: no run to resume here: give the --out of the run")
-    for name, value in vars(asked).items():
-        if name not in FREE and value != getattr(type(asked), name, None):
-            option = "from" if name == "start" else name.replace("_", "-")
-            raise UserError(
-                f"--{option} cannot change in a run that is resumed: leave it out, or begin "
-                "another run with another --out"
-            )
     recipe = for_verb(asked, read_recipe(out / NAME), str(out))
-    said = getattr(asked, "objective", None)
-    if said is not None and said != recipe.goal.objective:
-        raise UserError(f"{out}: its objective is {recipe.goal.objective}, not {said}")
-    if recipe.data != asked.data:
+    objective = getattr(asked, "objective", None)
+    if objective is not None and objective != recipe.goal.objective:
+        raise UserError(f"{out}: its objective is {recipe.goal.objective}, not {objective}")
+    if recipe.data != asked.data and Path(recipe.data).resolve() != Path(asked.data).resolve():
         raise UserError(f"{out}: was trained on {recipe.data}, not on {asked.data}")
+    refuse_changes(asked, recipe)
     free = {"workers": asked.workers, "parallel": asked.parallel}
     return changed(recipe, {name: value for name, value in free.items() if value is not None})
+
+
+def refuse_changes(asked: Asked, recipe: Recipe) -> None:
+    """Resuming with the options of the first start, or some of them, is fine; with others not."""
+
+    def changes_run(options: Asked) -> bool:
+        said = with_said(options, recipe, parse_changes(None, options.set), images=1)
+        return deciding(said) != deciding(recipe)
+
+    given = [f.name for f in fields(asked) if f.kw_only and getattr(asked, f.name) != f.default]
+    wrong = []
+    if changes_run(replace(asked, recipe=None)):
+        usual: dict[str, Any] = {f.name: f.default for f in fields(asked) if f.kw_only}
+        each = {n: replace(asked, **{**usual, n: getattr(asked, n)}) for n in given}
+        wrong = [name for name in given if name != "recipe" and changes_run(each[name])] or given
+    elif asked.recipe is not None:
+        batch = str(recipe.batch_size) if asked.batch_size == "auto" else asked.batch_size
+        lr = str(recipe.optimiser.lr) if asked.lr == "find" else asked.lr
+        again = begun(replace(asked, batch_size=batch, lr=lr))
+        wrong = ["recipe"] if deciding(again) != deciding(recipe) else []
+    if wrong:
+        option = "from" if wrong[0] == "start" else wrong[0].replace("_", "-")
+        raise UserError(
+            f"--{option} cannot change in a run that is resumed: leave it out, or begin "
+            "another run with another --out"
+        )
+
+
+def deciding(recipe: Recipe) -> dict[str, Any]:
+    """What decides the result of a run, beside its data."""
+    from vitrail.train.recipe_file import plain
+
+    idle = ("data", "workers", "parallel", "reasons")
+    return {name: value for name, value in plain(asdict(recipe)).items() if name not in idle}
 
 
 def for_verb(asked: Asked, recipe: Recipe, where: str) -> Recipe:

@@ -57,8 +57,9 @@ class Train:
     """Processes that train together on this machine, under torchrun."""
     parallel: Literal["ddp", "fsdp", "hsdp"] | None = None
     """What processes share: nothing but gradients (ddp), the weights too (fsdp), or both (hsdp)."""
-    resume: bool = False
-    """Go on from the last checkpoint of the run in OUT, with its recipe."""
+    resume: bool | Literal["auto"] = False
+    """Go on from the last checkpoint of the run in OUT, with its recipe; --resume auto begins the
+    run where there is none, so that one command can be repeated until it is done."""
     dry_run: bool = False
     """Build the model, measure a few steps, print the recipe and stop."""
     json: bool = False

@@ -7,8 +7,8 @@ contrast with the other sign, so that every random order counts twice, and their
 be 0. (2) The map must change once all weights are shuffled.
 
 The first is sequential: it stops as soon as random maps do as well as the map. That never makes
-a bad map pass, because what stops early is turned down. The limits were set on models whose answer
-is known (benchmarks/verdicts.py), where ERRORS were counted too.
+a bad map pass, because what stops early is turned down. The limits are choices; ERRORS were
+counted on a model whose answer is known (benchmarks/verdicts.py).
 
 Axes: B images · R random maps · S shares that are removed
 """

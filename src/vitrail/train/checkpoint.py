@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from vitrail.core.errors import UserError
-from vitrail.train.parallel import shared_as
+from vitrail.train.parallel import World, shared_as
 from vitrail.weights.atomic import write_directory
 from vitrail.weights.files import digest, read_json, read_tensors, write_tensors
+
+Sums = dict[str, str]  # SHA-256 by file
 
 STATE, RUN, MANIFEST = "state.safetensors", "run.json", "manifest.json"
 
@@ -45,17 +47,45 @@ def write_step(directory: Path, saved: Saved, *, keep: int) -> Path:
     return written
 
 
-def newest_step(directory: Path) -> Saved | None:
-    """The newest checkpoint whose every byte is as it was written."""
+def newest_step(directory: Path, world: World | None = None) -> Saved | None:
+    """The newest checkpoint whose every byte is as it was written. The main process chooses it,
+    and all go on from the same one or none does."""
+    world = world or World()
+    name, sums, saved = newest_whole(directory) if world.chief else ("", {}, None)
+    name, sums = world.from_main((name, sums))
+    if not name:
+        return None
+    if not world.chief:
+        theirs, saved = read_whole(directory / name)
+        saved = saved if theirs == sums else None
+    unread = [rank for rank, had in enumerate(world.gather(saved is not None)) if not had]
+    if unread:
+        raise UserError(
+            f"{directory / name}: process {unread[0]} does not read what the main process reads "
+            "there: give an --out on a file system that all machines share"
+        )
+    return saved
+
+
+def newest_whole(directory: Path) -> tuple[str, Sums, Saved | None]:
+    """Name, digests and contents; of a damaged checkpoint the one before it is taken."""
     for path in reversed(steps_in(directory)):
-        try:
-            sums = read_json(path / MANIFEST)["files"]
-            if all(digest(path / name) == sums[name] for name in (STATE, RUN)):
-                memory = read_json(path / RUN)
-                return Saved(memory.pop("step"), read_tensors(path / STATE), memory)
-        except (UserError, OSError, KeyError, TypeError):
-            continue  # half a checkpoint is none: the one before it is whole
-    return None
+        sums, saved = read_whole(path)
+        if saved is not None:
+            return path.name, sums, saved
+    return "", {}, None
+
+
+def read_whole(path: Path) -> tuple[Sums, Saved | None]:
+    """The digests of a checkpoint and what it holds; nothing if it is not what was written."""
+    try:
+        sums = read_json(path / MANIFEST)["files"]
+        if all(digest(path / name) == sums[name] for name in (STATE, RUN)):
+            memory = read_json(path / RUN)
+            return sums, Saved(memory.pop("step"), read_tensors(path / STATE), memory)
+    except (UserError, OSError, KeyError, TypeError):
+        pass
+    return {}, None
 
 
 def steps_in(directory: Path) -> list[Path]:

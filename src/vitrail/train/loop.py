@@ -31,9 +31,10 @@ from vitrail.train.checkpoint import Saved, newest_step, write_step
 from vitrail.train.interrupt import interruptible
 from vitrail.train.log import Log
 from vitrail.train.memory import Memory
-from vitrail.train.optimiser import set_rate
+from vitrail.train.optimiser import freeze, set_rate
 from vitrail.train.outage import lost_in_step, lost_too_many, sentence
 from vitrail.train.parallel import World, full, gathering, spread
+from vitrail.train.parts import Parts
 from vitrail.train.pictures import write_sheet
 from vitrail.train.precision import autocast, check_precision
 from vitrail.train.recipe import Recipe
@@ -46,6 +47,7 @@ from vitrail.weights.native import write_native
 Values = dict[str, float]
 
 SECONDS_BETWEEN_SAVES = 60
+MOST_TIME_SAVING = 0.1  # of the run's time, where the clock decides when to save
 RECENT = 100  # steps, of which at most `watch.nan_limit` may be skipped
 
 
@@ -114,12 +116,14 @@ class Trainer:
         objective = task.objective.to(self.world.device)
         if recipe.compile:
             objective.compile()
+        freeze(objective, recipe.optimiser.freeze)
         self.compute = spread(objective, recipe.parallel, self.world)
         self.state = State(objective, recipe, self.world.device)
         self.memory = Memory(guide=sum_of(task.objective.guide()))
         self.best: tuple[Kept, Values] | None = None
         self.answers: Answers | None = None  # of the best weights
         self.saved_at = self.step_began = time.perf_counter()
+        self.save_seconds = 0.0
         self.step = self.checkpoint_step = 0
         self.speed = 0.0
 
@@ -217,7 +221,9 @@ class Trainer:
     def take(self, batch: Batch, lr: float | None = None) -> float:
         """One step: gradients of the batch in parts, clipped, applied. Gives the mean loss."""
         recipe, world = self.recipe, self.world
-        count = self.world.sum(len(batch.images))
+        parts = Parts(batch.parts(recipe.accumulate), world)
+        if not parts.count:
+            return 0.0
         set_rate(self.state.optimisers, self.lr(self.step) if lr is None else lr)
         # dropout and stochastic depth draw from torch's generator: from this step's seed alone
         torch.manual_seed(seed_of("step", recipe.seed, self.step, world.rank))
@@ -237,29 +243,24 @@ class Trainer:
         self.task.objective.train()
         for optimiser in self.state.optimisers:
             optimiser.zero_grad(set_to_none=True)
-        sizes = batch.parts(recipe.accumulate)
-        mine = self.descend(images, targets, sizes, world.size / count)
-        whole, hits, labelled = world.sums(mine)
+        whole, hits, labelled = world.sums(self.descend(images, targets, parts))
         loss = whole / world.size
         self.memory.tally.add(loss, self.apply(loss), hits, labelled)
         return loss
 
-    def descend(
-        self, images: Tensor, targets: Tensor, sizes: list[int], share: float
-    ) -> list[float]:
-        """Gradients of the loss, each image counting `share`; the loss, and how many images were
-        right of how many that have labels. Every process computes every part, or others would wait
-        for it: where it has no image of one, a black one without a label."""
-        sums = torch.zeros(3, dtype=torch.float64)
-        for number, (part, target) in enumerate(
-            zip(images.split(sizes), targets.split(sizes), strict=True), start=1
-        ):
-            weight = len(part) * share
-            if not len(part) and self.world.size == 1:
+    def descend(self, images: Tensor, targets: Tensor, parts: Parts) -> list[float]:
+        """Gradients of the loss, in which every image of the step counts the same; the loss, and
+        how many images were right of how many that have labels. A process without an image of a
+        part computes a black one without a label, or others would wait for it."""
+        sums, share = torch.zeros(3, dtype=torch.float64), self.world.size / parts.count
+        pairs = zip(images.split(parts.mine), targets.split(parts.mine), strict=True)
+        for number, (part, target) in enumerate(pairs):
+            if not parts.all[number]:
                 continue
+            weight = len(part) * share
             if not len(part):
                 part, target = self.dummy_batch()
-            with gathering(self.compute, now=number == len(sizes), empty=not weight):
+            with gathering(self.compute, now=number == parts.last, empty=not weight):
                 with autocast(self.recipe.precision, self.world.device):
                     losses = self.compute(part, target)
                     loss: Tensor = losses["loss"] * weight
@@ -363,11 +364,12 @@ class Trainer:
         return values
 
     def time_to_save(self) -> bool:
-        """After so many steps, or else after so many seconds: when a run is saved changes nothing
-        in it."""
+        """After so many steps, or else after a minute of training, or more where saving is slow:
+        when a run is saved changes nothing in it."""
         if self.recipe.watch.save is not None:
             return self.step % self.recipe.watch.save == 0
-        return self.world.any(time.perf_counter() - self.saved_at >= SECONDS_BETWEEN_SAVES)
+        pause = max(SECONDS_BETWEEN_SAVES, self.save_seconds * (1 / MOST_TIME_SAVING - 1))
+        return self.world.any(time.perf_counter() - self.saved_at >= pause)
 
     def out_of_patience(self) -> bool:
         patience = self.recipe.watch.patience
@@ -381,7 +383,7 @@ class Trainer:
 
     def save(self) -> None:
         """A run checkpoint, to go on from here; the processes give, and one writes."""
-        self.saved_at = time.perf_counter()
+        began = time.perf_counter()
         for broken in self.world.gather(self.memory.broken):
             self.memory.broken |= broken
         tensors, judged = self.state.tensors(), self.state.judged()
@@ -395,10 +397,12 @@ class Trainer:
         self.best = None
         self.checkpoint_step = self.step
         self.world.wait()
+        self.saved_at = time.perf_counter()
+        self.save_seconds = self.saved_at - began
 
     def restore(self) -> None:
         """Take up the newest whole checkpoint; without one the run begins at its beginning."""
-        saved = newest_step(self.out / "steps")
+        saved = newest_step(self.out / "steps", self.world)
         if saved is None:
             return
         memory = Memory.from_saved(saved.memory)

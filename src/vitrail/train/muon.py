@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitrail.train.parallel import full, shared_as
+
 COEFFICIENTS, ITERATIONS = (3.4445, -4.7750, 2.0315), 5
 
 
@@ -39,12 +41,16 @@ class Muon(torch.optim.Optimizer):
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         buffers = [self.buffer(parameter) for parameter in parameters]
         torch._foreach_lerp_(buffers, gradients, 1 - momentum)
-        ahead = torch.stack(list(torch._foreach_lerp(gradients, buffers, momentum)))
+        # a matrix is orthogonal as a whole: where processes share it, each computes all of it
+        ahead = torch.stack([full(t) for t in torch._foreach_lerp(gradients, buffers, momentum)])
         rows = shape[0] // parts
         flat = orthogonalise(ahead.view(-1, rows, shape[1])).reshape(-1, *shape)
         torch._foreach_mul_(parameters, 1 - lr * group["weight_decay"])
         reach = 0.2 * max(rows, shape[1]) ** 0.5
-        torch._foreach_add_(parameters, list(flat.to(parameters[0].dtype)), alpha=-lr * reach)
+        changes = [
+            shared_as(change, parameter) for change, parameter in zip(flat, parameters, strict=True)
+        ]
+        torch._foreach_add_(parameters, changes, alpha=-lr * reach)
 
     def buffer(self, parameter: Tensor) -> Tensor:
         state = self.state[parameter]

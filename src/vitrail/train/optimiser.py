@@ -1,6 +1,6 @@
 """Optimisers from torch, and which parameter gets which learning rate and decay."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -21,10 +21,7 @@ MODEL = "model."  # what an objective calls the parameters of its model
 
 def make_optimisers(objective: Objective, recipe: Optimiser) -> list[torch.optim.Optimizer]:
     """One optimiser, or two: Muon knows matrices alone, and AdamW takes what is left."""
-    freeze(objective.model, recipe.freeze)
     groups = group_parameters(objective, recipe)
-    if not groups:
-        raise UserError(f"freeze {recipe.freeze} leaves nothing to train")
     match recipe.name:
         case "adamw":
             return [torch.optim.AdamW(groups, lr=recipe.lr, betas=recipe.betas, fused=True)]
@@ -40,11 +37,15 @@ def make_optimisers(objective: Objective, recipe: Optimiser) -> list[torch.optim
             return found
 
 
-def freeze(model: nn.Module, patterns: Iterable[str]) -> None:
-    for name, parameter in model.named_parameters():
+def freeze(objective: Objective, patterns: Sequence[str]) -> None:
+    """Leave what the patterns name as it is; before the model is shared among processes, which
+    agree then on what has gradients."""
+    for name, parameter in objective.model.named_parameters():
         if any(fnmatchcase(name, pattern) for pattern in patterns):
             parameter.requires_grad_(False)
-    freeze_statistics(model)
+    freeze_statistics(objective.model)
+    if not any(parameter.requires_grad for parameter in objective.parameters()):
+        raise UserError(f"optimiser.freeze {tuple(patterns)} leaves nothing to train: freeze less")
 
 
 def group_parameters(objective: Objective, recipe: Optimiser) -> list[Group]:

@@ -4,7 +4,9 @@ them. The one file that knows torch.distributed; models and the loop are the sam
 
 import logging
 import os
+import signal
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -23,11 +25,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vitrail.core.errors import UserError
 from vitrail.objectives.objective import Objective
+from vitrail.train.batch_norm import not_counted, synchronise_batch_norms
 
 Kind = Literal["ddp", "fsdp", "hsdp"]
 T = TypeVar("T")
 
+SECONDS_TO_BE_ENDED = 20
 PATIENCE = timedelta(minutes=10)  # for a process that does not answer
+NO_LIMIT = timedelta(days=30)  # one that has died is noticed all the same: its connections break
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class World:
     rank: int = 0
     size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    patient: dist.ProcessGroup | None = None  # for what may take one process as long as it likes
 
     @property
     def chief(self) -> bool:
@@ -64,13 +70,36 @@ class World:
         if self.size == 1:
             return [value]
         values: list[T] = [value] * self.size
-        dist.all_gather_object(values, value)
+        dist.all_gather_object(values, value, group=self.patient)
         return values
 
-    def wait(self) -> None:
-        """Until every process is here."""
+    def from_main(self, value: T) -> T:
+        """What the main process has, in all of them."""
+        if self.size == 1:
+            return value
+        values = [value]
+        dist.broadcast_object_list(values, src=0, group=self.patient)
+        return values[0]
+
+    def stack(self, tensor: Tensor) -> Tensor:
+        """The tensors of all processes above each other."""
+        if self.size == 1:
+            return tensor[None]
+        rows = [torch.empty_like(tensor) for _ in range(self.size)]
+        dist.all_gather(rows, tensor)
+        return torch.stack(rows)
+
+    def total(self, tensor: Tensor) -> Tensor:
+        """The sum of the tensors of all processes."""
         if self.size > 1:
-            dist.barrier()
+            tensor = tensor.clone()
+            dist.all_reduce(tensor)
+        return tensor
+
+    def wait(self) -> None:
+        """Until every process is here, however long one of them writes, reads or decodes."""
+        if self.size > 1:
+            dist.barrier(self.patient)
 
 
 @contextmanager
@@ -84,7 +113,8 @@ def joined() -> Iterator[World]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
-    world = World(dist.get_rank(), dist.get_world_size(), device)
+    patient = dist.new_group(backend="gloo", timeout=NO_LIMIT)
+    world = World(dist.get_rank(), dist.get_world_size(), device, patient)
     yield world
     world.wait()  # who leaves first takes the others' connections along
     dist.destroy_process_group()
@@ -122,16 +152,31 @@ def launch(module: str, arguments: Sequence[str], processes: int) -> None:
         rdzv_configs={"is_host": True},
         max_restarts=0,
         monitor_interval=0.1,
+        shutdown_timeout=int(PATIENCE.total_seconds()),  # to end a step and save it after Ctrl-C
     )
     try:
         elastic_launch(config, sys.executable)("-m", module, *arguments)
     except SignalException:
         raise KeyboardInterrupt from None  # the processes have saved, and said how to go on
     except ChildFailedError as error:
-        _, failure = error.get_first_failure()
+        rank, failure = error.get_first_failure()
         if failure.exitcode == 2:
             raise UserError(sentence_of(failure.error_file_data)) from None
+        if failure.exitcode < 0:
+            raise UserError(why_killed(rank, -failure.exitcode)) from None
         raise
+
+
+def why_killed(rank: int, number: int) -> str:
+    """
+    >>> why_killed(1, 15)
+    'process 1 was ended by SIGTERM: go on from the last checkpoint with --resume'
+    """
+    name = signal.Signals(number).name
+    memory = ", as the system does when memory runs out" if name == "SIGKILL" else ""
+    return (
+        f"process {rank} was ended by {name}{memory}: go on from the last checkpoint with --resume"
+    )
 
 
 def sentence_of(written: Any) -> str:
@@ -142,15 +187,26 @@ def sentence_of(written: Any) -> str:
 
 
 @contextmanager
-def reported(world: World) -> Iterator[None]:
-    """A person's mistake in one of many processes reaches them once, through who launched it."""
+def reported() -> Iterator[None]:
+    """A person's mistake in one of many processes reaches them once, through who launched it. The
+    others, whose connection to it breaks, have nothing to add."""
     try:
         yield
     except UserError as error:
-        if world.size == 1:
+        if not launched():
             raise
         get_error_handler().record_exception(error)
         sys.exit(2)
+    except RuntimeError as error:
+        if not (launched() and is_lost_connection(error)):
+            raise
+        time.sleep(SECONDS_TO_BE_ENDED)  # the launcher ends this process first, if there is one
+        raise
+
+
+def is_lost_connection(error: RuntimeError) -> bool:
+    """Whether a collective failed because another process is gone."""
+    return isinstance(error, dist.DistError) or "gloo" in str(error)
 
 
 def spread(objective: Objective, kind: Kind, world: World) -> nn.Module:
@@ -158,9 +214,11 @@ def spread(objective: Objective, kind: Kind, world: World) -> nn.Module:
     of them (fsdp), or with a share in each of several groups of processes (hsdp)."""
     if world.size == 1:
         return objective
+    synchronise_batch_norms(objective, world)
     if kind == "ddp":
         where = [world.device] if world.device.type == "cuda" else None
-        return DistributedDataParallel(objective, device_ids=where)
+        # statistics need no broadcast: batch norms make them equal
+        return DistributedDataParallel(objective, device_ids=where, forward_sync_buffers=False)
     mesh = make_mesh(kind, world)
     for block in objective.model.trunk().values():
         fully_shard(block, mesh=mesh)
@@ -192,7 +250,10 @@ def gathering(compute: nn.Module, *, now: bool, empty: bool = False) -> Iterator
     if isinstance(compute, FSDPModule):
         compute.set_requires_gradient_sync(now)
     waiting = isinstance(compute, DistributedDataParallel) and not now
-    with compute.no_sync() if waiting else nullcontext():  # type: ignore[operator]
+    with (
+        compute.no_sync() if waiting else nullcontext(),  # type: ignore[operator]
+        not_counted(compute, when=empty),
+    ):
         yield
 
 
@@ -209,5 +270,6 @@ def shared_as(tensor: Tensor, like: Tensor) -> Tensor:
     """This process's share of a whole tensor, where `like` is shared."""
     tensor = tensor.to(device=like.device, dtype=like.dtype)
     if isinstance(like, DTensor):
-        return distribute_tensor(tensor, like.device_mesh, like.placements)
+        # every process has the whole: each takes its own share, and none is sent
+        return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
     return tensor

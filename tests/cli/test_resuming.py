@@ -1,0 +1,87 @@
+"""One command, repeated until the run is done; and what may not change in between."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitrail import UserError
+from vitrail.cli.app import build_parser, main, with_plain_flags
+from vitrail.cli.said import begun, continued
+from vitrail.train.checkpoint import steps_in
+from vitrail.train.recipe_file import write_recipe
+
+Printed = pytest.CaptureFixture[str]
+
+OPTIONS = (
+    "--steps", "6", "--batch-size", "4", "--image-size", "16", "--seed", "1",
+    "--model", "vit_ti_16",
+    "--lr", "0.01", "--set", "fields.dim=16", "--set", "fields.depth=1", "--set", "fields.heads=2",
+    "--set", "fields.patch_size=8", "--set", "watch.save=2", "--val-share", "0.25",
+)  # fmt: skip
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    draw = np.random.default_rng(0)
+    for label, level in (("bright", 190), ("dark", 60)):
+        (tmp_path / "photos" / label).mkdir(parents=True)
+        for number in range(8):
+            pixels = (level + draw.integers(-50, 50, (16, 16, 3))).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / label / f"{number}.png")
+    return tmp_path / "photos"
+
+
+def test_one_command_is_repeated_until_the_run_is_done(
+    photos: Path, tmp_path: Path, capsys: Printed
+) -> None:
+    out = tmp_path / "run"
+    command = ["train", *OPTIONS, "--out", str(out), "--resume", "auto", str(photos)]
+    assert main(command) == 0
+    first = (out / "last" / "model.safetensors").read_bytes()
+    assert "this run is finished" not in capsys.readouterr().out
+
+    # as if it had been killed before its last checkpoint
+    shutil.rmtree(steps_in(out / "steps")[-1])
+    (out / "report.html").unlink()
+    (out / "last" / "model.safetensors").unlink()
+    assert main(command) == 0
+    assert (out / "last" / "model.safetensors").read_bytes() == first
+    assert (out / "report.html").is_file()
+
+    capsys.readouterr()
+    written = (out / "report.html").stat().st_mtime_ns
+    assert main(command) == 0
+    assert "this run is finished, at step 6 of 6" in " ".join(capsys.readouterr().out.split())
+    assert (out / "report.html").stat().st_mtime_ns == written
+    assert main([word for word in command if word != "auto"]) == 0  # a flag takes no word
+    assert main(["train", str(photos), "--out", str(out), "--resume", "maybe"]) == 2
+
+
+@pytest.mark.parametrize("recipe", [(), ("--recipe", "small"), ("--recipe", "{yaml}")])
+def test_options_may_be_repeated_and_not_changed(
+    recipe: tuple[str, ...], photos: Path, tmp_path: Path
+) -> None:
+    def asked(*words: str) -> object:
+        found = [word.replace("{yaml}", str(tmp_path / "recipe.yaml")) for word in words]
+        return build_parser()(with_plain_flags(["train", str(photos), *found]))
+
+    write_recipe(begun(asked(*OPTIONS)), tmp_path)  # type: ignore[arg-type]
+    out = tmp_path / "run"
+    write_recipe(begun(asked(*OPTIONS, *recipe)), out)  # type: ignore[arg-type]
+    for same in (OPTIONS, OPTIONS[:4], OPTIONS[-4:], ("--workers", "1", "--parallel", "fsdp")):
+        full = (*same, *recipe) if same is OPTIONS else same
+        continued(asked(*full, "--resume"), out)  # type: ignore[arg-type]
+    words = (*OPTIONS, *recipe)
+    for option, value in (
+        ("steps", "7"), ("epochs", "2"), ("batch-size", "8"), ("image-size", "32"), ("seed", "2"),
+        ("model", "vit_s_16"), ("lr", "0.02"), ("set", "fields.dim=32"), ("val-share", "0.5"),
+        ("recipe", "deit"), ("from", "elsewhere"),
+    ):  # fmt: skip
+        pairs = list(zip(words[::2], words[1::2], strict=True))
+        taken = {f"--{option}"} - {"--set"} | ({"--steps"} if option == "epochs" else set())
+        rest = [word for pair in pairs if pair[0] not in taken for word in pair]
+        with pytest.raises(UserError, match=f"--{option} cannot change in a run that is resumed"):
+            continued(asked(*rest, f"--{option}", value, "--resume"), out)  # type: ignore[arg-type]
