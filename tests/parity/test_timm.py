@@ -39,12 +39,13 @@ def test_equals_timm_and_back(kind: str, tmp_path: Path) -> None:
     peer = shaken(VisionTransformer(**arguments))
     source = write_safetensors(peer, tmp_path / "peer.safetensors")
 
-    ours = load(source, heads=4, grid=(4, 6))
+    ours = load(source, dialect="timm", heads=4, grid=(4, 6))
     assert_same(
         ours, peer, images(arguments.get("in_chans", 3), 32, 48), blocks=(ours.blocks, peer.blocks)
     )
 
-    convert(source, tmp_path / "native", to="vitrail", changes={"heads": 4}, grid=(4, 6))
+    told: dict[str, Any] = {"dialect": "timm", "changes": {"heads": 4}, "grid": (4, 6)}
+    convert(source, tmp_path / "native", to="vitrail", **told)
     convert(tmp_path / "native", tmp_path / "back.safetensors", to="timm")
     assert_identical(load_file(tmp_path / "back.safetensors"), load_file(source))
 

@@ -163,7 +163,9 @@ def test_what_is_written_is_read(suffix: str, state: State, tmp_path: Path) -> N
 def test_directories(name: str, state: State, tmp_path: Path) -> None:
     write_tensors(state, tmp_path / name)
     (tmp_path / "README.md").write_text("a model")
-    load(tmp_path, **SAID)
+    assert_equal(read_foreign(tmp_path).tensors, state)
+    alone = load(tmp_path / name, **SAID).state_dict()
+    assert_equal(dict(load(tmp_path, **SAID).state_dict()), dict(alone))
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])

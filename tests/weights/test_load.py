@@ -30,7 +30,7 @@ def timm_file(path: Path, name: str = "vit_tiny_patch16_224", **arguments: Any) 
 def test_a_published_model_needs_no_words(tmp_path: Path) -> None:
     model = load(timm_file(tmp_path / "a.safetensors"))
     assert (model.config.heads, model.config.grid) == (3, (14, 14))
-    assert model.passport.origin.changes == (
+    assert model.passport.origin.changes[1:] == (
         "3 heads, as every published ViT of width 192 has",
         "14x14: grid of a published size, 224 pixels a side",
     )
@@ -129,16 +129,12 @@ def test_no_context_of_the_caller_leaks_in(kind: str, tmp_path: Path) -> None:
     assert torch.equal(filled(image), model(image))
 
 
-def test_precision_is_the_files_but_never_half(tmp_path: Path) -> None:
-    for dtype, loaded in (
-        (torch.float16, torch.float32),
-        (torch.bfloat16, torch.float32),
-        (torch.float64, torch.float64),
-    ):
+def test_precision_is_the_files(tmp_path: Path) -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
         path = save(build(SMALL).to(dtype), tmp_path / str(dtype))
         assert next(iter(open_checkpoint(path).state.values())).dtype is dtype
         model = load(path)
-        assert {parameter.dtype for parameter in model.parameters()} == {loaded}
+        assert {parameter.dtype for parameter in model.parameters()} == {dtype}
         assert all(parameter.requires_grad for parameter in model.parameters())
         assert not model.training
 
@@ -156,7 +152,7 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
         save(nn.Linear(2, 2), tmp_path / "m")  # type: ignore[arg-type]
     model = build(SMALL)
     model.head.classes = nn.Linear(32, 7)  # type: ignore[union-attr,assignment]
-    with pytest.raises(UserError, match=r"head.classes.weight is \(7, 32\), but the model of its"):
+    with pytest.raises(UserError, match=r"head.classes.weight must have the shape \(5, 32\)"):
         save(model, tmp_path / "m")
     model = build(SMALL)
     model.passport = replace(model.passport, labels=("a", "b"))

@@ -130,7 +130,11 @@ def test_learned_positions_are_no_mark_of_mae() -> None:
         encoder = published_encoder()
         encoder["pos_embed"][0, place, 5] += 1e-6
         assert recognise(Foreign("a file", encoder)).name == "timm"
-    copy = Foreign("a directory", published_encoder(), {"config.json": {"architecture": "vit"}})
+    copy = Foreign(
+        "a directory",
+        published_encoder(),
+        {"config.json": {"architecture": "vit_base_patch16_224"}},
+    )
     assert recognise(copy).name == "timm"
 
 

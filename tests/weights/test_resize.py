@@ -1,6 +1,8 @@
 """Resizing against the code of those who published the weights."""
 
+import dataclasses
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +15,11 @@ from tests.models.kinds import KINDS, SMALL
 from torch import Tensor
 from torchvision.models.vision_transformer import interpolate_embeddings
 
-from vitrail import UserError
+from vitrail import UserError, load
+from vitrail.core.passport import ResizeMethod
 from vitrail.models.catalogue import build, change
+from vitrail.models.swin import SwinConfig
+from vitrail.models.swinv2 import SwinV2Config
 from vitrail.weights.fit import fit
 from vitrail.weights.resize import (
     INTERPOLATE,
@@ -23,6 +28,9 @@ from vitrail.weights.resize import (
     resize_positions,
 )
 
+SWIN = SwinConfig(
+    dim=8, depths=(1, 1), heads=(2, 2), window_size=4, image_size=(32, 32), num_classes=2
+)
 GRIDS = st.tuples(st.integers(1, 9), st.integers(1, 9))
 
 
@@ -203,3 +211,37 @@ def test_what_cannot_be_changed_says_so(
     config = KINDS[kind]
     with pytest.raises(UserError, match=sentence):
         fit(build(config).state_dict(), config, change(config, changes), method="paper")
+
+
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [("paper", "paper"), ("hf", "paper"), ("torchvision", "paper"), ("timm", "timm")],
+)
+def test_a_swin_reports_how_its_tables_were_resized(method: ResizeMethod, told: str) -> None:
+    """Whoever published it, tables go by cubics as in the authors' code, or as in timm's."""
+    model = build(SWIN)
+    larger = load(model, method=method, image_size=48, window_size=6)
+    resized = [one for one in larger.passport.origin.changes if "relative bias" in one]
+    assert resized
+    assert all(one.endswith(f"({told})") for one in resized)
+    same = load(model, method="timm" if told == "timm" else "paper", image_size=48, window_size=6)
+    mine, theirs = larger.state_dict(), same.state_dict()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_a_swin_is_not_resized_by_a_method_for_positions() -> None:
+    with pytest.raises(UserError, match="method must be one of paper, timm"):
+        load(build(SWIN), method="dinov2", image_size=48, window_size=6)
+
+
+def test_oblong_windows_stay_what_offsets_are_measured_against() -> None:
+    """A grid of 2x4 is one window of 2x4 in the last stage, and was so in training."""
+    fields = {field.name: getattr(SWIN, field.name) for field in dataclasses.fields(SWIN)}
+    model = (
+        build(SwinV2Config(**fields | {"image_size": (16, 32), "edges": "timm"})).double().eval()
+    )
+    larger: Any = load(model, image_size=(32, 64))
+    assert larger.config.pretrained_windows == (4, (2, 4))
+    assert larger.config.reach(1) == (2, 4)
+    image = torch.randn(1, 3, 16, 32, dtype=torch.float64)
+    torch.testing.assert_close(load(larger, image_size=(16, 32))(image), model(image))

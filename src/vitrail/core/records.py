@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar, get_args, get_type_hints
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
@@ -22,7 +23,7 @@ def validate(kind: type[T], values: Mapping[str, Any], *, where: str) -> T:
     196
     """
     try:
-        text = json.dumps(values, allow_nan=False)
+        text = json.dumps(values, allow_nan=False, default=_plain)
     except (TypeError, ValueError, RecursionError) as error:
         raise UserError(f"{where}: not plain JSON values: {error}") from None
     try:
@@ -31,6 +32,15 @@ def validate(kind: type[T], values: Mapping[str, Any], *, where: str) -> T:
         return record
     except ValidationError as error:
         raise UserError(f"{where}: {_sentence(kind, error.errors(include_url=False)[0])}") from None
+
+
+def _plain(value: Any) -> Any:
+    """What JSON does not know and Python code has at hand: records, and numpy's numbers."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{value!r} is no plain value")
 
 
 @cache

@@ -22,7 +22,7 @@ from vitrail.core.errors import UserError
 from vitrail.data.images import BadImage
 from vitrail.data.preprocess import MODES, normalisation
 from vitrail.data.threads import ahead, batched
-from vitrail.infer.pruning import pruned_features, pruned_logits
+from vitrail.infer.pruning import is_observed, pruned_features, pruned_logits
 from vitrail.infer.reading import Item, name_of, read_framed
 from vitrail.models.model import Model
 
@@ -130,7 +130,12 @@ def answers(model: Model, items: Iterable[Item], job: Job, *, threads: int = 1) 
     """
     engine = Engine(model, job)
     batches = batched(items, job.batch_size)
-    for batch in ahead(engine, batches, threads=threads, lead=AHEAD):
+    # whoever observes the model, as capture does, sees the calls of their own thread
+    alone = threads == 1 or is_observed(model)
+    computed = (
+        map(engine, batches) if alone else ahead(engine, batches, threads=threads, lead=AHEAD)
+    )
+    for batch in computed:
         yield from batch
 
 

@@ -205,7 +205,7 @@ class Beit(Model):
         (rates,) = rising(config.drop_path, [config.depth])
         self.blocks = nn.ModuleList(Block(config, rate) for rate in rates)
         self.norm = nn.LayerNorm(config.dim, eps=config.norm_eps)
-        self.new_head()
+        self.attach_head()
         self.init_weights()
 
     def forward(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
@@ -236,7 +236,7 @@ class Beit(Model):
             x = block(x, shared)
         return x if self.config.pool == "mean" else self.norm(x)
 
-    def new_head(self) -> None:
+    def attach_head(self) -> None:
         """A head that knows nothing yet: whatever the features, every class gets the same logit."""
         self.head = Head(self.config.features, self.config.num_classes)
 

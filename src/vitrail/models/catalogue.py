@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
+from numbers import Integral
 from typing import Any, TypeVar
 
 from vitrail.core.errors import UserError, nearest
@@ -170,7 +171,7 @@ def change(config: AnyConfig, values: dict[str, Any]) -> AnyConfig:
     for name in values:
         if name not in known:
             raise UserError(f"unknown field {name!r}, {nearest(name, known)}")
-    if isinstance(values.get("image_size"), int):
+    if isinstance(values.get("image_size"), Integral):
         values["image_size"] = (values["image_size"],) * 2
     return validate(type(config), {**asdict(config), **values}, where="model")
 

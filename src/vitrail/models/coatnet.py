@@ -296,7 +296,7 @@ class CoAtNet(Model):
         self.stem = Stem(config)
         self.stages = nn.ModuleList(make_stages(config))
         self.norm = nn.LayerNorm(config.features, eps=config.norm_eps)
-        self.new_head()
+        self.attach_head()
         self.init_weights()
 
     def forward(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
@@ -312,7 +312,7 @@ class CoAtNet(Model):
             x = stage(x)
         return by_cell(self.norm, x) if self.config.final_norm == "cells" else x
 
-    def new_head(self) -> None:
+    def attach_head(self) -> None:
         """A head that knows nothing yet: whatever the features, every class gets the same logit."""
         hidden = self.config.features if self.config.head == "pretrain" else None
         self.head = Head(self.config.features, self.config.num_classes, hidden=hidden)

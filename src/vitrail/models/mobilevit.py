@@ -222,7 +222,7 @@ class MobileViT(Model):
         )
         self.last = ConvNorm(config.widths[-1], config.last, 1)
         self.dropout = nn.Dropout(config.dropout)
-        self.new_head()
+        self.attach_head()
         self.init_weights()
 
     def forward(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
@@ -235,7 +235,7 @@ class MobileViT(Model):
         x = F.silu(self.stem(self.check(image)))
         return F.silu(self.last(self.stages(x)))
 
-    def new_head(self) -> None:
+    def attach_head(self) -> None:
         self.head = Head(self.config.features, self.config.num_classes)
 
     def trunk(self) -> dict[str, nn.Module]:

@@ -217,7 +217,7 @@ class MobileViTV2(Model):
             )
         )
         self.dropout = nn.Dropout(config.dropout)
-        self.new_head()
+        self.attach_head()
         self.init_weights()
 
     def forward(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
@@ -229,7 +229,7 @@ class MobileViTV2(Model):
     def encode(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D rows columns"]:
         return self.stages(F.silu(self.stem(self.check(image))))
 
-    def new_head(self) -> None:
+    def attach_head(self) -> None:
         self.head = Head(self.config.features, self.config.num_classes)
 
     def trunk(self) -> dict[str, nn.Module]:

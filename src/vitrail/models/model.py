@@ -18,7 +18,7 @@ class Model(nn.Module):
     """
 
     config: Any
-    passport: Passport
+    _passport: Passport | None = None
     no_decay: ClassVar[tuple[str, ...]] = ()
     any_size = False  # whether images may have another size than the config's
 
@@ -28,8 +28,32 @@ class Model(nn.Module):
     def encode(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B ..."]:
         raise NotImplementedError
 
+    @property
+    def passport(self) -> Passport:
+        """What travels with the weights; of a model that was never given one, that nobody has
+        trained it."""
+        if self._passport is None:
+            from vitrail.models.catalogue import fresh_passport  # the catalogue knows the families
+
+            self._passport = fresh_passport(self.config)
+        return self._passport
+
+    @passport.setter
+    def passport(self, passport: Passport) -> None:
+        self._passport = passport
+
     def new_head(self) -> None:
-        """A head that knows nothing yet, in the place of the one there is."""
+        """A head that knows nothing yet, in the place of the one there is, on its device and in
+        its precision."""
+        like = next(iter(self.parameters()), None)
+        self.attach_head()
+        if like is not None and not like.is_meta:
+            for name, module in self.named_children():
+                if name.startswith("head"):
+                    module.to(device=like.device, dtype=like.dtype)
+
+    def attach_head(self) -> None:
+        """Every head of the model anew: attributes whose names begin with `head`."""
         raise NotImplementedError
 
     def trunk(self) -> dict[str, nn.Module]:

@@ -249,7 +249,7 @@ class Swin(Model):
         rates = rising(config.drop_path, config.depths)
         self.stages = nn.ModuleList(map(self.make_stage, range(len(rates)), rates))
         self.norm = nn.LayerNorm(config.features, eps=config.norm_eps)
-        self.new_head()
+        self.attach_head()
         self.init_weights()
 
     def make_stage(self, stage: int, rates: list[float]) -> Stage:
@@ -284,7 +284,7 @@ class Swin(Model):
             x = stage(x)
         return self.norm(x)
 
-    def new_head(self) -> None:
+    def attach_head(self) -> None:
         """A head that knows nothing yet: whatever the features, every class gets the same logit."""
         self.head = Head(self.config.features, self.config.num_classes)
 

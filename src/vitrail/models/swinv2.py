@@ -42,12 +42,12 @@ from vitrail.models.variant import Variant
 
 @dataclass(frozen=True, kw_only=True)
 class SwinV2Config(SwinConfig):
-    """A Swin's fields and one more: the windows of each stage in training, where they were others
-    (empty: they were these). Offsets are measured against them, so that the bias that was learned
-    for small windows goes on into larger ones."""
+    """A Swin's fields and one more: the windows of each stage in training, a side or two each,
+    where they were others (empty: they were these). Offsets are measured against them, so that the
+    bias that was learned for small windows goes on into larger ones."""
 
     window_size: int = 8
-    pretrained_windows: tuple[int, ...] = ()
+    pretrained_windows: tuple[int | Grid, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,7 +56,8 @@ class SwinV2Config(SwinConfig):
                 f"pretrained_windows is {self.pretrained_windows}, expected one for each of "
                 f"{len(self.depths)} stages"
             )
-        if any(not 1 <= window <= 2**10 for window in self.pretrained_windows):
+        sides = [side for window in self.pretrained_windows for side in both_sides(window)]
+        if any(not 1 <= side <= 2**10 for side in sides):
             raise UserError(
                 f"pretrained_windows is {self.pretrained_windows}, expected 1 to 1024 cells each"
             )
@@ -64,8 +65,12 @@ class SwinV2Config(SwinConfig):
     def reach(self, stage: int) -> Grid:
         """The windows that offsets of a stage are measured against."""
         if self.pretrained_windows:
-            return (self.pretrained_windows[stage],) * 2
+            return both_sides(self.pretrained_windows[stage])
         return window_of(self.layout(stage, 0))
+
+
+def both_sides(window: int | Grid) -> Grid:
+    return (window, window) if isinstance(window, int) else window
 
 
 T = SwinV2Config(dim=96, depths=(2, 2, 6, 2), heads=(3, 6, 12, 24), image_size=(256, 256))

@@ -263,7 +263,7 @@ class Tokenizer(Model):
         check_multiple((height, width), self.config.stride, "the cell")
         return image
 
-    def new_head(self) -> None:
+    def attach_head(self) -> None:
         """There are no classes, and so no head."""
 
     def trunk(self) -> dict[str, nn.Module]:

@@ -269,7 +269,7 @@ class ViT(Model):
         (rates,) = rising(config.drop_path, [config.depth])
         self.blocks = nn.ModuleList(Block(config, rate) for rate in rates)
         self.norm = make_norm(config, wanted=config.final_norm != "none")
-        self.new_head()
+        self.attach_head()
         self.init_weights()
 
     def forward(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
@@ -364,7 +364,7 @@ class ViT(Model):
         x = self.norm(x) if self.config.final_norm == "pooled" else x
         return self.head(x[:, 0]), self.head_distilled(x[:, 1])
 
-    def new_head(self) -> None:
+    def attach_head(self) -> None:
         """Heads that know nothing yet: whatever the features, every class gets the same logit."""
         self.head = make_head(self.config)
         self.head_distilled = make_head(self.config) if self.config.distilled else None

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import asdict, dataclass, replace
+from functools import reduce
 from typing import Any
 
 import torch
@@ -63,17 +64,34 @@ def understand(
 
 
 def materialise(
-    checkpoint: Checkpoint, config: Config, *, method: ResizeMethod | None = None
+    checkpoint: Checkpoint,
+    config: Config,
+    *,
+    method: ResizeMethod | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Model:
-    """The model of `config` with the checkpoint's tensors, resized where the two differ."""
+    """The model of `config` with the checkpoint's tensors, resized where the two differ, in one
+    precision: `dtype`, or what `own_dtype` says."""
     state, passport = refit(checkpoint, config, method=method)
-    state = _widened(state)
+    dtype = dtype or own_dtype(checkpoint)
+    # a copy, so that the model does not hang on a memory-mapped file that somebody may replace
+    state = {name: tensor.to(dtype, copy=True) for name, tensor in state.items()}
     for sentence in passport.origin.changes:
         log.info("%s: %s", passport.origin.source, sentence)
     model = unfilled(config)
     model.load_state_dict(state, assign=True)
     model.passport = passport
-    return model.to(next(iter(state.values())).dtype).eval()  # fixed tables in that precision too
+    return model.to(dtype).eval()  # fixed tables in that precision too
+
+
+def own_dtype(checkpoint: Checkpoint) -> torch.dtype:
+    """The precision that a model has unless another is asked for. One of ours has what it was saved
+    with. In other people's files half precision is how weights are stored, not how they are
+    computed with: they become float32, which changes no value, and float64 stays. Where tensors
+    differ, the widest decides."""
+    dtypes = [tensor.dtype for tensor in checkpoint.state.values()]
+    widest = reduce(torch.promote_types, dtypes)
+    return widest if checkpoint.dialect == "vitrail" else torch.promote_types(widest, torch.float32)
 
 
 def refit(
@@ -99,14 +117,6 @@ def _new_head(config: Config, like: Tensor) -> Tensors:
     model.new_head()  # these have values
     named = model.state_dict().items()
     return {name: tensor.to(like.dtype) for name, tensor in named if name.startswith("head")}
-
-
-def _widened(state: Tensors) -> Tensors:
-    """In one precision that a CPU computes well: float64 where there is any, else float32."""
-    double = any(tensor.dtype is torch.float64 for tensor in state.values())
-    dtype = torch.float64 if double else torch.float32
-    # a copy, so that the model does not hang on a memory-mapped file that somebody may replace
-    return {name: tensor.to(dtype, copy=True) for name, tensor in state.items()}
 
 
 def _preprocessing(before: Preprocessing, old: Config, new: Config) -> Preprocessing:

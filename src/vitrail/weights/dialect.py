@@ -55,10 +55,31 @@ class Foreign:
         return number
 
 
+@dataclass(frozen=True)
+class AllowList:
+    """The architectures of a library that a dialect reads; `classes` is how the names of its
+    classes begin, where its config.json names them too."""
+
+    library: str
+    allows: Callable[[str], bool]
+    classes: str = ""
+
+
+def architecture_of(foreign: Foreign) -> tuple[str, str] | None:
+    """The library that wrote the config.json beside a file, and the architecture it names."""
+    config = foreign.sidecars.get("config.json", {})
+    for library, key in (("timm", "architecture"), ("transformers", "model_type")):
+        if isinstance(config.get(key), str):
+            return library, config[key]
+    return None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
     """`claims` tells by the names whether a file speaks this dialect, `infer` reads its config,
-    `rows` map the tensors. `holds` lists what it can express beyond the plain ViT."""
+    `rows` map the tensors. `holds` lists what it can express beyond the plain ViT. `computes` is
+    the allow-list of architectures that a config.json of its library may name, and `doubts` says
+    why a file without one that has its names may be something else."""
 
     name: str
     about: str
@@ -78,6 +99,8 @@ class Dialect:
     sidecars: Callable[[Passport, Any], dict[str, dict[str, Any]]] = lambda *_: {}
     labels: Callable[[Foreign], tuple[str, ...] | None] = lambda _: None
     licence: Callable[[Foreign], str | None] = lambda _: None
+    computes: AllowList | None = None
+    doubts: Callable[[Foreign], str | None] = lambda _: None
 
     def refuses(self, config: Config) -> str | None:
         """Why a model cannot be written in this dialect, or None."""

@@ -2,28 +2,40 @@
 
 from typing import Any
 
+from vitrail.core.errors import UserError
 from vitrail.core.passport import ResizeMethod
 from vitrail.models.catalogue import change
 from vitrail.models.swin import SwinConfig
 from vitrail.models.swinv2 import SwinV2Config
-from vitrail.weights.offsets import Grid, bicubic, far_lines, resize_offsets
+from vitrail.weights.offsets import Along, Grid, bicubic, far_lines, resize_offsets
 from vitrail.weights.resize import resize_patches
 from vitrail.weights.rows import Tensors
+
+METHODS: dict[ResizeMethod, tuple[Along, str]] = {
+    "paper": (bicubic, "paper"),
+    "timm": (far_lines, "timm"),
+    "hf": (bicubic, "paper"),
+    "torchvision": (bicubic, "paper"),
+}
 
 
 def fit_swin(
     state: Tensors, old: SwinConfig, new: SwinConfig, method: ResizeMethod
 ) -> tuple[Tensors, list[str]]:
     """Patch kernels, and the tables of every stage whose windows change: by cubics, as the authors'
-    code does, unless it is timm's way."""
-    along = far_lines if method == "timm" else bicubic
+    code does, unless it is timm's way. Neither transformers nor torchvision has one."""
     state, done = fit_patches(state, old, new, method)
-    for stage, (before, after) in changed_windows(old, new).items():
+    changed = changed_windows(old, new)
+    if changed and method not in METHODS:
+        known = ", ".join(METHODS)
+        raise UserError(f"method must be one of {known} for a relative bias, got {method!r}")
+    along, name_of = METHODS.get(method, METHODS["paper"])
+    for stage, (before, after) in changed.items():
         for block in range(old.depths[stage]):
             name = f"stages.{stage}.blocks.{block}.attention.bias.table"
             state = state | {name: resize_offsets(state[name], before, after, along)}
         sizes = "{}x{} to {}x{}".format(*before, *after)
-        done.append(f"relative bias of stage {stage + 1} resized from {sizes} ({method})")
+        done.append(f"relative bias of stage {stage + 1} resized from {sizes} ({name_of})")
     return state, done
 
 
@@ -47,8 +59,8 @@ def keep_reach(config: SwinV2Config, changes: dict[str, Any]) -> dict[str, Any]:
     new = change(config, {name: changes[name] for name in cutting if name in changes})
     if "pretrained_windows" in changes or not changed_windows(config, new):
         return {}
-    stages = range(len(config.depths))
-    return {"pretrained_windows": tuple(max(config.reach(stage)) for stage in stages)}
+    reaches = [config.reach(stage) for stage in range(len(config.depths))]
+    return {"pretrained_windows": tuple(r[0] if r[0] == r[1] else r for r in reaches)}
 
 
 def fit_patches(

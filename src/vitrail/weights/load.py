@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from vitrail.core.devices import choose_device, choose_dtype
 from vitrail.core.errors import UserError
 from vitrail.core.passport import ResizeMethod
 from vitrail.models.catalogue import change, family_of, find
@@ -17,7 +18,7 @@ from vitrail.weights.dialect import Dialect, Foreign
 from vitrail.weights.files import read_foreign
 from vitrail.weights.fit import FITTINGS
 from vitrail.weights.hub import HUB, located
-from vitrail.weights.native import is_native, left_out, read_native
+from vitrail.weights.native import MANIFEST, TENSORS, is_native, left_out, read_native
 from vitrail.weights.rows import Coverage
 
 
@@ -28,6 +29,8 @@ def load(
     dialect: str | None = None,
     grid: tuple[int, int] | None = None,
     method: ResizeMethod | None = None,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
     **changes: Any,
 ) -> Model:
     """A model with trained weights, from a Vitrail directory, a foreign file or directory,
@@ -39,18 +42,24 @@ def load(
     another `num_classes` gives a new head that starts at zero); `model.passport.origin.changes`
     tells what was done. `method` resizes otherwise than those who published the weights do.
 
+    The model is on the CPU, or on `device` ("auto": cuda, then mps, then cpu); a module's copy is
+    where the module is. Weights have the precision that they were saved with by `save`, or that a
+    module has; those of other libraries' files are float32, or float64 where the file is. `dtype`
+    ("float16", "bfloat16", "float32", "float64") asks for another.
+
     >>> load("pets-model", num_classes=10, image_size=384).passport.origin.changes[0]
     'positions resized from 14x14 to 24x24 (paper)'
     """
+    place = choose_device(device)  # before anything is read
+    precision = None if dtype is None else choose_dtype(dtype)
     # whatever device or mode the caller is in, a loaded model has values and can be trained
     with torch.device("cpu"), torch.inference_mode(False):
         checkpoint = open_checkpoint(source, model=model, dialect=dialect, grid=grid, said=changes)
         config = change(checkpoint.config, fine_tuned(checkpoint.config, changes))
-        loaded = materialise(checkpoint, config, method=method)
-    if isinstance(source, nn.Module):
-        first = next(source.parameters(), None)
-        loaded = loaded if first is None else loaded.to(first.device)
-    return loaded
+        if isinstance(source, nn.Module) and (first := next(source.parameters(), None)) is not None:
+            place = first.device if device is None else place
+            precision = precision or first.dtype
+        return materialise(checkpoint, config, method=method, dtype=precision).to(place)
 
 
 def fine_tuned(config: Config, changes: dict[str, Any]) -> dict[str, Any]:
@@ -77,6 +86,8 @@ def open_checkpoint(
 
         return open_module(source, dialect=dialect, said=said or {})
     path = located(source)
+    if path.name == TENSORS and is_native(path.parent):  # with its manifest, so that it is verified
+        path = path.parent
     if is_native(path):
         if dialect not in (None, "vitrail"):
             raise UserError(
@@ -87,14 +98,23 @@ def open_checkpoint(
         changes = (*passport.origin.changes, *notes)
         passport = replace(passport, origin=replace(passport.origin, changes=changes))
         return Checkpoint(state, config, passport, "vitrail", Coverage(), notes)
-    from vitrail.weights.dialects import recognise  # here: ours are read without them, and sooner
+    # here: ours are read without them, and sooner
+    from vitrail.weights.dialects import recognise
+    from vitrail.weights.own_state import is_own_state, open_own_state
 
     named = find(model) if model else None
     foreign = replace(read_foreign(path), source=str(source))
+    origin = str(source) if str(source).startswith(HUB) else Path(source).name
+    if dialect in (None, "vitrail") and is_own_state(foreign):
+        if path.is_dir() and "vitrail" in foreign.sidecars.get("config.json", {}):
+            raise UserError(
+                f"{source}: {MANIFEST} is missing, so nothing can be verified: copy the directory "
+                f"whole, or load its {TENSORS}"
+            )
+        return open_own_state(foreign, origin=origin, named=named, said=said or {})
     speaks = recognise(foreign, dialect)
     if dialect:
         _refuse_misnamed(foreign, speaks)
-    origin = str(source) if str(source).startswith(HUB) else Path(source).name
     return understand(foreign, speaks, origin=origin, named=named, grid=grid, said=said or {})
 
 

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
-from vitrail.models.catalogue import fresh_passport
 from vitrail.models.model import Model
 from vitrail.weights.checkpoint import Checkpoint, materialise, understand
 from vitrail.weights.dialect import Foreign, Sidecars
 from vitrail.weights.dialects import recognise
+from vitrail.weights.native import weights_of
 from vitrail.weights.rows import Coverage
 
 # How far apart two code bases come out by rounding alone, as a share of the largest logit.
@@ -30,13 +30,13 @@ def open_module(module: nn.Module, *, dialect: str | None, said: dict[str, Any])
     """
     module = uncompiled(module)
     if isinstance(module, Model):
-        passport = getattr(module, "passport", None) or fresh_passport(module.config)
-        return Checkpoint(module.state_dict(), module.config, passport, "vitrail", Coverage(), ())
+        state, passport = weights_of(module), module.passport
+        return Checkpoint(state, module.config, passport, "vitrail", Coverage(), ())
     name = f"the {type(module).__name__} that you gave"
     tensors = {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
     foreign = Foreign(name, tensors, sidecars_of(module))
     origin = f"{type(module).__module__}.{type(module).__qualname__}"
-    speaks = recognise(foreign, dialect)
+    speaks = recognise(foreign, dialect, proven=True)
     checkpoint = understand(foreign, speaks, origin=origin, said=said_by(module) | said)
     prove(materialise(checkpoint, checkpoint.config), module, checkpoint)
     return checkpoint
@@ -111,12 +111,13 @@ def prove(ours: Model, module: nn.Module, checkpoint: Checkpoint) -> None:
     generator = torch.Generator().manual_seed(0)
     image = torch.randn(1, config.channels, *config.image_size, generator=generator)
     image = image.to(next(ours.parameters()).dtype)
-    was_training = module.training
+    training = {part: part.training for part in module.modules()}  # some may be frozen by eval()
     module.eval()
     try:
         theirs = said_of(module(image.to(first)))
     finally:
-        module.train(was_training)
+        for part, mode in training.items():
+            part.training = mode
     name = type(module).__name__
     tokens = isinstance(theirs, Tensor) and theirs.ndim == 3  # a model without a head
     mine = ours.encode(image) if tokens else ours(image)

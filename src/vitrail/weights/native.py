@@ -2,11 +2,14 @@
 
 import os
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from vitrail.core.errors import UserError
 from vitrail.core.json_text import to_json
@@ -33,8 +36,24 @@ def save(model: Model, directory: str | Path, *, overwrite: bool = False) -> Pat
     """
     model = unwrapped(model)
     passport = replace(model.passport, config=asdict(model.config))
-    state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
+    state = {name: tensor.cpu() for name, tensor in weights_of(model).items()}
     return write_native(state, passport, Path(directory), overwrite=overwrite)
+
+
+def weights_of(model: Model) -> Tensors:
+    """The tensors that a model computes with, by its own names: what is put on a weight from
+    outside, as a low-rank change is, is part of it."""
+    state = {
+        name: tensor.detach()
+        for name, tensor in model.state_dict().items()
+        if ".parametrizations." not in name
+    }
+    with torch.no_grad():
+        for name, module in model.named_modules():
+            if parametrize.is_parametrized(module):
+                parts = module.parametrizations.keys()
+                state |= {f"{name}.{part}": getattr(module, part).detach() for part in parts}
+    return state
 
 
 def unwrapped(model: nn.Module) -> Model:
@@ -59,19 +78,23 @@ def is_native(path: Path) -> bool:
 def read_native(path: Path) -> tuple[Tensors, Passport, Config]:
     """Tensors, passport and config of a checkpoint whose every byte is as it was written."""
     verify(path)
-    block = read_json(path / CONFIG).get("vitrail")
-    if not isinstance(block, dict) or block.get("format") != FORMAT:
-        raise UserError(
-            f"{path / CONFIG}: no passport of format {FORMAT}: written by another version "
-            "of Vitrail?"
-        )
-    passport = validate(Passport, block.get("passport", {}), where=str(path / CONFIG))
-    if passport.family not in FAMILIES:
-        raise UserError(f"{path / CONFIG}: unknown family {passport.family!r}")
-    config = validate(FAMILIES[passport.family].config, passport.config, where=str(path / CONFIG))
+    passport, config = read_passport(read_json(path / CONFIG), where=str(path / CONFIG))
     state = read_tensors(path / TENSORS)
     check_state(state, passport, config, where=str(path))
     return state, passport, config
+
+
+def read_passport(content: dict[str, Any], *, where: str) -> tuple[Passport, Config]:
+    """Passport and config from what a config.json of ours holds."""
+    block = content.get("vitrail")
+    if not isinstance(block, dict) or block.get("format") != FORMAT:
+        raise UserError(
+            f"{where}: no passport of format {FORMAT}: written by another version of Vitrail?"
+        )
+    passport = validate(Passport, block.get("passport", {}), where=where)
+    if passport.family not in FAMILIES:
+        raise UserError(f"{where}: unknown family {passport.family!r}")
+    return passport, validate(FAMILIES[passport.family].config, passport.config, where=where)
 
 
 def objective_of(passport: Passport) -> str:
@@ -106,16 +129,21 @@ def check_state(state: Tensors, passport: Passport, config: Config, *, where: st
     given = {name: tensor.shape for name, tensor in state.items()}
     for name in (*shapes, *given):
         if given.get(name) != shapes.get(name):
-            here, there = (tuple(s[name]) if name in s else "nothing" for s in (given, shapes))
-            raise UserError(
-                f"{where}: {name} is {here}, but the model of its config has {there} there"
-            )
+            raise UserError(f"{where}: {_mismatch(name, given, shapes)}")
     if strange := [name for name, tensor in state.items() if tensor.dtype not in PRECISIONS]:
         raise UserError(f"{where}: {strange[0]} holds {state[strange[0]].dtype}, no weight does")
     if passport.labels is not None and len(passport.labels) != config.num_classes:
         raise UserError(
             f"{where}: {len(passport.labels)} labels for a model with {config.num_classes} classes"
         )
+
+
+def _mismatch(name: str, given: Mapping[str, torch.Size], shapes: Mapping[str, torch.Size]) -> str:
+    if name not in given:
+        return f"tensor {name} is missing (expected shape {tuple(shapes[name])})"
+    if name not in shapes:
+        return f"tensor {name} must not be there: the model of its config has none of that name"
+    return f"tensor {name} must have the shape {tuple(shapes[name])}, got {tuple(given[name])}"
 
 
 def verify(path: Path) -> None:

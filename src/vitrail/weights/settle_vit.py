@@ -47,6 +47,7 @@ def settle_vit(
     candidates = _grids(facts, table, named, grid, said, stride, square)
     (rows, columns), slots = _fitting(facts, table, candidates, foreign.source, notes)
     facts.pop("inner", None)
+    notes += _cut_off(facts.get("image_size"), (rows * stride, columns * stride))
     with_class = facts.get("class_token", True) + facts.get("distilled", False)
     facts |= {
         "heads": heads,
@@ -56,6 +57,15 @@ def settle_vit(
     }
     plain = {name: asdict(value) if is_dataclass(value) else value for name, value in facts.items()}  # type: ignore[arg-type]
     return validate(ViTConfig, plain, where=foreign.source), notes
+
+
+def _cut_off(given: Any, used: Grid) -> list[str]:
+    """Some published models have images of a size that their patches do not divide."""
+    given = pair(given, "image_size") if given is not None else used
+    if given == used:
+        return []
+    sides = "{}x{} pixels instead of {}x{}".format(*used, *given)
+    return [f"images of {sides}: patches leave the rest out"]
 
 
 def _agree(facts: Facts, named: ViTConfig, where: str) -> None:
@@ -107,6 +117,8 @@ def _heads(
 
 def published_heads(facts: Facts) -> int | None:
     """The heads of the published models of this shape, where they all agree."""
+    if facts["dim"] == 768 and not facts.get("class_token", True):
+        return None  # SigLIP's B has 12, I-JEPA's 16
     if facts.get("inner", facts["dim"]) != facts["dim"]:
         return None
     shape = (facts["dim"], facts["depth"], facts["mlp_dim"])

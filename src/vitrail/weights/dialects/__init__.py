@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from vitrail.core.errors import UserError
 from vitrail.models.catalogue import family_of
 from vitrail.models.config import Config
-from vitrail.weights.dialect import Dialect, Foreign
+from vitrail.weights.dialect import Dialect, Foreign, architecture_of
 from vitrail.weights.dialects import (
     beit,
     big_vision,
@@ -97,21 +97,52 @@ LIBRARIES = {
 }
 
 
-def recognise(foreign: Foreign, named: str | None = None) -> Dialect:
-    """The dialect whose names these are; one that the person named is taken at their word."""
+def recognise(foreign: Foreign, named: str | None = None, *, proven: bool = False) -> Dialect:
+    """The dialect whose names these are, where no config.json beside them names an architecture
+    that it does not compute. A dialect that the person named is taken at their word, and so are
+    tensors whose model will be compared with ours afterwards (`proven`)."""
     choice = dialects_called(named) if named else DIALECTS
-    if len(choice) == 1:
-        return choice[0]
-    for dialect in choice:
-        if dialect.claims(foreign):
+    claiming = [dialect for dialect in choice if dialect.claims(foreign)]
+    if named and not claiming:
+        claiming = [dialect for dialect in choice if len(choice) == 1 or dialect.name == named]
+    for dialect in claiming:
+        if is_computed(foreign, dialect):
+            if not named and not proven and (doubt := dialect.doubts(foreign)):
+                raise UserError(f"{foreign.source}: {doubt}")
             return dialect
-    for dialect in choice:
-        if dialect.name == named:
-            return dialect
+    if claiming:
+        raise UserError(f"{foreign.source}: {not_computed(foreign, claiming[0])}")
     known = ", ".join(dialect.name for dialect in choice)
     some = ", ".join(list(foreign.tensors)[:3]) or "no tensors at all"
     raise UserError(
         f"{foreign.source}: its tensors ({some}, …) are in none of the known dialects ({known})"
+    )
+
+
+def is_computed(foreign: Foreign, dialect: Dialect) -> bool:
+    """Whether the config.json beside a file, if any, names an architecture that this dialect's
+    family computes. Some libraries read each other's tensors: then the list of the library that
+    wrote the config.json counts."""
+    told = architecture_of(foreign)
+    if told is None:
+        return True
+    library, name = told
+    own = dialect.computes
+    if own is not None and own.library == library:
+        classes = foreign.sidecars["config.json"].get("architectures")
+        listed = [c for c in classes if isinstance(c, str)] if isinstance(classes, list) else []
+        fits = any(one.startswith(own.classes) for one in listed) or not listed
+        return own.allows(name) and fits
+    lists = [d.computes for d in DIALECTS if d.family == dialect.family and d.computes]
+    return any(one.library == library and one.allows(name) for one in lists)
+
+
+def not_computed(foreign: Foreign, dialect: Dialect) -> str:
+    library, name = architecture_of(foreign) or ("", "")
+    return (
+        f"its tensors have the names of {dialect.name}, but config.json names {library}'s "
+        f"architecture {name!r}, which Vitrail does not compute: use {library}, or if you are sure "
+        "that it is a plain model, load the file of tensors without its config.json"
     )
 
 

@@ -20,8 +20,9 @@ from vitrail.core.passport import (
     Preprocessing,
 )
 from vitrail.models.beit import BeitConfig, relation_index
-from vitrail.weights.dialect import ANY, Dialect, Facts, Foreign
+from vitrail.weights.dialect import ANY, AllowList, Dialect, Facts, Foreign
 from vitrail.weights.dialects import timm
+from vitrail.weights.dialects import timm_architectures as architectures
 from vitrail.weights.rows import Op, Row, drop, expand, fuse, same, supply
 
 # Queries and values have a bias, in two tensors of theirs and one of ours.
@@ -209,6 +210,7 @@ TIMM_BEIT = Dialect(
     sidecars=timm_sidecars,
     labels=timm.labels,
     licence=timm.licence,
+    computes=AllowList("timm", architectures.is_beit),
 )
 BEIT = Dialect(
     name="beit",

@@ -17,6 +17,7 @@ from vitrail.core.records import validate
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.dialect import ANY, Dialect, Facts, Foreign, plain_blocks
 from vitrail.weights.dialects import timm
+from vitrail.weights.dialects.timm_architectures import vit_facts
 from vitrail.weights.rows import Op, Row, drop, expand, reshape, same
 from vitrail.weights.settle_vit import published_heads
 
@@ -159,6 +160,7 @@ class Vision:
     act_kwargs: dict[str, str] | None = None
     norm_kwargs: dict[str, float] | None = None
     timm_pool: Literal["avg", "token", "map", ""] = "avg"
+    timm_model_name: str | None = None
 
     def __post_init__(self) -> None:
         if self.head_width < 1:
@@ -245,6 +247,14 @@ def infer_trunk(foreign: Foreign) -> Facts:
         return facts | {"notes": [note]}
     pooled = {"avg": "mean", "token": "cls"}
     said = told(foreign, Vision, "model_cfg", "vision_cfg")
+    if said.timm_model_name is not None:
+        named = vit_facts(said.timm_model_name)
+        if named is None:
+            raise UserError(
+                f"{foreign.source}: {CONFIG} names timm's architecture {said.timm_model_name!r}, "
+                "which Vitrail does not compute: use open_clip for it"
+            )
+        facts |= named if facts["activation"] != "swiglu" else {"heads": named["heads"]}
     facts["pool"] = pooled.get(said.timm_pool, facts["pool"])
     return facts | {"notes": notes(foreign)}
 

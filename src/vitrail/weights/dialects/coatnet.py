@@ -13,8 +13,9 @@ from vitrail.core.errors import UserError
 from vitrail.core.passport import INCEPTION, Passport, Preprocessing
 from vitrail.models.catalogue import FAMILIES, find
 from vitrail.models.coatnet import EXPANSION, CoAtNetConfig
-from vitrail.weights.dialect import ANY, Dialect, Facts, Foreign
+from vitrail.weights.dialect import ANY, AllowList, Dialect, Facts, Foreign
 from vitrail.weights.dialects import timm
+from vitrail.weights.dialects.timm_architectures import is_row_of
 from vitrail.weights.rows import Op, Row, drop, expand, reshape, same, supply
 
 COUNTED = "counts the batches of training, and nothing is computed from it"
@@ -353,4 +354,5 @@ TIMM_COATNET = Dialect(
     sidecars=sidecars,
     labels=partial(timm.labels, head="head.fc"),
     licence=timm.licence,
+    computes=AllowList("timm", is_row_of("coatnet")),
 )

@@ -40,6 +40,10 @@ AXES = {"p": ("weight", "bias"), "n": (1, 2)}
 
 MASKED = "stands for hidden patches in pre-training alone"
 PROJECTED = "projects features for the self-supervised loss, and is no classifier"
+PLAIN = (
+    "read as DeiT III: RoPE-ViT with absolute positions has the same tensors, and rotates its "
+    "queries and keys besides"
+)
 REBUILT = "the decoder rebuilds hidden pixels in pre-training alone: pretrain --from keeps it"
 
 
@@ -161,8 +165,8 @@ def claims(name: str) -> Callable[[Foreign], bool]:
 def deit_infer(foreign: Foreign) -> Facts:
     facts = timm.infer(as_timm(foreign))
     if "blocks.0.gamma_1" in foreign.tensors:  # DeiT III: positions for the patches alone
-        return facts | {"layer_scale": 1e-6, "prefix_positions": 0}
-    return facts | {"prefix_positions": 1 + facts["distilled"]}
+        return facts | {"layer_scale": 1e-6, "prefix_positions": 0, "notes": [PLAIN]}
+    return facts | {"prefix_positions": 1 + facts["distilled"], "notes": []}
 
 
 def infer(foreign: Foreign) -> Facts:
@@ -172,7 +176,7 @@ def infer(foreign: Foreign) -> Facts:
             f"{foreign.source}: a linear head alone: load the file of its backbone, "
             "whose name ends in _pretrain.pth"
         )
-    return timm.infer(as_timm(foreign)) | {"prefix_positions": 1}
+    return timm.infer(as_timm(foreign)) | {"prefix_positions": 1, "notes": []}
 
 
 def cropped(

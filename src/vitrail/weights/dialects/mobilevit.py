@@ -10,10 +10,11 @@ from vitrail.core.passport import Passport, Preprocessing
 from vitrail.models.catalogue import FAMILIES, variant_of
 from vitrail.models.config import Config
 from vitrail.models.mobilevit import INVERTED, MobileViTConfig
-from vitrail.weights.dialect import ANY, Dialect, Facts, Foreign
+from vitrail.weights.dialect import ANY, AllowList, Dialect, Facts, Foreign
 from vitrail.weights.dialects import mobilevit_names as names
 from vitrail.weights.dialects import timm, transformers
 from vitrail.weights.dialects import transformers_sidecars as files
+from vitrail.weights.dialects.timm_architectures import is_row_of
 from vitrail.weights.rows import Row, fuse, same
 
 TIMM_SPELLING = names.Spelling(
@@ -236,6 +237,7 @@ TIMM = Dialect(
     sidecars=sidecars_timm,
     labels=partial(timm.labels, head="head.fc"),
     licence=timm.licence,
+    computes=AllowList("timm", is_row_of("mobilevit")),
 )
 TRANSFORMERS = Dialect(
     name="transformers-mobilevit",
@@ -250,6 +252,7 @@ TRANSFORMERS = Dialect(
     clashes=clashes,
     sidecars=sidecars,
     labels=transformers.labels,
+    computes=AllowList("transformers", {"mobilevit"}.__contains__, "MobileViT"),
 )
 CVNETS = Dialect(
     name="cvnets-mobilevit",

@@ -6,10 +6,11 @@ from typing import Any
 
 from vitrail.core.passport import Passport
 from vitrail.models.mobilevitv2 import INVERTED, MobileViTV2Config
-from vitrail.weights.dialect import ANY, Dialect
+from vitrail.weights.dialect import ANY, AllowList, Dialect
 from vitrail.weights.dialects import mobilevit, timm, transformers
 from vitrail.weights.dialects import mobilevit_names as names
 from vitrail.weights.dialects import transformers_sidecars as files
+from vitrail.weights.dialects.timm_architectures import is_row_of
 from vitrail.weights.rows import same
 
 TIMM_SPELLING = replace(
@@ -131,6 +132,7 @@ TIMM = Dialect(
     sidecars=mobilevit.sidecars_timm,
     labels=partial(timm.labels, head="head.fc"),
     licence=timm.licence,
+    computes=AllowList("timm", is_row_of("mobilevitv2")),
 )
 TRANSFORMERS = Dialect(
     name="transformers-mobilevitv2",
@@ -145,6 +147,7 @@ TRANSFORMERS = Dialect(
     clashes=clashes,
     sidecars=sidecars,
     labels=transformers.labels,
+    computes=AllowList("transformers", {"mobilevitv2"}.__contains__, "MobileViT"),
 )
 CVNETS = Dialect(
     name="cvnets-mobilevitv2",

@@ -11,10 +11,11 @@ from typing import Any
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Passport, Preprocessing
 from vitrail.models.swin import ALIASES, VARIANTS, SwinConfig
-from vitrail.weights.dialect import Dialect, Facts, Foreign
+from vitrail.weights.dialect import AllowList, Dialect, Facts, Foreign
 from vitrail.weights.dialects import swin_names as names
 from vitrail.weights.dialects import timm
 from vitrail.weights.dialects.swin_names import Spelling
+from vitrail.weights.dialects.timm_architectures import is_swin
 from vitrail.weights.rows import Row, drop, same, supply
 
 TABLE = "{b}.attention.bias.table"
@@ -191,6 +192,7 @@ TIMM_SWIN = Dialect(
     sidecars=timm_sidecars,
     labels=partial(timm.labels, head="head.fc"),
     licence=timm.licence,
+    computes=AllowList("timm", is_swin),
 )
 SWIN = Dialect(
     name="swin",

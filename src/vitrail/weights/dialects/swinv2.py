@@ -14,11 +14,12 @@ from torch import Tensor
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Passport, Preprocessing
 from vitrail.models.swinv2 import ALIASES, VARIANTS, SwinV2Config, log_offsets
-from vitrail.weights.dialect import ANY, Dialect, Facts, Foreign
+from vitrail.weights.dialect import ANY, AllowList, Dialect, Facts, Foreign
 from vitrail.weights.dialects import swin, timm, transformers_swin
 from vitrail.weights.dialects import swin_names as names
 from vitrail.weights.dialects import transformers_sidecars as files
 from vitrail.weights.dialects.swin_names import Spelling
+from vitrail.weights.dialects.timm_architectures import is_row_of
 from vitrail.weights.rows import Op, Row, fuse, reshape, same, supply
 
 SCALE = "{b}.attention.logit_scale"
@@ -185,6 +186,16 @@ def torchvision_clashes(config: SwinV2Config) -> str | None:
     return names.same_windows(config, "torchvision")
 
 
+def square_reach(config: SwinV2Config) -> str | None:
+    if any(not isinstance(window, int) for window in config.pretrained_windows):
+        return f"has square windows of pre-training only, not {config.pretrained_windows}"
+    return None
+
+
+def timm_clashes(config: SwinV2Config) -> str | None:
+    return square_reach(config) or names.same_windows(config, "timm")
+
+
 def hf_infer(foreign: Foreign) -> Facts:
     facts = infer(HF_NAMES, foreign) | {"edges": "hf"} | transformers_swin.told_by(foreign)
     told = files.read_record(transformers_swin.Told, foreign, "config.json")
@@ -199,7 +210,7 @@ def hf_clashes(config: SwinV2Config) -> str | None:
     such logits shows."""
     if config.norm_eps != transformers_swin.EPS:
         return f"has eps {transformers_swin.EPS} in some norms, whatever those of the blocks have"
-    return names.same_windows(config, "hf")
+    return square_reach(config) or names.same_windows(config, "hf")
 
 
 def written_windows(config: SwinV2Config) -> dict[str, Any]:
@@ -223,10 +234,11 @@ TIMM_SWINV2 = Dialect(
     preprocessing=names.timm_preprocessing,
     resize="timm",
     holds=HOLDS,
-    clashes=partial(names.same_windows, edges="timm"),
+    clashes=timm_clashes,
     sidecars=timm_sidecars,
     labels=partial(timm.labels, head="head.fc"),
     licence=timm.licence,
+    computes=AllowList("timm", is_row_of("swinv2")),
 )
 SWINV2 = Dialect(
     name="swinv2",
@@ -238,7 +250,7 @@ SWINV2 = Dialect(
     preprocessing=names.authors_preprocessing,
     resize="paper",
     holds=HOLDS,
-    clashes=partial(names.same_windows, edges="paper"),
+    clashes=lambda config: square_reach(config) or names.same_windows(config, "paper"),
     suffix=".pth",
     wrapped="model",
 )
@@ -269,4 +281,5 @@ TRANSFORMERS_SWINV2 = Dialect(
     clashes=hf_clashes,
     sidecars=partial(transformers_swin.sidecars, "swinv2", "Swinv2", written_windows),
     labels=transformers_swin.labels,
+    computes=AllowList("transformers", {"swinv2"}.__contains__, "Swinv2"),
 )

@@ -1,7 +1,6 @@
 """timm: ViT, DeiT with and without distillation, DeiT III, hybrids, registers, CLIP's norms."""
 
 import math
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
@@ -21,7 +20,8 @@ from vitrail.core.records import validate
 from vitrail.models.config import Config
 from vitrail.models.resnet import ResNetConfig
 from vitrail.models.vit import ViTConfig
-from vitrail.weights.dialect import ANY, Dialect, Facts, Foreign
+from vitrail.weights.dialect import ANY, AllowList, Dialect, Facts, Foreign, architecture_of
+from vitrail.weights.dialects import timm_architectures as architectures
 from vitrail.weights.rows import Row, drop, expand, same, supply
 
 BLOCK = [
@@ -60,14 +60,6 @@ HEAD = [
 PARTS = ("weight", "bias")
 ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu")
 POOLS = {"token": "cls", "avg": "mean"}
-# Entry points of timm that do not compute the exact GELU; a config.json names only the entry point.
-ENTRY_POINTS = {
-    "*_clip_quickgelu_*": "quick_gelu",
-    "vit_base_patch32_siglip*": "gelu_tanh",
-    "vit_large_patch16_siglip*_512": "gelu_tanh",
-    "vit_so400m_patch16_siglip*": "gelu_tanh",
-    "vit_giantopt_patch16_siglip*": "gelu_tanh",
-}
 
 
 def rows(config: ViTConfig) -> list[Row]:
@@ -149,7 +141,62 @@ def infer(foreign: Foreign) -> Facts:
     }
     if "pos_embed" in tensors:
         facts["table"] = shape("pos_embed", 3)[1]
-    return facts | told(foreign)
+    if architecture_of(foreign) is None:
+        return facts | {"notes": assumptions(facts)} | told(foreign)
+    refuse_arguments(foreign)
+    return facts | named_facts(foreign, facts) | told(foreign)
+
+
+def named_facts(foreign: Foreign, facts: Facts) -> Facts:
+    """What the architecture's name tells; a gate is in the tensors."""
+    named = architectures.vit_facts(str(foreign.sidecars["config.json"].get("architecture"))) or {}
+    return {k: v for k, v in named.items() if (k, facts["activation"]) != ("activation", "swiglu")}
+
+
+def refuse_arguments(foreign: Foreign) -> None:
+    """An argument that no tensor shows and that we do not know may change what is computed."""
+    arguments = as_dict(foreign.sidecars.get("config.json", {}).get("model_args"))
+    act = arguments.get("act_layer")
+    strange = [k for k, v in arguments.items() if k not in architectures.ARGUMENTS and v]
+    strange += ["act_layer"] if act is not None and act not in ACTIVATIONS else []
+    if strange:
+        raise UserError(
+            f"{foreign.source}: config.json says that timm made it with "
+            f"{strange[0]}={arguments[strange[0]]!r}, which Vitrail does not compute"
+        )
+
+
+def assumptions(facts: Facts) -> list[str]:
+    """What timm's own models of this kind have, and others with the same tensors may not."""
+    mean = normalisation(facts["embed_norm"], facts["distilled"], facts["layer_scale"])[0]
+    found = [
+        f"pixels normalised with the mean {mean[0]}, {mean[1]}, {mean[2]} and cropped as timm "
+        "does, because no config.json tells: for weights of DeiT, DINO or MAE give dialect=deit, "
+        "dino or mae"
+    ]
+    if facts["embed_norm"]:
+        found.append(
+            "exact GELU, because no config.json tells: for OpenAI's CLIP weights and others "
+            "trained with quick GELU give activation=quick_gelu"
+        )
+    elif not facts["class_token"]:
+        found.append(
+            "exact GELU, because no config.json tells: some of SigLIP's have its tanh form, "
+            "activation=gelu_tanh"
+        )
+    return found
+
+
+def doubts(foreign: Foreign) -> str | None:
+    """Without a class token and normed after pooling: timm published only a post-norm model so."""
+    if architecture_of(foreign) is not None or "cls_token" in foreign.tensors:
+        return None
+    if "fc_norm.weight" not in foreign.tensors:
+        return None
+    return (
+        "a plain ViT and the post-norm one of timm (vit_base_patch16_rpn_224) have the same "
+        "tensors: put timm's config.json beside it, or if it is a plain one, give dialect=timm"
+    )
 
 
 def root(foreign: Foreign) -> str:
@@ -183,12 +230,14 @@ def told(foreign: Foreign) -> Facts:
         facts["image_size"] = [size, size] if isinstance(size, int) else size
     names = {"num_heads": "heads", "init_values": "layer_scale"}
     facts |= {ours: arguments[theirs] for theirs, ours in names.items() if theirs in arguments}
-    pool = arguments.get("global_pool", config.get("global_pool"))
+    pool = arguments.get("global_pool", config.get("global_pool")) or None
     if isinstance(pool, str) and pool in POOLS:
         facts["pool"] = POOLS[pool]
-    for pattern, activation in ENTRY_POINTS.items():
-        if fnmatchcase(str(config.get("architecture")), pattern):
-            facts["activation"] = activation
+    if pool is not None and "pool" not in facts:
+        raise UserError(
+            f"{foreign.source}: global_pool must be 'token' or 'avg', got {pool!r}: "
+            "Vitrail computes no other"
+        )
     act = arguments.get("act_layer")
     if isinstance(act, str) and act in ACTIVATIONS:
         facts["activation"] = act
@@ -201,15 +250,21 @@ def as_dict(value: Any) -> dict[str, Any]:
 
 def preprocessing(foreign: Foreign, config: ViTConfig) -> Preprocessing:
     """As pretrained_cfg says; otherwise as timm evaluates this kind of model."""
-    mean: tuple[float, ...] = INCEPTION
-    std: tuple[float, ...] = INCEPTION
-    if config.embed_norm:
-        mean, std = CLIP_MEAN, CLIP_STD
-    elif config.distilled or config.layer_scale is not None:
-        mean, std = IMAGENET_MEAN, IMAGENET_STD
+    mean, std = normalisation(config.embed_norm, config.distilled, config.layer_scale)
     # DeiT III and DINOv2, the models with LayerScale, are evaluated on the whole short side
     whole = max(config.image_size) >= 384 or config.layer_scale is not None
     return evaluated(foreign, config, mean=mean, std=std, crop=1.0 if whole else 0.9)
+
+
+def normalisation(
+    embed_norm: bool, distilled: bool, layer_scale: float | None
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of timm's models of a kind."""
+    if embed_norm:
+        return CLIP_MEAN, CLIP_STD
+    if distilled or layer_scale is not None:
+        return IMAGENET_MEAN, IMAGENET_STD
+    return INCEPTION, INCEPTION
 
 
 def evaluated(
@@ -373,4 +428,6 @@ TIMM = Dialect(
     sidecars=sidecars,
     labels=labels,
     licence=licence,
+    computes=AllowList("timm", architectures.is_vit),
+    doubts=doubts,
 )

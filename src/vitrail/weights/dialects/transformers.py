@@ -12,7 +12,7 @@ from typing import Any
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Passport, Preprocessing, ResizeMethod
 from vitrail.models.vit import ViTConfig
-from vitrail.weights.dialect import ANY, Dialect, Facts, Foreign
+from vitrail.weights.dialect import ANY, AllowList, Dialect, Facts, Foreign
 from vitrail.weights.dialects import transformers_names as names
 from vitrail.weights.dialects import transformers_sidecars as files
 from vitrail.weights.rows import Row, expand, reshape
@@ -329,6 +329,7 @@ def speak(kind: Kind, version: str) -> Dialect:
         clashes=partial(clashes, kind),
         sidecars=partial(sidecars, kind),
         labels=labels,
+        computes=AllowList("transformers", {kind.model_type}.__contains__, kind.classes),
     )
 
 

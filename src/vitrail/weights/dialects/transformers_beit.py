@@ -12,7 +12,7 @@ import torch
 
 from vitrail.core.passport import Passport
 from vitrail.models.beit import BeitConfig
-from vitrail.weights.dialect import ANY, Dialect, Facts, Foreign
+from vitrail.weights.dialect import ANY, AllowList, Dialect, Facts, Foreign
 from vitrail.weights.dialects import transformers_sidecars as files
 from vitrail.weights.dialects.beit import COMPUTED, INDEX, STACKED, TABLE, UNREAD
 from vitrail.weights.dialects.transformers_names import NEW, OLD, PARTS
@@ -224,6 +224,7 @@ def speak(names: Spelling, version: str) -> Dialect:
         clashes=clashes,
         sidecars=sidecars,
         labels=labels,
+        computes=AllowList("transformers", {"beit"}.__contains__, "Beit"),
     )
 
 

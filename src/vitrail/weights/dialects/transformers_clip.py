@@ -5,7 +5,7 @@ from typing import Any
 
 from vitrail.core.passport import CLIP_MEAN, CLIP_STD, Passport, Preprocessing
 from vitrail.models.vit import ViTConfig
-from vitrail.weights.dialect import Dialect, Facts, Foreign
+from vitrail.weights.dialect import AllowList, Dialect, Facts, Foreign
 from vitrail.weights.dialects import transformers_sidecars as files
 from vitrail.weights.dialects.clip import HOLDS, PARTS, TABLE, TEXT, TOKEN, clashes
 from vitrail.weights.rows import Row, drop, expand, fuse, reshape, same
@@ -120,4 +120,5 @@ TRANSFORMERS_CLIP = Dialect(
     square=True,
     clashes=clashes,
     sidecars=sidecars,
+    computes=AllowList("transformers", {"clip", "clip_vision_model"}.__contains__, "CLIP"),
 )

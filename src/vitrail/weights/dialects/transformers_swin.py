@@ -8,7 +8,7 @@ from typing import Any
 from vitrail.core.errors import UserError
 from vitrail.core.passport import IMAGENET_MEAN, IMAGENET_STD, Passport
 from vitrail.models.swin import SwinConfig
-from vitrail.weights.dialect import Dialect, Facts, Foreign
+from vitrail.weights.dialect import AllowList, Dialect, Facts, Foreign
 from vitrail.weights.dialects import swin, swin_names
 from vitrail.weights.dialects import transformers_sidecars as files
 from vitrail.weights.dialects.swin_names import Spelling
@@ -186,6 +186,7 @@ def speak(within: tuple[Row, ...], version: str, spelled: str) -> Dialect:
         clashes=clashes,
         sidecars=partial(sidecars, "swin", "Swin", lambda _: {}),
         labels=labels,
+        computes=AllowList("transformers", {"swin"}.__contains__, "Swin"),
     )
 
 

@@ -1,0 +1,128 @@
+"""Tensors of a Vitrail model without its checkpoint: `torch.save(model.state_dict(), "x.pth")`.
+
+Their names are ours, but nothing tells what a config tells. It comes from a config.json of ours
+beside them, from the model that the person names, or from the one published model they fit.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from vitrail.core.errors import UserError
+from vitrail.core.passport import Passport
+from vitrail.models.catalogue import FAMILIES, change, family_of, fresh_passport, skeleton
+from vitrail.models.config import Config
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.dialect import Foreign
+from vitrail.weights.fit import FITTINGS
+from vitrail.weights.native import check_state, read_passport
+from vitrail.weights.rows import Coverage
+
+SIZES = (
+    "image_size",
+    "channels",
+    "num_classes",
+    "head",
+)  # the file tells them, or another is asked
+ASSUMED = (
+    "a state dict of Vitrail: values scaled to [-1, 1] and no class names, because it does not "
+    "tell (vitrail.save keeps them)"
+)
+
+
+def is_own_state(foreign: Foreign) -> bool:
+    """Whether tensors have the names of one of our families."""
+    names = foreign.tensors.keys()
+    if "vitrail" in foreign.sidecars.get("config.json", {}):
+        return True
+    kernels = ("patches.projection.weight", "stem.conv.weight", "stem.conv1.weight")
+    inside = (".attention.qkv.weight", ".attention.out.weight")
+    return any(kernel in names for kernel in kernels) and all(
+        any(name.endswith(part) for name in names) for part in inside
+    )
+
+
+def open_own_state(
+    foreign: Foreign, *, origin: str, named: Config | None, said: dict[str, Any]
+) -> Checkpoint:
+    """The checkpoint that such tensors are part of, as far as anything tells."""
+    beside = foreign.sidecars.get("config.json", {})
+    if "vitrail" in beside:
+        passport, config = read_passport(beside, where=f"{foreign.source}: config.json")
+        check_state(foreign.tensors, passport, config, where=foreign.source)
+        notes = (*foreign.notes, "not verified: no manifest.json beside the tensors")
+    else:
+        config = own_config(foreign, named, said)
+        passport, notes = fresh_passport(config), (*foreign.notes, ASSUMED)
+    passport = with_origin(passport, origin, notes)
+    return Checkpoint(dict(foreign.tensors), config, passport, "vitrail", Coverage(), notes)
+
+
+def with_origin(passport: Passport, origin: str, notes: tuple[str, ...]) -> Passport:
+    changes = (*passport.origin.changes, *notes)
+    source = passport.origin.source if passport.origin.source != "fresh" else origin
+    return replace(passport, origin=replace(passport.origin, source=source, changes=changes))
+
+
+def own_config(foreign: Foreign, named: Config | None, said: dict[str, Any]) -> Config:
+    """The config whose model has exactly these tensors."""
+    asked = {name: value for name, value in said.items() if name not in SIZES}
+    if named is not None:
+        config = sized(change(named, asked), foreign, said.get("image_size"))
+        try:
+            check_state(foreign.tensors, fresh_passport(config), config, where=foreign.source)
+        except UserError as error:
+            hint = "give the model= and the fields that it was created with, such as image_size="
+            raise UserError(f"{error}: {hint}") from None
+        return config
+    rows = (row.config for family in FAMILIES.values() for row in family.variants.values())
+    close = {sized(row, foreign, said.get("image_size")) for row in rows if is_like(row, foreign)}
+    fitting = [config for config in close if has_shapes(config, foreign)]
+    if len(fitting) == 1:
+        return fitting[0]
+    which = "several published models fit" if fitting else "no published model fits"
+    raise UserError(
+        f"{foreign.source}: its tensors have Vitrail's names, and {which}: give model=NAME "
+        "(--model NAME) and the fields it was created with, or save it with vitrail.save"
+    )
+
+
+def kernel_of(config: Config, foreign: Foreign) -> tuple[int, ...]:
+    """The shape of what would read the image in a model of this config."""
+    kernel = foreign.tensors.get(FITTINGS[family_of(config)].kernel(config))
+    return tuple(kernel.shape) if kernel is not None and kernel.ndim == 4 else (0, 0, 0, 0)
+
+
+def is_like(config: Config, foreign: Foreign) -> bool:
+    """Whether width and number of blocks are the same, seen without building the model."""
+    values: dict[str, Any] = vars(config)
+    width = values.get("stem") or values.get("dim") or 0
+    width = width[0] if isinstance(width, tuple) else getattr(width, "width", width)
+    ends = (".attention.qkv.weight",)
+    blocks = sum(name.endswith(ends) for name in foreign.tensors)
+    kinds = values.get("kinds")  # which stages have attention, of a CoAtNet
+    depths = values.get("depths") or (values.get("depth", 0),)
+    expected = sum(d for i, d in enumerate(depths) if kinds is None or kinds[i] == "T")
+    return kernel_of(config, foreign)[0] == width and blocks == expected
+
+
+def sized(config: Config, foreign: Foreign, size: Any) -> Config:
+    """The config with what the file tells: classes, channels, kind of head; at the image size that
+    was given, if the tensors are of that, or else at its own."""
+    last = foreign.tensors.get("head.classes.weight")
+    told: dict[str, Any] = {
+        "channels": kernel_of(config, foreign)[1] or config.channels,
+        "num_classes": 0 if last is None or not last.ndim else last.shape[0],
+    }
+    if hasattr(config, "head"):
+        told["head"] = "pretrain" if "head.hidden.weight" in foreign.tensors else "linear"
+    config = change(config, told)
+    if size is None or has_shapes(config, foreign):
+        return config
+    return change(config, {"image_size": size})
+
+
+def has_shapes(config: Config, foreign: Foreign) -> bool:
+    shapes: dict[str, torch.Size] = {k: t.shape for k, t in skeleton(config).state_dict().items()}
+    return shapes == {name: tensor.shape for name, tensor in foreign.tensors.items()}

@@ -1,0 +1,87 @@
+"""Tensors of a Vitrail model without its checkpoint."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from vitrail import UserError, create, load, save
+from vitrail.models.catalogue import FAMILIES, build
+
+
+def assert_equal(one: torch.nn.Module, other: torch.nn.Module) -> None:
+    mine, theirs = one.state_dict(), other.state_dict()
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "fields"),
+    [
+        ("vit_ti_16", {}, {"num_classes": 3}),
+        ("vit_ti_16", {"model": "vit_ti_16", "image_size": 48}, {"image_size": 48, "channels": 1}),
+        ("mobilevit_xxs", {}, {"num_classes": 0}),
+        ("mobilevitv2_050", {"model": "mobilevitv2_050"}, {"num_classes": 2}),
+        ("deit_ti_16_distilled", {}, {"num_classes": 4}),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_a_state_dict_is_loaded(
+    name: str, given: dict[str, Any], fields: dict[str, Any], suffix: str, tmp_path: Path
+) -> None:
+    model = create(name, **fields)
+    file = tmp_path / f"weights{suffix}"
+    if suffix == ".pth":
+        torch.save(model.state_dict(), file)
+    else:
+        save_file(model.state_dict(), file)
+    loaded = load(file, **given)
+    assert loaded.config == model.config
+    assert_equal(loaded, model)
+    assert "state dict of Vitrail" in loaded.passport.origin.changes[0]
+
+
+def test_the_tensors_of_a_checkpoint_are_read_with_its_config(tmp_path: Path) -> None:
+    model = create("vit_ti_16", num_classes=2, image_size=32, dim=24, heads=2, depth=1)
+    saved = save(model, tmp_path / "model")
+    assert_equal(load(saved / "model.safetensors"), model)
+    (saved / "manifest.json").unlink()
+    with pytest.raises(UserError, match=r"manifest.json is missing"):
+        load(saved)
+    loaded = load(saved / "model.safetensors")
+    assert_equal(loaded, model)
+    assert loaded.config == model.config
+    assert "not verified" in loaded.passport.origin.changes[-1]
+
+
+def test_other_classes_are_a_new_head(tmp_path: Path) -> None:
+    torch.save(create("mobilevit_xxs", num_classes=3).state_dict(), tmp_path / "x.pth")
+    loaded = load(tmp_path / "x.pth", num_classes=5)
+    assert loaded.config.num_classes == 5
+    assert "new head for 5 classes" in loaded.passport.origin.changes[-1]
+
+
+@pytest.mark.parametrize(
+    ("config", "given", "sentence"),
+    [
+        ({"dim": 24, "heads": 2}, {}, "no published model fits: give model=NAME"),
+        ({"image_size": 48}, {"model": "vit_ti_16"}, "must have the shape (1, 197, 192), got"),
+    ],
+)
+def test_what_nothing_tells_is_asked_for(
+    config: dict[str, Any], given: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    torch.save(create("vit_ti_16", **config).state_dict(), tmp_path / "x.pth")
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        load(tmp_path / "x.pth", **given)
+
+
+def test_windows_that_no_tensor_tells_are_asked_for(tmp_path: Path) -> None:
+    model = build(FAMILIES["swinv2"].variants["swinv2_t"].config)
+    torch.save(model.state_dict(), tmp_path / "x.pth")
+    with pytest.raises(UserError, match="several published models fit"):
+        load(tmp_path / "x.pth")
+    assert load(tmp_path / "x.pth", model="swinv2_t").config == model.config
