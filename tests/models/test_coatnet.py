@@ -72,6 +72,10 @@ def test_sizes_are_the_papers() -> None:
     millions = {"0": 25, "1": 42, "2": 75, "3": 168, "4": 275, "5": 688, "6": 1470, "7": 2440}
     for number, size in millions.items():
         assert VARIANTS[f"coatnet_{number}"].params / 1e6 == pytest.approx(size, rel=0.007)
+
+
+@pytest.mark.slow
+def test_multiply_adds_are_the_papers() -> None:
     # table 9, with strided depthwise convolutions; table 5, at 512 pixels
     giga = {("coatnet_0", 224): 4.6, ("coatnet_1", 224): 8.8, ("coatnet_2", 224): 16.6}
     giga |= {("coatnet_6", 512): 1521, ("coatnet_7", 512): 2586}
