@@ -19,6 +19,7 @@ from vitrail.cli.evaluate import fewer
 from vitrail.data.sources import open_data
 from vitrail.data.sources.origin import Subset
 from vitrail.evaluate.corruptions import CORRUPTIONS
+from vitrail.models.resnet import ResNetConfig
 
 LABELS = ("blue", "green", "red")
 SMALL = {"dim": 24, "depth": 1, "heads": 3, "mlp_dim": 32, "image_size": 16, "patch_size": 8}
@@ -249,6 +250,20 @@ def test_a_family_without_patches_says_so_in_its_row(
     assert facts["patch_sizes"][0]["value"] is None
     assert "patch_size" in facts["patch_sizes"][0]["problem"]
     assert facts["resolutions"][0]["value"] is not None
+
+
+def test_patches_of_a_hybrid_are_counted_in_pixels_of_the_image(
+    capsys: pytest.CaptureFixture[str], photos: Path, tmp_path: Path
+) -> None:
+    stem = ResNetConfig(width=8, groups=4, blocks=())  # one pixel of what it makes stands for four
+    fields = {"image_size": 32, "dim": 16, "depth": 1, "heads": 2, "mlp_dim": 32}
+    folder = make(tmp_path, stem=stem, patch_size=2, **fields)
+    rows = asked(capsys, folder, photos, "--patch-sizes", "8,16")["patch_sizes"]
+    assert [row["size"] for row in rows] == ["8", "16"]
+    assert not rows[0]["changes"]  # 8 pixels are what the model has
+    assert any("patch" in change for change in rows[1]["changes"])
+    assert main(["evaluate", str(folder), str(photos), "--patch-sizes", "6"]) == 2
+    assert "multiples of 4" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -143,8 +143,10 @@ def listed(text: str | None, option: str) -> list[str]:
 def in_stem_pixels(patches: Sizes, model: Model) -> Sizes:
     """Patch sizes in pixels of the image as the field has them: a hybrid's patches are cut from
     what its stem makes of the image, in which a pixel stands for `stride` of the image's."""
-    stem = getattr(model.config, "stem", None)
-    stride = 1 if stem is None else stem.stride
+    from vitrail.models.vit import ViTConfig
+
+    config = model.config
+    stride = config.stride // config.patch_size if isinstance(config, ViTConfig) else 1
     for size, _ in patches:
         if int(size) % stride:
             raise UserError(
