@@ -20,7 +20,7 @@ HALF = {"rtol": 0.05, "atol": 0.02}
 FOUR = ("muon:hsdp", "fewer than processes:hsdp")
 TWO = (
     "freeze:ddp", "batch norm coatnet:ddp", "mae:ddp",
-    "muon:fsdp", "lora:fsdp", "uneven:fsdp", "batch norm broken:fsdp",
+    "muon:fsdp", "lora:fsdp", "uneven:fsdp", "batch norm coatnet broken:fsdp",
 )  # fmt: skip
 HANDED = "adamw"  # a run that is passed on: to four processes, to two, to one
 

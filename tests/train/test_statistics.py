@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 
 from tests.train.test_resume import Death, die_at, fingerprint
 from tests.train.world import RECIPE, trainer
-from vitrail import create, load
+from vitrail import UserError, create, load
 from vitrail.data.augment import Augmentation
 from vitrail.train.average import Average
 from vitrail.train.recipe import Schedule
@@ -59,6 +59,19 @@ def test_a_run_that_died_ends_as_if_it_had_not(
     assert fingerprint(tmp_path / "died") == fingerprint(tmp_path / "whole")
     best = load(tmp_path / "whole" / "best")
     assert best.get_buffer("stem.norm.running_mean").any()
+
+
+def test_parts_with_a_single_image_are_joined(tmp_path: Path) -> None:
+    """The last maps of this model are 1x1, where a batch norm learns nothing from one image."""
+    plain = replace(RECIPE.augmentation, mixup=0, cutmix=0)
+    still = KINDS["mobilevit_xxs"] | {"dropout": 0.0, "drop_path": 0.0}
+    small: dict[str, Any] = changes("mobilevit_xxs") | {"fields": still, "augmentation": plain}
+    small |= {"batch_size": 4, "schedule": Schedule(steps=2, warmup=1)}
+    for parts in (2, 4):
+        trainer(tmp_path / str(parts), accumulate=parts, **small).run()
+    assert fingerprint(tmp_path / "4") == fingerprint(tmp_path / "2")
+    with pytest.raises(UserError, match="two images or more"):
+        trainer(tmp_path / "1", **small | {"batch_size": 1}).run()
 
 
 @pytest.fixture
