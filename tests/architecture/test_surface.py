@@ -13,7 +13,10 @@ SIGNATURES = {
     "capture": "model, where='*', *, reduce=None, through=False",
     "create": "name, **fields",
     "list_models": "pattern='*'",
-    "load": "source, *, model=None, dialect=None, grid=None, method=None, **changes",
+    "load": (
+        "source, *, model=None, dialect=None, grid=None, method=None, device=None, dtype=None, "
+        "**changes"
+    ),
     "predict": "model, images, *, top=5, batch_size=8, exact=True",
     "save": "model, directory, *, overwrite=False",
 }

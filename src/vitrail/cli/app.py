@@ -119,16 +119,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def with_plain_flags(words: Sequence[str]) -> list[str]:
+def with_plain_flags(words: list[str]) -> list[str]:
     """A --resume that is not followed by auto is a flag, and takes no word.
 
     >>> with_plain_flags(["train", "--resume", "photos"])
     ['train', '--resume=true', 'photos']
     """
-    following = [*words[1:], ""]
     return [
-        "--resume=true" if word == "--resume" and after != "auto" else word
-        for word, after in zip(words, following, strict=True)
+        "--resume=true" if word == "--resume" and words[place + 1 : place + 2] != ["auto"] else word
+        for place, word in enumerate(words)
     ]
 
 
