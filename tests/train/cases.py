@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tests.train.test_statistics import KINDS as BATCH_NORMS
+from tests.train.test_statistics import augmentation_of
 from tests.train.world import RECIPE, Stripes, accuracy, unlabelled
 from vitrail.data.images import BadImage
 from vitrail.data.source import Splits
@@ -38,7 +39,7 @@ def with_batch_norms(model: str) -> dict[str, Any]:
     return {
         "model": model,
         "fields": BATCH_NORMS[model] | still,
-        "augmentation": replace(RECIPE.augmentation, sides=(32, 40)),
+        "augmentation": augmentation_of(model),
         "optimiser": Optimiser(lr=3e-3),
     }
 
@@ -51,6 +52,8 @@ CASES: dict[str, dict[str, Any]] = {
     "lora": {"lora": Lora(rank=2), "optimiser": Optimiser(lr=3e-3)},
     "batch norm": with_batch_norms("mobilevit_xxs"),
     "batch norm v2": with_batch_norms("mobilevitv2_050"),
+    "batch norm coatnet": with_batch_norms("coatnet_0"),
+    "batch norm coatnet broken": with_batch_norms("coatnet_0") | {"batch_size": 4, "accumulate": 1},
     "batch norm recomputed": with_batch_norms("mobilevit_xxs") | {"checkpointing": True},
     "batch norm broken": with_batch_norms("mobilevit_xxs")
     | {

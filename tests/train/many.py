@@ -1,52 +1,70 @@
-"""What each process of a test with several runs: arguments are a directory and "case:kind" each.
-All runs are computed by one group, because starting one takes longer than any of them."""
+"""Runs of cases in groups of processes. Arguments are a directory, then a number of processes and
+what that group computes, in turn: "case:kind" is stopped in the middle and resumed; "case:kind:3"
+goes on from where another group has left it, up to step 3."""
 
 import sys
+import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
 from tests.train.cases import STOP, case_trainer
+from tests.train.group import fork_group
 from tests.train.world import unlabelled
 from vitrail.train.loop import Progress, Trainer
-from vitrail.train.parallel import joined, leave
+from vitrail.train.parallel import World, joined
 
 
 class Enough(Exception):  # noqa: N818
     pass
 
 
-def stop_at(step: int, run: Trainer) -> None:
+def run_to(step: int, run: Trainer) -> None:
+    """Go on from where a run stands, and stop after a step."""
+
     def show(now: Progress) -> None:
         if now.step == step:
             run.save()
             raise Enough
 
     run.show = show
+    with suppress(Enough):
+        run.run(resume=True)
+
+
+def compute(folder: Path, combinations: list[str]) -> None:
+    # half precision is refused on such CPUs for being slow, not for being wrong
+    with patch("vitrail.train.loop.check_precision"), joined() as world:
+        for combination in combinations:
+            compute_one(folder, combination, world)
+            told = f"[{world.rank}] {combination}: {time.process_time():.1f} s of processor time"
+            print(told, file=sys.stderr, flush=True)
+
+
+def compute_one(folder: Path, combination: str, world: World) -> None:
+    case, kind, *stop = combination.split(":")
+    out = folder / ("handed" if stop else kind) / case
+    run_to(int(stop[0]) if stop else STOP, case_trainer(case, out, world=world, parallel=kind))
+    if not stop:
+        again = case_trainer(case, out, world=world, parallel=kind)
+        again.run(resume=True)
+        scales = world.gather(again.state.scaler.get_scale())
+        assert len(set(scales)) == 1, scales
 
 
 def main() -> None:
-    folder, *combinations = sys.argv[1:]
-    with joined() as world:
-        if world.chief:
-            unlabelled("beit", Path(folder) / "words")  # a tokenizer for all
-        world.wait()
-        for combination in combinations:
-            case, kind = combination.split(":")
-            out = Path(folder) / kind / case
-            first = case_trainer(case, out, world=world, parallel=kind)
-            stop_at(STOP, first)
-            with suppress(Enough):
-                first.run()
-            again = case_trainer(case, out, world=world, parallel=kind)
-            again.run(resume=True)
-            scales = world.gather(again.state.scaler.get_scale())
-            assert len(set(scales)) == 1, scales
-            print(f"[{world.rank}] {combination}", file=sys.stderr, flush=True)
+    folder = Path(sys.argv[1])
+    unlabelled("beit", folder / "words")  # a tokenizer for all
+    groups: list[tuple[int, list[str]]] = []
+    for argument in sys.argv[2:]:
+        if argument.isdigit():
+            groups.append((int(argument), []))
+        else:
+            groups[-1][1].append(argument)
+    for processes, combinations in groups:
+        fork_group(folder, processes, partial(compute, folder, combinations))
 
 
 if __name__ == "__main__":
-    # half precision is refused on such CPUs for being slow, not for being wrong
-    with patch("vitrail.train.loop.check_precision"):
-        main()
-    leave(0)
+    main()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.train.cases import CASES, STEPS, case_trainer
-from tests.train.group import run_group
+from tests.train.group import run_groups
 from vitrail import UserError
 from vitrail.train.checkpoint import newest_step
 from vitrail.train.parallel import World, make_mesh
@@ -16,11 +16,13 @@ from vitrail.train.parallel import World, make_mesh
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 HALF = {"rtol": 0.05, "atol": 0.02}
 
+# Each idea once.
+FOUR = ("muon:hsdp", "fewer than processes:hsdp")
 TWO = (
-    "sgd:ddp", "freeze:ddp", "muon:ddp", "batch norm:ddp", "broken:ddp", "mae:ddp",
-    "adamw:fsdp", "muon:fsdp", "lora:fsdp", "uneven:fsdp", "batch norm broken:fsdp", "beit:fsdp",
+    "freeze:ddp", "batch norm coatnet:ddp", "mae:ddp",
+    "muon:fsdp", "lora:fsdp", "uneven:fsdp", "batch norm coatnet broken:fsdp",
 )  # fmt: skip
-FOUR = ("muon:hsdp", "batch norm:hsdp", "fewer than processes:hsdp", "freeze:hsdp")
+HANDED = "adamw"  # a run that is passed on: to four processes, to two, to one
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:
@@ -50,13 +52,25 @@ def differences(folder: Path, combinations: tuple[str, ...]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(("processes", "combinations"), [(2, TWO), (4, FOUR)])
-def test_many_processes_are_one(
-    processes: int, combinations: tuple[str, ...], tmp_path: Path
-) -> None:
-    """Stopped in the middle and resumed, too."""
-    run_group(tmp_path, processes, *combinations)
-    assert not differences(tmp_path, combinations)
+def test_many_processes_are_one(tmp_path: Path) -> None:
+    """Stopped in the middle and resumed, too, and with another number of processes and another kind
+    of parallelism."""
+    four, two = (f"{HANDED}:hsdp:2", *FOUR), (f"{HANDED}:fsdp:4", *TWO)
+    run_groups("tests.train.many", tmp_path, "4", *four, "2", *two)
+    assert not differences(tmp_path, FOUR + TWO)
+    case_trainer(HANDED, tmp_path / "handed" / HANDED).run(resume=True)
+    assert not differences(tmp_path, (f"{HANDED}:handed",))
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_other_processes(tmp_path: Path) -> None:
+    """Three processes each with a copy, then two with a share, then one."""
+    cases = ("sgd", "muon", "batch norm")
+    three, two = ([f"{case}:{kind}" for case in cases] for kind in ("ddp:2", "fsdp:4"))
+    run_groups("tests.train.many", tmp_path, "3", *three, "2", *two)
+    for case in cases:
+        case_trainer(case, tmp_path / "handed" / case).run(resume=True)
+    assert not differences(tmp_path, tuple(f"{case}:handed" for case in cases))
 
 
 @pytest.mark.slow
@@ -69,7 +83,7 @@ def test_many_processes_are_one_in_every_case(
 ) -> None:
     monkeypatch.setattr("vitrail.train.loop.check_precision", lambda *_: None)
     combinations = tuple(f"{case}:{kind}" for case in CASES)
-    run_group(tmp_path, processes, *combinations, seconds=3000)
+    run_groups("tests.train.many", tmp_path, str(processes), *combinations, seconds=3000)
     assert not differences(tmp_path, combinations)
 
 

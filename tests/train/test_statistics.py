@@ -13,7 +13,8 @@ from torch.distributed.fsdp import fully_shard
 
 from tests.train.test_resume import Death, die_at, fingerprint
 from tests.train.world import RECIPE, trainer
-from vitrail import create, load
+from vitrail import UserError, create, load
+from vitrail.data.augment import Augmentation
 from vitrail.train.average import Average
 from vitrail.train.recipe import Schedule
 
@@ -24,13 +25,23 @@ SMALL: dict[str, Any] = {
 KINDS: dict[str, dict[str, Any]] = {
     "mobilevit_xxs": SMALL | {"last": 16, "heads": 2},
     "mobilevitv2_050": SMALL,
-}
+    "coatnet_0": {
+        "stem": (8, 8), "dims": (8, 8, 16, 16), "depths": (1, 1, 1, 1), "dim_head": 8,
+        "channels": 1, "image_size": (32, 32), "dropout": 0.1, "drop_path": 0.2,
+    },
+}  # fmt: skip
 
 
 def changes(name: str) -> dict[str, Any]:
-    sides = replace(RECIPE.augmentation, sides=(32, 40))
     schedule = Schedule(steps=8, warmup=2)
-    return {"model": name, "fields": KINDS[name], "augmentation": sides, "schedule": schedule}
+    fields, augmentation = KINDS[name], augmentation_of(name)
+    return {"model": name, "fields": fields, "augmentation": augmentation, "schedule": schedule}
+
+
+def augmentation_of(name: str) -> Augmentation:
+    """Of several sizes where the model reads them."""
+    sides = () if name.startswith("coatnet") else (32, 40)
+    return replace(RECIPE.augmentation, sides=sides)
 
 
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["", "blocks computed again"])
@@ -47,8 +58,20 @@ def test_a_run_that_died_ends_as_if_it_had_not(
     trainer(tmp_path / "died", **said).run(resume=True)
     assert fingerprint(tmp_path / "died") == fingerprint(tmp_path / "whole")
     best = load(tmp_path / "whole" / "best")
-    assert best.config.widths == SMALL["widths"]
     assert best.get_buffer("stem.norm.running_mean").any()
+
+
+def test_parts_with_a_single_image_are_joined(tmp_path: Path) -> None:
+    """The last maps of this model are 1x1, where a batch norm learns nothing from one image."""
+    plain = replace(RECIPE.augmentation, mixup=0, cutmix=0)
+    still = KINDS["mobilevit_xxs"] | {"dropout": 0.0, "drop_path": 0.0}
+    small: dict[str, Any] = changes("mobilevit_xxs") | {"fields": still, "augmentation": plain}
+    small |= {"batch_size": 4, "schedule": Schedule(steps=2, warmup=1)}
+    for parts in (2, 4):
+        trainer(tmp_path / str(parts), accumulate=parts, **small).run()
+    assert fingerprint(tmp_path / "4") == fingerprint(tmp_path / "2")
+    with pytest.raises(UserError, match="two images or more"):
+        trainer(tmp_path / "1", **small | {"batch_size": 1}).run()
 
 
 @pytest.fixture

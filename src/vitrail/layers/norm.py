@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitrail.core.errors import UserError
+
 SMALLEST = 1e-12  # below it a vector has no direction
 
 
@@ -22,6 +24,11 @@ class BatchNorm(nn.BatchNorm2d):
     def train(self, mode: bool = True) -> Self:
         return super().train(mode and not self.frozen)
 
+    def forward(self, input: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+        if self.training:
+            check_values(input.numel() // max(input.shape[1], 1))
+        return super().forward(input)
+
     def _load_from_state_dict(
         self, state_dict: Mapping[str, Tensor], prefix: str, *rest: Any
     ) -> None:
@@ -32,6 +39,15 @@ class BatchNorm(nn.BatchNorm2d):
         if self.running_mean is not None and self.running_var is not None:
             self.running_mean.zero_()
             self.running_var.fill_(1)
+
+
+def check_values(count: int) -> None:
+    """Refuse what a batch norm in training cannot learn from: one value in each channel."""
+    if count == 1:
+        raise UserError(
+            "a batch norm in training got one value in each channel, from a single image: give "
+            "batches of two images or more, or larger images"
+        )
 
 
 def unit_length(x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:

@@ -15,6 +15,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vitrail.core.errors import UserError
+
 if TYPE_CHECKING:
     from vitrail.train.parallel import World
 
@@ -83,6 +85,11 @@ class Normalise(torch.autograd.Function):
         rows = world.stack(torch.cat([mean, variance, count]))
         means, variances, pixels = rows.split([len(mean), len(mean), 1], dim=1)
         total = pixels.sum()
+        if x[0, 0].numel() == 1 and total == 1:  # seen by all processes alike
+            raise UserError(
+                "a batch norm in training got one value in each channel, from the only image of a "
+                "step: raise batch_size, or the size of the images"
+            )
         shares = pixels / total.clamp(min=1)
         mean = (means * shares).sum(dim=0)
         variance = ((variances + (means - mean).square()) * shares).sum(dim=0)

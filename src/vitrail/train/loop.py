@@ -34,7 +34,7 @@ from vitrail.train.memory import Memory
 from vitrail.train.optimiser import freeze, set_rate
 from vitrail.train.outage import lost_in_step, lost_too_many, sentence
 from vitrail.train.parallel import World, full, gathering, spread
-from vitrail.train.parts import Parts
+from vitrail.train.parts import Parts, fewest_images
 from vitrail.train.pictures import write_sheet
 from vitrail.train.precision import autocast, check_precision
 from vitrail.train.recipe import Recipe
@@ -120,6 +120,7 @@ class Trainer:
         self.compute = spread(objective, recipe.parallel, self.world)
         self.state = State(objective, recipe, self.world.device)
         self.memory = Memory(guide=sum_of(task.objective.guide()))
+        self.fewest = fewest_images(objective)
         self.best: tuple[Kept, Values] | None = None
         self.answers: Answers | None = None  # of the best weights
         self.saved_at = self.step_began = time.perf_counter()
@@ -221,7 +222,7 @@ class Trainer:
     def take(self, batch: Batch, lr: float | None = None) -> float:
         """One step: gradients of the batch in parts, clipped, applied. Gives the mean loss."""
         recipe, world = self.recipe, self.world
-        parts = Parts(batch.parts(recipe.accumulate), world)
+        parts = Parts(batch.parts(recipe.accumulate), world, least=self.fewest)
         if not parts.count:
             return 0.0
         set_rate(self.state.optimisers, self.lr(self.step) if lr is None else lr)

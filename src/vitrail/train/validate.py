@@ -56,7 +56,9 @@ def predict(
         targets.append(batch.targets)
         indices.append(torch.from_numpy(batch.indices))
     mine = torch.cat(logits), torch.cat(targets), torch.cat(indices)
-    found = [torch.cat(parts) for parts in zip(*world.gather(mine), strict=True)]
+    shares, lost = zip(*world.gather((mine, broken)), strict=True)
+    broken = {path: reason for share in lost for path, reason in share.items()}
+    found = [torch.cat(parts) for parts in zip(*shares, strict=True)]
     if not len(found[0]):
         raise UserError("no validation image could be read: look at the data with the doctor")
     order = found[2].argsort()
