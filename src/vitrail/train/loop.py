@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -134,12 +134,14 @@ class Trainer:
         if resume:
             self.restore()
         log = Log(self.out, self.step) if self.world.chief else None
-        with interruptible(alone=self.world.size == 1) as interrupted:
-            stopped = self.train(log, interrupted)
-        if stopped:
-            self.save()
-        if log is not None:
-            log.close()
+        try:
+            with interruptible(alone=self.world.size == 1) as interrupted:
+                stopped = self.train(log, interrupted)
+            if stopped:
+                self.save()
+        finally:
+            if log is not None:
+                log.close()
         return Outcome(self.step, self.total, self.memory, stopped, self.speed, self.answers)
 
     def train(self, log: Log | None, interrupted: threading.Event) -> bool:
@@ -153,12 +155,15 @@ class Trainer:
     ) -> Literal["done", "interrupted", "back"]:
         """Steps from where the run stands, until it is over or has to go back."""
         watch = self.recipe.watch
-        evaluate_every = max(round(watch.every * self.stream.steps), 1)
+        if self.memory.unjudged:
+            self.finish_step(log)
+            if self.out_of_patience():
+                self.save()
+                return "done"
         began, seen = time.perf_counter(), 0
         for batch in self.waited_for(self.stream.batches(self.step, self.total)):
             if (why := self.outage(batch)) is not None:
-                self.save()
-                raise UserError(f"stopped and saved at step {self.step}: {why}")
+                self.stop(why)
             known = self.step in self.memory.skip
             self.take(batch)
             self.memory.tally.seconds += time.perf_counter() - self.step_began
@@ -167,26 +172,41 @@ class Trainer:
             if watch.nan == "back" and self.step in self.memory.skip and not known:
                 return "back"
             self.step += 1
-            values: Values | None = None
-            last = self.step == self.total
-            loss = self.memory.tally.mean_loss
-            if self.step % evaluate_every == 0 or last:
-                began -= time.perf_counter()  # the clock of the speed stands still
-                values = self.evaluate()
-                began += time.perf_counter()
-            if values is not None or self.step % watch.log_every_steps == 0:
-                self.write_line(log, values or {})
-            if last or self.time_to_save():
-                self.save()
-            self.show(
-                Progress(self.step, self.total, loss, self.speed, values, self.memory.warning)
-            )
+            began += self.finish_step(log)  # the clock of the speed stands still
             if self.out_of_patience():
                 self.save()
                 return "done"
-            if not last and self.world.any(interrupted.is_set()):
+            if self.step < self.total and self.world.any(interrupted.is_set()):
                 return "interrupted"
         return "done"
+
+    def finish_step(self, log: Log | None) -> float:
+        """Evaluate, log and save where it is time to. Gives the seconds that evaluating took."""
+        watch, seconds = self.recipe.watch, 0.0
+        evaluate_every = max(round(watch.every * self.stream.steps), 1)
+        values: Values | None = None
+        last = self.step == self.total
+        loss = self.memory.tally.mean_loss
+        if self.step % evaluate_every == 0 or last:
+            began = time.perf_counter()
+            values = self.evaluate()
+            seconds = time.perf_counter() - began
+        if values is not None or self.step % watch.log_every_steps == 0:
+            self.write_line(log, values or {})
+        if last or self.time_to_save():
+            self.save()
+        self.show(Progress(self.step, self.total, loss, self.speed, values, self.memory.warning))
+        return seconds
+
+    def stop(self, why: str) -> NoReturn:
+        """Too many images cannot be used. What was learnt is saved first."""
+        if not self.step:
+            raise UserError(f"stopped at step 0: {why} and start the run again")
+        self.save()
+        raise UserError(
+            f"stopped and saved at step {self.step}: {why} and resume the run, or raise max_broken "
+            "in its recipe.yaml"
+        )
 
     def waited_for(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The batches, with the time that each was waited for in the tally."""
@@ -209,13 +229,16 @@ class Trainer:
         are remembered."""
         memory, share, images = self.memory, self.recipe.max_broken, len(self.task.train)
         read, lost = map(int, self.world.sums((len(batch.images), len(batch.broken))))
-        before = memory.lost if memory.lost_epoch == batch.epoch else 0
         found = [bad for part in self.world.gather(batch.broken) for bad in part] if lost else []
-        if lost_in_step(lost, read, share):
+        # an epoch may draw an image several times: goal.balance, augmentation.repeats
+        names = dict.fromkeys(memory.lost_images if memory.lost_epoch == batch.epoch else ())
+        in_step = dict.fromkeys(bad.path for bad in found)
+        if lost_in_step(len(in_step), read, share):
             return sentence(f"images of step {self.step}", lost, lost + read, share, found)
-        if lost_too_many(before + lost, images, share):
-            return sentence("training images", before + lost, images, share, found)
-        memory.lost, memory.lost_epoch = before + lost, batch.epoch
+        names |= in_step
+        if lost_too_many(len(names), images, share):
+            return sentence("training images", len(names), images, share, found)
+        memory.lost_images, memory.lost_epoch = list(names), batch.epoch
         memory.broken |= {bad.path: bad.reason for bad in found}
         return None
 
@@ -342,11 +365,13 @@ class Trainer:
                 workers=recipe.workers,
                 seed=recipe.seed,
             )
-        memory.broken |= answers.broken
         lost, images = len(self.task.val) - len(answers.logits), len(self.task.val)
         if lost_too_many(lost, images, recipe.max_broken):
             found = [BadImage(*bad) for bad in answers.broken.items()]
-            raise UserError(sentence("validation images", lost, images, recipe.max_broken, found))
+            memory.unjudged = True
+            self.stop(sentence("validation images", lost, images, recipe.max_broken, found))
+        memory.unjudged = False
+        memory.broken |= answers.broken
         memory.decides, values = self.task.judge(answers.logits, answers.targets)
         loss = self.task.objective.val_loss(answers.logits, answers.targets)
         values = values if loss is None else {**values, "val_loss": loss}

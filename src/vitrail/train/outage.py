@@ -29,5 +29,5 @@ def sentence(what: str, lost: int, images: int, share: float, found: Sequence[Ba
     cause = "the storage" if unread is not None else "the images"
     return (
         f"{lost:,} of {images:,} {what} cannot be used{told}, but max_broken is {share:g}: check "
-        f"{cause} and resume the run, or raise max_broken in its recipe.yaml"
+        f"{cause}"
     )
