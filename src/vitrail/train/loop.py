@@ -4,7 +4,6 @@ A step is a function of the recipe, the data and the step's number, so a run tha
 moment and resumed ends with the same bits as one that was not.
 """
 
-import hashlib
 import math
 import threading
 import time
@@ -25,14 +24,13 @@ from vitrail.data.augment import mix
 from vitrail.data.images import BadImage
 from vitrail.data.loader import Batch, Stream
 from vitrail.data.source import Source
-from vitrail.models.model import Model
 from vitrail.objectives.objective import Objective
 from vitrail.train.checkpoint import Saved, newest_step, write_step
 from vitrail.train.interrupt import interruptible
 from vitrail.train.log import Log
-from vitrail.train.memory import Memory
+from vitrail.train.memory import Memory, sum_of
 from vitrail.train.optimiser import freeze, set_rate
-from vitrail.train.outage import lost_in_step, lost_too_many, sentence
+from vitrail.train.outage import lost_too_many, sentence, why_stop
 from vitrail.train.parallel import World, full, gathering, spread
 from vitrail.train.parts import Parts, fewest_images
 from vitrail.train.pictures import write_sheet
@@ -225,22 +223,11 @@ class Trainer:
         self.memory.tally = Tally()
 
     def outage(self, batch: Batch) -> str | None:
-        """Why not to go on: too many images of this step or of its epoch cannot be used. Else they
-        are remembered."""
-        memory, share, images = self.memory, self.recipe.max_broken, len(self.task.train)
+        """Why not to go on: too many images of this step or of its epoch cannot be used."""
         read, lost = map(int, self.world.sums((len(batch.images), len(batch.broken))))
         found = [bad for part in self.world.gather(batch.broken) for bad in part] if lost else []
-        # an epoch may draw an image several times: goal.balance, augmentation.repeats
-        names = dict.fromkeys(memory.lost_images if memory.lost_epoch == batch.epoch else ())
-        in_step = dict.fromkeys(bad.path for bad in found)
-        if lost_in_step(len(in_step), read, share):
-            return sentence(f"images of step {self.step}", lost, lost + read, share, found)
-        names |= in_step
-        if lost_too_many(len(names), images, share):
-            return sentence("training images", len(names), images, share, found)
-        memory.lost_images, memory.lost_epoch = list(names), batch.epoch
-        memory.broken |= {bad.path: bad.reason for bad in found}
-        return None
+        images, share = len(self.task.train), self.recipe.max_broken
+        return why_stop(self.memory, found, batch.epoch, self.step, (read, images), share)
 
     def take(self, batch: Batch, lr: float | None = None) -> float:
         """One step: gradients of the batch in parts, clipped, applied. Gives the mean loss."""
@@ -441,15 +428,6 @@ class Trainer:
         self.state.restore(saved.tensors)
         self.memory = memory
         self.step = self.checkpoint_step = saved.step
-
-
-def sum_of(model: Model | None) -> str:
-    """The SHA-256 of all weights; of no model nothing."""
-    total = hashlib.sha256()
-    for name, tensor in ({} if model is None else model.state_dict()).items():
-        total.update(name.encode())
-        total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return "" if model is None else total.hexdigest()
 
 
 def make_stream(task: Task, world: World) -> Stream:

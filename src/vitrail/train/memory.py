@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import torch
+
+from vitrail.models.model import Model
 from vitrail.train.tally import Tally
 
 
@@ -33,3 +37,12 @@ class Memory:
         known = {field.name for field in fields(cls)}
         saved = {name: value for name, value in saved.items() if name in known}
         return cls(**{**saved, "tally": Tally(**saved.get("tally", {}))})
+
+
+def sum_of(model: Model | None) -> str:
+    """The SHA-256 of all weights; of no model nothing."""
+    total = hashlib.sha256()
+    for name, tensor in ({} if model is None else model.state_dict()).items():
+        total.update(name.encode())
+        total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return "" if model is None else total.hexdigest()
