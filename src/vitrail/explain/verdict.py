@@ -202,6 +202,7 @@ def check_methods(
     """The verdict on the maps of each method, which gives those of these images for this target, of
     whatever model it is handed.
 
+    >>> from vitrail.explain.saliency import saliency
     >>> found = check_methods({"saliency": saliency}, model, images, torch.tensor([0]))
     >>> found["saliency"].verdict.images
     1
