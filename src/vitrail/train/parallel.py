@@ -155,7 +155,8 @@ def launch(module: str, arguments: Sequence[str], processes: int) -> None:
         shutdown_timeout=int(PATIENCE.total_seconds()),  # to end a step and save it after Ctrl-C
     )
     try:
-        elastic_launch(config, sys.executable)("-m", module, *arguments)
+        with kept_signal_handlers():
+            elastic_launch(config, sys.executable)("-m", module, *arguments)
     except SignalException:
         raise KeyboardInterrupt from None  # the processes have saved, and said how to go on
     except ChildFailedError as error:
@@ -165,6 +166,18 @@ def launch(module: str, arguments: Sequence[str], processes: int) -> None:
         if failure.exitcode < 0:
             raise UserError(why_killed(rank, -failure.exitcode)) from None
         raise
+
+
+@contextmanager
+def kept_signal_handlers() -> Iterator[None]:
+    """torchrun's agent installs handlers of its own and leaves them behind."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def why_killed(rank: int, number: int) -> str:
