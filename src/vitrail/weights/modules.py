@@ -58,8 +58,8 @@ def open_module(module: nn.Module, *, dialect: str | None, said: dict[str, Any])
 
 def inside(module: nn.Module) -> nn.Module:
     """The module inside what compiling, data parallelism and averaging put around it."""
-    around = nn.DataParallel | nn.parallel.DistributedDataParallel | AveragedModel
-    while isinstance(module, torch._dynamo.OptimizedModule | around):
+    around = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
+    while isinstance(module, (torch._dynamo.OptimizedModule, *around)):
         inner = module.module if isinstance(module, around) else module._orig_mod
         assert isinstance(inner, nn.Module)
         module = inner
