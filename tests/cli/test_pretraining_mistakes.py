@@ -178,14 +178,19 @@ def test_a_folder_of_broken_images_leaves_nothing(tmp_path: Path, capsys: Said) 
     for number in range(12):
         (data / f"{number}.jpg").write_bytes(b"no picture")
     words = ["pretrain", data, "--image-size", "32", "--out", out, *SHORT]
-    assert "could be read" in refused(capsys, *words)
+    assert "stopped at step 0: 11 of 11 images" in refused(capsys, *words)
     assert not out.exists()
-    mine = out / "pictures" / "mine.txt"  # of somebody who keeps pictures where the run shall go
-    mine.parent.mkdir(parents=True)
+    mine = out / "notes.txt"
+    mine.parent.mkdir()
     mine.write_text("dear to me")
-    assert "could be read" in refused(capsys, *words)
-    assert mine.read_text() == "dear to me"
-    assert not (out / "recipe.yaml").exists()
+    for _ in range(2):  # the second start finds nothing of the first
+        assert "stopped at step 0" in refused(capsys, *words, "--resume", "auto")
+        assert [path.name for path in out.iterdir()] == ["notes.txt"]
+    theirs = out / "pictures" / "mine.txt"
+    theirs.parent.mkdir()
+    theirs.write_text("dear to me too")
+    assert "exists already" in refused(capsys, *words)
+    assert theirs.read_text() == "dear to me too"
 
 
 @pytest.mark.parametrize("side", [8, 30, 50, 100])

@@ -11,6 +11,7 @@ from vitrail import UserError
 from vitrail.cli.app import build_parser, main, with_plain_flags
 from vitrail.cli.said import begun, continued
 from vitrail.train.checkpoint import steps_in
+from vitrail.train.loop import Trainer
 from vitrail.train.recipe_file import write_recipe
 
 Printed = pytest.CaptureFixture[str]
@@ -85,3 +86,24 @@ def test_options_may_be_repeated_and_not_changed(
         rest = [word for pair in pairs if pair[0] not in taken for word in pair]
         with pytest.raises(UserError, match=f"--{option} cannot change in a run that is resumed"):
             continued(asked(*rest, f"--{option}", value, "--resume"), out)  # type: ignore[arg-type]
+
+
+def test_a_failed_start_removes_only_what_it_wrote(
+    photos: Path, tmp_path: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    command = ["train", *OPTIONS, "--out", str(out), "--resume", "auto", str(photos)]
+    command += ["--set", "watch.log_every_steps=1"]
+
+    def fail_at_step_1(trainer: Trainer) -> bool:
+        (out / "notes.txt").write_text("mine")
+        raise UserError("no more")
+
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(Trainer, "time_to_save", fail_at_step_1)
+            assert main(command) == 2
+        assert "no more" in capsys.readouterr().err
+        assert [path.name for path in out.iterdir()] == ["notes.txt"]
+    assert main(command) == 0
+    assert (out / "notes.txt").read_text() == "mine"

@@ -215,3 +215,12 @@ def test_a_batch_is_one_open_file_between_processes() -> None:
         assert [len(batch.images) for batch in stream.batches(0, 2)] == [256, 256]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_balanced_classes_and_repeats_together() -> None:
+    targets = np.array([0] * 90 + [1] * 10)
+    order = epoch_order(100, seed=0, epoch=0, repeats=4, balance=targets)
+    images = order[:, 0].reshape(25, 4)
+    assert (images == images[:, :1]).all()
+    assert len(np.unique(order, axis=0)) == 100  # no view of an image twice
+    assert abs(int((targets[order[:, 0]] == 1).sum()) - 50) <= 4

@@ -19,6 +19,7 @@ from vitrail.data.loader import Samples
 from vitrail.data.source import Splits
 from vitrail.data.sources import places
 from vitrail.train.checkpoint import newest_step
+from vitrail.train.log import Log
 from vitrail.train.loop import Outcome, Trainer
 from vitrail.train.prepare import prepare_task
 from vitrail.train.recipe import Schedule
@@ -51,9 +52,10 @@ def run(
 @pytest.mark.parametrize("kind", [Unreadable, BadImage])
 def test_an_outage_stops_the_run(kind: type[BadImage], tmp_path: Path) -> None:
     with pytest.raises(
-        UserError, match=r"saved at step 0: 1\d of 16 images of step 0 .*max_broken"
+        UserError, match=r"stopped at step 0: 1\d of 16 images of step 0 .*max_broken"
     ):
         run(tmp_path, Shelf(100, range(99), kind))
+    assert newest_step(tmp_path / "steps") is None
 
 
 def test_a_small_share_is_too_much_too(tmp_path: Path) -> None:
@@ -92,6 +94,31 @@ def test_after_an_outage_a_run_goes_on_as_if_nothing_had_happened(tmp_path: Path
 def test_validation_images_are_counted_too(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"30 of 40 validation images .*max_broken"):
         run(tmp_path, Shelf(100, []), val=Shelf(40, range(30)))
+
+
+@pytest.mark.parametrize("every", [0.5, 100])  # at an early evaluation, and at the last step
+def test_after_a_validation_outage_a_run_goes_on(every: float, tmp_path: Path) -> None:
+    watch = replace(RECIPE.watch, every=every, save=None)
+    whole = run(tmp_path / "whole", Shelf(100, []), val=Shelf(40, []), watch=watch)
+    val, out = Shelf(40, range(30)), tmp_path / "run"
+    with pytest.raises(UserError, match=r"stopped and saved at step \d+: 30 of 40 validation"):
+        run(out, Shelf(100, []), val=val, watch=watch)
+    assert (out / "last").is_dir()
+    val.lost = set()
+    outcome = run(out, Shelf(100, []), val=val, watch=watch, resume=True)
+    assert outcome.memory.broken == {}
+    assert outcome.memory.best_scores == whole.memory.best_scores
+    assert [line["step"] for line in Log.read(out)] == [
+        line["step"] for line in Log.read(tmp_path / "whole")
+    ]
+    assert fingerprint(out) == fingerprint(tmp_path / "whole")
+
+
+def test_an_image_drawn_again_is_one_image(tmp_path: Path) -> None:
+    goal = replace(RECIPE.goal, balance=True)
+    outcome = run(tmp_path, Shelf(18, [3]), goal=goal, schedule=Schedule(steps=40), batch_size=9)
+    assert list(outcome.memory.broken) == ["stripes/3"]
+    assert outcome.step == 40
 
 
 def test_storage_that_does_not_answer_is_asked_again(

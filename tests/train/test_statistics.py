@@ -16,6 +16,7 @@ from tests.train.world import RECIPE, trainer
 from vitrail import UserError, create, load
 from vitrail.data.augment import Augmentation
 from vitrail.train.average import Average
+from vitrail.train.batch_norm import synchronise_batch_norms
 from vitrail.train.recipe import Schedule
 
 SMALL: dict[str, Any] = {
@@ -72,6 +73,10 @@ def test_parts_with_a_single_image_are_joined(tmp_path: Path) -> None:
     assert fingerprint(tmp_path / "4") == fingerprint(tmp_path / "2")
     with pytest.raises(UserError, match="two images or more"):
         trainer(tmp_path / "1", **small | {"batch_size": 1}).run()
+    run = trainer(tmp_path / "several", **small | {"batch_size": 1})
+    synchronise_batch_norms(run.model, run.world)  # as several processes do
+    with pytest.raises(UserError, match="raise batch_size"):
+        run.run()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ and the name of what happens; what must be so is asserted in each process."""
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -35,6 +36,7 @@ def checkpoints_differ(folder: Path) -> None:
     """Each process has a directory of its own, as on machines that share no file system."""
     with joined() as world:
         directory = folder / f"steps-{world.rank}"
+        resume = partial(newest_step, directory, world)
         for step in (1, 2):
             saved = Saved(step, {"now.weight": torch.full((2,), float(step))}, {"best": None})
             write_step(directory, saved, keep=9)
@@ -44,16 +46,16 @@ def checkpoints_differ(folder: Path) -> None:
 
         if not world.chief:  # damaged
             (second / STATE).write_bytes(original[:-1] + b"\0")
-        assert "process 1 does not read" in refusal_of_all(directory, world)
+        assert "process 1 does not read" in refusal_of_all(resume, world)
         (second / STATE).write_bytes(original)
 
         if not world.chief:  # whole, but of another run
             write_step(directory, Saved(2, {"now.weight": torch.zeros(2)}, {}), keep=9)
-        assert "process 1 does not read" in refusal_of_all(directory, world)
+        assert "process 1 does not read" in refusal_of_all(resume, world)
 
         if not world.chief:  # missing
             shutil.rmtree(second)
-        assert "share" in refusal_of_all(directory, world)
+        assert "share" in refusal_of_all(resume, world)
 
         if world.chief:  # the main process goes on from the one before, and so do all
             (second / RUN).write_text("{}")
@@ -72,9 +74,10 @@ def newest_step_of(directory: Path, world: World) -> int | None:
     return steps.pop()
 
 
-def refusal_of_all(directory: Path, world: World) -> str:
+def refusal_of_all(work: Callable[[], object], world: World) -> str:
+    """The sentence by which every process refuses."""
     try:
-        newest_step(directory, world)
+        work()
         sentence = ""
     except UserError as error:
         sentence = str(error).replace(f"steps-{world.rank}", "steps")
@@ -105,18 +108,20 @@ def outage_of_one(folder: Path) -> None:
 
         run = trainer_of(source, out, world)
         run.show = lose
-        try:
-            run.run()
-            sentence = ""
-        except UserError as error:
-            sentence = str(error)
-        (told,) = set(world.gather(sentence))
+        told = refusal_of_all(run.run, world)
         assert f"stopped and saved at step {STOP}: 8 of 100 training images" in told, told
         assert "Input/output error" in told, told
         assert [path.name for path in steps_in(out / "steps")] == [f"step-{STOP:09d}"]
         world.wait()
         source.lost = False
-        trainer_of(source, out, world).run(resume=True)
+        again = trainer_of(source, out, world)
+        again.run(resume=True)
+
+        val = Cut(40)
+        val.lost = not world.chief
+        again.task = replace(again.task, val=val)
+        told = refusal_of_all(again.evaluate, world)
+        assert "20 of 40 validation images cannot be used (such as stripes/1" in told, told
 
 
 def trainer_of(source: Cut, out: Path, world: World | None = None) -> loop.Trainer:

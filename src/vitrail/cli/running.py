@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -16,6 +15,13 @@ from vitrail.core.errors import UserError
 
 # What a run writes to its directory, beside recipe.yaml.
 OWN = ("best", "last", "steps", "metrics.jsonl", "report.html", "tensorboard", "pictures", "pixels")
+# What a run has written before its first checkpoint, beside decoded images.
+BEFORE_CHECKPOINT = (
+    "recipe.yaml",
+    "metrics.jsonl",
+    "tensorboard/events.out.tfevents.*",
+    "pictures/step-*.png",
+)
 DEFAULT = "mae"  # what pretrain does where no objective is named
 PIXELS = "pixels"  # where a run keeps decoded images until it is finished
 
@@ -105,9 +111,9 @@ def run(asked: Asked, verb: str, world: World) -> Ended | None:
         resume = world.from_main((out / NAME).is_file())
     if resume or recipe is None:
         recipe = continued(asked, out)
-    elif not asked.dry_run and (out / NAME).exists():
-        raise UserError(f"{out}: holds a run already: choose another --out, or say --resume")
-    elif not asked.dry_run:
+    elif (out / NAME).exists():
+        raise UserError(f"{out}: already holds a run: choose another --out, or add --resume")
+    else:
         refuse_taken(out)
     splits = open_data(recipe.data, val_share=recipe.val_share)
     judge = judge_of(splits)
@@ -120,17 +126,17 @@ def run(asked: Asked, verb: str, world: World) -> Ended | None:
     made = not out.exists()
     world.wait()  # until every process has seen that there is no run yet
     with Display(quiet=asked.json or not world.chief) as display:
-        if world.chief and not resume:
-            write_recipe(recipe, out)
-            display.say(*introduction(task, splits))
-        task, room = with_cache(task, out / PIXELS, world)
-        if room:
-            display.say(
-                f"- decoded images are kept in {out / PIXELS} ({room / 1e6:,.0f} MB at most) until "
-                "the run is finished; --set cache=false trains without"
-            )
-        began = time.perf_counter()
         try:
+            if world.chief and not resume:
+                write_recipe(recipe, out)
+                display.say(*introduction(task, splits))
+            task, room = with_cache(task, out / PIXELS, world)
+            if room:
+                display.say(
+                    f"- decoded images are kept in {out / PIXELS} ({room / 1e6:,.0f} MB at most) "
+                    "until the run is finished; --set cache=false trains without"
+                )
+            began = time.perf_counter()
             outcome = Trainer(task, out, display.show, world).run(resume=resume)
         except UserError:
             if world.chief and not resume:
@@ -178,18 +184,19 @@ def refuse_taken(out: Path) -> None:
 
 
 def forget(out: Path, *, made: bool) -> None:
-    """A run that came to nothing leaves nothing: the next may have its place. In a directory that
-    the run has not `made`, only the recipe is known to be its own."""
+    """A run that failed before its first checkpoint leaves nothing of its own, so that the same
+    command can start again. Files of others stay, and so does OUT if the run has not `made` it."""
     from vitrail.data.cache import remove_cache
-    from vitrail.train.recipe_file import NAME
 
-    if (out / "steps").exists():
+    if any((out / name).exists() for name in ("steps", "best", "last")):
         return
-    if made:
-        shutil.rmtree(out, ignore_errors=True)
-    else:
-        (out / NAME).unlink(missing_ok=True)
-        remove_cache(out / PIXELS)
+    for pattern in BEFORE_CHECKPOINT:
+        for path in out.glob(pattern):
+            path.unlink()
+    remove_cache(out / PIXELS)
+    for directory in (out / "tensorboard", out / "pictures", *((out,) if made else ())):
+        with suppress(OSError):  # it holds files of others, or was never made
+            directory.rmdir()
 
 
 def judge_of(splits: Splits) -> Judge:

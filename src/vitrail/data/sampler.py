@@ -29,12 +29,14 @@ def epoch_order(
     >>> sorted(epoch_order(4, seed=0, epoch=0)[:, 0].tolist())
     [0, 1, 2, 3]
     """
-    if balance is not None:
-        images = _balanced(balance, count, seed=seed, epoch=epoch)
-        return np.stack([images, np.arange(count)], axis=1)
     distinct = -(-count // repeats)
-    images = permutation("order", count, seed, epoch)[:distinct].repeat(repeats)[:count]
-    views = np.tile(np.arange(repeats), distinct)[:count]
+    if balance is not None:  # which may draw an image again: every sample is a view of its own
+        images = _balanced(balance, distinct, seed=seed, epoch=epoch)
+        views = np.arange(count)
+    else:
+        images = permutation("order", count, seed, epoch)[:distinct]
+        views = np.tile(np.arange(repeats), distinct)[:count]
+    images = images.repeat(repeats)[:count]
     return np.stack([images, views], axis=1)
 
 

@@ -4,14 +4,13 @@ A step is a function of the recipe, the data and the step's number, so a run tha
 moment and resumed ends with the same bits as one that was not.
 """
 
-import hashlib
 import math
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -25,14 +24,13 @@ from vitrail.data.augment import mix
 from vitrail.data.images import BadImage
 from vitrail.data.loader import Batch, Stream
 from vitrail.data.source import Source
-from vitrail.models.model import Model
 from vitrail.objectives.objective import Objective
 from vitrail.train.checkpoint import Saved, newest_step, write_step
 from vitrail.train.interrupt import interruptible
 from vitrail.train.log import Log
-from vitrail.train.memory import Memory
+from vitrail.train.memory import Memory, sum_of
 from vitrail.train.optimiser import freeze, set_rate
-from vitrail.train.outage import lost_in_step, lost_too_many, sentence
+from vitrail.train.outage import lost_too_many, sentence, why_stop
 from vitrail.train.parallel import World, full, gathering, spread
 from vitrail.train.parts import Parts, fewest_images
 from vitrail.train.pictures import write_sheet
@@ -134,12 +132,14 @@ class Trainer:
         if resume:
             self.restore()
         log = Log(self.out, self.step) if self.world.chief else None
-        with interruptible(alone=self.world.size == 1) as interrupted:
-            stopped = self.train(log, interrupted)
-        if stopped:
-            self.save()
-        if log is not None:
-            log.close()
+        try:
+            with interruptible(alone=self.world.size == 1) as interrupted:
+                stopped = self.train(log, interrupted)
+            if stopped:
+                self.save()
+        finally:
+            if log is not None:
+                log.close()
         return Outcome(self.step, self.total, self.memory, stopped, self.speed, self.answers)
 
     def train(self, log: Log | None, interrupted: threading.Event) -> bool:
@@ -153,12 +153,15 @@ class Trainer:
     ) -> Literal["done", "interrupted", "back"]:
         """Steps from where the run stands, until it is over or has to go back."""
         watch = self.recipe.watch
-        evaluate_every = max(round(watch.every * self.stream.steps), 1)
+        if self.memory.unjudged:
+            self.finish_step(log)
+            if self.out_of_patience():
+                self.save()
+                return "done"
         began, seen = time.perf_counter(), 0
         for batch in self.waited_for(self.stream.batches(self.step, self.total)):
             if (why := self.outage(batch)) is not None:
-                self.save()
-                raise UserError(f"stopped and saved at step {self.step}: {why}")
+                self.stop(why)
             known = self.step in self.memory.skip
             self.take(batch)
             self.memory.tally.seconds += time.perf_counter() - self.step_began
@@ -167,26 +170,41 @@ class Trainer:
             if watch.nan == "back" and self.step in self.memory.skip and not known:
                 return "back"
             self.step += 1
-            values: Values | None = None
-            last = self.step == self.total
-            loss = self.memory.tally.mean_loss
-            if self.step % evaluate_every == 0 or last:
-                began -= time.perf_counter()  # the clock of the speed stands still
-                values = self.evaluate()
-                began += time.perf_counter()
-            if values is not None or self.step % watch.log_every_steps == 0:
-                self.write_line(log, values or {})
-            if last or self.time_to_save():
-                self.save()
-            self.show(
-                Progress(self.step, self.total, loss, self.speed, values, self.memory.warning)
-            )
+            began += self.finish_step(log)  # the clock of the speed stands still
             if self.out_of_patience():
                 self.save()
                 return "done"
-            if not last and self.world.any(interrupted.is_set()):
+            if self.step < self.total and self.world.any(interrupted.is_set()):
                 return "interrupted"
         return "done"
+
+    def finish_step(self, log: Log | None) -> float:
+        """Evaluate, log and save where it is time to. Gives the seconds that evaluating took."""
+        watch, seconds = self.recipe.watch, 0.0
+        evaluate_every = max(round(watch.every * self.stream.steps), 1)
+        values: Values | None = None
+        last = self.step == self.total
+        loss = self.memory.tally.mean_loss
+        if self.step % evaluate_every == 0 or last:
+            began = time.perf_counter()
+            values = self.evaluate()
+            seconds = time.perf_counter() - began
+        if values is not None or self.step % watch.log_every_steps == 0:
+            self.write_line(log, values or {})
+        if last or self.time_to_save():
+            self.save()
+        self.show(Progress(self.step, self.total, loss, self.speed, values, self.memory.warning))
+        return seconds
+
+    def stop(self, why: str) -> NoReturn:
+        """Too many images cannot be used. What was learnt is saved first."""
+        if not self.step:
+            raise UserError(f"stopped at step 0: {why} and start the run again")
+        self.save()
+        raise UserError(
+            f"stopped and saved at step {self.step}: {why} and resume the run, or raise max_broken "
+            "in its recipe.yaml"
+        )
 
     def waited_for(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The batches, with the time that each was waited for in the tally."""
@@ -205,19 +223,11 @@ class Trainer:
         self.memory.tally = Tally()
 
     def outage(self, batch: Batch) -> str | None:
-        """Why not to go on: too many images of this step or of its epoch cannot be used. Else they
-        are remembered."""
-        memory, share, images = self.memory, self.recipe.max_broken, len(self.task.train)
+        """Why not to go on: too many images of this step or of its epoch cannot be used."""
         read, lost = map(int, self.world.sums((len(batch.images), len(batch.broken))))
-        before = memory.lost if memory.lost_epoch == batch.epoch else 0
         found = [bad for part in self.world.gather(batch.broken) for bad in part] if lost else []
-        if lost_in_step(lost, read, share):
-            return sentence(f"images of step {self.step}", lost, lost + read, share, found)
-        if lost_too_many(before + lost, images, share):
-            return sentence("training images", before + lost, images, share, found)
-        memory.lost, memory.lost_epoch = before + lost, batch.epoch
-        memory.broken |= {bad.path: bad.reason for bad in found}
-        return None
+        images, share = len(self.task.train), self.recipe.max_broken
+        return why_stop(self.memory, found, batch.epoch, self.step, (read, images), share)
 
     def take(self, batch: Batch, lr: float | None = None) -> float:
         """One step: gradients of the batch in parts, clipped, applied. Gives the mean loss."""
@@ -342,11 +352,13 @@ class Trainer:
                 workers=recipe.workers,
                 seed=recipe.seed,
             )
-        memory.broken |= answers.broken
         lost, images = len(self.task.val) - len(answers.logits), len(self.task.val)
         if lost_too_many(lost, images, recipe.max_broken):
             found = [BadImage(*bad) for bad in answers.broken.items()]
-            raise UserError(sentence("validation images", lost, images, recipe.max_broken, found))
+            memory.unjudged = True
+            self.stop(sentence("validation images", lost, images, recipe.max_broken, found))
+        memory.unjudged = False
+        memory.broken |= answers.broken
         memory.decides, values = self.task.judge(answers.logits, answers.targets)
         loss = self.task.objective.val_loss(answers.logits, answers.targets)
         values = values if loss is None else {**values, "val_loss": loss}
@@ -416,15 +428,6 @@ class Trainer:
         self.state.restore(saved.tensors)
         self.memory = memory
         self.step = self.checkpoint_step = saved.step
-
-
-def sum_of(model: Model | None) -> str:
-    """The SHA-256 of all weights; of no model nothing."""
-    total = hashlib.sha256()
-    for name, tensor in ({} if model is None else model.state_dict()).items():
-        total.update(name.encode())
-        total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return "" if model is None else total.hexdigest()
 
 
 def make_stream(task: Task, world: World) -> Stream:
