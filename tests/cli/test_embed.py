@@ -63,8 +63,20 @@ def test_write_go_on_and_search(
     twin = tmp_path / "photos" / "twin.jpg"
     twin.write_bytes(Path(photos[2]).read_bytes())
     assert run(capsys, model, str(twin), "--out", out)[0] == 0
-    pairs = told(capsys, "--duplicates", out, "--threshold", "0.99999")
-    assert {"one": photos[2], "other": str(twin)}.items() <= pairs[0].items()
+    (found,) = told(capsys, "--duplicates", out, "--threshold", "0.99999")
+    assert {"one": photos[2], "other": str(twin)}.items() <= found["pairs"][0].items()
+    assert (found["threshold"], found["threshold_source"]) == (0.99999, "given")
+
+
+def test_no_duplicates_are_told_too(
+    capsys: pytest.CaptureFixture[str], model: str, photos: list[str], tmp_path: Path
+) -> None:
+    out = str(tmp_path / "out")
+    assert run(capsys, model, *photos[:3], "--out", out)[0] == 0
+    (found,) = told(capsys, "--duplicates", out, "--threshold", "1")
+    assert found["pairs"] == []
+    code, lines, _ = run(capsys, "--duplicates", out, "--threshold", "1")
+    assert (code, lines) == (0, "0 pairs with a cosine of at least 1 (given)\n")
 
 
 def test_ctrl_c_says_how_to_go_on(

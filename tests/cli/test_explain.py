@@ -108,7 +108,11 @@ def test_the_method_is_chosen_by_the_layout_and_the_verdict_can_be_left_out(
         assert code == 0
         told = json.loads(printed)
         assert list(told["pictures"][0]["files"]) == [method, "layers"]
+        assert told["auto"]["method"] == method
+        assert told["auto"]["reason"]
         assert told["verdicts"] == {}
+        assert "rule" not in told  # there is nothing that it would explain
+        assert f"auto chose {method}: " in (out / "index.html").read_text(encoding="utf-8")
         assert "Can the maps be trusted?" not in (out / "index.html").read_text(encoding="utf-8")
 
 

@@ -120,6 +120,9 @@ def test_every_format_says_the_same(
         assert row["problem"] == one["problem"]
         assert (cells["problem"] or None) == one["problem"]
         assert row["top"] == one["top"]
+        if one["problem"] is not None:
+            assert one["label"] is one["score"] is row["score"] is None
+            assert cells["label"] == cells["score"] == ""
         if one["problem"] is None:
             assert cells["label"] == row["label"] == one["label"]
             assert float(cells["score"]) == row["score"] == one["score"]

@@ -104,6 +104,15 @@ def test_a_class_with_fewer_images_gives_all_it_has() -> None:
     assert one.images == 5 + 3 + 0 + 2
 
 
+def test_shots_that_no_class_has_images_for_are_left_out() -> None:
+    features, targets = data(60, 6)
+    most = int(np.bincount(targets).max())
+    found = few_shot(features, targets, features, targets, classes=CLASSES, shots=[most, most + 1])
+    assert [one.shots for one in found] == [most]
+    with pytest.raises(UserError, match="ask for fewer"):
+        few_shot(features, targets, features, targets, classes=CLASSES, shots=[most + 1])
+
+
 def test_scoring_in_parts_is_scoring_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     features, targets = data(60, 6)
     other, other_targets = data(47, 6, seed=2)

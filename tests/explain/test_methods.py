@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -21,13 +22,14 @@ from vitrail.explain.integrated import (
     IncompleteWarning,
     integrated,
 )
-from vitrail.explain.methods import METHODS, choose_method, explain
+from vitrail.explain.methods import METHODS, choose, choose_method, explain
 from vitrail.explain.readout import as_tokens
 from vitrail.explain.rollout import discarded, rollout
 from vitrail.explain.spread import globally
 from vitrail.layers.attention import Attend
 from vitrail.layers.fold import unfold
 from vitrail.models.catalogue import build
+from vitrail.models.resnet import ResNetConfig
 from vitrail.models.vit import ViT, ViTConfig
 
 # three steps are too few, and quick
@@ -453,6 +455,35 @@ def test_auto_is_chosen_by_the_layout_and_says_what_it_is(family: str) -> None:
     assert found.method == choose_method(model)
     expected = METHODS[found.method](model, x, CLASSES)
     torch.testing.assert_close(found.map, expected.map)
+
+
+@pytest.mark.parametrize(
+    ("fields", "method", "reason"),
+    [
+        ({}, "attribution", "the head reads the class token"),
+        ({"registers": 2}, "attribution", "the head reads the class token"),
+        ({"pool": "mean"}, "smoothgrad", "the head reads the patches"),
+        ({"pool": "mean", "class_token": False, "registers": 2}, "smoothgrad", "reads the patches"),
+        ({"pool": "cls+mean"}, "smoothgrad", "the head reads the patches"),
+        (
+            {"stem": ResNetConfig(blocks=(), width=8, groups=4), "patch_size": 2},
+            "smoothgrad",
+            "convolut",
+        ),
+    ],
+)
+def test_auto_asks_what_the_head_reads_and_how_patches_mix(
+    fields: dict[str, Any], method: str, reason: str
+) -> None:
+    choice = choose(build(replace(SMALL, **fields)).eval())
+    assert choice.method == method
+    assert reason in choice.reason
+
+
+def test_windows_and_folds_are_reasons_too() -> None:
+    reasons = {family: choose(make(family)).reason for family in ("swin", "mobilevit")}
+    assert "windows" in reasons["swin"]
+    assert "fold" in reasons["mobilevit"]
 
 
 def test_without_a_head_auto_explains_no_class() -> None:

@@ -57,9 +57,9 @@ def test_every_picture_has_a_row(
     for row, answer in zip(table.to_pylist(), answers(model, names, job), strict=True):
         if answer.values is None:
             assert row["embedding"] is None
-            assert row["reason"] == answer.problem
+            assert row["problem"] == answer.problem
         else:
-            assert row["reason"] is None
+            assert row["problem"] is None
             written = np.array(row["embedding"], dtype=precision).reshape(shape)
             assert np.array_equal(written, answer.values.astype(precision))
 
@@ -106,9 +106,24 @@ def test_what_can_be_read_after_all_has_one_row(tmp_path: Path) -> None:
     write_photos(tmp_path / "photos", 5, broken=(3,))
     done = embed_here(model, names, out, job, ROWS)
     assert (done.before, done.done, done.broken) == (3, 2, 1)
-    readable = [name for name, row in rows_of(out).items() if row["reason"] is None]
+    readable = [name for name, row in rows_of(out).items() if row["problem"] is None]
     assert sorted(readable) == [names[place] for place in (0, 1, 2, 4)]
     assert sorted(pq.read_table(out)["id"].to_pylist()) == names
+
+
+def test_parts_that_call_a_problem_a_reason_are_gone_on_with(tmp_path: Path) -> None:
+    """As earlier versions wrote them."""
+    names, out = write_photos(tmp_path / "photos", 6, broken=(1,)), tmp_path / "out"
+    job, rows = Job(output="pooled", batch_size=2), Embedded("float32")
+    out.mkdir()
+    embed_here(small_model(), names[:4], out, job, rows)
+    (part,) = out.glob("*.parquet")
+    table = pq.read_table(part)
+    pq.write_table(table.rename_columns(["id", "embedding", "reason"]), part)
+    assert embed_here(small_model(), names, out, job, rows).before == 3
+    found = rows_of(out)
+    assert list(found) == names
+    assert [name for name, row in found.items() if row["problem"] is not None] == [names[1]]
 
 
 @pytest.mark.parametrize("harm", ["cut", "empty", "foreign"])
@@ -125,7 +140,7 @@ def test_a_damaged_part_is_named(harm: str, tmp_path: Path) -> None:
     for act in (
         lambda: embed_here(model, names, out, job, ROWS),
         lambda: search(out, np.ones(32), count=1),
-        lambda: list(duplicates(out, threshold=0.9)),
+        lambda: duplicates(out, threshold=0.9),
     ):
         with pytest.raises(UserError, match=r"part-000000\.parquet: is damaged, or no part"):
             act()
@@ -197,7 +212,9 @@ def test_nearest_and_duplicates_equal_scikit_learn(
     values = np.sort(cosines[corner])[-60:-5]
     widest = int(np.diff(values).argmax())  # where rounding decides nothing
     threshold = float(values[widest : widest + 2].mean())
-    pairs = {(pair.one, pair.other): pair.cosine for pair in duplicates(out, threshold=threshold)}
+    pairs = {
+        (pair.one, pair.other): pair.cosine for pair in duplicates(out, threshold=threshold).pairs
+    }
     assert pairs == pytest.approx(
         {
             (ids[one], ids[other]): cosines[one, other]
@@ -208,6 +225,6 @@ def test_nearest_and_duplicates_equal_scikit_learn(
     )
     assert pairs[names[12], str(twin)] == pytest.approx(1, abs=1e-5)
     with pytest.raises(UserError, match="between -1 and 1"):
-        list(duplicates(out, threshold=2))
+        duplicates(out, threshold=2)
     with pytest.raises(UserError, match="of another model"):
         embed_one(small_model(seed=1), names[0], made, where="out")

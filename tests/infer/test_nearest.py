@@ -47,16 +47,30 @@ def test_the_threshold_follows_the_data(tmp_path: Path, narrow: float) -> None:
     twins = vectors[:6] + narrow * 0.005 * draw.normal(size=(6, 24))
     names = [f"{number:03}" for number in range(126)]
     write(tmp_path, np.concatenate([vectors, twins]), names)
-    found = {(pair.one, pair.other) for pair in duplicates(tmp_path)}
+    found = {(pair.one, pair.other) for pair in duplicates(tmp_path).pairs}
     assert found == {(names[n], names[120 + n]) for n in range(6)}
     if narrow < 1:
-        assert len(list(duplicates(tmp_path, threshold=0.98))) > 1000
+        assert len(duplicates(tmp_path, threshold=0.98).pairs) > 1000
+
+
+def test_the_most_alike_come_first_and_equals_by_name(tmp_path: Path) -> None:
+    vectors = np.array([[1, 0.1], [1, 0], [1, 0.001], [0, 1], [0, 2]])
+    write(tmp_path, vectors, ["a", "b", "c", "e", "d"])
+    write(tmp_path, np.array([[0.0, 4]]), ["f"])
+    found = duplicates(tmp_path, threshold=0.9)
+    assert found.threshold_source == "given"
+    order = [(pair.one, pair.other) for pair in found.pairs]
+    assert order[:3] == [("d", "f"), ("e", "d"), ("e", "f")]
+    assert order[3:] == [("b", "c"), ("a", "c"), ("a", "b")]
+    assert duplicates(tmp_path).threshold_source == "equal to within rounding"
 
 
 def test_nothing_is_a_duplicate_where_nothing_stands_out(tmp_path: Path) -> None:
     vectors = np.random.default_rng(2).normal(size=(200, 16))
     write(tmp_path, vectors, [str(number) for number in range(200)])
-    assert list(duplicates(tmp_path)) == []
+    found = duplicates(tmp_path)
+    assert found.pairs == ()
+    assert found.threshold_source == "chosen from the data"
 
 
 def test_planted_duplicates_among_flowers(tmp_path: Path) -> None:
@@ -76,7 +90,7 @@ def test_planted_duplicates_among_flowers(tmp_path: Path) -> None:
     model = vitrail.create("vit_ti_16", depth=2, image_size=64).eval()
     (tmp_path / "out").mkdir()
     embed_here(model, names, tmp_path / "out", Job(output="pooled"), Embedded("float32"))
-    found = {(pair.one, pair.other) for pair in duplicates(tmp_path / "out")}
+    found = {(pair.one, pair.other) for pair in duplicates(tmp_path / "out").pairs}
     planted = {(names[n], names[40 + n]) for n in range(3)}
     assert found <= planted
     assert len(found) >= 2
@@ -87,7 +101,7 @@ def test_features_that_float16_cannot_hold_are_a_reason(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "x.parquet")
     (row,) = pq.read_table(tmp_path / "x.parquet").to_pylist()
     assert row["embedding"] is None
-    assert "float16 cannot hold: use --precision float32" in row["reason"]
+    assert "float16 cannot hold: use --precision float32" in row["problem"]
 
 
 def test_no_two_names_have_one_id() -> None:

@@ -53,7 +53,7 @@ def rows_of(folder: Path) -> list[tuple[str, bytes | None, str | None]]:
         table = pq.read_table(part)
         for row, vector in zip(table.to_pylist(), table["embedding"], strict=True):
             values = vector.values.to_numpy().tobytes() if vector.is_valid else None
-            found.append((row["id"], values, row["reason"]))
+            found.append((row["id"], values, row["problem"]))
     return sorted(found, key=lambda row: row[0])
 
 
@@ -102,10 +102,10 @@ def test_what_ray_could_not_read_is_forgotten_so_that_it_is_tried_again(tmp_path
         table = Embedded("float32")(rows)
         pq.write_table(table, tmp_path / f"x_{number}-0.parquet")
         pq.write_table(table.select(["id"]), state / f"x_{number}.parquet")
-    forget_broken(tmp_path, {names[0], names[1]}, key="id", reason="reason")
+    forget_broken(tmp_path, {names[0], names[1]}, key="id")
     assert pq.read_table(state)["id"].to_pylist() == [names[n] for n in (0, 2, 3, 4, 5)]
     assert [row[0] for row in rows_of(tmp_path)] == [names[n] for n in (0, 2, 3, 4, 5)]
-    forget_broken(tmp_path, None, key="id", reason="reason")
+    forget_broken(tmp_path, None, key="id")
     assert [row[0] for row in rows_of(tmp_path)] == [names[n] for n in (0, 2, 3, 5)]
 
 

@@ -179,17 +179,20 @@ def answer_search(asked: Embed, picture: str) -> None:
 
 
 def answer_duplicates(asked: Embed) -> None:
-    """Pairs of pictures, one a line."""
+    """Pairs of images, one a line, after how many there are and what counts as one."""
     from vitrail.infer.nearest import duplicates
 
     folder, manifest = asked_folder(asked)
     if manifest.output != "pooled":
         raise UserError(f"{folder}: holds tokens, and duplicates are found by pooled features")
-    for pair in duplicates(folder, threshold=asked.threshold):
-        if asked.json:
-            say_json(asdict(pair))
-        else:
-            say(f"{pair.cosine:.4f}  {pair.one}  {pair.other}")
+    found = duplicates(folder, threshold=asked.threshold)
+    if asked.json:
+        say_json(asdict(found))
+        return
+    limit = f"a cosine of at least {found.threshold:.6g} ({found.threshold_source})"
+    say(f"{plural(len(found.pairs), 'pair')} with {limit}")
+    for pair in found.pairs:
+        say(f"{pair.cosine:.4f}  {pair.one}  {pair.other}")
 
 
 def asked_folder(asked: Embed) -> tuple[Path, Manifest]:

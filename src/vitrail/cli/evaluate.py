@@ -58,7 +58,7 @@ class Evaluate:
     workers: int = 0
     """Processes that read and prepare images."""
     seed: int = 0
-    """For the bootstrap, for halves that choose a temperature, and for corruptions."""
+    """Random seed for the bootstrap, the temperature's split and the corruptions."""
     loading: Loading = field(default_factory=Loading)
     threads: int | None = None
     """Threads to compute with."""
@@ -340,7 +340,7 @@ def print_classes(judged: Judged) -> None:
             f"{dash(row.recall)}, {plural(row.images, 'image')})"
         )
     for pair in [] if judged.several else most_confused(judged, MOST_PAIRS):
-        say(f"confused: {pair.truth} said to be {pair.said}, {plural(pair.images, 'image')}")
+        say(f"confused: {pair.truth} taken for {pair.said}: {plural(pair.images, 'image')}")
 
 
 def dash(value: float) -> str:

@@ -13,7 +13,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 
 from vitrail.cli.asking import Loading, load_asked, use_threads
 from vitrail.cli.display import progress
-from vitrail.cli.methods import known_methods, parse_query, parse_target, with_options
+from vitrail.cli.methods import choose_auto, known_methods, parse_query, parse_target, with_options
 from vitrail.cli.output import say, say_json
 from vitrail.cli.predict import pictures
 from vitrail.core.errors import UserError, writing
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vitrail.core.passport import Preprocessing
+    from vitrail.explain.choice import Choice
     from vitrail.explain.readout import Relevance
     from vitrail.explain.verdict import MethodCheck
     from vitrail.models.model import Model
@@ -46,8 +47,8 @@ class Explain:
     _: KW_ONLY
     method: tuple[str, ...] = ()
     """auto, attention, rollout, relevance, attribution, gradcam, hirescam, saliency, smoothgrad,
-    integrated, occlusion, or all. May be repeated; by default auto, which takes the method that
-    points best for the layout of the model's tokens."""
+    integrated, occlusion, or all. May be repeated; by default auto, which takes attribution where
+    only attention carries patches to the answer, and smoothgrad elsewhere."""
     target: str | None = None
     """The class to explain, by its label or number; by default what the model says."""
     layer: str | None = None
@@ -86,6 +87,7 @@ class ExplainRun:
     methods: dict[str, dict[str, Any]]  # with their options
     sections: TextIO  # of the page, one for each image
     checks: int  # images that are kept for the verdict
+    auto: Choice | None  # what auto took, where it was asked for
     panels: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     images: list[Tensor] = field(default_factory=list)
@@ -108,7 +110,8 @@ def explain(asked: Explain) -> None:
     names = known_methods(asked.method)
     use_threads(asked.threads)
     model = load_asked(asked)
-    methods = with_options(asked, names, model)
+    auto = choose_auto(names, model)
+    methods = with_options(asked, names, model, auto)
     every = list(pictures(asked.paths))
     where = Results(Path(asked.out), "explain", asked.overwrite)
     where.check(alone=True)
@@ -117,7 +120,8 @@ def explain(asked: Explain) -> None:
         TemporaryFile("w+", encoding="utf-8") as sections,
         progress() as watch,
     ):
-        run = ExplainRun(model, methods, sections, 0 if asked.no_verdict else asked.checks)
+        checked = 0 if asked.no_verdict else asked.checks
+        run = ExplainRun(model, methods, sections, checked, auto)
         for number, path in enumerate(every):
             watch("explaining images", number, len(every))
             explain_image(asked, run, path, out)
@@ -366,6 +370,8 @@ def write(asked: Explain, run: ExplainRun, checks: Mapping[str, MethodCheck], ou
         ),
         "images": str(len(run.names)),
     }
+    if run.auto is not None:
+        facts["chosen"] = reason_of(run.auto)
     page = out / "index.html"
     told = Explanation(
         title=f"What {known_as(asked.source)} looks at",
@@ -377,6 +383,10 @@ def write(asked: Explain, run: ExplainRun, checks: Mapping[str, MethodCheck], ou
     with writing(out), page.open("w", encoding="utf-8") as file:
         write_page(told, run.sections, file)
     return page
+
+
+def reason_of(auto: Choice) -> str:
+    return f"auto chose {auto.method}: {auto.reason}"
 
 
 def known_as(model: str) -> str:
@@ -405,12 +415,16 @@ def report(asked: Explain, run: ExplainRun, checks: Mapping[str, MethodCheck], p
             "maps": str(page.parent / MAPS),
             "pictures": run.facts,
             "verdicts": verdicts,
-            "rule": RULE,
+            **({"rule": RULE} if verdicts else {}),
             "broken": run.problems,
             "notes": run.notes,
         }
+        if run.auto is not None:
+            facts["auto"] = asdict(run.auto)
         say_json(facts)
         return
+    if run.auto is not None:
+        say(reason_of(run.auto))
     for one, stem in zip(run.facts, run.names, strict=True):
         say(f"{one['name']}  {one['said']}  {page.parent / stem}.*.png")
     for path, reason in run.problems.items():

@@ -10,6 +10,7 @@ from vitrail.core.errors import UserError, nearest
 if TYPE_CHECKING:
     from vitrail.cli.explain import Explain
     from vitrail.core.passport import Passport
+    from vitrail.explain.choice import Choice
     from vitrail.models.model import Model
 
 ALL = "all"
@@ -25,15 +26,24 @@ def known_methods(asked: Sequence[str]) -> tuple[str, ...]:
     return tuple(METHODS) if ALL in asked else tuple(dict.fromkeys(asked))
 
 
-def with_options(asked: Explain, names: tuple[str, ...], model: Model) -> dict[str, dict[str, Any]]:
-    """Each method with the options that were said and that it has."""
+def choose_auto(names: tuple[str, ...], model: Model) -> Choice | None:
+    """What auto takes for this model; none where auto was not asked for."""
+    from vitrail.explain.methods import AUTO, choose
+
+    return choose(model) if AUTO in (names or (AUTO,)) else None
+
+
+def with_options(
+    asked: Explain, names: tuple[str, ...], model: Model, auto: Choice | None
+) -> dict[str, dict[str, Any]]:
+    """Each method with the options that were given and that it has."""
     from inspect import signature
 
-    from vitrail.explain.methods import AUTO, METHODS, choose_method
+    from vitrail.explain.methods import AUTO, METHODS
 
     headless = not model.config.num_classes
-    best = choose_method(model)
-    names = tuple(dict.fromkeys(best if name == AUTO else name for name in names or (AUTO,)))
+    chosen_names = (auto.method if auto and name == AUTO else name for name in names or (AUTO,))
+    names = tuple(dict.fromkeys(chosen_names))
     if headless and (wrong := [name for name in names if name not in HEADLESS]):
         raise UserError(
             f"{asked.source} has no head, and {wrong[0]} explains a class: look into it by "

@@ -206,9 +206,14 @@ def by_few_shots(
         lines.append(f"{one.shots:5}{one.images:8}{one.mean:10.4f}{one.deviation:11.4f}")
     facts = [{**asdict(one), "mean": one.mean, "deviation": one.deviation} for one in results]
     counts = np.bincount(train.targets, minlength=classes)
-    few = int((counts < max(asked.shots)).sum())
-    short = f"{few} of {classes} classes have fewer than {max(asked.shots)} images to learn from"
-    return Found({"results": facts}, lines, [short] if few else [])
+    most = max(one.shots for one in results)
+    notes = []
+    if few := int((counts < most).sum()):
+        notes.append(f"{few} of {classes} classes have fewer than {most} images to learn from")
+    if more := sorted({count for count in asked.shots if count > counts.max()}):
+        told = ", ".join(map(str, more))
+        notes.append(f"left out {told} shots: no class has as many training images")
+    return Found({"results": facts}, lines, notes)
 
 
 def by_neighbours(

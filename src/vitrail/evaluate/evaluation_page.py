@@ -146,8 +146,8 @@ def calibration(found: Evaluation) -> str:
     heads = ("", "#expected calibration error", "#negative log-likelihood", "#Brier score")
     return (
         f"<p>Of answers with a confidence of 80%, 80% should be right: {what}. There are 15 bins "
-        "of equal width. Red: confidence that too few right answers bear out; green: more is "
-        "right than the confidence says. Below, how many answers there are.</p>\n"
+        "of equal width. Red: overconfident. Green: underconfident. Below, how many answers there "
+        "are.</p>\n"
         f'<div class="pair">{pictures}</div>\n{after}{wide_table(heads, cells)}'
     )
 

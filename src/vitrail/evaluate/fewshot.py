@@ -74,14 +74,22 @@ def few_shot(
     shots: Sequence[int] = SHOTS,
     seeds: Sequence[int] = tuple(range(SEEDS)),
 ) -> list[Shots]:
-    """One result for each number of shots; fewer shots are the first of more."""
+    """One result for each number of shots that at least one class has images for; fewer shots are
+    the first of more."""
     if not shots or min(shots) < 1:
         raise UserError(f"shots are {tuple(shots)}, expected whole numbers from 1 on")
     if not seeds:
         raise UserError("no seeds: expected at least one")
+    most = int(np.bincount(train_targets, minlength=classes).max())
+    fitting = [count for count in shots if count <= most]
+    if not fitting:
+        raise UserError(
+            f"shots are {', '.join(map(str, shots))}, but no class has more than {most} training "
+            "images: ask for fewer"
+        )
     drawn = [draw(train_targets, classes, seed) for seed in seeds]
     found = []
-    for count in shots:
+    for count in fitting:
         accuracies = []
         for orders in drawn:
             chosen = np.concatenate([order[:count] for order in orders])

@@ -77,7 +77,9 @@ def capture(
     smaller at once, so that no more is kept: "mean", "max" or "min" over heads, or a function of
     the weights that keeps their axes. Logits stay identical to the bit, because the weights are
     computed beside the fused attention, not in its place; with `through` they take its place, so
-    that gradients reach them, and logits agree to rounding.
+    that gradients reach them, and logits agree to rounding. That is for `model(images)`:
+    `vitrail.predict` computes less of the last block while nobody observes it, so that its scores
+    inside and outside of the block may differ in the last bits.
 
     >>> with capture(model, reduce="mean") as maps:
     ...     logits = model(images)

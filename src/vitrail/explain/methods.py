@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import UserError, nearest
 from vitrail.explain.capture import refuse_compiled
-from vitrail.explain.choice import choose_method
+from vitrail.explain.choice import Choice, choose, choose_method
 from vitrail.explain.gradcam import gradcam, hirescam
 from vitrail.explain.gradients import attribution, relevance
 from vitrail.explain.integrated import integrated
@@ -21,7 +21,17 @@ from vitrail.explain.saliency import saliency, smoothgrad
 from vitrail.layers.attention import Attend, SeparableAttend
 from vitrail.weights.load import load
 
-__all__ = ["AUTO", "METHODS", "QUICK", "Method", "Relevance", "choose_method", "explain"]
+__all__ = [
+    "AUTO",
+    "METHODS",
+    "QUICK",
+    "Choice",
+    "Method",
+    "Relevance",
+    "choose",
+    "choose_method",
+    "explain",
+]
 
 # (model, images, target, options) -> Relevance
 Method = Callable[..., Relevance]
@@ -51,9 +61,9 @@ def explain(
     target: Int[Tensor, "B"] | int | None = None,
     **options: Any,
 ) -> Relevance:
-    """Which parts of each image drive a prediction, by one of `METHODS`, or by the one that is
-    best for the layout of this model's tokens; `target` is a class for each image or one for all,
-    the most likely where none is given.
+    """Which parts of each image drive a prediction, by one of `METHODS`, or by the one that
+    `choose` takes for a model built like this one; `target` is a class for each image or one for
+    all, the most likely where none is given.
 
     A timm, transformers or torchvision module is read by `vitrail.load`, at every call anew: to
     explain many images, load it once.

@@ -163,7 +163,7 @@ def alignment_plate(seen: Study) -> Plate:
     if matrix is None:
         told = (
             f"The likeness of layers is not shown: it needs batches of at least 4 pictures, and "
-            f"there were {seen.pictures}. Give DATA, or a larger --batch-size."
+            f"there were {seen.pictures}. Give DATA, or a larger --images or --batch-size."
         )
         return Plate("alignment", title, told)
     values = matrix.numpy()
@@ -185,7 +185,8 @@ def alignment_plate(seen: Study) -> Plate:
     )
     few = seen.alignment.pictures < 32
     doubt = (
-        f" {seen.alignment.pictures} pictures are few: these numbers are rough, give DATA for more."
+        f" {seen.alignment.pictures} pictures are few, so these numbers are rough: "
+        "give DATA and a larger --images for more."
         if few
         else ""
     )

@@ -121,9 +121,9 @@ class Verdict:
             chance = "better than chance, but by too little"
         weights = {"yes": "depends", "no": "does not depend", "unclear": "may or may not depend"}
         found = [
-            f"the most relevant cells cost {self.contrast:+.3f} more than the least relevant ones "
-            f"on {self.images} {images}, p = {self.p:.3f}{holm} by {self.orders} random maps: "
-            f"{chance} (deletion area {self.deletion:.3f}, insertion area {self.insertion:.3f})",
+            f"{compared(self.contrast)} on {self.images} {images}, p = {self.p:.3f}{holm} by "
+            f"{self.orders} random maps: {chance} (deletion area {self.deletion:.3f}, "
+            f"insertion area {self.insertion:.3f})",
             f"absolute rank correlation with maps of shuffled models {self.alike:.2f}: it "
             f"{weights[self.depends_on_weights]} on the weights",
         ]
@@ -133,6 +133,21 @@ class Verdict:
                 "whatever the class"
             )
         return tuple(found)
+
+
+def compared(contrast: float) -> str:
+    """
+    >>> compared(0.25).partition(" lowers ")[2]
+    'the score by 0.250 more than blurring the least relevant ones'
+    >>> compared(-0.0001).partition(" lowers ")[2]
+    'the score no more than blurring the least relevant ones (difference 0.000)'
+    """
+    difference = round(contrast, 3) + 0.0  # never -0.0
+    if difference > 0:
+        by = f"by {difference:.3f} more than blurring the least relevant ones"
+    else:
+        by = f"no more than blurring the least relevant ones (difference {difference:.3f})"
+    return f"blurring the most relevant cells lowers the score {by}"
 
 
 SENTENCES: dict[Finding, str] = {
@@ -187,6 +202,7 @@ def check_methods(
     """The verdict on the maps of each method, which gives those of these images for this target, of
     whatever model it is handed.
 
+    >>> from vitrail.explain.saliency import saliency
     >>> found = check_methods({"saliency": saliency}, model, images, torch.tensor([0]))
     >>> found["saliency"].verdict.images
     1

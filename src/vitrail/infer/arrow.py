@@ -50,7 +50,7 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Embedded:
-    """Answers as embeddings: id, embedding (flat, null where there is none) and reason."""
+    """Answers as embeddings: id, embedding (flat, null where there is none) and problem."""
 
     precision: Precision
 
@@ -79,7 +79,7 @@ class Embedded:
             {
                 "id": pa.array([text(one.name) for one in answers], pa.string()),
                 "embedding": pa.ListArray.from_arrays(offsets, values, mask=absent),
-                "reason": pa.array([one.problem for one in answers], pa.string()),
+                "problem": pa.array([one.problem for one in answers], pa.string()),
             }
         )
 

@@ -109,7 +109,7 @@ def embed_on_ray(
     }
     listing = list_names(unknown(names, here, progress), out, numbered=False)
     listed = known_ids(sorted(listing.folder.iterdir()))
-    forget_broken(out, listed, key="id", reason="reason")
+    forget_broken(out, listed, key="id")
     there = listed & known_ids([part for part in before if not is_local(part)])
     progress.before += len(there)
     progress.done = listing.count - len(there)

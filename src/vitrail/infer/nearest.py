@@ -12,6 +12,7 @@ from vitrail.core.errors import UserError
 from vitrail.infer.parts import blocks, places, unit
 
 EQUAL = 1e-3  # a distance between unit vectors that float16 and another batch can make
+ROUNDED = 1 - EQUAL**2 / 2  # its cosine
 FEWEST = 8  # images from which anything usual can be told
 FAR = 3.5  # robust deviations: the usual limit of outlier tests (Iglewicz and Hoaglin 1993)
 LEAST_DEVIATION = 0.1  # of the log: distances that are all alike make no outlier of a near one
@@ -54,13 +55,32 @@ def search(folder: Path, query: Float[np.ndarray, " D"], *, count: int) -> list[
     return [Match(-cosine, name) for cosine, name in best]
 
 
-def duplicates(folder: Path, *, threshold: float | None = None) -> Iterator[Pair]:
-    """Every two images whose cosine is at least the threshold, by blocks against blocks; without
-    one, it is chosen from the data (`choose_threshold`)."""
+@dataclass(frozen=True)
+class Duplicates:
+    """All pairs, the most alike first, then by name; the least cosine of a pair, and where that
+    comes from."""
+
+    pairs: tuple[Pair, ...]
+    threshold: float
+    threshold_source: str
+
+
+def duplicates(folder: Path, *, threshold: float | None = None) -> Duplicates:
+    """Every two images whose cosine is at least the threshold; without one, it is chosen from the
+    data (`choose_threshold`)."""
+    source = "given"
     if threshold is None:
         threshold = choose_threshold(nearest_cosines(folder))
+        usual = threshold < ROUNDED
+        source = "chosen from the data" if usual else "equal to within rounding"
     if not -1 <= threshold <= 1:
         raise UserError(f"the threshold must be between -1 and 1, as a cosine is, got {threshold}")
+    found = sorted(pairs_of(folder, threshold), key=lambda one: (-one.cosine, one.one, one.other))
+    return Duplicates(tuple(found), threshold, source)
+
+
+def pairs_of(folder: Path, threshold: float) -> Iterator[Pair]:
+    """Blocks against blocks, so that memory holds two."""
     every = places(folder)
     for first, place in enumerate(every):
         here = place.read()
@@ -106,7 +126,7 @@ def choose_threshold(nearest: Float[np.ndarray, " N"]) -> float:
     distances = np.sqrt(np.maximum(2 - 2 * nearest.astype(np.float64), 0))
     apart = distances[distances > EQUAL]
     if len(apart) < FEWEST:
-        return 1 - EQUAL**2 / 2
+        return ROUNDED
     logs = np.log(apart)
     middle = np.median(logs)
     deviation = 1.4826 * np.median(abs(logs - middle))

@@ -195,7 +195,7 @@ def predict_on_ray(
         **asdict(job),
     }
     _agree(work / SETTINGS, settings)
-    forget_broken(work, None, key="row", reason="problem")
+    forget_broken(work, None, key="row")
     if listing.count:
         compute(model, listing, work, job, Ranked(labels_of(model), top), cluster)
     yield in_order(work)

@@ -1,7 +1,7 @@
 """A directory of embeddings: Parquet parts, and a manifest that says of which model and how made.
 
     DIR/_manifest.json        what all parts have in common
-    DIR/part-000000.parquet   id, embedding, reason; written under another name and renamed
+    DIR/part-000000.parquet   id, embedding, problem; written under another name and renamed
     DIR/8f3c…_000004.parquet  the same, written by Ray, whose checkpoint tells that it is whole
     DIR/.ray/                 that checkpoint, and the list of names
 
@@ -31,6 +31,7 @@ STATE = ".ray"
 PENDING = ".pending.parquet"
 CHECKPOINT = "checkpoint"
 FORMAT = 1
+PROBLEM, OLD_PROBLEM = "problem", "reason"  # the column, and what it was called before
 LOCAL = "part-"
 LOCAL_PART = re.compile(r"part-\d{6,}")
 # Free to differ between runs into one directory; the digest tells whether it is the same model.
@@ -120,15 +121,15 @@ def sweep(folder: Path) -> None:
             pending.unlink()
 
 
-def forget_broken(folder: Path, asked: AbstractSet[Any] | None, *, key: str, reason: str) -> None:
+def forget_broken(folder: Path, asked: AbstractSet[Any] | None, *, key: str) -> None:
     """Let Ray try again what it could not read: take these rows from its checkpoint, then from its
     parts. `asked` are the keys that this run is about, None all."""
     done = folder / STATE / CHECKPOINT
     for part in whole_parts(folder):
         if is_local(part):
             continue
-        keys, reasons = columns_of(part, key, reason)
-        rows = zip(keys.to_pylist(), reasons.is_null().to_pylist(), strict=True)
+        keys, problems = columns_of(part, key, problem_column(part))
+        rows = zip(keys.to_pylist(), problems.is_null().to_pylist(), strict=True)
         broken = {name for name, read in rows if not read and (asked is None or name in asked)}
         if not broken:
             continue
@@ -163,8 +164,15 @@ def columns_of(part: Path, *names: str) -> list[Any]:
 
 def known_rows(part: Path) -> dict[str, bool]:
     """The id of every row, and whether that picture could be read."""
-    ids, reasons = columns_of(part, "id", "reason")
-    return dict(zip(ids.to_pylist(), reasons.is_null().to_pylist(), strict=True))
+    ids, problems = columns_of(part, "id", problem_column(part))
+    return dict(zip(ids.to_pylist(), problems.is_null().to_pylist(), strict=True))
+
+
+def problem_column(part: Path) -> str:
+    """`problem`, which earlier versions called `reason`."""
+    with reading(part):
+        names = pyarrow("pyarrow.parquet").read_schema(part).names
+    return OLD_PROBLEM if OLD_PROBLEM in names else PROBLEM
 
 
 def known_ids(parts: list[Path]) -> set[str]:
@@ -190,17 +198,18 @@ def _write_table(out: Path, table: Any, *, overwrite: bool = False) -> Path:
 
 def mend(parts: list[Path]) -> None:
     """Where an image could be read after all, the row that says otherwise goes; where it still
-    cannot, all but the first."""
+    cannot, all but the first. Columns get the names of today."""
     rows = {part: known_rows(part) for part in parts}
     known = {name for ids in rows.values() for name, read in ids.items() if read}
     for part, ids in rows.items():
         gone = {name for name, read in ids.items() if not read and name in known}
         known |= ids.keys()
-        if gone:
+        if gone or problem_column(part) != PROBLEM:
             with reading(part):
                 table = pyarrow("pyarrow.parquet").read_table(part)
                 keep = [name not in gone for name in table["id"].to_pylist()]
-            _write_table(part, table.filter(keep), overwrite=True)
+            columns = [PROBLEM if name == OLD_PROBLEM else name for name in table.column_names]
+            _write_table(part, table.rename_columns(columns).filter(keep), overwrite=True)
 
 
 @dataclass(frozen=True)

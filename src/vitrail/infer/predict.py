@@ -29,7 +29,7 @@ class Prediction:
 
     name: str
     label: str | None
-    score: float
+    score: float | None
     top: tuple[tuple[str, float], ...]
     problem: str | None = None
 
@@ -69,8 +69,10 @@ def predict(
 
     One image gives one `Prediction`, and a `UserError` where it cannot be read. A directory, a
     pattern, an array (N, H, W, C) or any other iterable gives a list, in which an image that cannot
-    be read has its `problem` in place of a label. `exact=False` decodes large photos smaller and
-    resizes them by torch: faster, and the scores differ in their third digit.
+    be read has its `problem` in place of a label and a score. `exact=False` decodes large photos
+    smaller and resizes them by torch: faster, and the scores differ in their third digit. Scores
+    inside `capture` may differ in the last bits: the last block is computed in part only while
+    nobody observes it.
 
     >>> predict(model, np.zeros((300, 400, 3), dtype=np.uint8)).label
     'class 0'
@@ -147,7 +149,7 @@ def labels_of(model: Model) -> Sequence[str]:
 def rank(answer: Answer, labels: Sequence[str], top: int) -> Prediction:
     """Scores as a person reads them: the best first."""
     if answer.values is None:
-        return Prediction(answer.name, None, 0.0, (), problem=answer.problem)
+        return Prediction(answer.name, None, None, (), problem=answer.problem)
     values, places = torch.from_numpy(answer.values).topk(min(top, len(answer.values)))
     ranked = tuple(
         (labels[place], value)
