@@ -99,6 +99,10 @@ def test_train_evaluate_predict(
     [
         (["train", "nowhere"], "nowhere"),
         (["train", "digits", "--set", "optimiser.speed=3"], "unknown field 'optimiser.speed'"),
+        (
+            ["train", "digits", "--set", "optimizer.lr=1"],
+            "the recipe has no part 'optimizer': did you mean optimiser?",
+        ),
         (["train", "digits", "--set", "oven.heat=3"], "the recipe has no part 'oven'"),
         (["train", "digits", "--lr", "-1"], "optimiser.lr must be above 0, got -1"),
         (["train", "digits", "--lr", "fast"], "--lr is 'fast', expected a number or find"),

@@ -25,7 +25,7 @@ from vitrail.weights.rows import PRECISIONS, Tensors
 FORMAT = 1
 CONFIG, TENSORS, CARD, MANIFEST = "config.json", "model.safetensors", "README.md", "manifest.json"
 BESIDE = "objective.safetensors"  # of pre-training
-FOR_PRETRAINING = "needs them to pre-train, and nothing else does"
+FOR_PRETRAINING = " pre-training"  # how a note on what is left out ends
 
 
 def save(model: Model, directory: str | Path, *, overwrite: bool = False) -> Path:
@@ -119,7 +119,9 @@ def left_out(path: Path, passport: Passport) -> tuple[str, ...]:
     named = [name if count == 1 else f"{name} ({count} tensors)" for name, count in counts.items()]
     if not named:
         return ()
-    return (f"{', '.join(named)} left out: {objective_of(passport)} {FOR_PRETRAINING}",)
+    verb, objective = "it is" if len(named) == 1 else "they are", objective_of(passport)
+    objective = objective.upper() if objective == "mae" else objective
+    return (f"{', '.join(named)} left out: {verb} needed only for {objective}{FOR_PRETRAINING}",)
 
 
 def check_state(state: Tensors, passport: Passport, config: Config, *, where: str) -> None:
