@@ -1,5 +1,6 @@
 """One command, repeated until the run is done; and what may not change in between."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -52,11 +53,21 @@ def test_one_command_is_repeated_until_the_run_is_done(
     assert (out / "last" / "model.safetensors").read_bytes() == first
     assert (out / "report.html").is_file()
 
-    capsys.readouterr()
-    written = (out / "report.html").stat().st_mtime_ns
+    ended = capsys.readouterr().out.splitlines()
+    files = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+    photos.rename(tmp_path / "away")  # the data of a finished run is not opened
     assert main(command) == 0
-    assert "this run is finished, at step 6 of 6" in " ".join(capsys.readouterr().out.split())
-    assert (out / "report.html").stat().st_mtime_ns == written
+    finished, *lines = capsys.readouterr().out.splitlines()
+    assert "this run is finished, at step 6 of 6" in finished
+    assert lines == ended[-len(lines) :]
+    assert any(line.startswith("note: ") for line in lines)
+    assert files == {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+    (tmp_path / "away").rename(photos)
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["notes"]
+    plain = [word for word in command if word not in ("--resume", "auto")]
+    assert main([*plain, "--dry-run"]) == 2
+    assert "already holds a run: choose another --out, or add --resume" in capsys.readouterr().err
     assert main([word for word in command if word != "auto"]) == 0  # a flag takes no word
     assert main(["train", str(photos), "--out", str(out), "--resume", "maybe"]) == 2
 

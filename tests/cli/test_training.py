@@ -65,7 +65,7 @@ def test_train_evaluate_predict(
     assert all(name.removeprefix(f"{photos}/") in page for name in told["broken"])
 
     assert main(asked) == 2
-    assert "holds a run already" in capsys.readouterr().err
+    assert "already holds a run" in capsys.readouterr().err
     assert main([*("7" if word == "6" else word for word in asked), "--resume"]) == 2
     assert "--epochs cannot change in a run that is resumed" in capsys.readouterr().err
     again = ["train", str(photos), "--out", out, "--resume", "--json", "--workers", "2"]
@@ -99,6 +99,10 @@ def test_train_evaluate_predict(
     [
         (["train", "nowhere"], "nowhere"),
         (["train", "digits", "--set", "optimiser.speed=3"], "unknown field 'optimiser.speed'"),
+        (
+            ["train", "digits", "--set", "optimizer.lr=1"],
+            "the recipe has no part 'optimizer': did you mean optimiser?",
+        ),
         (["train", "digits", "--set", "oven.heat=3"], "the recipe has no part 'oven'"),
         (["train", "digits", "--lr", "-1"], "optimiser.lr must be above 0, got -1"),
         (["train", "digits", "--lr", "fast"], "--lr is 'fast', expected a number or find"),

@@ -55,11 +55,11 @@ def test_everything_is_said_and_nothing_is_left_behind(
         "step 4 of 4",
     ]
     assert "test accuracy " in printed
-    assert "note: only 2 images of val judge the model" in printed
+    assert "note: the model was judged on only 2 validation images" in printed
     assert not (out / "pixels").exists()
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "Accuracy on test" in page
-    assert "only 2 images of val judge the model" in page
+    assert "the model was judged on only 2 validation images" in page
     assert "train/left/notes.txt" in page
     assert "(aspect ratio kept)" in (out / "best" / "README.md").read_text(encoding="utf-8")
     assert main(["info", str(out / "best")]) == 0

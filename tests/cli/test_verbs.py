@@ -161,9 +161,7 @@ def test_convert_warns_where_the_other_computes_differently(
     square = ("--image-size", "32", "--to", "torchvision")
     code, printed, _ = run(capsys, "convert", changed, str(tmp_path / "tv.pth"), *square)
     assert code == 0
-    expected = (
-        "activation is 'gelu_tanh' in these weights, but a reader of torchvision takes 'gelu'"
-    )
+    expected = "activation is 'gelu_tanh' in these weights, but torchvision will assume 'gelu'"
     assert f"caution: {expected}" in printed
     assert "caution: it does not say how images were prepared" in printed
 
@@ -183,7 +181,10 @@ def test_convert_warns_where_the_other_computes_differently(
             ["convert", "{native}", "{out}", "--to", "tim"],
             "unknown dialect 'tim', did you mean timm?",
         ),
-        (["convert", "{native}", "{native}"], "exists already"),
+        (
+            ["convert", "{native}", "{native}"],
+            "exists already: choose another name, or add --overwrite",
+        ),
         (["convert", "{native}", "{out}.npz"], "is a directory"),
         (["convert", "{native}", "{out}.pth", "--to", "torchvision"], "knows square grids only"),
         (["convert", "{native}/README.md", "{out}"], "unknown format '.md'"),

@@ -51,7 +51,13 @@ def test_few_classes_few_images_and_one_class() -> None:
         "only 2 of 5 classes are ever predicted: 'class 0', 'class 1'"
     ]
     (few,) = cautions(judged(truth[:20], truth[:20], 5))
-    assert few.startswith("only 20 images of val judge the model")
+    assert few.startswith("the model was judged on only 20 validation images, so")
+    always = cautions(judged(truth[:60] % 2, np.zeros(60, int), 2))
+    assert "only 1 of 2 classes is ever predicted: 'class 0'" in always
+    assert any("--from" in note for note in always)
+    begun = cautions(judged(truth[:60] % 2, np.zeros(60, int), 2), pretrained=True)
+    assert len(begun) == len(always)
+    assert not any("--from" in note for note in begun)
     (one, few) = cautions(judged([0, 0, 0], [0, 0, 0], 1))
     assert "one class, 'class 0'" in one
     assert cautions(judged(truth, truth, 5)) == []

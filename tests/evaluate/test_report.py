@@ -408,3 +408,10 @@ def test_real_photos_are_shown() -> None:
     page = report_page(shown)
     wrong = min(len(report.wrong), MOST_MISTAKES)
     assert page.count('<img src="data:image/jpeg;base64,') == wrong > 0
+
+
+def test_the_best_step_of_a_tie_is_the_one_that_was_kept() -> None:
+    lines = [{"step": step, "accuracy": 0.5} for step in (25, 50, 100)]
+    page = report_page(make(lines=lines, best_step=100))
+    assert "best 50.0% at step 100" in page
+    assert "at step 25<" not in page

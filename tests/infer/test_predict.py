@@ -138,3 +138,19 @@ def test_top_is_sorted_and_labels_have_names_even_without(model: Model) -> None:
 def test_a_model_without_a_head_says_so() -> None:
     with pytest.raises(UserError, match="has no head"):
         predict(build(KINDS["no head"]), [photo(0)])
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 3), (5, 0, 3), (0, 0), (0, 7, 1)])
+def test_an_image_without_pixels_is_refused(model: Model, shape: tuple[int, ...]) -> None:
+    nothing = np.zeros(shape, np.uint8)
+    for exact in (True, False):
+        with pytest.raises(UserError, match="it has no pixels"):
+            predict(model, nothing, exact=exact)
+    found = predict(model, [nothing, photo(0)])
+    assert [one.label is None for one in found] == [True, False]
+    with pytest.raises(UserError, match="its size is 0x3"):
+        predict(model, Image.new("RGB", (0, 3)))
+    for empty in (nothing, Image.new("RGB", (0, 3))):
+        for fast in (True, False):
+            with pytest.raises(UserError, match="an image must have pixels"):
+                prepare(empty, model.passport.preprocessing, fast=fast)

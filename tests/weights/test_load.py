@@ -191,3 +191,12 @@ def test_prefixes_of_wrappers_are_no_part_of_names(
     file = tmp_path / f"wrapped{suffix}"
     torch.save(state, file) if suffix == ".pth" else save_file(state, file)
     assert load(file, heads=3, grid=(14, 14)).config.depth == 1
+
+
+def test_the_directory_of_a_run_is_told_from_a_model(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").touch()
+    with pytest.raises(UserError, match="is the directory of a run, not a model: it has saved no"):
+        load(tmp_path)
+    (tmp_path / "best").mkdir()
+    with pytest.raises(UserError, match=f"not a model: use {tmp_path / 'best'}"):
+        load(tmp_path)

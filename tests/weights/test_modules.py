@@ -1,15 +1,20 @@
 """A module of another library, in memory, becomes one of ours that computes the same."""
 
 import copy
+import json
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import timm
 import torch
 import transformers
+from safetensors.torch import save_file
 from tests.models.kinds import SMALL as OURS
 from tests.parity.compare import shaken
 from torch import Tensor, nn
+from torch.nn.utils import prune
 from torchvision.models import VisionTransformer as TorchvisionViT
 from torchvision.models.swin_transformer import SwinTransformer as TorchvisionSwin
 
@@ -225,3 +230,85 @@ def test_a_model_without_a_head_is_held_against_its_tokens() -> None:
         model.encode(image), module(image).last_hidden_state, rtol=0, atol=1e-9
     )
     assert explain(module, image, "rollout").map.shape == (1, 4, 4)
+
+
+@pytest.mark.parametrize("entry", ["vit_base_patch16_224", "vit_base_patch16_clip_224"])
+@pytest.mark.parametrize("pre_norm", [True, False])
+def test_the_architecture_decides_eps(entry: str, pre_norm: bool, tmp_path: Path) -> None:
+    arguments = {"img_size": 32, "embed_dim": 32, "depth": 1, "num_heads": 2, "pre_norm": pre_norm}
+    module = timm.create_model(entry, num_classes=5, **arguments).eval()
+    save_file(module.state_dict(), tmp_path / "model.safetensors")
+    config = {"architecture": entry, "num_classes": 5, "model_args": arguments}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    eps = module.get_submodule("norm").eps
+    assert load(tmp_path).config.norm_eps == load(module).config.norm_eps == eps
+
+
+def test_a_bare_file_with_a_norm_before_the_blocks_tells_the_eps_it_takes(tmp_path: Path) -> None:
+    module = timm_vit(pre_norm=True)
+    save_file(module.state_dict(), tmp_path / "x.safetensors")
+    model = load(tmp_path / "x.safetensors", heads=4, grid=(4, 6))
+    assert any("norm_eps 1e-05" in note for note in model.passport.origin.changes)
+    assert load(tmp_path / "x.safetensors", heads=4, grid=(4, 6), norm_eps=1e-6).config.norm_eps
+
+
+def test_another_eps_is_read_from_the_module() -> None:
+    """At a scale where float32 and a loose tolerance would not show it."""
+    module = shaken(timm_vit(norm_layer=partial(nn.LayerNorm, eps=3e-4))).float()
+    model = load(module)
+    image = torch.randn(1, 3, 32, 48)
+    torch.testing.assert_close(model(image), module(image), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.float16])
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_of_any_precision_are_accepted(name: str, precision: torch.dtype) -> None:
+    module = shaken(MODULES[name]()).to(precision)
+    assert next(load(module).parameters()).dtype is precision
+
+
+def test_a_slight_difference_is_refused() -> None:
+    module = shaken(timm_vit()).float()
+    for block in module.get_submodule("blocks").children():
+        block.get_submodule("mlp").act = nn.GELU(approximate="tanh")
+    with pytest.raises(UserError, match="computes something that no tensor tells"):
+        load(module)
+
+
+@pytest.mark.parametrize("make", [lambda: ViT(OURS), timm_vit])
+def test_what_is_around_a_module_is_taken_off(make: Any) -> None:
+    module = make()
+    assert load(nn.DataParallel(module)).config == load(module).config
+
+
+@pytest.mark.parametrize("make", [lambda: ViT(OURS), timm_vit])
+def test_a_pruned_module_is_one_sentence(make: Any) -> None:
+    module = make()
+    prune.l1_unstructured(module.get_submodule("blocks.0.mlp.fc1"), "weight", amount=0.5)  # type: ignore[no-untyped-call]
+    with pytest.raises(UserError, match="is pruned by a mask: make that permanent with"):
+        load(module)
+
+
+@pytest.mark.parametrize("make", [lambda: ViT(OURS), timm_vit, hf_vit])
+def test_frozen_parameters_stay_frozen(make: Any) -> None:
+    module = make().requires_grad_(False)
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name.startswith(("head", "classifier")))
+    frozen = {k for k, p in load(module).named_parameters() if not p.requires_grad}
+    names = {k for k, _ in load(module).named_parameters() if not k.startswith("head")}
+    assert frozen == names
+    module.requires_grad_(False)
+    new = load(module, num_classes=7)
+    assert {
+        k for k, p in new.named_parameters() if p.requires_grad
+    } == new.state_dict().keys() - names
+
+
+def test_mixed_precision_is_noted_and_loses_nothing() -> None:
+    model = ViT(OURS).half()
+    model.get_submodule("head").float()
+    copied = load(model)
+    assert {p.dtype for p in copied.parameters()} == {torch.float32}
+    assert copied.passport.origin.changes[-1] == (
+        "all in float32: the module has float16 and float32"
+    )

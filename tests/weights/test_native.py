@@ -148,7 +148,7 @@ def test_a_manifest_leads_nowhere_else(name: str, tmp_path: Path) -> None:
 def test_an_old_checkpoint_is_not_touched_unless_asked(tmp_path: Path) -> None:
     save(tiny(0), tmp_path / "model")
     before = bits(tmp_path / "model")
-    with pytest.raises(UserError, match="exists already: choose another name, or say overwrite"):
+    with pytest.raises(UserError, match=r"exists already: .* or pass overwrite=True"):
         save(tiny(1), tmp_path / "model")
     assert bits(tmp_path / "model") == before
     save(tiny(1), tmp_path / "model", overwrite=True)
@@ -344,3 +344,16 @@ def test_a_parent_that_is_a_file_is_one_sentence(tmp_path: Path) -> None:
 
 def test_a_passport_is_a_record(tmp_path: Path) -> None:
     assert isinstance(load(save(tiny(), tmp_path / "model")).passport, Passport)
+
+
+def test_the_card_counts_classes_and_says_what_judged(tmp_path: Path) -> None:
+    model = create("vit_ti_16", **TINY | {"num_classes": 37})
+    labels = tuple(f"kind {number}" for number in range(37))
+    model.passport = replace(model.passport, labels=labels, scores={"accuracy": 0.5})
+    save(model, tmp_path / "many")
+    card = (tmp_path / "many" / "README.md").read_text(encoding="utf-8")
+    assert "kind 19 … and 17 more" in card
+    assert "37 classes" in card
+    assert "- accuracy (validation): 0.5" in card
+    save(create("vit_ti_16", **TINY | {"num_classes": 1}), tmp_path / "one")
+    assert " 1 class, " in (tmp_path / "one" / "README.md").read_text(encoding="utf-8")

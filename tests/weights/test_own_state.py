@@ -10,6 +10,8 @@ from safetensors.torch import save_file
 
 from vitrail import UserError, create, load, save
 from vitrail.models.catalogue import FAMILIES, build
+from vitrail.train.lora import adapt
+from vitrail.train.recipe import Lora
 
 
 def assert_equal(one: torch.nn.Module, other: torch.nn.Module) -> None:
@@ -68,6 +70,7 @@ def test_other_classes_are_a_new_head(tmp_path: Path) -> None:
     ("config", "given", "sentence"),
     [
         ({"dim": 24, "heads": 2}, {}, "no published model fits: give model=NAME"),
+        ({"depth": 2, "num_classes": 3}, {}, "no published model fits: give model=NAME"),
         ({"image_size": 48}, {"model": "vit_ti_16"}, "must have the shape (1, 197, 192), got"),
     ],
 )
@@ -85,3 +88,11 @@ def test_windows_that_no_tensor_tells_are_asked_for(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="several published models fit"):
         load(tmp_path / "x.pth")
     assert load(tmp_path / "x.pth", model="swinv2_t").config == model.config
+
+
+def test_low_rank_changes_without_their_scale_are_refused(tmp_path: Path) -> None:
+    model = create("vit_ti_16", image_size=32, dim=24, heads=2, depth=1)
+    adapt(model, Lora(rank=2))
+    torch.save(model.state_dict(), tmp_path / "x.pth")
+    with pytest.raises(UserError, match=r"save that model with vitrail.save, which merges them"):
+        load(tmp_path / "x.pth")

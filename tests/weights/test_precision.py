@@ -83,14 +83,18 @@ def test_auto_is_a_device_that_is_there(tmp_path: Path) -> None:
     ("said", "sentence"),
     [
         ({"device": "gpu"}, "device must be auto, cpu, cuda, cuda:N or mps, got 'gpu'"),
-        ({"device": "cuda:99"}, "device must be one that is there, got cuda:99"),
-        ({"dtype": "float8"}, "dtype must be one of float16, bfloat16, float32, float64"),
+        ({"device": "cuda:99"}, 'this machine has no cuda:99 device: try device="auto"'),
+        (
+            {"dtype": "float8"},
+            "dtype must be one of float16, bfloat16, float32, float64, got 'float8'",
+        ),
         ({"dtype": torch.int32}, "dtype must be one of"),
     ],
 )
 def test_a_wrong_device_or_precision_is_a_sentence(said: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(UserError, match=re.escape(sentence)):
+    with pytest.raises(UserError, match=re.escape(sentence)) as error:
         load("nothing-is-read", **said)
+    assert "did you mean" not in str(error.value)
 
 
 @pytest.mark.parametrize("family", CONFIGS)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -57,13 +58,10 @@ def listed_numbers(text: str) -> list[int | float] | None:
     return found if len(found) > 1 and numbers else None
 
 
-def refuse_run(source: str) -> None:
-    """A directory of a run holds models; it is none itself."""
-    folder = Path(source)
-    if (folder / "recipe.yaml").is_file() and not (folder / "config.json").exists():
-        inside = [name for name in ("best", "last") if (folder / name).is_dir()]
-        hint = f"use {folder / inside[0]}" if inside else "it has saved no model yet"
-        raise UserError(f"{source}: is the directory of a run, not a model: {hint}")
+def refuse_existing(out: str, *, overwrite: bool) -> None:
+    """Nothing is replaced unless that is asked for."""
+    if os.path.lexists(out) and not overwrite:
+        raise UserError(f"{out}: exists already: choose another name, or add --overwrite")
 
 
 def arguments_of(record: Any) -> list[str]:
@@ -114,7 +112,6 @@ def load_asked(asked: Any, **changes: Any) -> "Model":
     its config that are not as the record has them."""
     from vitrail.weights.load import load
 
-    refuse_run(asked.source)
     how: Loading = asked.loading
     changes = parse_changes(how.image_size, how.set) | changes
     grid = parse_grid(how.grid)

@@ -3,7 +3,7 @@
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
-from vitrail.cli.asking import parse_changes, parse_grid, refuse_run
+from vitrail.cli.asking import parse_changes, parse_grid, refuse_existing
 from vitrail.cli.output import say, say_json
 
 
@@ -43,7 +43,7 @@ def convert(asked: Convert) -> None:
     """Read a checkpoint in one dialect and write it in another."""
     from vitrail.weights.convert import convert as convert_checkpoint
 
-    refuse_run(asked.source)
+    refuse_existing(asked.out, overwrite=asked.overwrite)
     done = convert_checkpoint(
         asked.source,
         asked.out,

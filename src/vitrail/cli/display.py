@@ -165,11 +165,11 @@ class Written:
     test: Mapping[str, Any] | None = None
 
 
-def tell(out: Path, outcome: Outcome, written: Written | None, *, json: bool) -> None:
-    """How the run ended; `written` is None where no report was written now."""
+def facts_of(out: Path, outcome: Outcome, written: Written) -> dict[str, Any]:
+    """How the run ended, in plain values."""
     memory = outcome.memory
     report = out / "report.html"
-    facts = {
+    return {
         "out": str(out),
         "step": outcome.step,
         "total": outcome.total,
@@ -179,33 +179,36 @@ def tell(out: Path, outcome: Outcome, written: Written | None, *, json: bool) ->
         "broken": memory.broken,
         "stopped": outcome.stopped,
         "report": str(report) if report.exists() else None,
-        "notes": list(written.notes) if written else [],
-        "test": written.test if written else None,
+        "notes": list(written.notes),
+        "test": written.test,
     }
+
+
+def tell(facts: Mapping[str, Any], *, json: bool) -> None:
+    """Print how the run ended."""
     if json:
         say_json(facts)
         return
-    if memory.best is not None:
-        best = f"{memory.decides} {memory.best:.4f}"
-        say(f"best {best} at step {memory.best_step} of {outcome.total}: {out}/best")
-    for line in test_lines(written):
+    if facts["best"] is not None:
+        best = f"{facts['decides']} {facts['best']:.4f}"
+        say(f"best {best} at step {facts['best_step']} of {facts['total']}: {facts['out']}/best")
+    for line in test_lines(facts["test"]):
         say(line)
-    broken = sorted(memory.broken.items())
+    broken = sorted(facts["broken"].items())
     for name, reason in broken[:MOST_BROKEN]:
         say(f"left out {name}: {reason}")
     if len(broken) > MOST_BROKEN:
         say(f"left out {len(broken) - MOST_BROKEN} more: the report names all {len(broken)}")
-    for note in written.notes if written else ():
+    for note in facts["notes"]:
         say(f"note: {note}")
-    if report.exists():
-        say(f"report: {report}")
+    if facts["report"] is not None:
+        say(f"report: {facts['report']}")
 
 
-def test_lines(written: Written | None) -> list[str]:
+def test_lines(test: Mapping[str, Any] | None) -> list[str]:
     """The test part, judged once by the chosen weights."""
-    if written is None or written.test is None:
+    if test is None:
         return []
-    test = written.test
     low, high = test["interval"]
     return [
         f"test {test['name']} {test['value']:.4f} ({low:.4f} to {high:.4f} with 95% confidence) "

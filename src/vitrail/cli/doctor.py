@@ -16,7 +16,7 @@ class Doctor:
 
     data: str
     """A folder of class folders, a manifest (.csv, .tsv, .parquet), tars, an .npz, hf:owner/name,
-    torchvision:NAME:ROOT, fashion-mnist or digits."""
+    torchvision:NAME:ROOT, digits, planted or fashion-mnist."""
     _: KW_ONLY
     out: str | None = None
     """A directory for doctor.html, a page with images, and doctor.json."""

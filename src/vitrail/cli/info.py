@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, asdict, dataclass
 from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.asking import is_checkpoint, parse_changes, parse_grid, refuse_run
+from vitrail.cli.asking import is_checkpoint, parse_changes, parse_grid
 from vitrail.cli.output import say, say_json, say_table
 
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ def info(asked: Info) -> None:
     changes = parse_changes(asked.image_size, asked.set)
     facts: dict[str, Any] = {"source": asked.source}
     if is_checkpoint(asked.source):
-        refuse_run(asked.source)
         opened = open_checkpoint(
             asked.source,
             model=asked.model,

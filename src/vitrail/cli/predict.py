@@ -8,7 +8,13 @@ from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from vitrail.cli.asking import Loading, check_batch_size, check_threads, load_asked
+from vitrail.cli.asking import (
+    Loading,
+    check_batch_size,
+    check_threads,
+    load_asked,
+    refuse_existing,
+)
 from vitrail.cli.display import progress
 from vitrail.cli.output import plural, say, say_json, warn
 from vitrail.core.errors import UserError
@@ -151,8 +157,7 @@ def check(asked: Predict) -> None:
         writer_of(Path(asked.out))
         if Path(asked.out).is_dir():
             raise UserError(f"{asked.out}: is a directory, where a file is to be written")
-        if not asked.overwrite and Path(asked.out).exists():
-            raise UserError(f"{asked.out}: exists already: choose another name, or add --overwrite")
+        refuse_existing(asked.out, overwrite=asked.overwrite)
 
 
 def job_of(asked: Predict) -> Job:

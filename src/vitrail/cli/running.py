@@ -14,7 +14,10 @@ from vitrail.cli.asking import arguments_of, use_threads
 from vitrail.core.errors import UserError
 
 # What a run writes to its directory, beside recipe.yaml.
-OWN = ("best", "last", "steps", "metrics.jsonl", "report.html", "tensorboard", "pictures", "pixels")
+OWN = (
+    "best", "last", "steps", "metrics.jsonl", "report.html", "outcome.json", "tensorboard",
+    "pictures", "pixels",
+)  # fmt: skip
 # What a run has written before its first checkpoint, beside decoded images.
 BEFORE_CHECKPOINT = (
     "recipe.yaml",
@@ -70,30 +73,30 @@ class Ended:
 
 def finish(asked: Asked, verb: str, ended: Ended, write_report: WriteReport) -> None:
     """Write the report of a run, and print how it ended."""
-    from vitrail.cli.display import Display, tell
+    from vitrail.cli.display import Display, Written, facts_of, tell
+    from vitrail.cli.finished import write_outcome
     from vitrail.data.cache import remove_cache
 
-    out, outcome, written = ended.out, ended.outcome, None
-    nothing_left = outcome.images_per_second == 0 and has_final_report(out)
+    out, outcome, written = ended.out, ended.outcome, Written()
     with Display(quiet=asked.json) as display:
-        if nothing_left:
-            display.say(f"{out}: this run is finished, at step {outcome.step} of {outcome.total}")
-        else:
-            with stoppable(outcome.stopped):
-                written = write_report(
-                    ended.task, ended.splits, out, outcome, display, ended.seconds
-                )
+        with stoppable(outcome.stopped):
+            written = write_report(ended.task, ended.splits, out, outcome, display, ended.seconds)
         if not outcome.stopped:
             remove_cache(out / PIXELS)
-    tell(out, outcome, written, json=asked.json)
+    facts = facts_of(out, outcome, written)
+    if not outcome.stopped:
+        write_outcome(out, facts)
+    tell(facts, json=asked.json)
     if outcome.stopped:
         resume = f"vitrail {verb} {ended.task.recipe.data} --out {out} --resume"
         raise KeyboardInterrupt(f"saved at step {outcome.step}: {resume}")
 
 
 def run(asked: Asked, verb: str, world: World) -> Ended | None:
-    """Train, from the start or from where a run stopped; nothing comes of a dry run."""
+    """Train, from the start or from where a run stopped; nothing comes of a dry run, nor of a run
+    that is finished already."""
     from vitrail.cli.display import Display
+    from vitrail.cli.finished import read_outcome, tell_finished
     from vitrail.cli.plan import print_plan
     from vitrail.cli.said import begun, continued
     from vitrail.data.sources import open_data
@@ -102,15 +105,22 @@ def run(asked: Asked, verb: str, world: World) -> Ended | None:
     from vitrail.train.recipe_file import NAME, write_recipe
 
     out = Path(asked.out or f"runs/{Path(asked.data).stem}")
-    recipe = None if asked.resume is True else begun(asked)
-    if asked.out is None and verb == "pretrain":
+    auto, named = asked.resume == "auto", asked.out is not None or verb != "pretrain"
+    resume = asked.resume is True
+    if auto and named:
+        resume = world.from_main((out / NAME).is_file())
+    recipe = None if resume else begun(asked)
+    if not named:
         objective = asked.objective if recipe is None else recipe.goal.objective  # type: ignore[union-attr]
         out = out.with_name(f"{out.name}-{objective or DEFAULT}")
-    resume = asked.resume is True
-    if asked.resume == "auto":
+    if auto and not named:
         resume = world.from_main((out / NAME).is_file())
     if resume or recipe is None:
         recipe = continued(asked, out)
+        if not asked.dry_run and (facts := world.from_main(read_outcome(out))) is not None:
+            if world.chief:
+                tell_finished(facts, json=asked.json)
+            return None
     elif (out / NAME).exists():
         raise UserError(f"{out}: already holds a run: choose another --out, or add --resume")
     else:
@@ -156,14 +166,6 @@ def introduction(task: Task, splits: Splits) -> Iterator[str]:
     left = model.passport.origin.changes if recipe.start else ()
     yield from (f"- {recipe.start}: {change}" for change in left)
     yield from (f"- {line}" for line in ignored_files(splits.ignored))
-
-
-def has_final_report(out: Path) -> bool:
-    """Whether there is a report, and not the one of an earlier interruption."""
-    from vitrail.cli.display import INTERRUPTED
-
-    report = out / "report.html"
-    return report.is_file() and INTERRUPTED not in report.read_text(encoding="utf-8")
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitrail.cli.asking import parse_changes, parse_size
 from vitrail.cli.running import DEFAULT
-from vitrail.core.errors import UserError
+from vitrail.core.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from vitrail.cli.running import Asked
@@ -203,7 +203,9 @@ def put(values: dict[str, Any], place: str, value: Any) -> None:
         if name == "lora" and values.get(name) is None:
             values[name] = {}  # --set lora.rank=4 asks for it
         if not isinstance(values.get(name), dict):
-            raise UserError(f"--set {place}: the recipe has no part {name!r}")
+            parts = [*(part for part, inner in values.items() if isinstance(inner, dict)), "lora"]
+            hint = nearest(name, parts)
+            raise UserError(f"--set {place}: the recipe has no part {name!r}: {hint}")
         values = values[name]
     values[last] = value
 

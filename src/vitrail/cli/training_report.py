@@ -43,7 +43,7 @@ def write_training_report(
         )
         # a short run has not met every image
         outcome.memory.broken |= {bad.picture.name: bad.reason for bad in findings.broken}
-    warned = cautions(judged)
+    warned = cautions(judged, pretrained=task.recipe.start is not None)
     report = Report(
         **{field.name: getattr(judged, field.name) for field in fields(Judged)},
         title=out.name,
@@ -59,6 +59,7 @@ def write_training_report(
         test=test,
         cautions=warned,
         stopped=stopped_at(outcome, judged),
+        best_step=outcome.memory.best_step,
     )
     write_page(out, report_page(report))
     return Written([*warned, *sampled(findings)], None if test is None else asdict(test))

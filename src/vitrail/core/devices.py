@@ -2,7 +2,7 @@
 
 import torch
 
-from vitrail.core.errors import UserError, nearest
+from vitrail.core.errors import UserError
 
 PRECISIONS = {
     "float16": torch.float16,
@@ -27,10 +27,10 @@ def choose_device(device: str | torch.device | None) -> torch.device:
         found = torch.device(device)
     except (RuntimeError, TypeError):
         raise UserError(
-            f"device must be auto, cpu, cuda, cuda:N or mps, got {device!r}: try device=auto"
+            f'device must be auto, cpu, cuda, cuda:N or mps, got {device!r}: try device="auto"'
         ) from None
     if not is_there(found.type) or (found.type == "cuda" and not is_numbered(found)):
-        raise UserError(f"device must be one that is there, got {device}: try device=auto")
+        raise UserError(f'this machine has no {device} device: try device="auto"')
     return found
 
 
@@ -54,7 +54,6 @@ def choose_dtype(dtype: str | torch.dtype) -> torch.dtype:
     """
     found = PRECISIONS.get(dtype) if isinstance(dtype, str) else dtype
     if found not in PRECISIONS.values():
-        hint = nearest(str(dtype), PRECISIONS)
-        raise UserError(f"dtype must be one of {', '.join(PRECISIONS)}, got {dtype!r}: {hint}")
+        raise UserError(f"dtype must be one of {', '.join(PRECISIONS)}, got {dtype!r}")
     assert found is not None
     return found

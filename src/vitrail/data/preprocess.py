@@ -128,15 +128,22 @@ def in_channels(picture: Image.Image, channels: int) -> Image.Image:
     return in_mode(picture, MODES[channels])
 
 
+def refuse_empty(height: int, width: int) -> None:
+    if min(height, width) < 1:
+        raise UserError(f"an image must have pixels, got one of {width}x{height}")
+
+
 def as_picture(pixels: Image.Image | NDArray[np.uint8]) -> Image.Image:
     """Pixels as Pillow holds them."""
     if isinstance(pixels, Image.Image):
+        refuse_empty(pixels.height, pixels.width)
         return pixels
     if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or pixels.shape[2:] not in SHAPES:
         raise UserError(
             f"pixels are {pixels.dtype} of shape {pixels.shape}, expected uint8 of shape (H, W), "
             "(H, W, 1) or (H, W, 3)"
         )
+    refuse_empty(*pixels.shape[:2])
     return Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
 
 
@@ -144,7 +151,7 @@ def as_pixels(picture: Image.Image | NDArray[np.uint8], channels: int) -> NDArra
     """A picture as writable pixels (H, W, C), untouched where it is that already."""
     if isinstance(picture, np.ndarray):
         known = picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == channels
-        if known and picture.flags.writeable and min(picture.strides) > 0:
+        if known and picture.size and picture.flags.writeable and min(picture.strides) > 0:
             return picture
     converted = in_channels(as_picture(picture), channels)
     return np.array(converted).reshape(converted.height, converted.width, channels)

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import binomtest  # type: ignore[import-untyped]
 
+from vitrail.data.findings import count
 from vitrail.evaluate.intervals import accuracy_interval, measure
 from vitrail.evaluate.judged import Judged
 
 FEW_IMAGES = 50  # below, an accuracy of one half is uncertain by more than 13 points either way
 CHANCE = 0.05  # a result that luck gives more often than that is no better than luck
 MOST_NAMED = 5  # classes
+LONGER = "train longer or on more images"
 
 
 @dataclass(frozen=True)
@@ -38,30 +40,33 @@ def score_of(judged: Judged) -> Score | None:
     return Score(judged.part, scores.key, scores.best, interval, judged.images)
 
 
-def cautions(judged: Judged) -> list[str]:
-    """Sentences, the gravest first; none where a score means what it seems to."""
+def cautions(judged: Judged, *, pretrained: bool = False) -> list[str]:
+    """Sentences, the gravest first; none where a score means what it seems to. A model that is
+    `pretrained` began from a checkpoint."""
     if judged.scores is None:
         return []
     found = []
+    advice = LONGER if pretrained else f"{LONGER}, or start from a checkpoint with --from"
     if len(judged.labels) == 1:
         found.append(
             f"the data has one class, {judged.labels[0]!r}: a model of one class is always right, "
             "whatever it is shown; add images of other classes"
         )
     elif judged.several:
-        found += no_better_than_prevalence(judged)
+        found += no_better_than_prevalence(judged, advice)
     else:
-        found += no_better_than_chance(judged)
+        found += no_better_than_chance(judged, advice)
         found += few_classes(judged)
     if judged.images < FEW_IMAGES:
+        kind = "validation image" if judged.part == "val" else f"image of {judged.part}"
         found.append(
-            f"only {judged.images} images of {judged.part} judge the model: their scores are "
-            "uncertain; more of them (--val-share, or a val folder) tell more"
+            f"the model was judged on only {count(judged.images, kind)}, so its scores are "
+            "uncertain; use more (--val-share, or a val folder)"
         )
     return found
 
 
-def no_better_than_chance(judged: Judged) -> list[str]:
+def no_better_than_chance(judged: Judged, advice: str) -> list[str]:
     """Compared with always answering the most frequent class."""
     right = judged.images - len(judged.wrong)
     counts = np.bincount(judged.truth, minlength=len(judged.labels))
@@ -71,8 +76,7 @@ def no_better_than_chance(judged: Judged) -> list[str]:
         return []
     return [
         f"accuracy {right / judged.images:.1%} is no better than chance: always answering "
-        f"{judged.labels[most]!r} gives {share:.1%}; train longer, on more images, or begin from a "
-        "checkpoint with --from"
+        f"{judged.labels[most]!r} gives {share:.1%}; {advice}"
     ]
 
 
@@ -84,10 +88,11 @@ def few_classes(judged: Judged) -> list[str]:
         return []
     names = ", ".join(repr(judged.labels[place]) for place in said[:MOST_NAMED])
     more = f" and {len(said) - MOST_NAMED} more" if len(said) > MOST_NAMED else ""
-    return [f"only {len(said)} of {present} classes are ever predicted: {names}{more}"]
+    verb = "is" if len(said) == 1 else "are"
+    return [f"only {len(said)} of {present} classes {verb} ever predicted: {names}{more}"]
 
 
-def no_better_than_prevalence(judged: Judged) -> list[str]:
+def no_better_than_prevalence(judged: Judged, advice: str) -> list[str]:
     """The mean average precision of random answers is the mean share of images with a label."""
     present = judged.targets.any(axis=0)
     chance = float(judged.targets[:, present].mean())
@@ -96,5 +101,5 @@ def no_better_than_prevalence(judged: Judged) -> list[str]:
         return []
     return [
         f"mean average precision {score.value:.1%} is no better than chance, which gives "
-        f"{chance:.1%}; train longer, on more images, or begin from a checkpoint with --from"
+        f"{chance:.1%}; {advice}"
     ]

@@ -136,14 +136,15 @@ def points_of(lines: Sequence[Mapping[str, Any]], name: str) -> list[Point]:
     ]
 
 
-def curves_of(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Losses, accuracies, then every other value that was logged."""
+def curves_of(lines: Sequence[Mapping[str, Any]], kept: int | None = None) -> str:
+    """Losses, accuracies, then every other value that was logged. `kept` is the step whose weights
+    were kept: of values that tie, that one is the best."""
     lines = [with_share(line) for line in lines]
     names = dict.fromkeys(name for line in lines for name in line if name not in UNDRAWN)
     ordered = [*(name for name in TITLES if name in names), *(n for n in names if n not in TITLES)]
     beside = {PAIRS[name][0] for name in names if name in PAIRS}
     figures = "".join(
-        figure(points_of(lines, name), name, other_of(lines, name))
+        figure(points_of(lines, name), name, other_of(lines, name), kept)
         for name in ordered
         if name not in beside
     )
@@ -166,7 +167,13 @@ def other_of(lines: Sequence[Mapping[str, Any]], name: str) -> list[Point]:
     return [point for point in points_of(lines, PAIRS[name][0]) if math.isfinite(point[1])]
 
 
-def figure(points: Sequence[Point], name: str, other: Sequence[Point] = ()) -> str:
+def highest(points: Sequence[Point], kept: int | None) -> Point:
+    return max(points, key=lambda point: (point[1], point[0] == kept))
+
+
+def figure(
+    points: Sequence[Point], name: str, other: Sequence[Point] = (), kept: int | None = None
+) -> str:
     """One curve under its title, or two, with the number that matters most; "" without a finite
     point."""
     title = TITLES.get(name) or SHARES.get(name, (name, ""))[0]
@@ -176,7 +183,8 @@ def figure(points: Sequence[Point], name: str, other: Sequence[Point] = ()) -> s
     if not finite:
         return ""
     best = name in SHARES
-    step, value = max(finite, key=lambda point: point[1]) if best else finite[-1]
+    step, value = highest(finite, kept) if best else finite[-1]
+    ringed = (step, value) if best else None
     tell = percent if share else short_number
     told = f"{'best' if best else 'last'} {tell(value)}"
     lost = len(points) - len(finite)
@@ -191,7 +199,7 @@ def figure(points: Sequence[Point], name: str, other: Sequence[Point] = ()) -> s
     return (
         f'<figure class="card"><figcaption><b>{shown(title)}</b><span class="soft">{told} at step '
         f"{step:,.0f}{more}</span></figcaption>"
-        f"{curve(points, title=title, share=share, best=best, other=other, kinds=kinds)}"
+        f"{curve(points, title=title, share=share, best=ringed, other=other, kinds=kinds)}"
         f"{legend}</figure>\n"
     )
 
@@ -201,13 +209,12 @@ def curve(
     *,
     title: str,
     share: bool,
-    best: bool | None = None,
+    best: Point | None = None,
     other: Sequence[Point] = (),
     kinds: tuple[str, str] = ("", ""),
 ) -> str:
     """A line by step, with axes, ticks and numbers, and an `other` one beside it, in the colours of
-    their `kinds`. A `share` is of 1 and told in percent; of what has a `best` the highest point is
-    ringed."""
+    their `kinds`. A `share` is of 1 and told in percent; the `best` point is ringed."""
     finite = [point for point in points if math.isfinite(point[1])]
     tell = percent if share else short_number
     values = [value for _, value in finite]
@@ -222,8 +229,8 @@ def curve(
     dots = [dot(place, point, tell, f"dot{mine}") for point in dotted]
     if len(other) <= MOST_DOTS:
         dots += [dot(place, point, tell, f"dot{theirs}") for point in other]
-    if share if best is None else best:
-        dots.append(dot(place, max(finite, key=lambda point: point[1]), tell, f"best{mine}", 5))
+    if best is not None:
+        dots.append(dot(place, best, tell, f"best{mine}", 5))
     told = (
         f"{title} by step: {tell(values[0])} at step {finite[0][0]:,.0f}, "
         f"{tell(values[-1])} at step {finite[-1][0]:,.0f}"

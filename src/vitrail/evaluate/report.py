@@ -14,7 +14,7 @@ class Report(Judged):
     """A run in plain values: how it was trained, how it went, and what its best weights say of the
     images of one part. `model` is the model in a few words, `test` the score of a part that had no
     say in choosing the weights, `cautions` what must be known before trusting a score, `stopped`
-    where the run was interrupted."""
+    where the run was interrupted, `best_step` the step whose weights were kept."""
 
     title: str
     recipe: Mapping[str, Any]
@@ -25,3 +25,4 @@ class Report(Judged):
     test: Score | None = None
     cautions: Sequence[str] = ()
     stopped: str | None = None
+    best_step: int | None = None

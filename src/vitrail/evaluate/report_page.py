@@ -17,7 +17,7 @@ from vitrail.evaluate.report import Report
 def report_page(report: Report) -> str:
     """The whole page."""
     parts = {
-        "curves": ("Curves", curves_of(report.lines)),
+        "curves": ("Curves", curves_of(report.lines, report.best_step)),
         "confusions": ("Confusions", confusions(report)),
         "classes": ("Classes", classes(report)),
         "mistakes": ("Worst mistakes", worst(report, str(report.recipe.get("data", "")))),

@@ -53,6 +53,8 @@ def read_pixels(
     if isinstance(item, Named):
         if isinstance(item.image, Image.Image):
             return from_pillow(item.image, item.name, channels=channels)
+        if 0 in item.image.shape[:2]:
+            raise BadImage(item.name, f"it has no pixels: its shape is {item.image.shape}")
         return item.image
     if is_address(item):
         from vitrail.infer.download import download  # here: few need it, and it is slow

@@ -58,7 +58,9 @@ def small(choice: Choice) -> Recipe:
             f"{epochs:g} epochs: until {LOOKS:,} images were shown, but {SHORTEST} at least and "
             f"{LONGEST} at most",
             reason,
-            "photos are mirrored" if mirrored else "one channel: what is mirrored may mean another",
+            "training photos are flipped left to right at random"
+            if mirrored
+            else "one channel: what is mirrored may mean another",
         ),
     )
 

@@ -43,7 +43,9 @@ def tune(choice: Choice) -> Recipe:
             "(arXiv:2205.10287)",
             f"each block learns {LAYER_DECAY:g} times as fast as the one above it "
             "(arXiv:2106.08254), so that what the checkpoint knows of any image stays",
-            "photos are mirrored" if mirrored else "one channel: what is mirrored may mean another",
+            "training photos are flipped left to right at random"
+            if mirrored
+            else "one channel: what is mirrored may mean another",
         ),
     )
 

@@ -141,11 +141,14 @@ def losses(written: Foreign, dialect: Dialect, config: Config, passport: Passpor
     except UserError as error:
         return [f"it cannot be read back: {error}"]
     sentences = [
-        f"{name} is {ours!r} in these weights, but a reader of {dialect.name} takes {theirs!r}"
+        f"{name} is {ours!r} in these weights, but {dialect.name} will assume {theirs!r}"
         for name, ours, theirs in differences(config, read)
     ]
     if prepared != passport.preprocessing:
-        sentences.append("it does not say how images were prepared, and readers do it otherwise")
+        sentences.append(
+            "it does not say how images were prepared: other programs may prepare images "
+            "differently"
+        )
     if labels != passport.labels:
         sentences.append("it does not say the names of the classes")
     try:

@@ -10,6 +10,7 @@ from torch import nn
 from vitrail.core.devices import choose_device, choose_dtype
 from vitrail.core.errors import UserError
 from vitrail.core.passport import ResizeMethod
+from vitrail.core.run_directory import refuse_run
 from vitrail.models.catalogue import change, family_of, find
 from vitrail.models.config import Config
 from vitrail.models.model import Model
@@ -56,10 +57,17 @@ def load(
     with torch.device("cpu"), torch.inference_mode(False):
         checkpoint = open_checkpoint(source, model=model, dialect=dialect, grid=grid, said=changes)
         config = change(checkpoint.config, fine_tuned(checkpoint.config, changes))
-        if isinstance(source, nn.Module) and (first := next(source.parameters(), None)) is not None:
-            place = first.device if device is None else place
-            precision = precision or first.dtype
-        return materialise(checkpoint, config, method=method, dtype=precision).to(place)
+        if not isinstance(source, nn.Module):
+            return materialise(checkpoint, config, method=method, dtype=precision).to(place)
+        from vitrail.weights.modules import freeze_like, noted_dtype
+
+        if device is None:
+            place = next(source.parameters()).device
+        if precision is None:
+            precision, checkpoint = noted_dtype(source, checkpoint)
+        loaded = materialise(checkpoint, config, method=method, dtype=precision).to(place)
+        freeze_like(loaded, source, checkpoint)
+        return loaded
 
 
 def fine_tuned(config: Config, changes: dict[str, Any]) -> dict[str, Any]:
@@ -86,6 +94,7 @@ def open_checkpoint(
 
         return open_module(source, dialect=dialect, said=said or {})
     path = located(source)
+    refuse_run(path)
     if path.name == TENSORS and is_native(path.parent):  # with its manifest, so that it is verified
         path = path.parent
     if is_native(path):
@@ -100,11 +109,12 @@ def open_checkpoint(
         return Checkpoint(state, config, passport, "vitrail", Coverage(), notes)
     # here: ours are read without them, and sooner
     from vitrail.weights.dialects import recognise
-    from vitrail.weights.own_state import is_own_state, open_own_state
+    from vitrail.weights.own_state import is_own_state, open_own_state, refuse_adapted
 
     named = find(model) if model else None
     foreign = replace(read_foreign(path), source=str(source))
     origin = str(source) if str(source).startswith(HUB) else Path(source).name
+    refuse_adapted(foreign)
     if dialect in (None, "vitrail") and is_own_state(foreign):
         if path.is_dir() and "vitrail" in foreign.sidecars.get("config.json", {}):
             raise UserError(

@@ -3,23 +3,31 @@
 Its weights and its own config go the way that files go, and what comes out is held against it.
 """
 
+import copy
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from vitrail.core.errors import UserError
+from vitrail.models.catalogue import change
 from vitrail.models.model import Model
 from vitrail.weights.checkpoint import Checkpoint, materialise, understand
 from vitrail.weights.dialect import Foreign, Sidecars
 from vitrail.weights.dialects import recognise
+from vitrail.weights.fit import needs_new_head
 from vitrail.weights.native import weights_of
 from vitrail.weights.rows import Coverage
 
-# How far apart two code bases come out by rounding alone, as a share of the largest logit.
-NEAR = {torch.float64: 1e-9, torch.float32: 1e-3}
+# How far apart two code bases come out by rounding alone, as a share of the largest logit. Both
+# compute in float64; fixed tables of a module are rounded to the precision that it was in.
+NEAR = {torch.float64: 1e-9, torch.float32: 1e-6}
+HALF = 0.02
 
 
 def open_module(module: nn.Module, *, dialect: str | None, said: dict[str, Any]) -> Checkpoint:
@@ -28,7 +36,12 @@ def open_module(module: nn.Module, *, dialect: str | None, said: dict[str, Any])
     `said` answers what neither tensors nor config tell. Theirs and ours are shown one picture of
     noise: a module that ours does not agree with is refused.
     """
-    module = uncompiled(module)
+    module = inside(module)
+    if any(name.endswith("weight_orig") for name, _ in module.named_parameters()):
+        raise UserError(
+            f"the {type(module).__name__} that you gave is pruned by a mask: make that permanent "
+            "with torch.nn.utils.prune.remove(layer, 'weight')"
+        )
     if isinstance(module, Model):
         state, passport = weights_of(module), module.passport
         return Checkpoint(state, module.config, passport, "vitrail", Coverage(), ())
@@ -38,15 +51,57 @@ def open_module(module: nn.Module, *, dialect: str | None, said: dict[str, Any])
     origin = f"{type(module).__module__}.{type(module).__qualname__}"
     speaks = recognise(foreign, dialect, proven=True)
     checkpoint = understand(foreign, speaks, origin=origin, said=said_by(module) | said)
+    checkpoint = with_eps(checkpoint, module)
     prove(materialise(checkpoint, checkpoint.config), module, checkpoint)
     return checkpoint
 
 
-def uncompiled(module: nn.Module) -> nn.Module:
-    """The module that was compiled."""
-    inside = module._orig_mod if isinstance(module, torch._dynamo.OptimizedModule) else module
-    assert isinstance(inside, nn.Module)
-    return inside
+def inside(module: nn.Module) -> nn.Module:
+    """The module inside what compiling, data parallelism and averaging put around it."""
+    around = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
+    while isinstance(module, (torch._dynamo.OptimizedModule, *around)):
+        inner = module.module if isinstance(module, around) else module._orig_mod
+        assert isinstance(inner, nn.Module)
+        module = inner
+    return module
+
+
+def with_eps(checkpoint: Checkpoint, module: nn.Module) -> Checkpoint:
+    """The checkpoint with the eps of the module's LayerNorms, where they all have one."""
+    found = {part.eps for part in module.modules() if isinstance(part, nn.LayerNorm)}
+    if len(found) != 1 or not hasattr(checkpoint.config, "norm_eps"):
+        return checkpoint
+    config = change(checkpoint.config, {"norm_eps": found.pop()})
+    passport = replace(checkpoint.passport, config=asdict(config))
+    return replace(checkpoint, config=config, passport=passport)
+
+
+def noted_dtype(module: nn.Module, checkpoint: Checkpoint) -> tuple[torch.dtype, Checkpoint]:
+    """The precision of a module's copy, which has one: the widest, so that no value changes."""
+    dtypes = {parameter.dtype for parameter in module.parameters()}
+    widest = reduce(torch.promote_types, dtypes)
+    if len(dtypes) == 1:
+        return widest, checkpoint
+    names = sorted(str(dtype).removeprefix("torch.") for dtype in dtypes)
+    note = f"all in {str(widest).removeprefix('torch.')}: the module has {' and '.join(names)}"
+    passport, origin = checkpoint.passport, checkpoint.passport.origin
+    passport = replace(passport, origin=replace(origin, changes=(*origin.changes, note)))
+    return widest, replace(checkpoint, passport=passport, notes=(*checkpoint.notes, note))
+
+
+def freeze_like(model: Model, module: nn.Module, checkpoint: Checkpoint) -> None:
+    """Parameters that are frozen in the module are frozen in its copy; a new head is not."""
+    theirs = dict(inside(module).named_parameters())
+    used = checkpoint.coverage.used or [(name, name) for name in theirs]
+    sources: dict[str, list[nn.Parameter]] = {}
+    for name, ours in used:
+        if name in theirs:
+            sources.setdefault(ours, []).append(theirs[name])
+    for name, parameter in model.named_parameters():
+        parts = sources.get(name, [])
+        new = name.startswith("head") and needs_new_head(checkpoint.config, model.config)
+        if parts and not new and not any(part.requires_grad for part in parts):
+            parameter.requires_grad_(False)
 
 
 def sidecars_of(module: nn.Module) -> Sidecars:
@@ -109,15 +164,9 @@ def prove(ours: Model, module: nn.Module, checkpoint: Checkpoint) -> None:
     """Both say the same of one picture, or the module is refused."""
     config, first = checkpoint.config, next(module.parameters())
     generator = torch.Generator().manual_seed(0)
-    image = torch.randn(1, config.channels, *config.image_size, generator=generator)
-    image = image.to(next(ours.parameters()).dtype)
-    training = {part: part.training for part in module.modules()}  # some may be frozen by eval()
-    module.eval()
-    try:
-        theirs = said_of(module(image.to(first)))
-    finally:
-        for part, mode in training.items():
-            part.training = mode
+    image = torch.randn(1, config.channels, *config.image_size, generator=generator).double()
+    peer = copy.deepcopy(module).to("cpu", torch.float64).eval()
+    theirs, ours = said_of(peer(image)), ours.double()
     name = type(module).__name__
     tokens = isinstance(theirs, Tensor) and theirs.ndim == 3  # a model without a head
     mine = ours.encode(image) if tokens else ours(image)
@@ -130,7 +179,7 @@ def prove(ours: Model, module: nn.Module, checkpoint: Checkpoint) -> None:
         )
     theirs = theirs.to(mine)
     apart, largest = float((mine - theirs).abs().max()), float(theirs.abs().max())
-    if not apart <= NEAR.get(first.dtype, 0.05) * max(largest, 1e-6):
+    if not apart <= NEAR.get(first.dtype, HALF) * max(largest, 1e-6):
         raise UserError(
             f"the {name} that you gave reads as {checkpoint.dialect}, but computes something that "
             f"no tensor tells: what it says is {apart:.1e} apart from ours; name its dialect, or "

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from vitrail.weights.rows import PRECISIONS, Tensors
 FORMAT = 1
 CONFIG, TENSORS, CARD, MANIFEST = "config.json", "model.safetensors", "README.md", "manifest.json"
 BESIDE = "objective.safetensors"  # of pre-training
-FOR_PRETRAINING = "needs them to pre-train, and nothing else does"
+FOR_PRETRAINING = " pre-training"  # how a note on what is left out ends
 
 
 def save(model: Model, directory: str | Path, *, overwrite: bool = False) -> Path:
@@ -119,7 +119,9 @@ def left_out(path: Path, passport: Passport) -> tuple[str, ...]:
     named = [name if count == 1 else f"{name} ({count} tensors)" for name, count in counts.items()]
     if not named:
         return ()
-    return (f"{', '.join(named)} left out: {objective_of(passport)} {FOR_PRETRAINING}",)
+    verb, objective = "it is" if len(named) == 1 else "they are", objective_of(passport)
+    objective = objective.upper() if objective == "mae" else objective
+    return (f"{', '.join(named)} left out: {verb} needed only for {objective}{FOR_PRETRAINING}",)
 
 
 def check_state(state: Tensors, passport: Passport, config: Config, *, where: str) -> None:
@@ -205,6 +207,7 @@ def model_card(passport: Passport, config: Config, state: Tensors) -> str:
     statistics = (".running_mean", ".running_var")  # of batch norms: measured, not learnt
     parameters = sum(t.numel() for name, t in state.items() if not name.endswith(statistics))
     height, width = config.image_size
+    classes = f"{config.num_classes} class{'' if config.num_classes == 1 else 'es'}"
     lines = [
         "---",
         "library_name: vitrail",
@@ -213,7 +216,7 @@ def model_card(passport: Passport, config: Config, state: Tensors) -> str:
         "---",
         f"# {name}",
         "",
-        f"{parameters:,} parameters, {config.num_classes} classes, {height}x{width} images.",
+        f"{parameters:,} parameters, {classes}, {height}x{width} images.",
         "",
         "```python",
         "import vitrail",
@@ -223,10 +226,19 @@ def model_card(passport: Passport, config: Config, state: Tensors) -> str:
         f"- Origin: {origin.source} ({origin.dialect})",
         *[f"- Changed: {sentence}" for sentence in origin.changes],
         f"- Preprocessing: {_in_words(before)}",
-        *[f"- {metric}: {value:g}" for metric, value in passport.scores.items()],
-        *([f"- Classes: {', '.join(passport.labels[:20])}"] if passport.labels else []),
+        *[f"- {metric} (validation): {value:g}" for metric, value in passport.scores.items()],
+        *([f"- Classes: {_listed(passport.labels)}"] if passport.labels else []),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _listed(labels: Sequence[str], most: int = 20) -> str:
+    """
+    >>> _listed(["cat", "dog", "fox"], most=2)
+    'cat, dog … and 1 more'
+    """
+    more = f" … and {len(labels) - most:,} more" if len(labels) > most else ""
+    return ", ".join(labels[:most]) + more
 
 
 def _in_words(before: Preprocessing) -> str:

@@ -31,6 +31,15 @@ ASSUMED = (
 )
 
 
+def refuse_adapted(foreign: Foreign) -> None:
+    """Low-rank changes are scaled by a number that no tensor holds: they cannot be merged here."""
+    if any(".parametrizations." in name for name in foreign.tensors):
+        raise UserError(
+            f"{foreign.source}: it holds LoRA or another parametrization apart from the weights: "
+            "save that model with vitrail.save, which merges them"
+        )
+
+
 def is_own_state(foreign: Foreign) -> bool:
     """Whether tensors have the names of one of our families."""
     names = foreign.tensors.keys()
@@ -104,7 +113,7 @@ def is_like(config: Config, foreign: Foreign) -> bool:
     kinds = values.get("kinds")  # which stages have attention, of a CoAtNet
     depths = values.get("depths") or (values.get("depth", 0),)
     expected = sum(d for i, d in enumerate(depths) if kinds is None or kinds[i] == "T")
-    return kernel_of(config, foreign)[0] == width and blocks == expected
+    return 0 < width == kernel_of(config, foreign)[0] and blocks == expected  # a tokenizer has none
 
 
 def sized(config: Config, foreign: Foreign, size: Any) -> Config:

@@ -28,6 +28,8 @@ class Arrays:
     ) -> None:
         self.loader, self.title, self.labels, self.targets = loader, title, labels, targets
         self.pixels = load(*loader)
+        if 0 in self.pixels.shape[1:]:
+            raise UserError(f"{title}: images must have pixels, got the shape {self.pixels.shape}")
         if targets is not None and len(targets) != len(self.pixels):
             raise UserError(f"{title}: {len(self.pixels)} images but {len(targets)} labels")
 

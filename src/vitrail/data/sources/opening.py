@@ -30,7 +30,7 @@ from vitrail.data.sources.validation import with_validation
 
 KINDS = (
     "a folder of class folders, a manifest (.csv, .tsv, .parquet), .tar, .npz, hf:owner/name, "
-    "torchvision:NAME, digits, planted or fashion-mnist"
+    "torchvision:NAME:ROOT, digits, planted or fashion-mnist"
 )
 FILES = (*manifest.SUFFIXES, ".npz", ".tar")
 PACKED = (".zip", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar", ".zst")

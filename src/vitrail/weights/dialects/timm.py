@@ -136,8 +136,8 @@ def infer(foreign: Foreign) -> Facts:
         "head_bias": "head.bias" in tensors or "head.weight" not in tensors,
         "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in tensors else None,
         "activation": "swiglu" if gated else "gelu",
-        # timm's CLIP towers, which are those with a norm before the blocks, keep torch's own eps
-        "norm_eps": 1e-5 if "norm_pre.weight" in tensors else 1e-6,
+        # most files with a norm before the blocks are CLIP's, where eps is torch's own
+        "norm_eps": architectures.CLIP_EPS if "norm_pre.weight" in tensors else architectures.EPS,
     }
     if "pos_embed" in tensors:
         facts["table"] = shape("pos_embed", 3)[1]
@@ -178,6 +178,10 @@ def assumptions(facts: Facts) -> list[str]:
         found.append(
             "exact GELU, because no config.json tells: for OpenAI's CLIP weights and others "
             "trained with quick GELU give activation=quick_gelu"
+        )
+        found.append(
+            f"norm_eps {facts['norm_eps']:g} as in timm's CLIP models, because no config.json "
+            f"tells: for others give norm_eps={architectures.EPS:g}"
         )
     elif not facts["class_token"]:
         found.append(
@@ -390,7 +394,8 @@ def architecture(config: ViTConfig) -> str | None:
         return "deit_base_distilled_patch16_224"
     if config.activation == "swiglu":
         return "vit_giant_patch14_dinov2"
-    return "vit_base_patch16_clip_224" if config.embed_norm else "vit_base_patch16_224"
+    clip = config.norm_eps == architectures.CLIP_EPS  # a name decides eps, arguments the rest
+    return "vit_base_patch16_clip_224" if clip else "vit_base_patch16_224"
 
 
 # timm's hybrids by the blocks of their ResNet

@@ -15,6 +15,7 @@ HEADS = {
     "betwixt": 10, "base": 12, "so150m2": 13, "so150m": 14, "large": 16, "so400m": 16, "huge": 16,
     "giant": 16, "giantopt": 16, "gigantic": 16,
 }  # fmt: skip
+EPS, CLIP_EPS = 1e-6, 1e-5  # of LayerNorm, in most and in those named after CLIP
 QUICK, TANH = {"activation": "quick_gelu"}, {"activation": "gelu_tanh"}
 
 # Patterns of vision_transformer.py, vision_transformer_hybrid.py and deit.py, the first that fits
@@ -54,13 +55,15 @@ def vit_facts(name: str) -> dict[str, Any] | None:
     """What the name of a ViT tells beyond its tensors; None where it is no ViT that we compute.
 
     >>> vit_facts("vit_little_patch16_reg4_gap_256")
-    {'activation': 'gelu', 'heads': 5}
+    {'activation': 'gelu', 'norm_eps': 1e-06, 'heads': 5}
     """
     size = "(?P<size>" + "|".join(HEADS) + ")"
     for pattern, facts in VIT:
         if match := re.fullmatch(pattern.replace("{size}", size), name.partition(".")[0]):
             heads = HEADS.get(match.groupdict().get("size", ""))
-            return {"activation": "gelu", **({"heads": heads} if heads else {}), **facts}
+            eps = CLIP_EPS if "_clip_" in name else EPS
+            always = {"activation": "gelu", "norm_eps": eps}
+            return always | ({"heads": heads} if heads else {}) | facts
     return None
 
 
