@@ -5,6 +5,7 @@ PYTHON ?= python3
 RUN := .venv/bin/python -m
 CORE := .venv/.vitrail-core
 DEV := .venv/.vitrail-installed
+EXTRAS := [dev,hub]
 
 .PHONY: setup demo test test-all check bench docs clean
 
@@ -33,7 +34,7 @@ $(CORE): pyproject.toml constraints.txt
 	$(call install,)
 
 $(DEV): pyproject.toml constraints.txt
-	$(call install,[dev,hub])
+	$(call install,$(EXTRAS))
 	@printf '%s' '$(CURDIR)' > $(CORE)
 
 demo: $(if $(filter $(CURDIR),$(shell cat $(DEV) 2>/dev/null)),$(DEV),$(CORE))

@@ -305,7 +305,8 @@ def test_a_file_is_claimed_once(tmp_path: Path) -> None:
             assert [d.name for d in DIALECTS if d.claims(foreign)] == [name]
             assert recognise(foreign).name == name
     # old versions of timm kept the index too, and a config.json tells whose a file is
-    foreign = Foreign("hub", authors(theirs), {"config.json": {"architecture": "beit_base"}})
+    named = {"architecture": "beit_base_patch16_224"}
+    foreign = Foreign("hub", authors(theirs), {"config.json": named})
     assert [d.name for d in DIALECTS if d.claims(foreign)] == ["timm-beit"]
     assert recognise(foreign, "timm").name == "timm-beit"
 
