@@ -113,6 +113,8 @@ def test_the_method_is_chosen_by_the_layout_and_the_verdict_can_be_left_out(
         assert told["verdicts"] == {}
         assert "rule" not in told  # there is nothing that it would explain
         assert f"auto chose {method}: " in (out / "index.html").read_text(encoding="utf-8")
+        _, lines, _ = run(capsys, folder, photos, "--out", out, "--no-verdict", "--overwrite")
+        assert lines.startswith(f"auto chose {method}: {told['auto']['reason']}\n")
         assert "Can the maps be trusted?" not in (out / "index.html").read_text(encoding="utf-8")
 
 

@@ -55,6 +55,15 @@ def test_the_same_photos_serve_on_every_machine_where_no_data_is_given(
     assert not facts["figures"]["ablation"]["drawn"]
 
 
+def test_too_few_images_name_the_option_that_gives_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["digits", "--images", "8", "--ablated", "0", "--out", str(tmp_path / "out"), "--json"]
+    assert main(["figures", saved(tmp_path), *words]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert "a larger --images" in facts["figures"]["alignment"]["told"]
+
+
 def test_more_channels_than_photos_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--out", str(tmp_path / "out"), "--json"]
     assert main(["figures", saved(tmp_path, channels=13), *words]) == 0
