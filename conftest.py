@@ -25,4 +25,5 @@ def _example_world(
     vitrail.save(model, tmp_path / "pets-model")
     monkeypatch.chdir(tmp_path)
     images = torch.zeros(1, 3, 224, 224)
-    doctest_namespace.update(torch=torch, model=model, images=images, find=find)
+    names = {"torch": torch, "model": model, "images": images, "find": find}
+    doctest_namespace.update(names, create=vitrail.create)
