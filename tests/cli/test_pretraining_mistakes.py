@@ -158,6 +158,7 @@ def test_a_tokenizer_stays_what_it_was(runs: Path, tmp_path: Path, capsys: Said)
     again = ["--objective", "tokenizer", "--seed", "1", "--out", tmp_path / "other", *SHORT]
     assert main(["pretrain", "digits", *map(str, again)]) == 0
     shutil.copytree(tmp_path / "other" / "last", words)
+    (out / "outcome.json").unlink()  # as if the run had been stopped before its end
     sentence = refused(capsys, "pretrain", "digits", "--out", out, "--resume")
     assert "not what the run began to learn from" in sentence
 
