@@ -11,9 +11,9 @@ SHAPE = ("dim", "dims", "depth", "depths", "heads")
 def summarise(model: Model) -> str:
     """
     >>> summarise(create("vit_ti_16", num_classes=2, image_size=32))
-    'vit_ti_16, 5,412,482 parameters, 32x32 pixels, patch 16'
+    'vit_ti_16, 5,487,938 parameters, 32x32 pixels, patch 16'
     >>> summarise(create("vit_ti_16", num_classes=2, image_size=32, depth=1))
-    'ViT (custom), 741,890 parameters, 32x32 pixels, patch 16, dim 192, depth 1, heads 3'
+    'ViT (custom), 594,434 parameters, 32x32 pixels, patch 16, dim 192, depth 1, heads 3'
     """
     config = model.config
     name = variant_of(config)
