@@ -63,7 +63,7 @@ def look_alikes(
     radius = TINY_RADIUS if tiny.all() else RADIUS
     pairs, distances = close_pairs(perceptual_hash(thumbs[shows]), radius)
     pairs = shows[pairs]
-    small = tiny[pairs].any(axis=1)
+    small = tiny[pairs[:, 0]] | tiny[pairs[:, 1]]
     near = np.flatnonzero(~small | (distances <= TINY_RADIUS))
     closest = near[np.argsort(distances[near], kind="stable")]
     end = None if seconds is None else time.monotonic() + seconds
