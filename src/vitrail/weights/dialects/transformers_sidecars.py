@@ -230,7 +230,7 @@ def _as_cropping(said: Processor, usual: Preprocessing, where: str) -> Processor
     share = 224 / 256 if said.crop_pct is None else said.crop_pct
     if not 0.01 <= share <= 1:
         raise UserError(f"{where}: crop_pct must be a share up to 1, got {share}")
-    size = {"shortest_edge": usual.size[0]} if said.size is None else said.size
+    size: Size = {"shortest_edge": usual.size[0]} if said.size is None else said.size
     if isinstance(size, dict) and "shortest_edge" not in size:
         raise UserError(f"{where}: size is {size}, but this processor needs shortest_edge")
     side = _sides(size, where)[0]
