@@ -38,7 +38,22 @@ TIMM = [
 ]
 
 
-@pytest.mark.parametrize("name", TIMM)
+def sort_of(name: str) -> str:
+    """A name without its size: models of a sort differ in numbers of the same table."""
+    return re.sub(r"_(tiny|small|medium|base|large|huge|giant|gigantic)|\d+$", "", name)
+
+
+def first_of_their_sort() -> set[str]:
+    return set({sort_of(name): name for name in reversed(TIMM)}.values())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in first_of_their_sort() else [pytest.mark.slow])
+        for name in TIMM
+    ],
+)
 def test_timms_names_mean_timms_models(name: str) -> None:
     config = find(name)
     theirs = timm.create_model(name, num_classes=config.num_classes, device="meta")
