@@ -71,11 +71,12 @@ def test_a_mistyped_command_is_one_line(
     assert printed.err.count("\n") == 1
 
 
-def test_a_reader_that_leaves_early_hears_nothing() -> None:
+@pytest.mark.parametrize("words", [["models"], ["--help"]])
+def test_a_reader_that_leaves_early_hears_nothing(words: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        command = [sys.executable, "-c", BROKEN_PIPE]
+        command = [sys.executable, "-c", BROKEN_PIPE, *words]
         result = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=60)
     finally:
         os.close(writing)
@@ -93,7 +94,7 @@ def models(asked):
     say("vit_b_16")
 
 app.VERBS[Models] = models
-sys.exit(app.main(["models"]))
+sys.exit(app.main(sys.argv[1:]))
 """
 
 

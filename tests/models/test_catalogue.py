@@ -66,8 +66,8 @@ def test_an_unknown_name_gets_the_nearest(name: str, sentence: str) -> None:
     ("fields", "sentence"),
     [
         ({"imagesize": 3}, "unknown field 'imagesize', did you mean image_size?"),
-        ({"heads": "three"}, "heads is 'three', but input should be a valid integer"),
-        ({"pool": "max"}, "pool is 'max', but input should be 'cls', 'mean'"),
+        ({"heads": "three"}, "heads must be a valid integer, got 'three'"),
+        ({"pool": "max"}, "pool must be 'cls', 'mean'"),
         ({"image_size": (224, 224, 3)}, "image_size"),
         ({"image_size": 225}, "not a multiple of patch 16: use 224 or 240"),
         ({"dropout": float("nan")}, "not plain JSON values"),

@@ -200,3 +200,8 @@ def test_the_directory_of_a_run_is_told_from_a_model(tmp_path: Path) -> None:
     (tmp_path / "best").mkdir()
     with pytest.raises(UserError, match=f"not a model: use {tmp_path / 'best'}"):
         load(tmp_path)
+
+
+def test_what_is_no_source_is_one_sentence() -> None:
+    with pytest.raises(UserError, match="must be a path, a hub id or a module, got OrderedDict"):
+        load(create("vit_ti_16", depth=1, image_size=32).state_dict())  # type: ignore[arg-type]
