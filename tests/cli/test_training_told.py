@@ -1,7 +1,6 @@
 """What a training run tells a person: before, while it lasts, when interrupted, and at its end."""
 
 import json
-import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -107,7 +106,7 @@ def press_at(
     def shown(self: Display, now: Progress) -> None:
         show(self, now)
         if now.step == step:
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)
 
     monkeypatch.setattr(Display, "show", shown)
 
@@ -146,7 +145,7 @@ def test_a_second_ctrl_c_leaves_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def press(_: Any) -> str:
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
         return ""
 
     press_at(3, monkeypatch)

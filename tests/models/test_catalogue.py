@@ -71,7 +71,7 @@ def test_an_unknown_name_gets_the_nearest(name: str, sentence: str) -> None:
         ({"image_size": (224, 224, 3)}, "image_size"),
         ({"image_size": 225}, "not a multiple of patch 16: use 224 or 240"),
         ({"dropout": float("nan")}, "not plain JSON values"),
-        ({"num_classes": True}, "num_classes is True"),
+        ({"num_classes": True}, "num_classes must be a valid integer, got True"),
         ({"stem": {"blocks": [0]}}, "a ResNet has up to 6 stages"),
         ({"stem": torch}, "not plain JSON values"),
     ],
