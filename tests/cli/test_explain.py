@@ -165,7 +165,7 @@ def test_a_picture_that_cannot_be_read_is_a_line_with_its_reason(
     assert "broken.png" in page
     code, _, err = run(capsys, folder, photos / "broken.png", "--out", tmp_path / "none")
     assert code == 2
-    assert "none of the pictures can be read" in err
+    assert "none of the images can be read" in err
     assert not (tmp_path / "none").exists()
 
 

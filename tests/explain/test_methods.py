@@ -37,6 +37,18 @@ pytestmark = pytest.mark.filterwarnings("ignore::vitrail.explain.integrated.Inco
 every_family = pytest.mark.parametrize("family", FAMILIES)
 every_method = pytest.mark.parametrize("method", METHODS)
 
+
+def by_method(*quick: str) -> pytest.MarkDecorator:
+    """Every method; of those that share a path with one of the quick ones, in the slow part."""
+    return pytest.mark.parametrize(
+        "method",
+        [each if each in quick else pytest.param(each, marks=pytest.mark.slow) for each in METHODS],
+    )
+
+
+# attribution captures, goes back and reads out; gradcam and saliency read a layer and the pixels
+one_path_each = by_method("attribution", "gradcam")
+
 CLASSLESS = ("attention", "rollout")
 KIND = {name: kind for name, kind in KINDS.items() if kind.num_classes}
 CLASSES = torch.tensor([1, 3])
@@ -91,14 +103,14 @@ def test_every_method_for_every_family(family: str, method: str) -> None:
     assert_sane(make(family, torch.float64), picture(family, torch.float64), method)
 
 
-@every_method
+@one_path_each
 @pytest.mark.parametrize("kind", KIND)
 def test_every_method_for_every_kind_of_vit(kind: str, method: str) -> None:
     config = KIND[kind]
     assert_sane(shaken(config), image(config), method)
 
 
-@every_method
+@one_path_each
 @pytest.mark.parametrize("size", [(40, 72), (33, 79)])
 @pytest.mark.parametrize("family", ["mobilevit", "mobilevitv2"])
 def test_maps_that_were_stretched(family: str, size: tuple[int, int], method: str) -> None:
@@ -106,23 +118,32 @@ def test_maps_that_were_stretched(family: str, size: tuple[int, int], method: st
     assert_sane(model, torch.randn(2, 3, *size, dtype=torch.float64), method)
 
 
-@every_method
+@by_method("attribution")
 @pytest.mark.parametrize("edges", ["paper", "timm", "torchvision", "hf"])
 def test_windows_of_every_origin(edges: str, method: str) -> None:
     model = make("swin", torch.float64, edges=edges)
     assert_sane(model, picture("swin", torch.float64), method)
 
 
-@every_method
+@by_method("attribution")
 @pytest.mark.parametrize("pool", ["cls", "mean"])
 def test_beit_with_either_pool(pool: str, method: str) -> None:
     model = make("beit", torch.float64, pool=pool)
     assert_sane(model, picture("beit", torch.float64), method)
 
 
-@every_method
+@one_path_each
 @every_family
 def test_under_autocast_in_inference_mode_and_without_gradients(family: str, method: str) -> None:
+    assert_same_in_every_mode(family, method)
+
+
+@every_method
+def test_every_method_under_autocast_and_in_inference_mode(method: str) -> None:
+    assert_same_in_every_mode("swin", method)
+
+
+def assert_same_in_every_mode(family: str, method: str) -> None:
     model, x = make(family), picture(family)
     plain = explain(model, x, method, target=CLASSES, **QUICK.get(method, {}))
     for parameter in model.parameters():

@@ -50,7 +50,7 @@ METHODS: dict[str, Method] = {
 }
 AUTO = "auto"
 # options for where a rough map will do, such as those of shuffled models
-QUICK: dict[str, dict[str, Any]] = {"integrated": {"steps": 32}}
+QUICK: dict[str, dict[str, Any]] = {"integrated": {"steps": 32}, "smoothgrad": {"samples": 2}}
 
 
 def explain(
