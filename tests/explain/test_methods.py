@@ -97,8 +97,22 @@ def assert_sane(model: nn.Module, x: Tensor, method: str) -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
 
-@every_method
-@every_family
+# occlusion is forward passes alone: one family with windows and one with folds have all its paths
+DEAR = {"occlusion": ("swin", "mobilevitv2")}
+
+
+@pytest.mark.parametrize(
+    ("family", "method"),
+    [
+        pytest.param(
+            family,
+            method,
+            marks=() if family in DEAR.get(method, FAMILIES) else pytest.mark.slow,
+        )
+        for family in FAMILIES
+        for method in METHODS
+    ],
+)
 def test_every_method_for_every_family(family: str, method: str) -> None:
     assert_sane(make(family, torch.float64), picture(family, torch.float64), method)
 
@@ -160,9 +174,11 @@ def assert_same_in_every_mode(family: str, method: str) -> None:
 def test_the_likeliest_class_where_none_is_named(method: str) -> None:
     model, x = shaken(SMALL), image(SMALL)
     likeliest = model(x).argmax(dim=1)
-    found, named = (explain(model, x, method, target=target) for target in (None, likeliest))
+    quick = QUICK.get(method, {})
+    found, named, every = (
+        explain(model, x, method, target=target, **quick) for target in (None, likeliest, 2)
+    )
     assert torch.equal(found.map, named.map)
-    every = explain(model, x, method, target=2)
     if method not in CLASSLESS:
         assert found.target is not None
         assert torch.equal(found.target, likeliest)
@@ -416,7 +432,13 @@ def test_raw_attention_is_one_row() -> None:
     assert torch.equal(explain(model, x, "attention", layer=0, head=3, query=18).map, found)
 
 
-@every_family
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, marks=() if family in ("vit", "beit", "swin") else pytest.mark.slow)
+        for family in FAMILIES
+    ],
+)
 def test_integrated_gradients_are_complete_or_say_by_how_much_not(family: str) -> None:
     """Patches sum to the difference of the logits at both ends (arXiv:1703.01365, axiom 1)."""
     model, x = make(family, torch.float64), picture(family, torch.float64)
@@ -469,7 +491,7 @@ def test_steps_are_added_until_integrated_gradients_are_complete() -> None:
         integrated(model, x, target)
 
 
-@every_family
+@pytest.mark.parametrize("family", ["vit", "swin"])  # one of either choice
 def test_auto_is_chosen_by_the_layout_and_says_what_it_is(family: str) -> None:
     model, x = make(family), picture(family)
     found = explain(model, x, target=CLASSES)
@@ -501,10 +523,16 @@ def test_auto_asks_what_the_head_reads_and_how_patches_mix(
     assert reason in choice.reason
 
 
-def test_windows_and_folds_are_reasons_too() -> None:
-    reasons = {family: choose(make(family)).reason for family in ("swin", "mobilevit")}
-    assert "windows" in reasons["swin"]
-    assert "fold" in reasons["mobilevit"]
+def test_windows_folds_and_convolutions_are_reasons_too() -> None:
+    choices = {family: choose(make(family)) for family in FAMILIES}
+    assert {family for family, choice in choices.items() if choice.method == "attribution"} == {
+        "vit"
+    }
+    for family, reason in {
+        "swin": "windows", "swinv2": "windows", "mobilevit": "fold", "mobilevitv2": "fold",
+        "coatnet": "convolutions", "beit": "reads the patches",
+    }.items():  # fmt: skip
+        assert reason in choices[family].reason
 
 
 def test_without_a_head_auto_explains_no_class() -> None:

@@ -144,7 +144,7 @@ def test_there_are_three_verdicts(changes: dict[str, float], expected: str) -> N
 
 
 @given(seed=st.integers(0, 10_000), images=st.integers(1, 40))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_p_is_uniform_over_which_is_the_own_one(seed: int, images: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     half = torch.randn(10, images, generator=generator)

@@ -331,24 +331,19 @@ def check(run: ExplainRun) -> dict[str, MethodCheck]:
     """The verdict on each method, on the first few images."""
     import torch
 
-    from vitrail.explain.methods import METHODS, QUICK
+    from vitrail.explain.methods import checked
     from vitrail.explain.verdict import check_methods
 
     if not run.images:
         return {}
     images = torch.cat(run.images)
     target = torch.tensor(run.targets, device=images.device)
-
-    def method(name: str, options: Mapping[str, Any]) -> Any:
-        def maps_of(model: Any, images: Tensor) -> Relevance:
-            rough = {} if model is run.model else QUICK.get(name, {})
-            return METHODS[name](model, images, target, **{**rough, **options})
-
-        return maps_of
-
     with noted("", {}):
         return check_methods(
-            {name: method(name, options) for name, options in run.methods.items()},
+            {
+                name: checked(name, run.model, target, **options)
+                for name, options in run.methods.items()
+            },
             run.model,
             images,
             target,

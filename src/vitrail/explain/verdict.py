@@ -215,9 +215,11 @@ def check_methods(
     whatever model it is handed; `made` has the maps of `model` itself where they exist already.
 
     >>> from vitrail.explain.saliency import saliency
-    >>> found = check_methods({"saliency": saliency}, model, images, torch.tensor([0]))
+    >>> tiny = create("vit_ti_16", image_size=32, depth=1, num_classes=3).eval()
+    >>> images, target = torch.rand(2, 3, 32, 32), torch.tensor([0, 1])
+    >>> found = check_methods({"saliency": saliency}, tiny, images, target)
     >>> found["saliency"].verdict.images
-    1
+    2
     """
     score = probability_of(model, target, several=several)
     shared: dict[tuple[tuple[int, int], int, bool], RandomMaps] = {}
