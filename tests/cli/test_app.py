@@ -97,6 +97,14 @@ sys.exit(app.main(["models"]))
 """
 
 
+@pytest.mark.parametrize("verb", ["train", "pretrain", "evaluate", "probe", "figures", "doctor"])
+def test_help_lists_every_source_of_data(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main([verb, "--help"]) == 0
+    printed = capsys.readouterr().out
+    names = ("hf:owner/name", "torchvision:NAME:ROOT", "digits", "planted", "fashion-mnist")
+    assert [name for name in names if name not in printed] == []
+
+
 def test_no_verb_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert app.main([]) == 0
     printed = capsys.readouterr().out
