@@ -21,12 +21,12 @@ ifneq ($(shell cat $(DEV) 2>/dev/null),$(CURDIR))
 endif
 
 # $(call install,extras): PIP_CONSTRAINT hands the pins to the isolated build too, which -c does not
-# reach.
+# reach. Without --no-compile pip spends half a minute on bytecode that Python writes when needed.
 define install
 	@rm -f $@
 	@$(RUN) pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv
 	@echo "installing into .venv: some minutes the first time"
-	PIP_CONSTRAINT=constraints.txt $(RUN) pip install --quiet -c constraints.txt -e '.$(1)'
+	PIP_CONSTRAINT=constraints.txt $(RUN) pip install --quiet --no-compile -c constraints.txt -e '.$(1)'
 	@printf '%s' '$(CURDIR)' > $@
 endef
 

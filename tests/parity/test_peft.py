@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from tests.models.test_coatnet import KINDS_COATNET
 from tests.parity.compare import close
 from tests.parity.test_every_family import CONFIGS
+from vitrail.infer.pruning import pruned_logits
 from vitrail.models.catalogue import build
 from vitrail.models.config import Config
 from vitrail.models.model import Model
@@ -73,6 +74,9 @@ def test_changes_and_merged_weights_are_pefts(family: str) -> None:
             b.copy_(torch.block_diag(*change.b).view_as(b))
     config = EVERY[family]
     images = torch.randn(2, config.channels, *config.image_size, dtype=torch.float64)
+    close(model(images), peer(images))  # peft's layers around ours
+    with torch.no_grad():
+        close(pruned_logits(model, images), pruned_logits(peer.base_model.model, images))
     whole = peer.merge_and_unload()
     ours, theirs = merged(model.state_dict(), LORA), whole.state_dict()
     assert ours.keys() == theirs.keys()

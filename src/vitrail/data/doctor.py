@@ -77,8 +77,8 @@ def examine(
 ) -> Findings:
     """Decode every image and compare all with each other; `watch` hears how many of how many.
 
-    With `seconds` no image is begun after that time: a random sample is examined where the data set
-    is too large for it, and the findings say so.
+    With `seconds` no image is begun after that time, and as long again is spent on comparing them:
+    where the data set is too large for it a random sample is examined, and the findings say so.
 
     >>> from vitrail.data.sources import open_data
     >>> found = examine(open_data("digits"), "digits")
@@ -88,7 +88,7 @@ def examine(
     album = Album(splits)
     looks, thumbs, broken = look_at_all(album, threads, watch, seconds)
     seen = len(looks) + len(broken)
-    exact, near, not_compared = find_twins(album, looks, thumbs)
+    exact, near, not_compared = find_twins(album, looks, thumbs, seconds)
     samples = choose_samples(album, looks)
     colour = colour_of(album, looks)
     shown = [
@@ -182,7 +182,7 @@ def digest(pixels: NDArray[np.uint8]) -> bytes:
 
 
 def find_twins(
-    album: Album, looks: Mapping[int, Look], thumbs: Mapping[int, Thumbs]
+    album: Album, looks: Mapping[int, Look], thumbs: Mapping[int, Thumbs], seconds: float | None
 ) -> tuple[tuple[Twins, ...], tuple[Twins, ...], int]:
     """Groups of images that agree in every pixel, and groups that look alike."""
     same: dict[bytes, list[int]] = {}
@@ -193,7 +193,8 @@ def find_twins(
 
     first = np.array([thumbs[group[0]] for group in groups], dtype=np.uint8)
     smallest = np.array([min(looks[group[0]].size) for group in groups], dtype=np.int64)
-    pairs, scores, not_compared = look_alikes(first.reshape(-1, SIDE, SIDE), smallest)
+    first = first.reshape(-1, SIDE, SIDE)
+    pairs, scores, not_compared = look_alikes(first, smallest, seconds=seconds)
     near = []
     for members, likeness in components(pairs, scores, len(groups)):
         numbers = sorted(number for member in members for number in groups[member])

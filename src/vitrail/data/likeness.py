@@ -13,6 +13,7 @@ Two steps, both on grey thumbnails of 32 x 32:
 Tiny pictures have little detail to tell them apart: below 64 pixels 4 bits and 0.97 are asked for.
 """
 
+import time
 from collections.abc import Iterator
 from itertools import combinations
 
@@ -28,7 +29,8 @@ ALIKE, TINY_ALIKE = 0.85, 0.97
 TINY_PROMISING = 0.7  # where tiny pictures agree less than that as they lie, moving does not help
 TINY = 64
 FLAT = 2.0  # a thumbnail with less contrast than this shows nothing to compare
-MOST_PAIRS = 200_000  # that are laid on top of each other: the closest
+MOST_PAIRS = 200_000  # that are aligned: the closest
+BLOCK = 1024  # pairs that are compared at once
 BATCH = 2**21  # pairs of hashes that are compared at once
 STEPS, REACH, MARGIN = 8, 0.15, 2
 
@@ -48,10 +50,13 @@ def thumbnail(picture: Image.Image) -> Thumbs:
     return np.asarray(small.convert("L"))
 
 
-def look_alikes(thumbs: Thumbs, smallest: NDArray[np.int64]) -> tuple[Pairs, Floats, int]:
-    """Pairs (P, 2) of pictures that look alike and how much, and how many pairs were let go.
+def look_alikes(
+    thumbs: Thumbs, smallest: NDArray[np.int64], *, seconds: float | None = None
+) -> tuple[Pairs, Floats, int]:
+    """Pairs (P, 2) of images that look alike and how much, and how many pairs were not compared.
 
-    `thumbs` (N, 32, 32), `smallest` (N,): the shorter side of each picture.
+    `thumbs` (N, 32, 32), `smallest` (N,): the shorter side of each image. Pairs are compared in the
+    order of their distance until all are, MOST_PAIRS were aligned or the time is up.
     """
     tiny = smallest < TINY
     shows = np.flatnonzero(thumbs.reshape(-1, SIDE * SIDE).std(axis=1) >= FLAT)
@@ -59,15 +64,25 @@ def look_alikes(thumbs: Thumbs, smallest: NDArray[np.int64]) -> tuple[Pairs, Flo
     pairs, distances = close_pairs(perceptual_hash(thumbs[shows]), radius)
     pairs = shows[pairs]
     small = tiny[pairs[:, 0]] | tiny[pairs[:, 1]]
-    near = ~small | (distances <= TINY_RADIUS)
-    near[small & near] = agreement(thumbs, pairs[small & near]) >= TINY_PROMISING
-    pairs, distances, small = pairs[near], distances[near], small[near]
-    closest = np.argsort(distances, kind="stable")[:MOST_PAIRS]
-    let_go = len(pairs) - len(closest)
-    pairs, small = pairs[closest], small[closest]
-    scores = agreement(thumbs, pairs, aligned=True)
-    alike = scores >= np.where(small, TINY_ALIKE, ALIKE)
-    return pairs[alike], scores[alike], let_go
+    near = np.flatnonzero(~small | (distances <= TINY_RADIUS))
+    closest = near[np.argsort(distances[near], kind="stable")]
+    end = None if seconds is None else time.monotonic() + seconds
+    alike, scores = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.float32)]
+    compared = aligned = 0
+    while compared < len(closest) and aligned < MOST_PAIRS:
+        if end is not None and time.monotonic() > end:
+            break
+        block = closest[compared : compared + BLOCK]
+        compared += len(block)
+        promising = ~small[block]
+        promising[small[block]] = agreement(thumbs, pairs[block[small[block]]]) >= TINY_PROMISING
+        block = block[promising]
+        aligned += len(block)
+        found = agreement(thumbs, pairs[block], aligned=True)
+        enough = found >= np.where(small[block], TINY_ALIKE, ALIKE)
+        alike.append(block[enough])
+        scores.append(found[enough])
+    return pairs[np.concatenate(alike)], np.concatenate(scores), len(closest) - compared
 
 
 def perceptual_hash(thumbs: Thumbs) -> NDArray[np.uint64]:
@@ -134,16 +149,15 @@ def _neighbours(keys: NDArray[np.uint16], flips: int) -> Iterator[Pairs]:
 
 def agreement(thumbs: Thumbs, pairs: Pairs, *, aligned: bool = False) -> Floats:
     """How well the fine detail of each pair agrees, from -1 to 1: as they lie, or at their best."""
-    scores = np.empty(len(pairs), dtype=np.float32)
+    one, other = (normalised(thumbs[pairs[:, side]]) for side in (0, 1))
+    if aligned:
+        other = _resample(other, _align(one, other))
     inner = (slice(None), slice(MARGIN, -MARGIN), slice(MARGIN, -MARGIN))
-    for start in range(0, len(pairs), 1024):
-        block = pairs[start : start + 1024]
-        one, other = (normalised(thumbs[block[:, side]]) for side in (0, 1))
-        if aligned:
-            other = _resample(other, _align(one, other))
-        one, other = (detail(side)[inner].reshape(len(block), -1) for side in (one, other))
-        norms = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
-        scores[start : start + 1024] = (one * other).sum(axis=1) / np.maximum(norms, 1e-6)
+    one, other = (
+        detail(side)[inner].reshape(len(pairs), (SIDE - 2 * MARGIN) ** 2) for side in (one, other)
+    )
+    norms = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+    scores: Floats = (one * other).sum(axis=1) / np.maximum(norms, 1e-6)
     return scores
 
 

@@ -138,7 +138,7 @@ class SelfAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.heads = heads
-        self.qkv = nn.Linear(dim, 3 * heads * dim_head, bias=qkv_bias == "qkv")
+        self.qkv = make_qkv(dim, 3 * heads * dim_head, qkv_bias)
         self.qv_bias = nn.Parameter(torch.empty(2, heads * dim_head)) if qkv_bias == "qv" else None
         self.distances = RelativeDistances(layout.tokens, dim_head) if relative else None
         self.attend = Attend(layout)
@@ -176,14 +176,36 @@ class SelfAttention(nn.Module):
     def project_all(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N threeE"]:
         if self.qv_bias is None:
             return self.qkv(x)
-        return F.linear(x, self.qkv.weight, self.projection_bias())
+        return self.qkv(x, self.projection_bias())
 
     def projection_bias(self) -> Float[Tensor, "threeE"] | None:
         if self.qv_bias is None:
             bias: Tensor | None = self.qkv.bias
             return bias
-        q, v = self.qv_bias
-        return torch.cat([q, torch.zeros_like(q), v])
+        return without_key_bias(self.qv_bias)
+
+
+class QkvLinear(nn.Linear):
+    """A projection to queries, keys and values that is given its bias at each call, so that hooks
+    on it and adapters around it see all of it."""
+
+    def __init__(self, dim: int, width: int) -> None:
+        super().__init__(dim, width, bias=False)
+
+    def forward(  # type: ignore[override]
+        self, x: Float[Tensor, "*B D"], bias: Float[Tensor, "E"]
+    ) -> Float[Tensor, "*B E"]:
+        return F.linear(x, self.weight, bias)
+
+
+def make_qkv(dim: int, width: int, bias: QkvBias) -> nn.Linear:
+    return QkvLinear(dim, width) if bias == "qv" else nn.Linear(dim, width, bias=bias == "qkv")
+
+
+def without_key_bias(qv_bias: Float[Tensor, "2 E"]) -> Float[Tensor, "threeE"]:
+    """The bias of all three where keys have none."""
+    q, v = qv_bias
+    return torch.cat([q, torch.zeros_like(q), v])
 
 
 class RelativeDistances(nn.Module):

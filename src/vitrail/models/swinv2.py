@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
-from vitrail.layers.attention import Attend
+from vitrail.layers.attention import Attend, QkvLinear, without_key_bias
 from vitrail.layers.computed import Computed
 from vitrail.layers.drop import DropPath
 from vitrail.layers.init import zero_
@@ -165,7 +165,7 @@ class CosineAttention(nn.Module):
     def __init__(self, layout: TokenLayout, *, dim: int, heads: int, reach: Grid) -> None:
         super().__init__()
         self.heads = heads
-        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.qkv = QkvLinear(dim, 3 * dim)
         self.qv_bias = nn.Parameter(torch.empty(2, dim))
         self.logit_scale = nn.Parameter(torch.empty(heads, 1, 1))
         self.bias = ContinuousBias(window_of(layout), reach, heads)
@@ -174,16 +174,12 @@ class CosineAttention(nn.Module):
         self.out = nn.Linear(dim, dim)
 
     def forward(self, x: Float[Tensor, "B rows columns D"]) -> Float[Tensor, "B rows columns D"]:
-        qkv = self.project(cut(x, self.attend.layout)).chunk(3, dim=-1)
-        q, k, v = (split_heads(part, self.heads) for part in qkv)
+        qkv = self.qkv(cut(x, self.attend.layout), without_key_bias(self.qv_bias))
+        q, k, v = (split_heads(part, self.heads) for part in qkv.chunk(3, dim=-1))
         scale = self.logit_scale.clamp(max=math.log(100)).exp()
         q, k = unit_length(q) * scale, unit_length(k)
         y = self.attend(q, k, v, self.mask(self.bias()), scale=1.0)
         return join(self.out(join_heads(y)), self.attend.layout)
-
-    def project(self, x: Float[Tensor, "B W n D"]) -> Float[Tensor, "B W n threeD"]:
-        q, v = self.qv_bias
-        return F.linear(x, self.qkv.weight, torch.cat([q, torch.zeros_like(q), v]))
 
 
 class Block(nn.Module):
