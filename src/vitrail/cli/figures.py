@@ -24,8 +24,8 @@ class Figures:
     source: str
     """The model: a Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
     data: str | None = None
-    """Class folders, a manifest, tars, arrays, IDX files, or digits; by default two photos and
-    their quarters."""
+    """Class folders, a manifest, tars, arrays, IDX files, hf:owner/name, torchvision:NAME:ROOT,
+    digits, planted or fashion-mnist; by default two photos and their quarters."""
     _: KW_ONLY
     out: str = "figures"
     """The directory for the page, and each figure as SVG and PNG."""
