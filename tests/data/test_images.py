@@ -620,7 +620,7 @@ BEGINNINGS = sorted({file[:length] for file, _ in GOLDEN.values() for length in 
 
 
 @given(st.sampled_from([b"", *BEGINNINGS]), st.binary(max_size=300), st.sampled_from([1, 3]))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_any_bytes_are_a_picture_or_bad(beginning: bytes, rest: bytes, channels: int) -> None:
     try:
         pixels = decode(beginning + rest, "x", channels=channels)
@@ -635,7 +635,7 @@ def test_any_bytes_are_a_picture_or_bad(beginning: bytes, rest: bytes, channels:
     st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=6),
     st.sampled_from([None, (8, 8)]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_a_spoilt_file_is_a_picture_or_bad(
     kind: str, changes: list[tuple[float, int]], at_least: tuple[int, int] | None
 ) -> None:
@@ -643,9 +643,12 @@ def test_a_spoilt_file_is_a_picture_or_bad(
     for place, value in changes:
         file[int(place * len(file))] = value
     try:
-        decode(bytes(file), kind, at_least=at_least)
+        pixels = decode(bytes(file), kind, at_least=at_least)
     except BadImage:
         return
+    assert pixels.dtype == np.uint8
+    assert pixels.ndim == 3
+    assert pixels.size
 
 
 # Two collections of odd and broken files

@@ -45,8 +45,17 @@ def augmentation_of(name: str) -> Augmentation:
     return replace(RECIPE.augmentation, sides=sides)
 
 
-@pytest.mark.parametrize("checkpointing", [False, True], ids=["", "blocks computed again"])
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    ("name", "checkpointing"),
+    [
+        ("mobilevit_xxs", False),
+        ("mobilevitv2_050", True),
+        ("coatnet_0", True),
+        pytest.param("mobilevit_xxs", True, marks=pytest.mark.slow),
+        pytest.param("mobilevitv2_050", False, marks=pytest.mark.slow),
+        pytest.param("coatnet_0", False, marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_that_died_ends_as_if_it_had_not(
     name: str, checkpointing: bool, tmp_path: Path
 ) -> None:

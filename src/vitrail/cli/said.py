@@ -26,7 +26,7 @@ def begun(asked: Asked) -> Recipe:
     share = changes.get("val_share", asked.val_share)
     train = open_data(asked.data, **({} if share is None else {"val_share": share}))["train"]
     written = path.suffix in (".yaml", ".yml")
-    recipe = read_recipe(path) if written else chosen(asked, train)
+    recipe = read_recipe(path) if written else chosen(with_set_batch_size(asked, changes), train)
     recipe = with_said(asked, recipe, changes, len(train))
     return for_verb(asked, recipe, asked.recipe or asked.data)
 
@@ -85,6 +85,15 @@ def deciding(recipe: Recipe) -> dict[str, Any]:
 
     idle = ("data", "workers", "parallel", "reasons")
     return {name: value for name, value in plain(asdict(recipe)).items() if name not in idle}
+
+
+def with_set_batch_size(asked: Asked, changes: dict[str, Any]) -> Asked:
+    """`--set batch_size=N` chooses as --batch-size N does: reasons, lr and warm-up follow it. What
+    is no batch size is left to the check of all changes."""
+    size = changes.get("batch_size")
+    if type(size) is not int or size < 1:
+        return asked
+    return replace(asked, batch_size=str(size))
 
 
 def for_verb(asked: Asked, recipe: Recipe, where: str) -> Recipe:

@@ -25,10 +25,10 @@ from vitrail.weights.load import load
 __all__ = [
     "AUTO",
     "METHODS",
-    "QUICK",
     "Choice",
     "Method",
     "Relevance",
+    "checked",
     "choose",
     "choose_method",
     "explain",
@@ -51,7 +51,7 @@ METHODS: dict[str, Method] = {
 }
 AUTO = "auto"
 # options for where a rough map will do, such as those of shuffled models
-QUICK: dict[str, dict[str, Any]] = {"integrated": {"steps": 32}}
+QUICK: dict[str, dict[str, Any]] = {"integrated": {"steps": 32}, "smoothgrad": {"samples": 2}}
 
 
 def explain(
@@ -102,6 +102,19 @@ def class_number(model: nn.Module, label: str) -> int:
             f"target must be a class of the model, got {label!r}: {nearest(label, labels)}"
         )
     return labels.index(label)
+
+
+def checked(
+    name: str, model: nn.Module, target: Int[Tensor, "B"], **options: Any
+) -> Callable[[nn.Module, Tensor], Relevance]:
+    """A method as the verdict on its maps of a model calls it: of other models, whose weights are
+    shuffled, a rough map will do."""
+
+    def maps_of(other: nn.Module, images: Tensor) -> Relevance:
+        rough = {} if other is model else QUICK.get(name, {})
+        return METHODS[name](other, images, target, **{**rough, **options})
+
+    return maps_of
 
 
 def ours(model: nn.Module) -> nn.Module:

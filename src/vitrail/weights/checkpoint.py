@@ -52,6 +52,7 @@ def understand(
         config=asdict(config),
         preprocessing=speaks.preprocessing(foreign, config),
         labels=speaks.labels(foreign),
+        several=speaks.multi_label(foreign),
         resize=speaks.resizes(config),
         origin=Origin(
             source=origin,

@@ -149,6 +149,8 @@ def losses(written: Foreign, dialect: Dialect, config: Config, passport: Passpor
             "it does not say how images were prepared: other programs may prepare images "
             "differently"
         )
+    if passport.several and not dialect.multi_label(written):
+        sentences.append("it does not say that an image may have several labels")
     if labels != passport.labels:
         sentences.append("it does not say the names of the classes")
     try:

@@ -98,6 +98,8 @@ class Dialect:
     wrapped: str | None = None  # the entry of a .pth that holds the tensors
     sidecars: Callable[[Passport, Any], dict[str, dict[str, Any]]] = lambda *_: {}
     labels: Callable[[Foreign], tuple[str, ...] | None] = lambda _: None
+    # whether an image may have several of the labels
+    multi_label: Callable[[Foreign], bool] = lambda _: False
     licence: Callable[[Foreign], str | None] = lambda _: None
     computes: AllowList | None = None
     doubts: Callable[[Foreign], str | None] = lambda _: None

@@ -11,7 +11,7 @@ from vitrail.core.errors import UserError
 from vitrail.core.records import validate
 from vitrail.models.beit import CLASS_RELATIONS, VARIANTS, BeitConfig, count_relations
 from vitrail.weights.dialect import Dialect, Facts, Foreign
-from vitrail.weights.settle_vit import pair
+from vitrail.weights.settle_vit import note_cut_off, pair
 
 Grid = tuple[int, int]
 
@@ -41,9 +41,11 @@ def settle_beit(
     like = named or _published(facts)
     if like is not None:
         facts.setdefault("layer_scale", like.layer_scale)
-    (rows, columns), note = _grid(facts, table, named, grid, said, foreign.source)
+    told = facts.pop("image_size", None)
+    (rows, columns), note = _grid(facts, table, told, named, grid, said, foreign.source)
     notes += [note] if note and not dialect.square else []
     facts["image_size"] = (rows * facts["patch_size"], columns * facts["patch_size"])
+    notes += note_cut_off(told if grid is None else None, facts["image_size"])
     return validate(BeitConfig, facts, where=foreign.source), notes
 
 
@@ -63,6 +65,7 @@ def _published(facts: Facts) -> BeitConfig | None:
 def _grid(
     facts: Facts,
     table: int,
+    told: Any,
     named: BeitConfig | None,
     grid: Grid | None,
     said: dict[str, Any],
@@ -75,7 +78,6 @@ def _grid(
         height, width = pair(size, "image_size")
         return height // facts["patch_size"], width // facts["patch_size"]
 
-    told = facts.pop("image_size", None)
     if grid is not None or told is not None:
         sure = pair(grid, "grid") if grid is not None else cells(told)
         if not _fits(sure, table):

@@ -47,7 +47,7 @@ def settle_vit(
     candidates = _grids(facts, table, named, grid, said, stride, square)
     (rows, columns), slots = _fitting(facts, table, candidates, foreign.source, notes)
     facts.pop("inner", None)
-    notes += _cut_off(facts.get("image_size"), (rows * stride, columns * stride))
+    notes += note_cut_off(facts.get("image_size"), (rows * stride, columns * stride))
     with_class = facts.get("class_token", True) + facts.get("distilled", False)
     facts |= {
         "heads": heads,
@@ -59,7 +59,7 @@ def settle_vit(
     return validate(ViTConfig, plain, where=foreign.source), notes
 
 
-def _cut_off(given: Any, used: Grid) -> list[str]:
+def note_cut_off(given: Any, used: Grid) -> list[str]:
     """Some published models have images of a size that their patches do not divide."""
     given = pair(given, "image_size") if given is not None else used
     if given == used:

@@ -252,6 +252,7 @@ TRANSFORMERS = Dialect(
     clashes=clashes,
     sidecars=sidecars,
     labels=transformers.labels,
+    multi_label=files.read_multi_label,
     computes=AllowList("transformers", {"mobilevit"}.__contains__, "MobileViT"),
 )
 CVNETS = Dialect(

@@ -147,6 +147,7 @@ TRANSFORMERS = Dialect(
     clashes=clashes,
     sidecars=sidecars,
     labels=transformers.labels,
+    multi_label=files.read_multi_label,
     computes=AllowList("transformers", {"mobilevitv2"}.__contains__, "MobileViT"),
 )
 CVNETS = Dialect(

@@ -281,5 +281,6 @@ TRANSFORMERS_SWINV2 = Dialect(
     clashes=hf_clashes,
     sidecars=partial(transformers_swin.sidecars, "swinv2", "Swinv2", written_windows),
     labels=transformers_swin.labels,
+    multi_label=files.read_multi_label,
     computes=AllowList("transformers", {"swinv2"}.__contains__, "Swinv2"),
 )

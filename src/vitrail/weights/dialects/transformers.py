@@ -329,6 +329,7 @@ def speak(kind: Kind, version: str) -> Dialect:
         clashes=partial(clashes, kind),
         sidecars=partial(sidecars, kind),
         labels=labels,
+        multi_label=files.read_multi_label,
         computes=AllowList("transformers", {kind.model_type}.__contains__, kind.classes),
     )
 

@@ -177,7 +177,6 @@ def clashes(config: BeitConfig) -> str | None:
 
 def sidecars(passport: Passport, config: BeitConfig) -> dict[str, dict[str, Any]]:
     """Files from which Auto classes build this very model."""
-    classes = passport.labels or [f"LABEL_{index}" for index in range(config.num_classes)]
     kind = "BeitForImageClassification" if config.num_classes else "BeitModel"
     written = {
         "architectures": [kind],
@@ -200,8 +199,7 @@ def sidecars(passport: Passport, config: BeitConfig) -> dict[str, dict[str, Any]
         "use_shared_relative_position_bias": config.relative_bias == "shared",
         "layer_scale_init_value": config.layer_scale or 0.0,
         "use_mean_pooling": config.pool == "mean",
-        "id2label": {str(index): name for index, name in enumerate(classes)},
-        "label2id": {name: index for index, name in enumerate(classes)},
+        **files.write_labels(passport, config),
     }
     before = files.write_preprocessing(passport.preprocessing)
     return {"config.json": written, "preprocessor_config.json": before}
@@ -224,6 +222,7 @@ def speak(names: Spelling, version: str) -> Dialect:
         clashes=clashes,
         sidecars=sidecars,
         labels=labels,
+        multi_label=files.read_multi_label,
         computes=AllowList("transformers", {"beit"}.__contains__, "Beit"),
     )
 

@@ -55,8 +55,10 @@ def infer(foreign: Foreign) -> Facts:
         "patch_bias": False,
         "embed_norm": True,
         "final_norm": "pooled",
-        "norm_eps": said.layer_norm_eps or 1e-5,
+        "norm_eps": 1e-5 if said.layer_norm_eps is None else said.layer_norm_eps,
     }
+    if said.image_size is not None:
+        facts["image_size"] = said.image_size
     if said.num_attention_heads is not None:
         facts["heads"] = said.num_attention_heads
     # quick is the default of transformers' CLIP, and what its configs leave out

@@ -1,5 +1,6 @@
 """transformers' config.json and preprocessor_config.json: what they tell, and how we write them."""
 
+import re
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -26,10 +27,11 @@ ACTIVATIONS = {
     "quick_gelu": "quick_gelu",
 }
 SPELLED = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu"}
+MULTI_LABEL = "multi_label_classification"  # of problem_type
 # Pillow's numbers for its filters.
 RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 
-# What a processor does where its file is silent, by the beginning of its class's name.
+# What a processor does where its file is silent, by the name of its class without the ending.
 SQUEEZED = Preprocessing(size=(224, 224), interpolation="bilinear", mean=INCEPTION, std=INCEPTION)
 PROCESSORS = {
     "ViT": SQUEEZED,
@@ -44,7 +46,16 @@ PROCESSORS = {
         mean=CLIP_MEAN,
         std=CLIP_STD,
     ),
+    "CLIP": Preprocessing(
+        size=(224, 224),
+        resize=(224, 224),
+        crop="floored",
+        interpolation="bicubic",
+        mean=CLIP_MEAN,
+        std=CLIP_STD,
+    ),
     "Beit": replace(SQUEEZED, interpolation="bicubic"),
+    "ConvNext": replace(SQUEEZED, size=(384, 384), interpolation="bicubic"),
     "MobileViT": Preprocessing(
         size=(256, 256),
         resize=(224, 224),
@@ -55,6 +66,13 @@ PROCESSORS = {
         channel_order="bgr",
     ),
 }
+ENDINGS = r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$"
+# The processor that transformers takes where the file names none, by the model_type of config.json.
+OF_MODEL = {
+    "vit": "ViT", "vit_mae": "ViT", "swin": "ViT", "swinv2": "ViT", "beit": "Beit",
+    "deit": "DeiT", "dinov2": "Bit", "dinov2_with_registers": "Bit", "mobilevit": "MobileViT",
+    "mobilevitv2": "MobileViT", "clip": "CLIP", "clip_vision_model": "CLIP",
+}  # fmt: skip
 # Without any file: as the authors of DeiT, DINOv2 and MAE evaluate.
 CROPPED = replace(
     PROCESSORS["DeiT"], squeeze=False, crop="rounded", mean=IMAGENET_MEAN, std=IMAGENET_STD
@@ -75,6 +93,7 @@ class Told:
     layer_norm_eps: float | None = None
     layerscale_value: float | None = None
     id2label: dict[str, str | int] | None = None
+    problem_type: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +113,8 @@ class Processor:
     image_mean: float | tuple[float, ...] | None = None
     image_std: float | tuple[float, ...] | None = None
     do_flip_channel_order: bool | None = None
+    crop_pct: float | None = None  # of ConvNext's
+    do_pad: bool | None = None
 
 
 def read_config(foreign: Foreign) -> Told:
@@ -131,19 +152,35 @@ def read_labels(told: Told, classes: int, where: str) -> tuple[str, ...] | None:
     return tuple(str(name) for name in names)
 
 
+def read_multi_label(foreign: Foreign) -> bool:
+    """Whether an image may have several labels; a model that was trained to give numbers, or one
+    whose problem is unknown, is no classifier."""
+    problem = read_config(foreign).problem_type
+    if problem in (None, "single_label_classification"):
+        return False
+    if problem != MULTI_LABEL:
+        raise UserError(
+            f"{foreign.source}: problem_type in config.json must be single_label_classification "
+            f"or {MULTI_LABEL}, got {problem!r}: Vitrail has classifiers only"
+        )
+    return True
+
+
 def read_preprocessing(foreign: Foreign, config: Config, usual: Preprocessing) -> Preprocessing:
     """As preprocessor_config.json says, and `usual` without one, at the model's own size."""
     name = "preprocessor_config.json"
     where = f"{foreign.source}: {name}"
     said = read_record(Processor, foreign, name)
     if name in foreign.sidecars:
-        kind = said.image_processor_type or said.feature_extractor_type or ""
-        silent = (PROCESSORS[known] for known in PROCESSORS if kind.startswith(known))
-        usual = next(silent, usual)
-        if kind.startswith("MobileViT"):  # whatever it says, it does not normalise; no other flips
+        kind = _kind(said, foreign, where)
+        usual = PROCESSORS.get(kind, usual)
+        _refuse_uncomputed(said, usual, where)
+        if kind == "MobileViT":  # whatever it says, it does not normalise; no other flips
             said = replace(said, do_normalize=False, image_mean=None, image_std=None)
             if said.do_flip_channel_order is False:
                 usual = replace(usual, channel_order="rgb")
+        if kind == "ConvNext":
+            said = _as_cropping(said, usual, where)
     if said.resample is not None and said.resample not in RESAMPLE:
         raise UserError(f"{where}: resample is {said.resample}, but must be 0, 1, 2 or 3")
     resample = RESAMPLE[said.resample] if said.resample is not None else usual.interpolation
@@ -156,6 +193,51 @@ def read_preprocessing(foreign: Foreign, config: Config, usual: Preprocessing) -
     elif values["resize"] is not None:
         values |= {"squeeze": usual.squeeze, "crop": usual.crop}
     return validate(Preprocessing, values, where=where)
+
+
+def _kind(said: Processor, foreign: Foreign, where: str) -> str:
+    """The processor that a file is for, as a key of PROCESSORS; "" where nothing tells."""
+    named = said.image_processor_type or said.feature_extractor_type
+    if named is None or re.sub(ENDINGS, "", named) == "Auto":
+        model_type = foreign.sidecars.get("config.json", {}).get("model_type")
+        return OF_MODEL.get(model_type, "") if isinstance(model_type, str) else ""
+    kind = re.sub(ENDINGS, "", named)
+    if kind not in PROCESSORS:
+        raise UserError(
+            f"{where}: image processor must be one of {', '.join(PROCESSORS)}, got {named!r}: "
+            "what it does to images is not known here; without this file the usual is assumed"
+        )
+    return kind
+
+
+def _refuse_uncomputed(said: Processor, usual: Preprocessing, where: str) -> None:
+    """What our preprocessing has no word for."""
+    crops = usual.resize is not None if said.do_center_crop is None else said.do_center_crop
+    if said.do_pad:
+        raise UserError(f"{where}: do_pad must be false, got true: Vitrail pads no images")
+    if crops and said.do_resize is False:
+        raise UserError(
+            f"{where}: do_resize must be true where do_center_crop is, got false: Vitrail does "
+            "not crop images that are not resized"
+        )
+    if said.size is not None:
+        _sides(said.size, where)
+
+
+def _as_cropping(said: Processor, usual: Preprocessing, where: str) -> Processor:
+    """What ConvNext's crop_pct means in the words of the other processors: the centre of a larger
+    image below 384 pixels, the whole image squeezed from there on."""
+    share = 224 / 256 if said.crop_pct is None else said.crop_pct
+    if not 0.01 <= share <= 1:
+        raise UserError(f"{where}: crop_pct must be a share up to 1, got {share}")
+    size: Size = {"shortest_edge": usual.size[0]} if said.size is None else said.size
+    if isinstance(size, dict) and "shortest_edge" not in size:
+        raise UserError(f"{where}: size is {size}, but this processor needs shortest_edge")
+    side = _sides(size, where)[0]
+    if side >= 384 or said.do_resize is False:
+        return replace(said, size=side, do_center_crop=False)
+    cover: Size = {"shortest_edge": int(side / share)}
+    return replace(said, size=cover, crop_size=side, do_center_crop=True)
 
 
 def _squeezes(said: Processor, usual: Preprocessing) -> bool:
@@ -264,6 +346,7 @@ def write_labels(passport: Passport, config: Config) -> dict[str, Any]:
     """No labels at all is how a transformers model is told to give its features."""
     names = passport.labels or [f"LABEL_{index}" for index in range(config.num_classes)]
     return {
+        **({"problem_type": MULTI_LABEL} if passport.several else {}),
         "id2label": {str(index): name for index, name in enumerate(names)},
         "label2id": {name: index for index, name in enumerate(names)},
     }

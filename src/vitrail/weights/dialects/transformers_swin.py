@@ -140,7 +140,6 @@ def sidecars(
 ) -> dict[str, dict[str, Any]]:
     """A config.json from which Auto classes build this very model, and one for its processor."""
     height, width = config.image_size
-    names = passport.labels or [f"LABEL_{index}" for index in range(config.num_classes)]
     written: dict[str, Any] = {
         "architectures": [classes + ("ForImageClassification" if config.num_classes else "Model")],
         "model_type": model_type,
@@ -163,8 +162,7 @@ def sidecars(
         "initializer_range": 0.02,
         "layer_norm_eps": config.norm_eps,
         "encoder_stride": config.patch_size * 2 ** (len(config.depths) - 1),
-        "id2label": {str(index): name for index, name in enumerate(names)},
-        "label2id": {name: index for index, name in enumerate(names)},
+        **files.write_labels(passport, config),
         **extras(config),
     }
     before = files.write_preprocessing(passport.preprocessing)
@@ -186,6 +184,7 @@ def speak(within: tuple[Row, ...], version: str, spelled: str) -> Dialect:
         clashes=clashes,
         sidecars=partial(sidecars, "swin", "Swin", lambda _: {}),
         labels=labels,
+        multi_label=files.read_multi_label,
         computes=AllowList("transformers", {"swin"}.__contains__, "Swin"),
     )
 
