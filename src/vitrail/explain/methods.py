@@ -24,10 +24,10 @@ from vitrail.weights.load import load
 __all__ = [
     "AUTO",
     "METHODS",
-    "QUICK",
     "Choice",
     "Method",
     "Relevance",
+    "checked",
     "choose",
     "choose_method",
     "explain",
@@ -50,7 +50,7 @@ METHODS: dict[str, Method] = {
 }
 AUTO = "auto"
 # options for where a rough map will do, such as those of shuffled models
-QUICK: dict[str, dict[str, Any]] = {"integrated": {"steps": 32}}
+QUICK: dict[str, dict[str, Any]] = {"integrated": {"steps": 32}, "smoothgrad": {"samples": 2}}
 
 
 def explain(
@@ -84,6 +84,19 @@ def explain(
     if isinstance(target, int):
         target = torch.full((len(images),), target, device=images.device)
     return chosen(model, images, target, **options)
+
+
+def checked(
+    name: str, model: nn.Module, target: Int[Tensor, "B"], **options: Any
+) -> Callable[[nn.Module, Tensor], Relevance]:
+    """A method as the verdict on its maps of a model calls it: of other models, whose weights are
+    shuffled, a rough map will do."""
+
+    def maps_of(other: nn.Module, images: Tensor) -> Relevance:
+        rough = {} if other is model else QUICK.get(name, {})
+        return METHODS[name](other, images, target, **{**rough, **options})
+
+    return maps_of
 
 
 def ours(model: nn.Module) -> nn.Module:
