@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from benchmarks.pointing import FAMILIES, Evidence, evidence_for, trained
 from vitrail.explain.blur import gaussian
-from vitrail.explain.methods import METHODS, choose_method
+from vitrail.explain.methods import METHODS, checked, choose_method
 from vitrail.explain.pointing import pointing_game
 from vitrail.explain.readout import Relevance, finest_layout
 from vitrail.explain.shuffling import Explain, shuffled_copy
@@ -88,12 +88,12 @@ def good_evidence(model: Model, count: int) -> Evidence:
 
 
 def maps_of(kind: str, model: Model, target: Tensor, trial: int) -> Explain:
-    method, layout = METHODS[choose_method(model)], finest_layout(model)
+    method, layout = checked(choose_method(model), model, target), finest_layout(model)
     generator = torch.Generator().manual_seed(trial)
     other = shuffled_copy(model, seed=1000 + trial)
 
     def right(asked: nn.Module, images: Tensor) -> Relevance:
-        return method(asked, images, target)
+        return method(asked, images)
 
     def random(_: nn.Module, images: Tensor) -> Relevance:
         noise = torch.randn(images.shape, generator=generator)
@@ -101,7 +101,7 @@ def maps_of(kind: str, model: Model, target: Tensor, trial: int) -> Explain:
         return Relevance(on_cells(smooth, layout), layout, "random")
 
     def shuffled(asked: nn.Module, images: Tensor) -> Relevance:
-        return method(other if asked is model else shuffled_copy(asked), images, target)
+        return method(other if asked is model else shuffled_copy(asked), images)
 
     def edges(_: nn.Module, images: Tensor) -> Relevance:
         rough = (images - gaussian(images, 0.1)).square().sum(dim=1)

@@ -1,6 +1,7 @@
 """Each way a command can end: its exit code, and what a person reads."""
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -71,11 +72,12 @@ def test_a_mistyped_command_is_one_line(
     assert printed.err.count("\n") == 1
 
 
-def test_a_reader_that_leaves_early_hears_nothing() -> None:
+@pytest.mark.parametrize("words", [["models"], ["--help"]])
+def test_a_reader_that_leaves_early_hears_nothing(words: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        command = [sys.executable, "-c", BROKEN_PIPE]
+        command = [sys.executable, "-c", SAYS_A_LINE, *words]
         result = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=60)
     finally:
         os.close(writing)
@@ -83,7 +85,13 @@ def test_a_reader_that_leaves_early_hears_nothing() -> None:
     assert result.returncode == app.CLOSED_PIPE
 
 
-BROKEN_PIPE = """
+def test_an_output_that_is_closed_is_no_bug() -> None:
+    command = f"{shlex.join([sys.executable, '-c', SAYS_A_LINE, 'models'])} >&-"
+    result = subprocess.run(command, shell=True, stderr=subprocess.PIPE, timeout=60)
+    assert (result.returncode, result.stderr) == (0, b"")
+
+
+SAYS_A_LINE = """
 import sys
 from vitrail.cli import app
 from vitrail.cli.models import Models
@@ -93,8 +101,16 @@ def models(asked):
     say("vit_b_16")
 
 app.VERBS[Models] = models
-sys.exit(app.main(["models"]))
+sys.exit(app.main(sys.argv[1:]))
 """
+
+
+@pytest.mark.parametrize("verb", ["train", "pretrain", "evaluate", "probe", "figures", "doctor"])
+def test_help_lists_every_source_of_data(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main([verb, "--help"]) == 0
+    printed = capsys.readouterr().out
+    names = ("hf:owner/name", "torchvision:NAME:ROOT", "digits", "planted", "fashion-mnist")
+    assert [name for name in names if name not in printed] == []
 
 
 def test_no_verb_prints_help(capsys: pytest.CaptureFixture[str]) -> None:

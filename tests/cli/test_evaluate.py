@@ -126,9 +126,10 @@ def test_text_says_the_same(
     capsys: pytest.CaptureFixture[str], photos: Path, tmp_path: Path
 ) -> None:
     folder = make(tmp_path)
-    facts = asked(capsys, folder, photos, "--corruptions", "--workers", "1")
+    corrupted = ("--corruptions", "--corrupted-images", "4")
+    facts = asked(capsys, folder, photos, *corrupted, "--workers", "1")
     code, printed, err = run(
-        capsys, folder, photos, "--corruptions", "--resolutions", "16,17", "--patch-sizes", "8"
+        capsys, folder, photos, *corrupted, "--resolutions", "16,17", "--patch-sizes", "8"
     )
     assert (code, err) == (0, "")
     low, high = facts["intervals"]["accuracy"]

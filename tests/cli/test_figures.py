@@ -31,13 +31,14 @@ def test_a_page_and_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert facts["figures"]["filters"]["components"] == 28
     assert len(facts["figures"]["distance"]["blocks.0.attention"]["heads"]) == 4
     assert {path.suffix for path in out.glob("[!.]*")} == {".html", ".json", ".npz", ".svg", ".png"}
-    assert main([*words, "--images", "2", "--overwrite"]) == 0
+    assert main([*words, "--images", "8", "--overwrite"]) == 0
     told = capsys.readouterr().out
-    assert "Mean attention distance: A dot for each head, over 2 pictures" in told
+    assert "Mean attention distance: A dot for each head, over 8 pictures" in told
+    assert "a larger --images" in told  # than the similarity of layers needs
     assert f"the page with all figures: {out / 'figures.html'}" in told
 
 
-@pytest.mark.parametrize("installed", [True, False])
+@pytest.mark.parametrize("installed", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_same_photos_serve_on_every_machine_where_no_data_is_given(
     installed: bool,
     tmp_path: Path,
@@ -53,15 +54,6 @@ def test_the_same_photos_serve_on_every_machine_where_no_data_is_given(
     assert facts["facts"]["pictures"] == "10"
     assert facts["figures"]["alignment"]["drawn"]
     assert not facts["figures"]["ablation"]["drawn"]
-
-
-def test_too_few_images_name_the_option_that_gives_more(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["digits", "--images", "8", "--ablated", "0", "--out", str(tmp_path / "out"), "--json"]
-    assert main(["figures", saved(tmp_path), *words]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert "a larger --images" in facts["figures"]["alignment"]["told"]
 
 
 def test_more_channels_than_photos_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,6 +81,7 @@ def test_a_mistake_is_one_sentence(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_model_that_somebody_trained_on_digits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,6 +101,7 @@ def test_a_model_that_somebody_trained_on_digits(
     assert changes[2:5, 2:5].mean() > 2 * np.r_[changes[0], changes[-1]].mean()
 
 
+@pytest.mark.slow  # tests/explain/test_figures.py has a small one
 def test_a_hybrid_says_that_it_has_a_stem(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -328,7 +328,7 @@ def test_a_new_head_is_told_of(
     assert (code, err) == (0, NEW_HEAD)
 
 
-@pytest.mark.parametrize("redirected", [">&-", "> /dev/full"])
+@pytest.mark.parametrize("redirected", [pytest.param(">&-", marks=pytest.mark.slow), "> /dev/full"])
 def test_an_output_that_nobody_can_read_is_no_bug(
     redirected: str, model: str, photos: list[str]
 ) -> None:

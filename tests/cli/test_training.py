@@ -144,15 +144,31 @@ def test_trials_choose_what_is_left_to_them(capsys: pytest.CaptureFixture[str]) 
     assert sum("images/s" in reason or "trial" in reason for reason in recipe["reasons"]) == 2
 
 
-def test_several_processes_and_a_mistake_in_them(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_set_batch_size_chooses_as_batch_size_does(
+    photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["train", "digits", "--processes", "2", "--steps", "6", "--out", str(tmp_path / "run")]
-    assert main([*asked, "--json"]) == 0
+    found = []
+    for words in (("--batch-size", "4"), ("--set", "batch_size=4")):
+        assert main(["train", str(photos), *words, *SMALL, "--dry-run", "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0] == found[1]
+    assert any("batches of 4" in reason for reason in found[1]["reasons"])
+
+
+def test_several_processes(photos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A mistake that all of them make is in tests/train/test_deaths.py."""
+    out = tmp_path / "run"
+    asked = ["train", str(photos), "--processes", "2", "--steps", "2", *SMALL, "--json"]
+    assert main([*asked, "--batch-size", "8", "--out", str(out)]) == 0
     told = json.loads(capfd.readouterr().out.splitlines()[-1])
-    assert told["step"] == 6
-    assert (tmp_path / "run" / "report.html").is_file()
-    assert main([*asked[:-1], str(tmp_path / "other"), "--lr", "-1"]) == 2
+    assert told["step"] == 2
+    assert (out / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_a_mistake_in_several_processes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    asked = ["train", "digits", "--processes", "2", "--steps", "6", "--out", str(tmp_path / "run")]
+    assert main([*asked, "--lr", "-1"]) == 2
     printed = capfd.readouterr().err.splitlines()
     assert [line for line in printed if "lr must" in line] == [
         "vitrail: optimiser.lr must be above 0, got -1.0"

@@ -1,7 +1,9 @@
 """The page of figures: for every family each figure, or the sentence that says why not."""
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -31,14 +33,22 @@ POSITIONS = {
 }
 
 
-def drawn(family: str, **options: int) -> Figures:
+def drawn(family: str) -> Figures:
     batches = [picture(family, batch=4), picture(family, batch=5).flip(0)]
-    return figures(make(family), batches, title=f"a small {family}", **options)
+    return figures(make(family), batches, title=f"a small {family}", ablated=1)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+def quick_or_slow(names: Iterable[str], quick: Sequence[str]) -> list[Any]:
+    return [
+        pytest.param(name, marks=() if name in quick else pytest.mark.slow, id=name)
+        for name in names
+    ]
+
+
+# a table of positions, a bias in windows, and neither
+@pytest.mark.parametrize("family", quick_or_slow(FAMILIES, ["vit", "swin", "mobilevit"]))
 def test_every_family_has_every_figure_or_says_why_not(family: str, tmp_path: Path) -> None:
-    found = drawn(family, ablated=1)
+    found = drawn(family)
     plates = {plate.name: plate for plate in found.plates}
     assert list(plates) == EVERY
     kind = POSITIONS[family]
@@ -67,16 +77,18 @@ def test_every_family_has_every_figure_or_says_why_not(family: str, tmp_path: Pa
         assert any(name.startswith("distance/") for name in arrays)
 
 
-def test_the_same_model_is_drawn_the_same_way() -> None:
+@pytest.mark.parametrize("images", [0, pytest.param(4, marks=pytest.mark.slow)])
+def test_the_same_model_is_drawn_the_same_way(images: int) -> None:
+    batches = [picture("vit", batch=images)] if images else []
     one, two = (
         {
             plate.name: as_svg(plate.figure, plate.name)
-            for plate in drawn("vit").plates
+            for plate in figures(make("vit"), batches, title="twice").plates
             if plate.figure
         }
         for _ in range(2)
     )
-    assert list(one) == EVERY
+    assert list(one) == (EVERY if images else EVERY[:2])
     assert one == two
 
 
@@ -93,7 +105,10 @@ def test_without_pictures_weights_are_drawn_and_the_rest_says_so(tmp_path: Path)
         assert "&lt;b&gt;no pictures" in page
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    quick_or_slow(KINDS, ["hybrid", "no head", "registers", "no positions"]),
+)
 def test_every_kind_of_vit_can_be_drawn(kind: str) -> None:
     config = KINDS[kind]
     torch.manual_seed(0)
@@ -101,6 +116,8 @@ def test_every_kind_of_vit_can_be_drawn(kind: str) -> None:
     found = figures(ViT(config), [image], title=kind, ablated=1)
     assert [plate.name for plate in found.plates] == EVERY
     json.dumps(found.numbers(), allow_nan=False)
+    told = found.plates[0].told
+    assert ("begins with convolutions" in told) == (config.stem is not None)
 
 
 def test_a_model_in_half_precision_is_drawn_from_wider_numbers() -> None:

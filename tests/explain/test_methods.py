@@ -37,6 +37,18 @@ pytestmark = pytest.mark.filterwarnings("ignore::vitrail.explain.integrated.Inco
 every_family = pytest.mark.parametrize("family", FAMILIES)
 every_method = pytest.mark.parametrize("method", METHODS)
 
+
+def by_method(*quick: str) -> pytest.MarkDecorator:
+    """Every method; of those that share a path with one of the quick ones, in the slow part."""
+    return pytest.mark.parametrize(
+        "method",
+        [each if each in quick else pytest.param(each, marks=pytest.mark.slow) for each in METHODS],
+    )
+
+
+# attribution captures, goes back and reads out; gradcam and saliency read a layer and the pixels
+one_path_each = by_method("attribution", "gradcam")
+
 CLASSLESS = ("attention", "rollout")
 KIND = {name: kind for name, kind in KINDS.items() if kind.num_classes}
 CLASSES = torch.tensor([1, 3])
@@ -85,20 +97,34 @@ def assert_sane(model: nn.Module, x: Tensor, method: str) -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
 
-@every_method
-@every_family
+# occlusion is forward passes alone: one family with windows and one with folds have all its paths
+DEAR = {"occlusion": ("swin", "mobilevitv2")}
+
+
+@pytest.mark.parametrize(
+    ("family", "method"),
+    [
+        pytest.param(
+            family,
+            method,
+            marks=() if family in DEAR.get(method, FAMILIES) else pytest.mark.slow,
+        )
+        for family in FAMILIES
+        for method in METHODS
+    ],
+)
 def test_every_method_for_every_family(family: str, method: str) -> None:
     assert_sane(make(family, torch.float64), picture(family, torch.float64), method)
 
 
-@every_method
+@one_path_each
 @pytest.mark.parametrize("kind", KIND)
 def test_every_method_for_every_kind_of_vit(kind: str, method: str) -> None:
     config = KIND[kind]
     assert_sane(shaken(config), image(config), method)
 
 
-@every_method
+@one_path_each
 @pytest.mark.parametrize("size", [(40, 72), (33, 79)])
 @pytest.mark.parametrize("family", ["mobilevit", "mobilevitv2"])
 def test_maps_that_were_stretched(family: str, size: tuple[int, int], method: str) -> None:
@@ -106,23 +132,32 @@ def test_maps_that_were_stretched(family: str, size: tuple[int, int], method: st
     assert_sane(model, torch.randn(2, 3, *size, dtype=torch.float64), method)
 
 
-@every_method
+@by_method("attribution")
 @pytest.mark.parametrize("edges", ["paper", "timm", "torchvision", "hf"])
 def test_windows_of_every_origin(edges: str, method: str) -> None:
     model = make("swin", torch.float64, edges=edges)
     assert_sane(model, picture("swin", torch.float64), method)
 
 
-@every_method
+@by_method("attribution")
 @pytest.mark.parametrize("pool", ["cls", "mean"])
 def test_beit_with_either_pool(pool: str, method: str) -> None:
     model = make("beit", torch.float64, pool=pool)
     assert_sane(model, picture("beit", torch.float64), method)
 
 
-@every_method
+@one_path_each
 @every_family
 def test_under_autocast_in_inference_mode_and_without_gradients(family: str, method: str) -> None:
+    assert_same_in_every_mode(family, method)
+
+
+@every_method
+def test_every_method_under_autocast_and_in_inference_mode(method: str) -> None:
+    assert_same_in_every_mode("swin", method)
+
+
+def assert_same_in_every_mode(family: str, method: str) -> None:
     model, x = make(family), picture(family)
     plain = explain(model, x, method, target=CLASSES, **QUICK.get(method, {}))
     for parameter in model.parameters():
@@ -139,9 +174,11 @@ def test_under_autocast_in_inference_mode_and_without_gradients(family: str, met
 def test_the_likeliest_class_where_none_is_named(method: str) -> None:
     model, x = shaken(SMALL), image(SMALL)
     likeliest = model(x).argmax(dim=1)
-    found, named = (explain(model, x, method, target=target) for target in (None, likeliest))
+    quick = QUICK.get(method, {})
+    found, named, every = (
+        explain(model, x, method, target=target, **quick) for target in (None, likeliest, 2)
+    )
     assert torch.equal(found.map, named.map)
-    every = explain(model, x, method, target=2)
     if method not in CLASSLESS:
         assert found.target is not None
         assert torch.equal(found.target, likeliest)
@@ -395,7 +432,13 @@ def test_raw_attention_is_one_row() -> None:
     assert torch.equal(explain(model, x, "attention", layer=0, head=3, query=18).map, found)
 
 
-@every_family
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, marks=() if family in ("vit", "beit", "swin") else pytest.mark.slow)
+        for family in FAMILIES
+    ],
+)
 def test_integrated_gradients_are_complete_or_say_by_how_much_not(family: str) -> None:
     """Patches sum to the difference of the logits at both ends (arXiv:1703.01365, axiom 1)."""
     model, x = make(family, torch.float64), picture(family, torch.float64)
@@ -448,7 +491,7 @@ def test_steps_are_added_until_integrated_gradients_are_complete() -> None:
         integrated(model, x, target)
 
 
-@every_family
+@pytest.mark.parametrize("family", ["vit", "swin"])  # one of either choice
 def test_auto_is_chosen_by_the_layout_and_says_what_it_is(family: str) -> None:
     model, x = make(family), picture(family)
     found = explain(model, x, target=CLASSES)
@@ -480,10 +523,16 @@ def test_auto_asks_what_the_head_reads_and_how_patches_mix(
     assert reason in choice.reason
 
 
-def test_windows_and_folds_are_reasons_too() -> None:
-    reasons = {family: choose(make(family)).reason for family in ("swin", "mobilevit")}
-    assert "windows" in reasons["swin"]
-    assert "fold" in reasons["mobilevit"]
+def test_windows_folds_and_convolutions_are_reasons_too() -> None:
+    choices = {family: choose(make(family)) for family in FAMILIES}
+    assert {family for family, choice in choices.items() if choice.method == "attribution"} == {
+        "vit"
+    }
+    for family, reason in {
+        "swin": "windows", "swinv2": "windows", "mobilevit": "fold", "mobilevitv2": "fold",
+        "coatnet": "convolutions", "beit": "reads the patches",
+    }.items():  # fmt: skip
+        assert reason in choices[family].reason
 
 
 def test_without_a_head_auto_explains_no_class() -> None:
@@ -517,6 +566,7 @@ def test_without_a_head_auto_explains_no_class() -> None:
         (lambda m, x: explain(m, x, "smoothgrad", noise=-1.0), "noise must be from 0 to 1"),
         (lambda m, x: explain(m, x, "occlusion", window=0.0), "window is 0.0"),
         (lambda m, x: explain(m, x, "occlusion", step=2.0), "step is 2.0"),
+        (lambda m, x: explain(m, x, "rollout", target="cat"), "this model has no labels"),
         (lambda m, x: explain(torch.compile(m), x), "before compiling"),
         (lambda m, x: explain(nn.Flatten().eval(), x, "rollout"), "none of the known dialects"),
     ],

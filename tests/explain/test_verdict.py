@@ -79,7 +79,7 @@ def test_random_maps_stop_the_test_early_and_rarely_pass(model: Templates) -> No
         passed += verdict.beats_chance == "yes"
         orders += verdict.orders
     assert passed <= 12  # of 120, where 6 are expected: P(more) < 1 %
-    assert orders / 120 < 0.6 * most_orders(1, 1)
+    assert orders / 120 < 0.85 * most_orders(1, 1)
 
 
 def test_the_truth_beats_chance_but_does_not_depend_on_the_model(model: Templates) -> None:
@@ -144,7 +144,7 @@ def test_there_are_three_verdicts(changes: dict[str, float], expected: str) -> N
 
 
 @given(seed=st.integers(0, 10_000), images=st.integers(1, 40))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_p_is_uniform_over_which_is_the_own_one(seed: int, images: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     half = torch.randn(10, images, generator=generator)

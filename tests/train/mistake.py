@@ -1,4 +1,5 @@
-"""What each process of a group runs in which one alone makes a mistake: its rank and how."""
+"""What each process of a group runs in which one makes a mistake, or all: its rank, or all, and
+how."""
 
 import os
 import signal
@@ -9,12 +10,13 @@ from vitrail.train.parallel import joined, leave, reported
 
 
 def main() -> None:
-    rank, how = int(sys.argv[1]), sys.argv[2]
+    which, how = sys.argv[1:]
     with reported(), joined() as world:
         world.wait()
-        if world.rank == rank and how == "mistake":
+        chosen = which in ("all", str(world.rank))
+        if chosen and how == "mistake":
             raise UserError("lr must be above 0, got -1: raise it")
-        if world.rank == rank:
+        if chosen:
             os.kill(os.getpid(), signal.SIGKILL)
         for _ in range(1000):
             world.sum(1.0)  # where the others are by then

@@ -20,12 +20,19 @@ COMMAND = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("how", "sentence"), [("mistake", "lr must be"), ("death", "SIGKILL")])
-def test_what_happens_to_one_reaches_the_person_once(
-    how: str, sentence: str, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("which", "how", "sentence"),
+    [
+        ("all", "mistake", "^lr must be"),
+        ("1", "death", "^process 1 was ended by SIGKILL"),
+        pytest.param("1", "mistake", "^lr must be", marks=pytest.mark.slow),
+    ],
+)
+def test_what_happens_to_one_or_all_reaches_the_person_once(
+    which: str, how: str, sentence: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(UserError, match=sentence):
-        launch("tests.train.mistake", ["1", how], processes=2)
+        launch("tests.train.mistake", [which, how], processes=2)
     assert "Traceback" not in capfd.readouterr().err
 
 

@@ -45,15 +45,25 @@ def augmentation_of(name: str) -> Augmentation:
     return replace(RECIPE.augmentation, sides=sides)
 
 
-@pytest.mark.parametrize("checkpointing", [False, True], ids=["", "blocks computed again"])
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    ("name", "checkpointing"),
+    [
+        ("mobilevit_xxs", False),
+        ("mobilevitv2_050", True),
+        ("coatnet_0", True),
+        pytest.param("mobilevit_xxs", True, marks=pytest.mark.slow),
+        pytest.param("mobilevitv2_050", False, marks=pytest.mark.slow),
+        pytest.param("coatnet_0", False, marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_that_died_ends_as_if_it_had_not(
     name: str, checkpointing: bool, tmp_path: Path
 ) -> None:
-    said = changes(name) | {"checkpointing": checkpointing}
+    said = changes(name) | {"checkpointing": checkpointing, "schedule": Schedule(steps=5, warmup=2)}
+    said["watch"] = replace(RECIPE.watch, save=2)
     trainer(tmp_path / "whole", **said).run()
     run = trainer(tmp_path / "died", **said)
-    die_at(6, run)
+    die_at(3, run)
     with pytest.raises(Death):
         run.run()
     trainer(tmp_path / "died", **said).run(resume=True)

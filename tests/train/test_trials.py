@@ -10,15 +10,21 @@ from tests.train.world import RECIPE, trainer
 from vitrail import UserError
 from vitrail.train.capacity import Trial, best, find_batch_size, time_steps
 from vitrail.train.finder import HIGHEST, LOWEST, find_rate, steepest
+from vitrail.train.recipe import Schedule
 from vitrail.train.state import State
 
 
 def test_the_rate_that_is_found_trains(tmp_path: Path) -> None:
-    found = find_rate(trainer(tmp_path))
+    schedule = Schedule(steps=24, warmup=4)
+    found = find_rate(trainer(tmp_path, schedule=schedule))
     assert LOWEST < found.lr < HIGHEST
     assert not list(tmp_path.iterdir())
-    good = trainer(tmp_path / "good", optimiser=replace(RECIPE.optimiser, lr=found.lr)).run()
-    bad = trainer(tmp_path / "bad", optimiser=replace(RECIPE.optimiser, lr=LOWEST)).run()
+    good, bad = (
+        trainer(
+            tmp_path / str(lr), optimiser=replace(RECIPE.optimiser, lr=lr), schedule=schedule
+        ).run()
+        for lr in (found.lr, LOWEST)
+    )
     assert good.memory.best is not None
     assert bad.memory.best is not None
     assert good.memory.best > bad.memory.best

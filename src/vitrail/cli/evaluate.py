@@ -35,7 +35,8 @@ class Evaluate:
     source: str
     """The model: a Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
     data: str
-    """Class folders, a manifest, tars, arrays, IDX files, or digits."""
+    """Class folders, a manifest, tars, arrays, IDX files, hf:owner/name, torchvision:NAME:ROOT,
+    digits, planted or fashion-mnist."""
     _: KW_ONLY
     split: str | None = None
     """The part to judge on; by default test, else val."""
@@ -241,7 +242,7 @@ def fewer(source: Source) -> Source:
 
 def judged_of(asked: Evaluate, model: Model, source: Source, part: str, watch: Watch) -> Judged:
     from vitrail.evaluate.answers import answers_of
-    from vitrail.evaluate.judged import Judged
+    from vitrail.evaluate.judged import judged_answers
 
     answers = answers_of(
         model,
@@ -251,15 +252,7 @@ def judged_of(asked: Evaluate, model: Model, source: Source, part: str, watch: W
         workers=asked.workers,
         watch=told(watch, f"images of {part}"),
     )
-    return Judged(
-        labels=source.labels,
-        logits=answers.logits,
-        targets=answers.targets,
-        indices=answers.indices,
-        source=source,
-        part=part,
-        broken=answers.broken,
-    )
+    return judged_answers(answers, source, part)
 
 
 def told(watch: Watch, what: str) -> Callable[[int, int], None]:

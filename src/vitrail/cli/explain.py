@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Literal, TextIO
@@ -37,7 +37,7 @@ MAPS = "maps.npz"
 
 @dataclass(frozen=True)
 class Explain:
-    """Which model to look into, over which pictures, and how."""
+    """Which model to look into, over which images, and how."""
 
     source: str
     """The model: a Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
@@ -91,7 +91,8 @@ class ExplainRun:
     panels: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     images: list[Tensor] = field(default_factory=list)
-    targets: list[int | None] = field(default_factory=list)
+    targets: list[int] = field(default_factory=list)
+    maps: list[dict[str, Relevance]] = field(default_factory=list)  # of these images
     facts: list[dict[str, Any]] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
@@ -127,7 +128,7 @@ def explain(asked: Explain) -> None:
             explain_image(asked, run, path, out)
         if not run.names:
             reasons = [f"{path}: {reason}" for path, reason in run.problems.items()]
-            raise UserError(f"none of the pictures can be read: {reasons[0]}")
+            raise UserError(f"none of the images can be read: {reasons[0]}")
         watch("testing maps", 0, 1)
         checks = check(run)
         page = where.out / write(asked, run, checks, out).name
@@ -186,6 +187,7 @@ def explain_image(asked: Explain, run: ExplainRun, path: str, out: Path) -> None
     if len(run.images) < run.checks and target is not None:
         run.images.append(image)
         run.targets.append(target)
+        run.maps.append(found)
     run.names.append(stem)
     run.facts.append({"name": path, "said": said, **facts, "files": files})
 
@@ -244,7 +246,7 @@ def answer(asked: Explain, model: Model, logits: Tensor) -> tuple[int | None, st
 
 
 def seen_part(pixels: NDArray[np.uint8], how: Preprocessing) -> NDArray[np.uint8]:
-    """The part of the picture that the model sees, in the picture's own detail."""
+    """The part of the image that the model sees, in its own detail."""
     import numpy as np
     from PIL import Image
 
@@ -267,7 +269,7 @@ def seen_part(pixels: NDArray[np.uint8], how: Preprocessing) -> NDArray[np.uint8
 
 
 def laid_over(seen: NDArray[np.uint8], one: Relevance, how: Preprocessing) -> NDArray[np.uint8]:
-    """A map over the picture: what speaks against the class counts as nothing."""
+    """A map over the image: what speaks against the class counts as nothing."""
     from vitrail.explain.pictures import overlay_map
 
     return overlay_map(seen, one.on_pixels(how.size)[0].float().clamp(min=0))
@@ -291,7 +293,7 @@ def safe_stem(path: str) -> str:
 
 
 def free_name(stem: str, taken: Sequence[str]) -> str:
-    """A name for files that no other picture has.
+    """A name for files that no other image has.
 
     >>> free_name("cat", ["cat", "cat-2"])
     'cat-3'
@@ -329,29 +331,32 @@ def check(run: ExplainRun) -> dict[str, MethodCheck]:
     """The verdict on each method, on the first few images."""
     import torch
 
-    from vitrail.explain.methods import METHODS, QUICK
+    from vitrail.explain.methods import checked
     from vitrail.explain.verdict import check_methods
 
     if not run.images:
         return {}
     images = torch.cat(run.images)
     target = torch.tensor(run.targets, device=images.device)
-
-    def method(name: str, options: Mapping[str, Any]) -> Any:
-        def maps_of(model: Any, images: Tensor) -> Relevance:
-            rough = {} if model is run.model else QUICK.get(name, {})
-            return METHODS[name](model, images, target, **{**rough, **options})
-
-        return maps_of
-
     with noted("", {}):
         return check_methods(
-            {name: method(name, options) for name, options in run.methods.items()},
+            {
+                name: checked(name, run.model, target, **options)
+                for name, options in run.methods.items()
+            },
             run.model,
             images,
             target,
             several=run.model.passport.several,
+            made={name: joined([maps[name] for maps in run.maps]) for name in run.methods},
         )
+
+
+def joined(maps: Sequence[Relevance]) -> Relevance:
+    """The maps of one method on several images, as if they had been made at once."""
+    import torch
+
+    return replace(maps[0], map=torch.cat([one.map for one in maps]), target=None, delta=None)
 
 
 def write(asked: Explain, run: ExplainRun, checks: Mapping[str, MethodCheck], out: Path) -> Path:

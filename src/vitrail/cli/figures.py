@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Figures:
-    """Which model to draw, over which pictures."""
+    """Which model to draw, over which images."""
 
     source: str
     """The model: a Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
     data: str | None = None
-    """Class folders, a manifest, tars, arrays, IDX files, or digits; by default two photos and
-    their quarters."""
+    """Class folders, a manifest, tars, arrays, IDX files, hf:owner/name, torchvision:NAME:ROOT,
+    digits, planted or fashion-mnist; by default two photos and their quarters."""
     _: KW_ONLY
     out: str = "figures"
     """The directory for the page, and each figure as SVG and PNG."""
@@ -34,9 +34,9 @@ class Figures:
     split: str | None = None
     """The part of the data to draw from; by default test, else val."""
     images: int = 128
-    """How many pictures, spread over the part; the paper takes 128."""
+    """How many images, spread over the part; the paper takes 128."""
     ablated: int = 4
-    """Of how many pictures positions are taken away, place by place; 0 leaves that out."""
+    """Of how many images positions are taken away, place by place; 0 leaves that out."""
     batch_size: int = 8
     """Images computed at once."""
     loading: Loading = field(default_factory=Loading)

@@ -22,7 +22,8 @@ class Pretrain:
     """What to learn from, by which objective, and where the result goes."""
 
     data: str
-    """Any folder of images, a manifest, tars, arrays, IDX files, or digits; labels are not read."""
+    """Any folder of images, a manifest, tars, arrays, IDX files, hf:owner/name,
+    torchvision:NAME:ROOT, digits, planted or fashion-mnist; labels are not read."""
     _: KW_ONLY
     objective: Literal["masked-patch", "beit", "mae", "simmim", "tokenizer"] | None = None
     """What is predicted: colours of corrupted patches, words of a tokenizer, pixels of hidden

@@ -31,7 +31,8 @@ class Probe:
     source: str
     """The model: a Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
     data: str
-    """Class folders, a manifest, tars, arrays, IDX files, or digits; one label an image."""
+    """Class folders, a manifest, tars, arrays, IDX files, hf:owner/name, torchvision:NAME:ROOT,
+    digits, planted or fashion-mnist; one label an image."""
     _: KW_ONLY
     method: Literal["fewshot", "knn", "linear"] = "fewshot"
     """fewshot: the paper's least squares from a few images of each class. knn: the nearest training

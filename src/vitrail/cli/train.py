@@ -22,7 +22,8 @@ class Train:
     """What to train on, with what, and where the result goes."""
 
     data: str
-    """Class folders, a manifest, tars, arrays, IDX files, or digits."""
+    """Class folders, a manifest, tars, arrays, IDX files, hf:owner/name, torchvision:NAME:ROOT,
+    digits, planted or fashion-mnist."""
     _: KW_ONLY
     out: str | None = None
     """The directory of the run; by default runs/NAME-OF-THE-DATA."""

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +10,10 @@ import numpy as np
 from vitrail.cli.display import Display, Written, interrupted_at
 from vitrail.data.doctor import examine
 from vitrail.data.findings import Findings
-from vitrail.data.source import Source, Splits
+from vitrail.data.source import Splits
 from vitrail.evaluate.answers import Answers, answers_of
 from vitrail.evaluate.cautions import Score, cautions, score_of
-from vitrail.evaluate.judged import Judged
+from vitrail.evaluate.judged import Judged, judged_answers
 from vitrail.evaluate.report import Report
 from vitrail.evaluate.report_page import report_page
 from vitrail.models.summary import summarise
@@ -84,7 +84,7 @@ def judge_best(task: Task, splits: Splits, out: Path, outcome: Outcome) -> Judge
         answers = Answers(nothing, nothing, np.empty(0, dtype=np.int64), {})
     else:
         answers = answers_of(load(out / "best"), source, name=task.recipe.data)
-    return judged_of(part, source, answers, outcome.memory.broken)
+    return replace(judged_answers(answers, source, part), broken=outcome.memory.broken)
 
 
 def judge_test(
@@ -95,19 +95,7 @@ def judge_test(
     if judged == "test" or source is None or source.targets is None or not len(source):
         return None
     answers = answers_of(load(out / "best"), source, name=task.recipe.data, watch=watch)
-    return score_of(judged_of("test", source, answers, answers.broken))
-
-
-def judged_of(part: str, source: Source, answers: Answers, broken: dict[str, str]) -> Judged:
-    return Judged(
-        labels=source.labels,
-        logits=answers.logits,
-        targets=answers.targets,
-        indices=answers.indices,
-        source=source,
-        part=part,
-        broken=broken,
-    )
+    return score_of(judged_answers(answers, source, "test"))
 
 
 def stopped_at(outcome: Outcome, judged: Judged) -> str | None:

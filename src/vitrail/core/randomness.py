@@ -5,6 +5,7 @@ So it does not matter which worker draws, in which order, or whether the run was
 The numbers are SplitMix64's (Steele, Lea, Flood 2014), a hash that passes the usual tests.
 """
 
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,8 +22,7 @@ def words(purpose: str, *keys: int | NDArray[Any]) -> Words:
     >>> words("crop", 0, 3, np.arange(4)).shape
     (4,)
     """
-    state = _mix(np.frombuffer(purpose.encode().ljust(32, b"\0")[:32], dtype=np.uint64))
-    value = np.bitwise_xor.reduce(state + _STEP * np.arange(4, dtype=np.uint64))
+    value = _begin(purpose)
     with np.errstate(over="ignore"):
         for key in keys:
             value = _mix(value ^ _mix(np.asarray(key).astype(np.uint64) + _STEP))
@@ -50,6 +50,12 @@ def permutation(purpose: str, count: int, *keys: int) -> NDArray[np.int64]:
     [0, 1, 2, 3, 4]
     """
     return np.argsort(words(purpose, *keys, np.arange(count)), kind="stable")
+
+
+@lru_cache(maxsize=1024)
+def _begin(purpose: str) -> Words:
+    state = _mix(np.frombuffer(purpose.encode().ljust(32, b"\0")[:32], dtype=np.uint64))
+    return np.bitwise_xor.reduce(state + _STEP * np.arange(4, dtype=np.uint64))
 
 
 def _mix(value: Words) -> Words:

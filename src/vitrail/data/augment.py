@@ -4,6 +4,8 @@ the sample and not by its worker. `warp` does the same for whole batches of smal
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -93,8 +95,7 @@ class Transform:
         if self.policy is None and not self.augmentation.jitter:
             return image.contiguous()
         one = seed_of("augment", seed, epoch, index, view)
-        with torch.random.fork_rng(devices=[]):  # torchvision draws from torch's own generator
-            torch.manual_seed(one)
+        with cpu_generator_at(one):  # torchvision draws from torch's own generator
             return self.coloured(image, one).contiguous()
 
     def moved(self, image: UInt8[Tensor, "C H W"], draw: Draw) -> UInt8[Tensor, "C h w"]:
@@ -136,6 +137,18 @@ class Transform:
     def __reduce__(self) -> tuple[Any, ...]:
         """Made anew in another process, where torchvision may not have been mended yet."""
         return Transform, (self.augmentation, self.how)
+
+
+@contextmanager
+def cpu_generator_at(seed: int) -> Iterator[None]:
+    """Torch's own generator of the CPU alone begins at a seed, and is put back afterwards.
+    `torch.manual_seed` also visits every other kind of device, which takes milliseconds."""
+    before = torch.get_rng_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before)
 
 
 def make_policy(

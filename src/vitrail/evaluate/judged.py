@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sklearn import metrics as sk
 
 from vitrail.data.source import Source
+from vitrail.evaluate.answers import Answers
 from vitrail.evaluate.classify import Scores, confusion, score
 
 MOST_MARKED = 5  # classes that are pointed out as the worst
@@ -78,6 +79,19 @@ class Judged:
     def confusion(self) -> NDArray[np.int64]:
         """(K, K), for one label an image."""
         return confusion(self.truth, self.guess, len(self.labels))
+
+
+def judged_answers(answers: Answers, source: Source, part: str) -> Judged:
+    """What follows from the answers of a model to the images of `source`."""
+    return Judged(
+        labels=source.labels,
+        logits=answers.logits,
+        targets=answers.targets,
+        indices=answers.indices,
+        source=source,
+        part=part,
+        broken=answers.broken,
+    )
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Seeing every attention map of a running model without changing a bit of what it computes."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -223,9 +224,10 @@ def named(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any])
 
 def refuse_compiled(model: nn.Module) -> None:
     """Hooks added to a compiled graph do not run, and an empty record would look like an answer."""
+    dynamo = sys.modules.get("torch._dynamo")  # slow to import, and there once a model is compiled
+    wrapper: tuple[type, ...] = () if dynamo is None else (dynamo.OptimizedModule,)
     for module in model.modules():
-        wrapped = isinstance(module, torch._dynamo.OptimizedModule)
-        if wrapped or module._compiled_call_impl is not None:
+        if isinstance(module, wrapper) or module._compiled_call_impl is not None:
             raise UserError(
                 "a compiled model cannot be looked into: capture on the model as it was before "
                 "compiling"

@@ -65,11 +65,12 @@ def smoothgrad(
     for name, value in (("noise", noise), ("blur", blur)):
         if not 0 <= value <= 1:
             raise UserError(f"{name} must be from 0 to 1, got {value}")
-    with torch.no_grad():
-        _, target = score(model(images), target)
+    if target is None:
+        with torch.no_grad():
+            _, target = score(model(images), None)
     total = torch.zeros_like(images)
     for noisy in noisy_copies(images, samples, noise, seed):
-        gradient, _ = pixel_gradient(model, noisy, target)
+        gradient, target = pixel_gradient(model, noisy, target)
         total += gradient.abs()
     pixels = gaussian((total / samples).sum(dim=1, keepdim=True), blur, beyond="zeros")[:, 0]
     finest = finest_layout(model)

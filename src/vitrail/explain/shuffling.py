@@ -5,6 +5,7 @@ import copy
 from collections.abc import Callable
 from typing import TypeAlias
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -44,12 +45,16 @@ def shuffle_check(
 
 def shuffle(model: nn.Module, names: list[str], seed: int) -> None:
     """The weights of these parameters change places, each tensor within itself, so that their
-    values stay what they were."""
+    values stay what they were. Tensors of one size share an order: drawing it is what takes
+    time."""
     parameters = dict(model.named_parameters())
     generator = torch.Generator().manual_seed(seed)
+    orders: dict[int, Tensor] = {}  # by the number of weights
     for name in names:
         weights = parameters[name].data
-        order = torch.randperm(weights.numel(), generator=generator).to(weights.device)
+        if weights.numel() not in orders:
+            orders[weights.numel()] = torch.randperm(weights.numel(), generator=generator)
+        order = orders[weights.numel()].to(weights.device)
         parameters[name].data = weights.flatten()[order].view_as(weights)
 
 
@@ -80,12 +85,21 @@ def rank_correlation(first: Maps, second: Maps) -> Float[Tensor, "B"]:
     >>> rank_correlation(maps, -maps.exp()).round(decimals=6).tolist()
     [-1.0, -1.0]
     """
-    from scipy.stats import rankdata  # type: ignore[import-untyped]
-
     assert first.shape == second.shape, f"maps of {first.shape} and {second.shape}"
     ranks = []
     for maps in (first, second):
         values = maps.detach().flatten(1).double().cpu().nan_to_num().numpy()
-        each = torch.from_numpy(rankdata(values, axis=1))
+        each = torch.from_numpy(np.stack([ranks_of(row) for row in values]))
         ranks.append(F.normalize(each - each.mean(dim=1, keepdim=True), dim=1))
     return (ranks[0] * ranks[1]).sum(dim=1)
+
+
+def ranks_of(values: Float[np.ndarray, "N"]) -> Float[np.ndarray, "N"]:
+    """Ranks from 1 on; equal values have the mean of theirs.
+
+    >>> ranks_of(np.array([0.5, 0.1, 0.5])).tolist()
+    [2.5, 1.0, 2.5]
+    """
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    mean_ranks = counts.cumsum() - (counts - 1) / 2
+    return mean_ranks[which.reshape(-1)]

@@ -170,7 +170,10 @@ def change(config: AnyConfig, values: dict[str, Any]) -> AnyConfig:
     known = [field.name for field in fields(config)]
     for name in values:
         if name not in known:
-            raise UserError(f"unknown field {name!r}, {nearest(name, known)}")
+            hint = nearest(name, known)
+            if name == "pretrained":
+                hint = "trained weights come from vitrail.load"
+            raise UserError(f"unknown field {name!r}, {hint}")
     if isinstance(values.get("image_size"), Integral):
         values["image_size"] = (values["image_size"],) * 2
     return validate(type(config), {**asdict(config), **values}, where="model")
@@ -185,13 +188,10 @@ _FREE = (
 def variant_of(config: Config) -> str | None:
     """The name of the published variant that a config is, but for classes, image size and
     regularisation."""
-    free = {name: getattr(config, name) for name in _FREE if hasattr(config, name)}
+    fixed = [field.name for field in fields(config) if field.name not in _FREE]
     for name, variant in FAMILIES[family_of(config)].variants.items():
-        try:
-            if replace(variant.config, **free) == config:
-                return name
-        except UserError:  # an image size that this variant's patches do not divide
-            continue
+        if all(getattr(variant.config, field) == getattr(config, field) for field in fixed):
+            return name
     return None
 
 

@@ -31,11 +31,11 @@ def synchronise_batch_norms(module: nn.Module, world: World) -> None:
 
 
 @contextmanager
-def not_counted(module: nn.Module, *, when: bool) -> Iterator[None]:
+def not_counted(module: nn.Module) -> Iterator[None]:
     """Batch norms take no notice of what this process computes meanwhile."""
     norms = [norm.forward for norm in module.modules() if isinstance(norm.forward, Synchronised)]
     for norm in norms:
-        norm.counts = not when
+        norm.counts = False
     try:
         yield
     finally:

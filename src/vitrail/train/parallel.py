@@ -8,10 +8,10 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeGuard, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, get_error_handler
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from vitrail.core.errors import UserError
 from vitrail.objectives.objective import Objective
-from vitrail.train.batch_norm import not_counted, synchronise_batch_norms
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 Kind = Literal["ddp", "fsdp", "hsdp"]
 T = TypeVar("T")
@@ -227,11 +227,16 @@ def spread(objective: Objective, kind: Kind, world: World) -> nn.Module:
     of them (fsdp), or with a share in each of several groups of processes (hsdp)."""
     if world.size == 1:
         return objective
+    # imported where they are used: with torch's compiler and FSDP they take two seconds
+    from vitrail.train.batch_norm import synchronise_batch_norms
+
     synchronise_batch_norms(objective, world)
     if kind == "ddp":
         where = [world.device] if world.device.type == "cuda" else None
         # statistics need no broadcast: batch norms make them equal
         return DistributedDataParallel(objective, device_ids=where, forward_sync_buffers=False)
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
     mesh = make_mesh(kind, world)
     for block in objective.model.trunk().values():
         fully_shard(block, mesh=mesh)
@@ -260,14 +265,20 @@ def make_mesh(kind: Kind, world: World) -> DeviceMesh:
 def gathering(compute: nn.Module, *, now: bool, empty: bool = False) -> Iterator[None]:
     """Gradients are brought together after the last part of a batch, not after each. A part that
     is `empty` has an image that counts nothing, in batch statistics neither."""
-    if isinstance(compute, FSDPModule):
-        compute.set_requires_gradient_sync(now)
+    if hasattr(compute, "set_requires_gradient_sync"):  # an FSDPModule
+        compute.set_requires_gradient_sync(now)  # type: ignore[operator]
     waiting = isinstance(compute, DistributedDataParallel) and not now
     with (
         compute.no_sync() if waiting else nullcontext(),  # type: ignore[operator]
-        not_counted(compute, when=empty),
+        uncounted(compute) if empty else nullcontext(),
     ):
         yield
+
+
+def uncounted(compute: nn.Module) -> AbstractContextManager[None]:
+    from vitrail.train.batch_norm import not_counted
+
+    return not_counted(compute)
 
 
 def whole(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -276,13 +287,21 @@ def whole(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def full(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if is_shared(tensor) else tensor
+
+
+def is_shared(tensor: Tensor) -> "TypeGuard[DTensor]":
+    """Whether a tensor is a DTensor, whose module is there once one has been made."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
 
 
 def shared_as(tensor: Tensor, like: Tensor) -> Tensor:
     """This process's share of a whole tensor, where `like` is shared."""
     tensor = tensor.to(device=like.device, dtype=like.dtype)
-    if isinstance(like, DTensor):
+    if is_shared(like):
+        from torch.distributed.tensor import distribute_tensor
+
         # every process has the whole: each takes its own share, and none is sent
         return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
     return tensor
