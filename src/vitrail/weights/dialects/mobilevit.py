@@ -126,6 +126,7 @@ def rows(spelling: names.Spelling, config: Any) -> list[Row]:
 
 
 def infer_timm(spelling: names.Spelling, foreign: Foreign) -> Facts:
+    timm.refuse_other_layers(foreign)
     said = timm.as_dict(foreign.sidecars.get("config.json", {}).get("pretrained_cfg"))
     size = said.get("input_size")
     sides = {"image_size": size[1:]} if isinstance(size, list) and len(size) == 3 else {}
