@@ -72,11 +72,12 @@ def test_a_mistyped_command_is_one_line(
     assert printed.err.count("\n") == 1
 
 
-def test_a_reader_that_leaves_early_hears_nothing() -> None:
+@pytest.mark.parametrize("words", [["models"], ["--help"]])
+def test_a_reader_that_leaves_early_hears_nothing(words: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        command = [sys.executable, "-c", SAYS_A_LINE]
+        command = [sys.executable, "-c", SAYS_A_LINE, *words]
         result = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=60)
     finally:
         os.close(writing)
@@ -85,7 +86,7 @@ def test_a_reader_that_leaves_early_hears_nothing() -> None:
 
 
 def test_an_output_that_is_closed_is_no_bug() -> None:
-    command = f"{shlex.join([sys.executable, '-c', SAYS_A_LINE])} >&-"
+    command = f"{shlex.join([sys.executable, '-c', SAYS_A_LINE, 'models'])} >&-"
     result = subprocess.run(command, shell=True, stderr=subprocess.PIPE, timeout=60)
     assert (result.returncode, result.stderr) == (0, b"")
 
@@ -100,7 +101,7 @@ def models(asked):
     say("vit_b_16")
 
 app.VERBS[Models] = models
-sys.exit(app.main(["models"]))
+sys.exit(app.main(sys.argv[1:]))
 """
 
 

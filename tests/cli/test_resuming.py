@@ -49,7 +49,12 @@ def test_one_command_is_repeated_until_the_run_is_done(
     shutil.rmtree(steps_in(out / "steps")[-1])
     (out / "report.html").unlink()
     (out / "last" / "model.safetensors").unlink()
+    (out / "last" / "notes.txt").write_text("mine")  # which no save is in the way of
+    (out / "last" / "exported").mkdir()
+    (out / "last" / "exported" / "model.onnx").write_text("mine too")
     assert main(command) == 0
+    assert (out / "last" / "notes.txt").read_text() == "mine"
+    assert (out / "last" / "exported" / "model.onnx").read_text() == "mine too"
     assert (out / "last" / "model.safetensors").read_bytes() == first
     assert (out / "report.html").is_file()
 
@@ -70,6 +75,13 @@ def test_one_command_is_repeated_until_the_run_is_done(
     assert "already holds a run: choose another --out, or add --resume" in capsys.readouterr().err
     assert main([word for word in command if word != "auto"]) == 0  # a flag takes no word
     assert main(["train", str(photos), "--out", str(out), "--resume", "maybe"]) == 2
+
+    (out / "outcome.json").write_text("[]")  # nothing that a run has written
+    assert main(command) == 0
+    shutil.rmtree(out / "best")
+    capsys.readouterr()
+    assert main(command) == 2
+    assert f"{out / 'best'}: missing, although the run is finished" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("recipe", [(), ("--recipe", "small"), ("--recipe", "{yaml}")])
@@ -95,8 +107,36 @@ def test_options_may_be_repeated_and_not_changed(
         pairs = list(zip(words[::2], words[1::2], strict=True))
         taken = {f"--{option}"} - {"--set"} | ({"--steps"} if option == "epochs" else set())
         rest = [word for pair in pairs if pair[0] not in taken for word in pair]
-        with pytest.raises(UserError, match=f"--{option} cannot change in a run that is resumed"):
+        what = f"set {value}" if option == "set" else option
+        with pytest.raises(UserError, match=f"--{what} cannot change in a run that is resumed"):
             continued(asked(*rest, f"--{option}", value, "--resume"), out)  # type: ignore[arg-type]
+
+
+def test_ctrl_c_before_the_first_step_leaves_nothing(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    command = ["train", *OPTIONS, "--out", str(tmp_path / "run"), str(photos)]
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "run", interrupted)
+        assert main(command) == 130
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_below_a_file_is_one_sentence(photos: Path, tmp_path: Path, capsys: Printed) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert main(["train", *OPTIONS, "--out", str(tmp_path / "file" / "run"), str(photos)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_lists_of_words_are_given_with_commas(photos: Path) -> None:
+    words = ("--set", "optimiser.freeze=patches*,head*", "--set", "lora.targets=*.qkv")
+    recipe = begun(build_parser()(["train", str(photos), *OPTIONS, *words]))
+    assert recipe.optimiser.freeze == ("patches*", "head*")
+    assert recipe.lora is not None
+    assert recipe.lora.targets == ("*.qkv",)
 
 
 def test_a_failed_start_removes_only_what_it_wrote(

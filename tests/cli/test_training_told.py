@@ -1,7 +1,6 @@
 """What a training run tells a person: before, while it lasts, when interrupted, and at its end."""
 
 import json
-import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -98,21 +97,25 @@ def test_a_dry_run_builds_what_the_run_builds(
     assert not (tmp_path / "no").exists()
 
 
-def press_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def press_at(
+    step: int, monkeypatch: pytest.MonkeyPatch, number: signal.Signals = signal.SIGINT
+) -> None:
     """Ctrl-C once a step is done."""
     show = Display.show
 
     def shown(self: Display, now: Progress) -> None:
         show(self, now)
         if now.step == step:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(number)
 
     monkeypatch.setattr(Display, "show", shown)
 
 
-@pytest.mark.parametrize("step", [1, 3])  # before the first evaluation, and after it
+# before the first evaluation, and after it; a scheduler sends SIGTERM
+@pytest.mark.parametrize(("step", "number"), [(1, signal.SIGINT), (3, signal.SIGTERM)])
 def test_an_interrupted_run_has_a_report(
     step: int,
+    number: signal.Signals,
     photos: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -120,7 +123,7 @@ def test_an_interrupted_run_has_a_report(
 ) -> None:
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
-        press_at(step, patch)
+        press_at(step, patch, number)
         assert main(train(photos, "--epochs", "2", "--out", str(out))) == 130
     printed = capsys.readouterr()
     assert f"saved at step {step}" in printed.err
@@ -142,7 +145,7 @@ def test_a_second_ctrl_c_leaves_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def press(_: Any) -> str:
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
         return ""
 
     press_at(3, monkeypatch)

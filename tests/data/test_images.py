@@ -27,7 +27,7 @@ from skimage import data as samples
 from tests.golden import golden
 from vitrail import UserError
 from vitrail.data import images
-from vitrail.data.images import BadImage, decode, read_image
+from vitrail.data.images import BadImage, decode, from_pillow, read_image
 
 Pixels = NDArray[np.uint8]
 with_simplejpeg = pytest.mark.skipif(images._simplejpeg is None, reason="no simplejpeg: [fast]")
@@ -774,3 +774,9 @@ def test_references_of_image_rs() -> None:
             assert np.abs(ours - theirs).max() <= 1, source  # 16 bits are rounded, or cut off
             compared += 1
     assert compared >= 20
+
+
+def test_lab_colours_become_grey_by_way_of_rgb() -> None:
+    lab = Image.new("LAB", (2, 2), (200, 128, 128))
+    grey = from_pillow(lab, "lab", channels=1)
+    assert abs(int(grey[0, 0, 0]) - int(from_pillow(lab, "lab")[0, 0, 1])) <= 1

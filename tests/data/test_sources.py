@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import pickle
 import tarfile
 from collections.abc import Callable, Mapping
@@ -765,3 +766,13 @@ def test_packed_strings_are_the_strings(strings: list[str], data: st.DataObject)
     assert list(packed[chosen]) == strings[chosen]
     with pytest.raises(IndexError):
         packed[len(strings)]
+
+
+def test_a_class_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    """It could not be written beside the weights, hours later."""
+    for label in (b"cat", b"c\xff"):
+        folder = os.path.join(os.fsencode(tmp_path), label)
+        os.mkdir(folder)
+        Image.new("RGB", (8, 8)).save(os.fsdecode(os.path.join(folder, b"1.png")))
+    with pytest.raises(UserError, match="class names must be UTF-8"):
+        open_data(tmp_path)

@@ -50,7 +50,7 @@ def test_some_labels_in_another_order_are_found_by_name() -> None:
     assert found.labels == ("a", "b", "c")
     assert found.targets is not None
     assert found.targets.tolist() == [2, 0, 0]
-    assert note == "2 classes of the data are found by name among the 3 of the model"
+    assert note == "classes matched by name: the data has 2 of the 3 of the model"
     assert (found.name(1), len(found), found.uniform) == ("image 1", 3, True)
     assert np.array_equal(found.read(2), source.read(2))
 

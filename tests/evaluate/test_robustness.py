@@ -18,7 +18,7 @@ from vitrail.data.source import Raw
 from vitrail.evaluate.answers import answers_of
 from vitrail.evaluate.classify import score
 from vitrail.evaluate.corruptions import CORRUPTIONS, corrupt
-from vitrail.evaluate.judged import Judged
+from vitrail.evaluate.judged import Judged, judged_answers
 from vitrail.evaluate.robustness import (
     NOTHING,
     VARIANTS,
@@ -69,15 +69,7 @@ def make(**changes: Any) -> Model:
 
 def judged_by(model: Model, source: Shaded) -> Judged:
     found = answers_of(model, source, name="shades", batch_size=4)
-    return Judged(
-        labels=LABELS,
-        logits=found.logits,
-        targets=found.targets,
-        indices=found.indices,
-        source=source,
-        part="test",
-        broken=found.broken,
-    )
+    return judged_answers(found, source, "test")
 
 
 @pytest.mark.parametrize("order", ["rgb", "bgr"])
@@ -120,13 +112,13 @@ def test_each_number_is_that_of_its_corrupted_images(several: bool) -> None:
 
 def test_the_interval_draws_an_image_with_all_its_corruptions() -> None:
     model = make()
-    judged = judged_by(model, Shaded(images=40))
-    found = robustness_of(model, judged, batch_size=40)
+    judged = judged_by(model, Shaded(images=20))
+    found = robustness_of(model, judged, batch_size=20)
     assert found.interval is not None
     low, high = found.interval
     assert low < found.mean < high
     # drawn each for itself, 75 times as many answers would seem to be known
-    alone = 1.96 * (found.mean * (1 - found.mean) / (40 * 75)) ** 0.5
+    alone = 1.96 * (found.mean * (1 - found.mean) / (20 * 75)) ** 0.5
     assert high - low > 3 * 2 * alone
     assert robustness_of(model, judged, most=1).interval is None
 
@@ -178,21 +170,3 @@ def test_every_batch_is_one_workers_and_so_decoded_once(workers: int) -> None:
         if number != NOTHING:
             owners.setdefault(number // len(VARIANTS), set()).add(place % max(workers, 1))
     assert all(len(known) == 1 for known in owners.values())
-
-
-def test_workers_change_nothing() -> None:
-    model, source = make(), Shaded()
-    answers = answers_of(model, source, name="x")
-    judged = Judged(
-        labels=LABELS,
-        logits=answers.logits,
-        targets=answers.targets,
-        indices=answers.indices,
-        source=source,
-        part="test",
-        broken={},
-    )
-    alone, together = (
-        robustness_of(model, judged, batch_size=5, workers=workers) for workers in (0, 2)
-    )
-    assert np.array_equal(alone.values, together.values)

@@ -566,6 +566,7 @@ def test_without_a_head_auto_explains_no_class() -> None:
         (lambda m, x: explain(m, x, "smoothgrad", noise=-1.0), "noise must be from 0 to 1"),
         (lambda m, x: explain(m, x, "occlusion", window=0.0), "window is 0.0"),
         (lambda m, x: explain(m, x, "occlusion", step=2.0), "step is 2.0"),
+        (lambda m, x: explain(m, x, "rollout", target="cat"), "this model has no labels"),
         (lambda m, x: explain(torch.compile(m), x), "before compiling"),
         (lambda m, x: explain(nn.Flatten().eval(), x, "rollout"), "none of the known dialects"),
     ],

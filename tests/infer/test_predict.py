@@ -154,3 +154,15 @@ def test_an_image_without_pixels_is_refused(model: Model, shape: tuple[int, ...]
         for fast in (True, False):
             with pytest.raises(UserError, match="an image must have pixels"):
                 prepare(empty, model.passport.preprocessing, fast=fast)
+
+
+def test_a_model_that_is_none_is_one_sentence() -> None:
+    for wrong in ("runs/pets/best", torch.nn.Flatten()):
+        with pytest.raises(UserError, match=r"model must be what vitrail\.load"):
+            predict(wrong, np.zeros((8, 8, 3), dtype=np.uint8))  # type: ignore[call-overload]
+
+
+def test_pixels_that_were_not_prepared_are_refused(model: Model) -> None:
+    size = model.config.image_size
+    with pytest.raises(UserError, match=r"preprocessed floats, got torch\.uint8"):
+        model(torch.zeros(1, model.config.channels, *size, dtype=torch.uint8))

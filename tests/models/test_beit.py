@@ -282,7 +282,7 @@ def test_a_config_that_does_not_fit_says_why(changes: dict[str, object], sentenc
 
 
 def test_a_wrong_field_says_what_fits() -> None:
-    with pytest.raises(UserError, match="relative_bias is 'none', but input should be 'block'"):
+    with pytest.raises(UserError, match="relative_bias must be 'block'"):
         create("beit_b_16", relative_bias="none")
     with pytest.raises(UserError, match=r"images are \(1, 3, 32, 32\), this model reads"):
         Beit(SMALL)(torch.zeros(1, 3, 32, 32))

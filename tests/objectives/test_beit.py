@@ -145,10 +145,14 @@ def test_the_answer_is_loss_and_share_of_words_guessed_for_each_image() -> None:
     assert objective.answer(image, mask)[0, 1] > 0
 
 
-def test_every_parameter_learns_also_compiled() -> None:
+@pytest.mark.parametrize(
+    "backend",
+    ["eager", pytest.param("aot_eager_decomp_partition", marks=pytest.mark.slow)],
+)
+def test_every_parameter_learns_also_compiled(backend: str) -> None:
     objective = objective_of()
     image, mask = images(3, 32, 48), objective.draw(0, 0, INDICES)
-    compiled: Any = torch.compile(objective, fullgraph=True, backend="aot_eager_decomp_partition")
+    compiled: Any = torch.compile(objective, fullgraph=True, backend=backend)
     loss = compiled(image, mask)["loss"]
     close(loss, objective(image, mask)["loss"])
     loss.backward()

@@ -245,7 +245,14 @@ def patches(image: Tensor) -> Tensor:
     return F.unfold(image, 8, stride=8).mT.unflatten(2, (3, 8, 8))
 
 
-@every_target
+@pytest.mark.parametrize(
+    "target",
+    [
+        "pixels",
+        pytest.param("mean-colour", marks=pytest.mark.slow),
+        pytest.param("downsized", marks=pytest.mark.slow),
+    ],
+)
 def test_it_is_one_graph_whatever_is_drawn(target: str) -> None:
     objective = made(target=target)
     _, images = photos(objective)

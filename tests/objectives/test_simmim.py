@@ -167,7 +167,9 @@ def test_a_few_steps_teach_it_something(kind: str) -> None:
     assert losses[-1] < 0.5 * losses[0]
 
 
-@pytest.mark.parametrize("kind", ["vit: plain", "swin: odd grids"])
+@pytest.mark.parametrize(
+    "kind", ["vit: plain", pytest.param("swin: odd grids", marks=pytest.mark.slow)]
+)
 def test_it_is_one_graph(kind: str) -> None:
     objective = made(kind)
     photo, mask = photos(objective), objective.draw(0, 0, INDICES)

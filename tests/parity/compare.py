@@ -1,14 +1,33 @@
 """How two models are shown to be the same: float64, random weights everywhere, outputs, blocks and
 gradients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 TOLERANCE = 1e-9
+VERSIONS = {"": "v5 names", "-v4": "classic names"}  # of transformers' dialects
+
+
+def in_both_versions(kinds: Iterable[str], classic: Sequence[str]) -> pytest.MarkDecorator:
+    """Every kind in the names of version 5, and in the classic ones those that differ in names; the
+    others differ in what names have nothing to do with, so there they are slow."""
+    assert set(classic) <= set(kinds)
+    cases = [
+        pytest.param(
+            kind,
+            version,
+            id=f"{kind}-{name}",
+            marks=[pytest.mark.slow] if version and kind not in classic else [],
+        )
+        for kind in kinds
+        for version, name in VERSIONS.items()
+    ]
+    return pytest.mark.parametrize(("kind", "version"), cases)
 
 
 def shaken(peer: nn.Module, seed: int = 0) -> nn.Module:
@@ -33,7 +52,7 @@ def assert_same(
     theirs: nn.Module,
     image: Tensor,
     *,
-    blocks: tuple[nn.ModuleList | nn.Sequential, Any] | None = None,
+    blocks: tuple[Iterable[nn.Module], Any] | None = None,
     call: Callable[[nn.Module, Tensor], Tensor] = lambda model, x: model(x),
     mine: Callable[[nn.Module, Tensor], Tensor] = lambda model, x: model(x),
 ) -> None:

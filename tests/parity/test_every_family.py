@@ -123,17 +123,15 @@ def test_there_is_a_small_model_of_every_family() -> None:
     assert all(family_of(CONFIGS[family]) == family for family in FAMILIES)
 
 
-# The way back through thirty convolutions takes longest, and CoAtNet has the same: those are slow.
-CONVOLUTIONAL = ("mobilevit", "mobilevitv2")
+# One family of each sort of code is compiled quickly: ViT for BEiT, Swin V2 for Swin, CoAtNet for
+# the thirty convolutions of the others. All are exported below, which traces them too.
+ALIKE = ("beit", "swin", "mobilevit", "mobilevitv2")
 
 
 @shallow_or_deep
 @pytest.mark.parametrize(
     "family",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if name in CONVOLUTIONAL else [])
-        for name in FAMILIES
-    ],
+    [pytest.param(name, marks=[pytest.mark.slow] if name in ALIKE else []) for name in FAMILIES],
 )
 def test_compiled_in_one_graph_forwards_and_backwards(
     family: str, configs: dict[str, Config]

@@ -304,8 +304,15 @@ PHOTOS = {"wide": (slice(0, 297), slice(0, 449)), "tall": (slice(0, 300), slice(
 
 
 @every_family
-@pytest.mark.parametrize("photo", PHOTOS)
-@pytest.mark.parametrize("flips", [True, False], ids=["blue first", "red first"])
+@pytest.mark.parametrize(
+    ("photo", "flips"),
+    [
+        ("wide", True),
+        ("tall", False),
+        pytest.param("wide", False, marks=pytest.mark.slow),
+        pytest.param("tall", True, marks=pytest.mark.slow),
+    ],
+)
 def test_a_photo_is_answered_as_transformers_does(
     family: str, photo: str, flips: bool, tmp_path: Path
 ) -> None:

@@ -16,10 +16,12 @@ from torch.nn import functional as F
 from torchvision.models import swin_transformer as torchvision
 
 from tests.parity.compare import (
+    VERSIONS,
     assert_identical,
     assert_same,
     close,
     images,
+    in_both_versions,
     shaken,
     write_safetensors,
 )
@@ -34,7 +36,7 @@ from vitrail.weights.load import open_checkpoint
 
 hf: Any = transformers  # most of it has no types
 
-SMALL: dict[str, Any] = {"embed_dim": 12, "depths": (2, 4, 2), "num_heads": (1, 2, 4)}
+SMALL: dict[str, Any] = {"embed_dim": 12, "depths": (2, 2, 2), "num_heads": (1, 2, 4)}
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +54,11 @@ def sides(size: Any) -> tuple[int, int]:
 def blocks_of(stages: Iterable[Any]) -> nn.ModuleList:
     """Every block of every stage, in order."""
     return nn.ModuleList([block for stage in stages for block in getattr(stage, "blocks", stage)])
+
+
+def parts_of(stages: Iterable[Any]) -> list[nn.Module]:
+    """Every stage, and every block of every stage."""
+    return [*stages, *blocks_of(stages)]
 
 
 def timm_peer(**arguments: Any) -> Any:
@@ -84,8 +91,7 @@ def test_equals_timm_and_back(kind: str, tmp_path: Path) -> None:
     ours: Any = load(source, image_size=size)
     assert ours.passport.origin.dialect == "timm-swin"
     image = images(arguments.get("in_chans", 3), *size)
-    assert_same(ours, peer, image, blocks=(ours.stages, peer.layers))
-    assert_same(ours, peer, image, blocks=(blocks_of(ours.stages), blocks_of(peer.layers)))
+    assert_same(ours, peer, image, blocks=(parts_of(ours.stages), parts_of(peer.layers)))
     close(ours.encode(image), peer.forward_features(image))
 
     convert(source, tmp_path / "native", to="vitrail", grid=ours.config.grid)
@@ -168,8 +174,7 @@ def test_equals_torchvision_and_back(size: tuple[int, int], window: int, tmp_pat
     ours: Any = load(source, image_size=size)
     assert ours.passport.origin.dialect == "torchvision-swin"
     stages = [peer.features[1], peer.features[3], peer.features[5]]  # type: ignore[union-attr,index]
-    assert_same(ours, peer, image, blocks=(ours.stages, stages))
-    assert_same(ours, peer, image, blocks=(blocks_of(ours.stages), blocks_of(stages)))
+    assert_same(ours, peer, image, blocks=(parts_of(ours.stages), parts_of(stages)))
 
     convert(source, tmp_path / "native", to="vitrail", changes={"image_size": size})
     convert(tmp_path / "native", tmp_path / "back.safetensors", to="torchvision")
@@ -257,7 +262,7 @@ def test_tables_are_resized_as_the_authors_do(window: int, tmp_path: Path) -> No
     torch.save({"model": state}, tmp_path / "peer.pth")
     side = window * 16
     ours = load(tmp_path / "peer.pth", image_size=side, window_size=window).state_dict()
-    for i, depth in enumerate((2, 4, 2)):
+    for i, depth in enumerate(SMALL["depths"]):
         for j in range(depth):
             table = state[f"layers.{i}.blocks.{j}.attn.relative_position_bias_table"]
             grid = table.mT.reshape(1, -1, 7, 7)
@@ -275,8 +280,6 @@ HF: dict[str, tuple[str, dict[str, Any]]] = {
     "no head": ("SwinModel", {"image_size": 64}),
     "masked": ("SwinForMaskedImageModeling", {"image_size": 64, "encoder_stride": 16}),
 }
-VERSIONS = {"": "v5 names", "-v4": "classic names"}
-both_versions = pytest.mark.parametrize("version", VERSIONS, ids=VERSIONS.values())
 
 
 def hf_peer(kind: str) -> Any:
@@ -321,8 +324,7 @@ def seen(modules: Iterable[nn.Module], run: Callable[[], Any]) -> list[Tensor]:
     return found
 
 
-@both_versions
-@pytest.mark.parametrize("kind", HF)
+@in_both_versions(HF, ["square", "no head", "masked"])
 def test_equals_transformers_and_back(kind: str, version: str, tmp_path: Path) -> None:
     peer = hf_peer(kind)
     source = hf_write(peer, tmp_path / "peer", version)
@@ -348,8 +350,7 @@ def test_equals_transformers_and_back(kind: str, version: str, tmp_path: Path) -
     assert_identical(load_file(tmp_path / "back" / "model.safetensors"), before)
 
 
-@both_versions
-@pytest.mark.parametrize("kind", HF)
+@in_both_versions(HF, ["square", "no head", "masked"])
 def test_transformers_builds_what_we_write(kind: str, version: str, tmp_path: Path) -> None:
     peer = hf_peer(kind)
     source = hf_write(peer, tmp_path / "peer", version)

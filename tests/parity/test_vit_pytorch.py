@@ -117,8 +117,17 @@ def old_name(name: str) -> str:
     return re.sub(r"(layers\.\d+\.1)\.net\.4\.", r"\1.fn.net.3.", name)
 
 
-@pytest.mark.parametrize("pool", ["cls", "mean"])
-@pytest.mark.parametrize("kind", ["plain", "one head as wide as the model", "one channel"])
+@pytest.mark.parametrize(
+    ("kind", "pool"),
+    [
+        ("plain", "mean"),
+        ("one head as wide as the model", "cls"),
+        ("one channel", "mean"),
+        pytest.param("plain", "cls", marks=pytest.mark.slow),
+        pytest.param("one head as wide as the model", "mean", marks=pytest.mark.slow),
+        pytest.param("one channel", "cls", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("era", ERAS)
 def test_equals_what_vit_pytorch_was_and_back(
     era: str, kind: str, pool: str, tmp_path: Path

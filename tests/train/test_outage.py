@@ -116,9 +116,9 @@ def test_after_a_validation_outage_a_run_goes_on(every: float, tmp_path: Path) -
 
 def test_an_image_drawn_again_is_one_image(tmp_path: Path) -> None:
     goal = replace(RECIPE.goal, balance=True)
-    outcome = run(tmp_path, Shelf(18, [3]), goal=goal, schedule=Schedule(steps=40), batch_size=9)
+    outcome = run(tmp_path, Shelf(18, [3]), goal=goal, schedule=Schedule(steps=12), batch_size=9)
     assert list(outcome.memory.broken) == ["stripes/3"]
-    assert outcome.step == 40
+    assert outcome.step == 12
 
 
 def test_storage_that_does_not_answer_is_asked_again(

@@ -10,7 +10,7 @@ from PIL import Image
 
 from tests.train.test_resume import fingerprint
 from tests.train.world import RECIPE, Stripes, accuracy, trainer
-from vitrail import UserError, load
+from vitrail import UserError, create, load
 from vitrail.data.augment import Augmentation
 from vitrail.data.cache import Cached
 from vitrail.data.loader import Stream
@@ -19,8 +19,8 @@ from vitrail.data.sources import open_data
 from vitrail.data.sources.origin import Subset
 from vitrail.train.loop import Trainer
 from vitrail.train.parallel import World
-from vitrail.train.prepare import prepare_task, with_cache
-from vitrail.train.recipe import Schedule
+from vitrail.train.prepare import make_objective, prepare_task, with_cache
+from vitrail.train.recipe import Goal, Schedule
 
 
 @pytest.fixture
@@ -103,3 +103,13 @@ def test_a_compiled_run_learns_the_same(tmp_path: Path) -> None:
         run.run()
     for one, other in zip(*(run.model.state_dict().values() for run in runs), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_several_labels_are_not_learnt_by_softmax() -> None:
+    """What it learns would be read by sigmoid, whose offset it leaves free."""
+    one = open_data("digits")["train"]
+    one.targets = np.eye(10, dtype=np.float32)[np.asarray(one.targets)]
+    model = create("vit_ti_16", num_classes=10, image_size=32, dim=16, heads=2, depth=1)
+    with pytest.raises(UserError, match=r"goal\.loss must be sigmoid or auto"):
+        make_objective(model, Goal(loss="softmax"), one)
+    assert make_objective(model, Goal(), one).loss == "sigmoid"

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import multiprocessing
-import os
 import random
 import signal
 import time
@@ -149,7 +148,7 @@ def test_ctrl_c_ends_with_the_step_and_loses_nothing(tmp_path: Path) -> None:
 
     def press(progress: Progress) -> None:
         if progress.step == 7:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
 
     run.show = press
     outcome = run.run()

@@ -59,10 +59,11 @@ def augmentation_of(name: str) -> Augmentation:
 def test_a_run_that_died_ends_as_if_it_had_not(
     name: str, checkpointing: bool, tmp_path: Path
 ) -> None:
-    said = changes(name) | {"checkpointing": checkpointing}
+    said = changes(name) | {"checkpointing": checkpointing, "schedule": Schedule(steps=5, warmup=2)}
+    said["watch"] = replace(RECIPE.watch, save=2)
     trainer(tmp_path / "whole", **said).run()
     run = trainer(tmp_path / "died", **said)
-    die_at(6, run)
+    die_at(3, run)
     with pytest.raises(Death):
         run.run()
     trainer(tmp_path / "died", **said).run(resume=True)

@@ -556,10 +556,10 @@ def test_whole_seeds_load(tmp_path: Path) -> None:
 def test_mutants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    outcomes, reports = fuzz(tmp_path, range(600))
+    outcomes, reports = fuzz(tmp_path, range(300))
     assert not reports, "\n".join(reports[:3])
-    assert outcomes["loaded"] > 30
-    assert outcomes["refused"] > 300
+    assert outcomes["loaded"] > 15
+    assert outcomes["refused"] > 150
     assert list((tmp_path / "here").iterdir()) == []
 
 

@@ -1,6 +1,7 @@
 """Tensors of a Vitrail model without its checkpoint."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import torch
 from safetensors.torch import save_file
 
 from vitrail import UserError, create, load, save
-from vitrail.models.catalogue import FAMILIES, build
+from vitrail.models.catalogue import FAMILIES, build, skeleton
+from vitrail.models.config import Config
 from vitrail.train.lora import adapt
 from vitrail.train.recipe import Lora
+from vitrail.weights.own_state import unseen
 
 
 def assert_equal(one: torch.nn.Module, other: torch.nn.Module) -> None:
@@ -96,3 +99,37 @@ def test_low_rank_changes_without_their_scale_are_refused(tmp_path: Path) -> Non
     torch.save(model.state_dict(), tmp_path / "x.pth")
     with pytest.raises(UserError, match=r"save that model with vitrail.save, which merges them"):
         load(tmp_path / "x.pth")
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("vit_ti_16", {"heads": 6, "pool": "mean", "norm_eps": 1e-3, "activation": "quick_gelu"}),
+        ("beit_b_16", {"pool": "cls", "norm_eps": 1e-3, "activation": "gelu_tanh"}),
+        ("swin_t", {"edges": "timm", "norm_eps": 1e-3}),
+        ("swinv2_t", {"edges": "timm", "norm_eps": 1e-3}),
+        ("mobilevit_xxs", {"heads": 2, "patch_size": 4, "norm_eps": 1e-3}),
+        ("mobilevitv2_050", {"patch_size": 4, "norm_eps": 1e-3}),
+        ("coatnet_0", {"pooling": "max", "activation": "silu", "squeeze_activation": "relu"}),
+    ],
+)
+def test_every_field_that_no_tensor_shows_is_noted(name: str, fields: dict[str, Any]) -> None:
+    """They are named because the tensors of a model with other values look the same."""
+    plain = next(f.variants[name].config for f in FAMILIES.values() if name in f.variants)
+    note = unseen(plain)
+    shapes = shapes_of(plain)
+    for field, value in fields.items():
+        assert shapes_of(replace(plain, **{field: value})) == shapes, field
+        assert f"{field}={getattr(plain, field)}" in note
+
+
+def shapes_of(config: Config) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in skeleton(config).state_dict().items()}
+
+
+def test_the_note_is_on_the_model(tmp_path: Path) -> None:
+    torch.save(create("vit_ti_16", num_classes=3, heads=6).state_dict(), tmp_path / "x.pth")
+    assert "heads=3, pool=cls" in " ".join(load(tmp_path / "x.pth").passport.origin.changes)
+    known = load(tmp_path / "x.pth", model="vit_ti_16", heads=6)
+    assert known.config.heads == 6
+    assert "heads=" not in " ".join(known.passport.origin.changes)

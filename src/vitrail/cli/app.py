@@ -16,6 +16,7 @@ from io import TextIOWrapper
 from typing import Any
 
 from cyclopts import App, CycloptsError, Parameter
+from rich.console import Console
 
 from vitrail.cli.convert import Convert, convert
 from vitrail.cli.demo import Demo, demo
@@ -61,6 +62,13 @@ VERBS: dict[type, Callable[[Any], object]] = {
 }
 
 
+class HelpConsole(Console):
+    """Rich ends the process itself where the reader of a pipe has left: `main` shall."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def build_parser() -> App:
     """A parser that turns a command line into the record of its verb, or prints help."""
     parser = App(
@@ -73,6 +81,7 @@ def build_parser() -> App:
         exit_on_error=False,
         verbose=False,
         result_action="return_value",
+        console=HelpConsole(),
     )
     for record, verb in VERBS.items():
         parser.command(record, name=verb.__name__, help=inspect.getdoc(verb))

@@ -10,9 +10,11 @@ from typing import Any
 
 from vitrail.cli.display import tell
 from vitrail.cli.output import say
+from vitrail.core.errors import UserError
 from vitrail.train.checkpoint import steps_in
 from vitrail.train.recipe_file import NAME as RECIPE
 from vitrail.weights.atomic import write_file
+from vitrail.weights.native import is_native
 
 NAME = "outcome.json"
 
@@ -30,12 +32,20 @@ def read_outcome(out: Path) -> dict[str, Any] | None:
     """None where something is left to do: the run is not finished, its recipe was changed since, or
     results are missing."""
     try:
-        facts: dict[str, Any] = json.loads((out / NAME).read_text(encoding="utf-8"))
+        facts: Any = json.loads((out / NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     report = out / "report.html"
-    if facts.pop("finished", None) != state_of(out) or not report.is_file():
+    if not isinstance(facts, dict) or facts.pop("finished", None) != state_of(out):
         return None
+    if not report.is_file():
+        return None
+    for name in ("last", *(("best",) if facts.get("best") is not None else ())):
+        if not is_native(out / name):
+            raise UserError(
+                f"{out / name}: missing, although the run is finished: copy it back, or train "
+                "again with another --out"
+            )
     return {**facts, "out": str(out), "report": str(report)}
 
 

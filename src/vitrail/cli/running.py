@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from vitrail.cli.display import Display, Written
     from vitrail.cli.pretrain import Pretrain
     from vitrail.cli.train import Train
-    from vitrail.data.source import Splits
+    from vitrail.data.source import Source, Splits
     from vitrail.train.loop import Judge, Outcome, Task
     from vitrail.train.parallel import World
     from vitrail.train.recipe import Recipe
@@ -124,7 +124,7 @@ def run(asked: Asked, verb: str, world: World) -> Ended | None:
     elif (out / NAME).exists():
         raise UserError(f"{out}: already holds a run: choose another --out, or add --resume")
     else:
-        refuse_taken(out)
+        refuse_taken(out, recipe.data)
     splits = open_data(recipe.data, val_share=recipe.val_share)
     judge = judge_of(splits)
     if not resume:
@@ -148,7 +148,7 @@ def run(asked: Asked, verb: str, world: World) -> Ended | None:
                 )
             began = time.perf_counter()
             outcome = Trainer(task, out, display.show, world).run(resume=resume)
-        except UserError:
+        except (UserError, KeyboardInterrupt):
             if world.chief and not resume:
                 forget(out, made=made)
             raise
@@ -163,9 +163,32 @@ def introduction(task: Task, splits: Splits) -> Iterator[str]:
     recipe, model = task.recipe, task.objective.model
     yield f"- {summarise(model)}"
     yield from (f"- {reason}" for reason in recipe.reasons)
+    if recipe.lora is not None:
+        trained = sum(part.numel() for part in model.parameters() if part.requires_grad)
+        yield (
+            f"- LoRA of rank {recipe.lora.rank} on {', '.join(recipe.lora.targets)}: {trained:,} "
+            "parameters are trained, with the head"
+        )
+    if empty := empty_classes(splits["train"]):
+        yield f"- classes without a training image: {', '.join(empty)}"
     left = model.passport.origin.changes if recipe.start else ()
     yield from (f"- {recipe.start}: {change}" for change in left)
     yield from (f"- {line}" for line in ignored_files(splits.ignored))
+
+
+def empty_classes(train: Source) -> list[str]:
+    """Labels that no image has, such as those of empty folders."""
+    import numpy as np
+
+    if train.targets is None:
+        return []
+    one_each = np.ndim(train.targets) == 1
+    counts = (
+        np.bincount(train.targets, minlength=len(train.labels))
+        if one_each
+        else np.sum(train.targets, axis=0)
+    )
+    return [label for label, count in zip(train.labels, counts, strict=True) if not count]
 
 
 @contextmanager
@@ -178,8 +201,10 @@ def stoppable(stopped: bool) -> Iterator[None]:
             raise
 
 
-def refuse_taken(out: Path) -> None:
+def refuse_taken(out: Path, data: str) -> None:
     """A run begins only where none of the names that it writes is somebody else's."""
+    if out.resolve() == Path(data).resolve():
+        raise UserError(f"{out}: is the data itself: choose another --out")
     for name in OWN:
         if os.path.lexists(out / name):
             raise UserError(f"{out / name}: exists already: choose another --out")

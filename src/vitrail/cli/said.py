@@ -55,10 +55,10 @@ def refuse_changes(asked: Asked, recipe: Recipe) -> None:
         said = with_said(options, recipe, parse_changes(None, options.set), images=1)
         return deciding(said) != deciding(recipe)
 
+    usual: dict[str, Any] = {f.name: f.default for f in fields(asked) if f.kw_only}
     given = [f.name for f in fields(asked) if f.kw_only and getattr(asked, f.name) != f.default]
     wrong = []
     if changes_run(replace(asked, recipe=None)):
-        usual: dict[str, Any] = {f.name: f.default for f in fields(asked) if f.kw_only}
         each = {n: replace(asked, **{**usual, n: getattr(asked, n)}) for n in given}
         wrong = [name for name in given if name != "recipe" and changes_run(each[name])] or given
     elif asked.recipe is not None:
@@ -68,6 +68,11 @@ def refuse_changes(asked: Asked, recipe: Recipe) -> None:
         wrong = ["recipe"] if deciding(again) != deciding(recipe) else []
     if wrong:
         option = "from" if wrong[0] == "start" else wrong[0].replace("_", "-")
+        if option == "set":
+            alone = (
+                one for one in asked.set if changes_run(replace(asked, **{**usual, "set": (one,)}))
+            )
+            option = f"set {next(alone, asked.set[0])}"
         raise UserError(
             f"--{option} cannot change in a run that is resumed: leave it out, or begin "
             "another run with another --out"
@@ -206,16 +211,22 @@ def changed(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
 
 
 def put(values: dict[str, Any], place: str, value: Any) -> None:
-    """Set a field by its dotted place; whether there is such a field the record itself will say."""
+    """Set a field by its dotted place, one that holds a list by words with commas between them;
+    whether there is such a field the record itself will say."""
+    from vitrail.train.recipe import Lora
+    from vitrail.train.recipe_file import plain
+
     *outer, last = place.split(".")
     for name in outer:
         if name == "lora" and values.get(name) is None:
-            values[name] = {}  # --set lora.rank=4 asks for it
+            values[name] = plain(asdict(Lora()))  # --set lora.rank=4 asks for it
         if not isinstance(values.get(name), dict):
             parts = [*(part for part, inner in values.items() if isinstance(inner, dict)), "lora"]
             hint = nearest(name, parts)
             raise UserError(f"--set {place}: the recipe has no part {name!r}: {hint}")
         values = values[name]
+    if isinstance(values.get(last), list) and isinstance(value, str):
+        value = [part.strip() for part in value.split(",")]
     values[last] = value
 
 

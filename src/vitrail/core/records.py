@@ -67,4 +67,7 @@ def _sentence(kind: type[Any], error: ErrorDetails) -> str:
         return f"field {field!r} is missing"
     got = repr(error["input"])
     got = got if len(got) <= 60 else got[:57] + "..."
-    return f"{field} is {got}, but {error['msg'][0].lower()}{error['msg'][1:]}"
+    message = error["msg"]
+    if message.startswith("Input should "):
+        return f"{field} must {message.removeprefix('Input should ')}, got {got}"
+    return f"{field} is {got}, but {message[0].lower()}{message[1:]}"

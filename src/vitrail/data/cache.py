@@ -188,9 +188,9 @@ def cached(source: Source, directory: Path, how: Decoding, slot: int) -> Origin:
 
 def remove_cache(directory: Path) -> None:
     """Delete what `cached` wrote into a directory, and nothing else."""
-    for path in (directory / NAME, *directory.glob(f"{Path(NAME).stem}.*.tmp")):
-        path.unlink(missing_ok=True)
     with suppress(OSError):  # not there, or somebody else has put something into it
+        for path in (directory / NAME, *directory.glob(f"{Path(NAME).stem}.*.tmp")):
+            path.unlink(missing_ok=True)
         directory.rmdir()
 
 

@@ -222,6 +222,8 @@ def in_mode(picture: Image.Image, mode: Literal["RGB", "L"]) -> Image.Image:
         return _high_bytes(picture).convert(mode)
     if picture.has_transparency_data:
         picture = _on_white(picture)
+    if picture.mode == "LAB":  # from which Pillow knows the way to RGB alone
+        picture = picture.convert("RGB")
     return picture.convert(mode)
 
 

@@ -87,7 +87,7 @@ def matched(
         )
     columns = tuple(places[label] for label in labels)
     return Relabelled(source, known, columns), joined(
-        f"{len(labels)} classes of the data are found by name among the {outputs} of the model",
+        f"classes matched by name: the data has {len(labels)} of the {outputs} of the model",
         kind_note(model, source),
     )
 

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.core.errors import UserError, nearest
+from vitrail.core.passport import Passport
 from vitrail.explain.capture import refuse_compiled
 from vitrail.explain.choice import Choice, choose, choose_method
 from vitrail.explain.gradcam import gradcam, hirescam
@@ -58,12 +59,12 @@ def explain(
     images: Float[Tensor, "B C H W"],
     method: str = AUTO,
     *,
-    target: Int[Tensor, "B"] | int | None = None,
+    target: Int[Tensor, "B"] | int | str | None = None,
     **options: Any,
 ) -> Relevance:
     """Which parts of each image drive a prediction, by one of `METHODS`, or by the one that
-    `choose` takes for a model built like this one; `target` is a class for each image or one for
-    all, the most likely where none is given.
+    `choose` takes for a model built like this one; `target` is a class for each image, or one for
+    all by its number or its label, the most likely where none is given.
 
     A timm, transformers or torchvision module is read by `vitrail.load`, at every call anew: to
     explain many images, load it once.
@@ -81,9 +82,26 @@ def explain(
     if unknown := [name for name in options if name not in known]:
         has = f"has {', '.join(known)}" if known else "has none"
         raise UserError(f"{method} has no option {unknown[0]!r}: it {has}")
+    if isinstance(target, str):
+        target = class_number(model, target)
     if isinstance(target, int):
         target = torch.full((len(images),), target, device=images.device)
     return chosen(model, images, target, **options)
+
+
+def class_number(model: nn.Module, label: str) -> int:
+    """The number of a label in the model's answer."""
+    passport = getattr(model, "passport", None)
+    labels = passport.labels if isinstance(passport, Passport) else None
+    if labels is None:
+        raise UserError(
+            f"target must be the number of a class, got {label!r}: this model has no labels"
+        )
+    if label not in labels:
+        raise UserError(
+            f"target must be a class of the model, got {label!r}: {nearest(label, labels)}"
+        )
+    return labels.index(label)
 
 
 def checked(

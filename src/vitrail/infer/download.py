@@ -111,7 +111,7 @@ def _response(address: str, deadline: Deadline) -> Iterator[HTTPResponse]:
     """The head of a server's answer, its body still to be read."""
     url = urlsplit(address)
     if url.scheme not in PORTS or not url.hostname:
-        raise Refused(f"cannot be fetched: {url.scheme or 'this'} is neither http nor https")
+        raise Refused("cannot be fetched: an address must be http://HOST/… or https://HOST/…")
     target = quote(url.path or "/", safe=string.punctuation)
     if url.query:
         target += f"?{quote(url.query, safe=string.punctuation)}"

@@ -80,6 +80,8 @@ class Journal:
             lines = self.path.read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
             return
+        except NotADirectoryError:
+            raise UserError(f"{self.path.parent}: must be a directory, got a file") from None
         except (OSError, ValueError) as error:
             raise UserError(f"{self.path}: cannot be read: {error}") from None
         header = _parsed(lines[0]) if lines else None

@@ -79,6 +79,7 @@ def predict(
     >>> len(predict(model, [Image.new("RGB", (40, 30)), Image.new("L", (20, 20))]))
     2
     """
+    check_model(model)
     if top < 1:
         raise UserError(f"top must be at least 1, got {top}")
     one = _is_one_image(images)
@@ -92,6 +93,14 @@ def predict(
     if prediction.problem is not None:
         raise UserError(f"{prediction.name}: {prediction.problem}")
     return prediction
+
+
+def check_model(model: object) -> None:
+    if not isinstance(model, Model):
+        raise UserError(
+            f"model must be what vitrail.load or vitrail.create gave, got {type(model).__name__}: "
+            "load it first"
+        )
 
 
 class Keeper(Protocol):

@@ -189,7 +189,7 @@ class Block(nn.Module):
 
 class Beit(Model):
     """
-    >>> config = replace(VARIANTS["beit_b_16"].config, num_classes=10)
+    >>> config = replace(VARIANTS["beit_b_16"].config, depth=1, num_classes=10)
     >>> Beit(config)(torch.zeros(1, 3, 224, 224)).shape
     torch.Size([1, 10])
     """

@@ -170,7 +170,10 @@ def change(config: AnyConfig, values: dict[str, Any]) -> AnyConfig:
     known = [field.name for field in fields(config)]
     for name in values:
         if name not in known:
-            raise UserError(f"unknown field {name!r}, {nearest(name, known)}")
+            hint = nearest(name, known)
+            if name == "pretrained":
+                hint = "trained weights come from vitrail.load"
+            raise UserError(f"unknown field {name!r}, {hint}")
     if isinstance(values.get("image_size"), Integral):
         values["image_size"] = (values["image_size"],) * 2
     return validate(type(config), {**asdict(config), **values}, where="model")

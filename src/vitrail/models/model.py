@@ -72,6 +72,11 @@ class Model(nn.Module):
                 f"{height}, {width}): "
                 "resize them, or create or load it with another image_size or channels"
             )
+        if not image.is_floating_point():
+            raise UserError(
+                f"images must be preprocessed floats, got {image.dtype}: vitrail.predict prepares "
+                "images itself"
+            )
         return image
 
 

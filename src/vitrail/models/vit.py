@@ -250,7 +250,8 @@ class Block(nn.Module):
 
 class ViT(Model):
     """
-    >>> ViT(replace(VARIANTS["vit_b_16"].config, num_classes=10))(torch.zeros(1, 3, 224, 224)).shape
+    >>> config = replace(VARIANTS["vit_b_16"].config, depth=1, num_classes=10)
+    >>> ViT(config)(torch.zeros(1, 3, 224, 224)).shape
     torch.Size([1, 10])
     """
 

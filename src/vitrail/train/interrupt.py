@@ -1,4 +1,4 @@
-"""Ctrl-C between steps instead of within one."""
+"""Ctrl-C, or a scheduler's SIGTERM, between steps instead of within one."""
 
 import signal
 import threading
@@ -8,20 +8,19 @@ from contextlib import contextmanager
 
 @contextmanager
 def interruptible(*, alone: bool = True) -> Iterator[threading.Event]:
-    """Ctrl-C sets the event; pressed twice it breaks. One of many processes also heeds the launcher
-    asking it to end, and hears one Ctrl-C more than once."""
+    """Ctrl-C and SIGTERM set the event; Ctrl-C pressed twice breaks, but for one of many processes,
+    which hears one Ctrl-C more than once."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield event
         return
 
     def note(number: int, frame: object) -> None:
-        if alone and event.is_set():
+        if alone and event.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         event.set()
 
-    signals = (signal.SIGINT,) if alone else (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, note) for number in signals}
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield event
     finally:

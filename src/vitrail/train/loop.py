@@ -40,7 +40,7 @@ from vitrail.train.schedule import rate_at
 from vitrail.train.state import Kept, State
 from vitrail.train.tally import Tally
 from vitrail.train.validate import Answers, dummy_images, finite, is_better, predict
-from vitrail.weights.native import write_native
+from vitrail.weights.native import replace_native
 
 Values = dict[str, float]
 
@@ -313,7 +313,7 @@ class Trainer:
         if self.recipe.watch.nan == "stop":
             raise UserError(
                 f"the loss is {loss} at step {self.step}, with a gradient that is not finite: "
-                f"lower lr ({self.recipe.optimiser.lr:g}), or train with watch.nan=skip"
+                f"lower lr ({self.recipe.optimiser.lr:g}), or set watch.nan to skip in recipe.yaml"
             )
         skip, limit = self.memory.skip, self.recipe.watch.nan_limit
         if self.step not in skip:
@@ -392,7 +392,7 @@ class Trainer:
         """A native checkpoint of judged weights, to be used as it is."""
         provenance = {"recipe": asdict(self.recipe), "step": step}
         passport = replace(self.model.passport, provenance=provenance, scores=values)
-        write_native(kept.model, passport, self.out / name, beside=kept.beside, overwrite=True)
+        replace_native(kept.model, passport, self.out / name, beside=kept.beside)
 
     def save(self) -> None:
         """A run checkpoint, to go on from here; the processes give, and one writes."""

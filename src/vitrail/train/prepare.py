@@ -66,7 +66,9 @@ def judged_part(splits: Splits, data: str) -> tuple[str, Source]:
     for name in ("val", "test"):
         if name in splits.parts:
             return name, splits[name]
-    raise UserError(f"{data}: no validation images: add a val folder, or more images")
+    raise UserError(
+        f"{data}: no validation images: add a val folder or more images, or raise val_share"
+    )
 
 
 def with_cache(task: Task, directory: Path, world: World) -> tuple[Task, int]:
@@ -140,6 +142,11 @@ def _uncounted(block: nn.Module) -> Iterator[None]:
 
 def make_objective(model: Model, goal: Goal, train: Source) -> Supervised:
     several = train.targets is not None and np.ndim(train.targets) == 2
+    if several and goal.loss == "softmax":
+        raise UserError(
+            "goal.loss must be sigmoid or auto where images have several labels, got softmax: "
+            "its probabilities add up to one"
+        )
     loss = goal.loss if goal.loss != "auto" else "sigmoid" if several else "softmax"
     weights = class_weights(train) if goal.class_weights == "balanced" else None
     if goal.teacher is None:

@@ -22,10 +22,17 @@ def write_file(out: Path, fill: Callable[[Path], None], *, overwrite: bool = Fal
     return out
 
 
-def write_directory(out: Path, fill: Callable[[Path], None], *, overwrite: bool = False) -> Path:
+def write_directory(
+    out: Path,
+    fill: Callable[[Path], None],
+    *,
+    overwrite: bool = False,
+    keep_others: bool = False,
+) -> Path:
     """`fill` writes files into the directory it is given; `out` appears when all are on the disk.
 
-    An old directory is replaced whole, so it may hold nothing but files that the new one has too.
+    An old directory is replaced whole, so it may hold nothing but files that the new one has too;
+    with `keep_others` the new one gets them as well.
     """
     with _draft_of(out, overwrite) as draft:
         draft.mkdir()
@@ -34,6 +41,8 @@ def write_directory(out: Path, fill: Callable[[Path], None], *, overwrite: bool 
             _flush(file)
         _flush(draft)
         _refuse_existing(out, overwrite)  # it may have come meanwhile
+        if keep_others and out.is_dir():
+            _carry_over(draft, out)
         _refuse_loss(draft, out)
         if not os.path.lexists(out):
             os.rename(draft, out)
@@ -114,6 +123,25 @@ def _refuse_loss(draft: Path, out: Path) -> None:
             f"{out}: overwriting it would delete {lost[0]}, which is no part of the new one: "
             "choose another name, or move that away"
         )
+
+
+def _carry_over(draft: Path, out: Path) -> None:
+    """Give the new directory what it lacks of the old one: the same files under a second name."""
+    written = {file.name for file in draft.iterdir()}
+    for other in out.iterdir():
+        if other.name in written:
+            continue
+        if other.is_dir() and not other.is_symlink():
+            shutil.copytree(other, draft / other.name, symlinks=True, copy_function=_link)
+        else:
+            _link(other, draft / other.name)
+
+
+def _link(file: str | Path, second: str | Path) -> None:
+    try:
+        os.link(file, second, follow_symlinks=False)
+    except OSError:  # a file system without hard links
+        shutil.copy2(file, second, follow_symlinks=False)
 
 
 def _exchange(one: Path, other: Path) -> bool:

@@ -1,6 +1,7 @@
 """Loading: any checkpoint, native or foreign, to a model at the size that is asked for."""
 
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ def load(
     >>> load("pets-model", num_classes=10, image_size=384).passport.origin.changes[0]
     'positions resized from 14x14 to 24x24 (paper)'
     """
+    check_source(source)
     place = choose_device(device)  # before anything is read
     precision = None if dtype is None else choose_dtype(dtype)
     # whatever device or mode the caller is in, a loaded model has values and can be trained
@@ -68,6 +70,14 @@ def load(
         loaded = materialise(checkpoint, config, method=method, dtype=precision).to(place)
         freeze_like(loaded, source, checkpoint)
         return loaded
+
+
+def check_source(source: object) -> None:
+    if not isinstance(source, str | PathLike | nn.Module):
+        raise UserError(
+            f"source must be a path, a hub id or a module, got {type(source).__name__}: save a "
+            "state dict to a file, or load the module that it is of"
+        )
 
 
 def fine_tuned(config: Config, changes: dict[str, Any]) -> dict[str, Any]:

@@ -173,9 +173,11 @@ def write_native(
     *,
     beside: Tensors | None = None,
     overwrite: bool = False,
+    keep_others: bool = False,
 ) -> Path:
     """Write tensors with their passport; what could not be read back is not written. `beside` is
-    what pre-training needs and no model has: a decoder, a mask token."""
+    what pre-training needs and no model has: a decoder, a mask token. `keep_others`: files of
+    others in a directory that is overwritten stay, where else they are refused."""
     validate(Passport, asdict(passport), where="passport")
     config = validate(FAMILIES[passport.family].config, passport.config, where="passport")
     check_state(state, passport, config, where=str(out))
@@ -197,7 +199,15 @@ def write_native(
         manifest = to_json({"format": FORMAT, "files": files}, indent=2) + "\n"
         (directory / MANIFEST).write_text(manifest, encoding="utf-8")
 
-    return write_directory(out, fill, overwrite=overwrite)
+    return write_directory(out, fill, overwrite=overwrite, keep_others=keep_others)
+
+
+def replace_native(
+    state: Tensors, passport: Passport, out: Path, *, beside: Tensors | None = None
+) -> Path:
+    """The same in place of an older checkpoint, as a run does again and again: what others have put
+    beside it stays."""
+    return write_native(state, passport, out, beside=beside, overwrite=True, keep_others=True)
 
 
 def model_card(passport: Passport, config: Config, state: Tensors) -> str:

@@ -11,7 +11,14 @@ import torch
 
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Passport
-from vitrail.models.catalogue import FAMILIES, change, family_of, fresh_passport, skeleton
+from vitrail.models.catalogue import (
+    FAMILIES,
+    change,
+    family_of,
+    fresh_passport,
+    skeleton,
+    variant_of,
+)
 from vitrail.models.config import Config
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.dialect import Foreign
@@ -29,6 +36,12 @@ ASSUMED = (
     "a state dict of Vitrail: values scaled to [-1, 1] and no class names, because it does not "
     "tell (vitrail.save keeps them)"
 )
+# Fields that decide what is computed and that no tensor shows.
+UNSEEN = (
+    "heads", "pool", "final_norm", "activation", "norm_eps", "edges", "pretrained_windows",
+    "patch_size", "strides", "pooling", "downsampling", "preactivation", "squeeze_activation",
+    "early_squeeze",
+)  # fmt: skip
 
 
 def refuse_adapted(foreign: Foreign) -> None:
@@ -64,6 +77,8 @@ def open_own_state(
     else:
         config = own_config(foreign, named, said)
         passport, notes = fresh_passport(config), (*foreign.notes, ASSUMED)
+        if named is None:
+            notes = (*notes, unseen(config))
     passport = with_origin(passport, origin, notes)
     return Checkpoint(dict(foreign.tensors), config, passport, "vitrail", Coverage(), notes)
 
@@ -94,6 +109,18 @@ def own_config(foreign: Foreign, named: Config | None, said: dict[str, Any]) -> 
     raise UserError(
         f"{foreign.source}: its tensors have Vitrail's names, and {which}: give model=NAME "
         "(--model NAME) and the fields it was created with, or save it with vitrail.save"
+    )
+
+
+def unseen(config: Config) -> str:
+    """A note on what was taken from the published model that the tensors fit."""
+    kernel = "patch_size" if not hasattr(config, "widths") else ""  # MobileViT's is of cells
+    told = ", ".join(
+        f"{name}={vars(config)[name]}" for name in UNSEEN if name in vars(config) and name != kernel
+    )
+    return (
+        f"taken for {variant_of(config)}: {told}, which a state dict does not tell; if it was "
+        "created with others, give model= and those fields"
     )
 
 

@@ -217,6 +217,6 @@ def _fitting(
             return (rows, columns), slots
     holds = f"it holds {table} positions" if table is not None else "it holds no position table"
     raise UserError(
-        f"{where}: {holds}, with {prefix} prefix tokens, and nothing known so far tells its grid: "
-        "give grid=(rows, columns) (--grid ROWSxCOLUMNS), or name the model"
+        f"{where}: {holds}, of which {prefix} may be of prefix tokens, and nothing tells its grid: "
+        "give grid=(rows, columns) (--grid ROWSxCOLUMNS), or image_size and the model's name"
     )

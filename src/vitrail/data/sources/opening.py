@@ -14,6 +14,7 @@ Folders, manifests and tars may be remote: s3://bucket/photos, through fsspec.
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from vitrail.core.errors import UserError, nearest
@@ -49,10 +50,23 @@ def open_data(spec: str | Path, *, val_share: float = 0.1, seed: int = 0) -> Spl
     """
     found = open_parts(os.fspath(spec))
     ignored = tuple(path for part in found.values() for path in getattr(part, "ignored", ()))
+    for part in found.values():
+        check_labels(part.labels, spec)
     parts = with_validation(found, val_share, seed)
     order = [name for name in SPLITS if name in parts]
     named = {name: parts[name] for name in (*order, *sorted(parts.keys() - set(order)))}
     return Splits(named, ignored)
+
+
+def check_labels(labels: Sequence[str], spec: str | Path) -> None:
+    """Labels travel with weights, as text."""
+    for label in labels:
+        try:
+            label.encode()
+        except UnicodeEncodeError:
+            raise UserError(
+                f"{spec}: class names must be UTF-8, got {label!r}: rename it"
+            ) from None
 
 
 def open_parts(spec: str) -> dict[str, Origin]:

@@ -112,10 +112,11 @@ def recognise(foreign: Foreign, named: str | None = None, *, proven: bool = Fals
             return dialect
     if claiming:
         raise UserError(f"{foreign.source}: {not_computed(foreign, claiming[0])}")
-    known = ", ".join(dialect.name for dialect in choice)
     some = ", ".join(list(foreign.tensors)[:3]) or "no tensors at all"
     raise UserError(
-        f"{foreign.source}: its tensors ({some}, …) are in none of the known dialects ({known})"
+        f"{foreign.source}: its tensors ({some}, …) are in none of the known dialects"
+        f"{f' that {named!r} names' if named else ''}: Vitrail reads ViT, DeiT, BEiT, Swin, "
+        "Swin V2, MobileViT and CoAtNet (docs/dialects.md)"
     )
 
 

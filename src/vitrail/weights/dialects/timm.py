@@ -188,6 +188,12 @@ def assumptions(facts: Facts) -> list[str]:
             "exact GELU, because no config.json tells: some of SigLIP's have its tanh form, "
             "activation=gelu_tanh"
         )
+    else:
+        pooled = "the head reads the class token and " if facts["pool"] == "cls" else ""
+        found.append(
+            f"{pooled}GELU is exact, because no config.json tells: for others give "
+            f"{'pool=mean or ' if pooled else ''}activation=quick_gelu"
+        )
     return found
 
 

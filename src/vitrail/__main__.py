@@ -1,0 +1,18 @@
+"""The `vitrail` command, also as `python -m vitrail`: Ctrl-C is heard while it is being loaded."""
+
+import sys
+
+
+def main() -> int:
+    """Run the command line of this process and return its exit code."""
+    try:
+        from vitrail.cli.app import main as run
+
+        return run()
+    except KeyboardInterrupt:  # before a verb, which has a line of its own for it
+        sys.stderr.write("vitrail: stopped by Ctrl-C\n")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
