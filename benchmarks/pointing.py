@@ -17,7 +17,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -87,9 +87,11 @@ FAMILIES = {
         layer="blocks.3.norm1",
         steps=1000,
     ),
-    "beit": Family("beit_b_16", VIT, layer="blocks.2.norm1", steps=2500),
+    "beit": Family(  # with layer scale it learns next to nothing in so few steps
+        "beit_b_16", {**VIT, "layer_scale": None}, layer="blocks.2.norm1", steps=2000
+    ),
     "swin": Family("swin_t", SWIN, layer="stages.2.blocks.1.norm1", steps=1250),
-    "swinv2": Family("swinv2_t", SWIN, layer="stages.2.blocks.1", steps=1000),
+    "swinv2": Family("swinv2_t", SWIN, layer="stages.2.blocks.1", steps=1800),
     "mobilevit": Family(
         "mobilevit_xxs",
         {
@@ -107,7 +109,7 @@ FAMILIES = {
         "mobilevitv2_050",
         {"stem": 8, "widths": (8, 16, 24, 32, 48), "dims": (32, 48, 64), "depths": (2, 2, 1)},
         layer="stages.2.1",
-        steps=1000,
+        steps=2500,
     ),
     "coatnet": Family(
         "coatnet_0",
@@ -119,7 +121,7 @@ FAMILIES = {
             "dim_head": 16,
         },
         layer="stages.2.1",
-        steps=800,
+        steps=2500,
     ),
 }
 
@@ -199,11 +201,13 @@ def point(maps_of: Maps, evidence: Evidence) -> tuple[float, float]:
     return float(torch.cat(hits).float().mean()), took
 
 
-def trained(name: str, out: Path, seed: int = 0) -> Model:
-    """The model of a run, or of one that was trained before."""
+def trained(name: str, out: Path, seed: int = 0, steps: int | None = None) -> Model:
+    """The model of a run, or of one that was trained before; `steps` other than the family's."""
     if (out / "best").is_dir():
         return vitrail.load(out / "best").eval()
     family = FAMILIES[name]
+    if steps is not None:
+        family = replace(family, steps=steps)
     splits = open_data("planted")
     recipe = recipe_for(family, seed)
 

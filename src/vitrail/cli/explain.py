@@ -66,7 +66,7 @@ class Explain:
     checks: int = 4
     """On how many of the images the maps are tested."""
     no_verdict: bool = False
-    """Leave out the test of whether the maps track the model, about a hundred forward passes."""
+    """Leave out the test of whether the maps track the model, about sixty forward passes."""
     out: str = "explained"
     """The directory for overlays, panels, maps.npz and index.html."""
     overwrite: bool = False
