@@ -166,21 +166,6 @@ def refuse_arguments(foreign: Foreign) -> None:
         )
 
 
-def refuse_other_layers(foreign: Foreign) -> None:
-    """Of families whose layers we compute in one way only: the mean is pooled, activation and norm
-    are those of the architecture."""
-    config = foreign.sidecars.get("config.json", {})
-    arguments = as_dict(config.get("model_args"))
-    told = {"global_pool": arguments.get("global_pool", config.get("global_pool"))}
-    told |= {name: arguments.get(name) for name in ("act_layer", "norm_layer")}
-    for name, value in told.items():
-        if isinstance(value, str) and value and (name, value) != ("global_pool", "avg"):
-            raise UserError(
-                f"{foreign.source}: config.json says that timm made it with {name}={value!r}, "
-                "which Vitrail does not compute"
-            )
-
-
 def assumptions(facts: Facts) -> list[str]:
     """What timm's own models of this kind have, and others with the same tensors may not."""
     mean = normalisation(facts["embed_norm"], facts["distilled"], facts["layer_scale"])[0]
