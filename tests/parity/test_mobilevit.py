@@ -454,3 +454,15 @@ def test_normalised_pictures_get_another_processor(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         seen, prepare(pixels, ours.passport.preprocessing).numpy(), atol=1e-5
     )
+
+
+@every_family
+@pytest.mark.parametrize("told", [{"global_pool": "max"}, {"act_layer": "relu"}], ids=str)
+def test_timms_other_layers_are_refused(family: str, told: dict[str, str], tmp_path: Path) -> None:
+    """No tensor shows them."""
+    write_safetensors(timm_peer(family), tmp_path / "model.safetensors")
+    names = {"mobilevit": "mobilevit_xxs", "mobilevitv2": "mobilevitv2_050"}
+    config = {"architecture": names[family], "model_args": told}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="which Vitrail does not compute"):
+        load(tmp_path, **said(family))

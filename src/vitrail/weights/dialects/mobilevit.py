@@ -14,7 +14,7 @@ from vitrail.weights.dialect import ANY, AllowList, Dialect, Facts, Foreign
 from vitrail.weights.dialects import mobilevit_names as names
 from vitrail.weights.dialects import timm, transformers
 from vitrail.weights.dialects import transformers_sidecars as files
-from vitrail.weights.dialects.timm_architectures import is_row_of
+from vitrail.weights.dialects.timm_architectures import is_row_of, refuse_other_layers
 from vitrail.weights.rows import Row, fuse, same
 
 TIMM_SPELLING = names.Spelling(
@@ -126,6 +126,7 @@ def rows(spelling: names.Spelling, config: Any) -> list[Row]:
 
 
 def infer_timm(spelling: names.Spelling, foreign: Foreign) -> Facts:
+    refuse_other_layers(foreign)
     said = timm.as_dict(foreign.sidecars.get("config.json", {}).get("pretrained_cfg"))
     size = said.get("input_size")
     sides = {"image_size": size[1:]} if isinstance(size, list) and len(size) == 3 else {}

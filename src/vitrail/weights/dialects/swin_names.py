@@ -15,6 +15,7 @@ from vitrail.models.config import Config
 from vitrail.models.swin import SwinConfig
 from vitrail.weights.dialect import ANY, Facts, Foreign
 from vitrail.weights.dialects import timm
+from vitrail.weights.dialects.timm_architectures import refuse_other_layers
 from vitrail.weights.rows import Row, drop, expand, same
 
 PARTS = ("weight", "bias")
@@ -143,6 +144,7 @@ def same_windows(config: SwinConfig, edges: Edges) -> str | None:
 def told_by_timm(foreign: Foreign, published: Callable[[str], Config | None]) -> Facts:
     """What timm's config.json adds: its entry point, which is a published model, and the arguments
     it was made with; the config that comes of it checks their types."""
+    refuse_other_layers(foreign)
     config = foreign.sidecars.get("config.json", {})
     arguments, pretrained = (
         timm.as_dict(config.get(key)) for key in ("model_args", "pretrained_cfg")

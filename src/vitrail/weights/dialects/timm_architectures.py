@@ -7,7 +7,9 @@ else (post-norm blocks, rotary positions). What a name tells beyond the tensors 
 import re
 from typing import Any
 
+from vitrail.core.errors import UserError
 from vitrail.models.catalogue import FAMILIES
+from vitrail.weights.dialect import Foreign
 
 # Heads by the word for a size; widths do not decide it (vit_little is 320 wide and has 5).
 HEADS = {
@@ -88,3 +90,19 @@ def is_row_of(*families: str) -> Any:
 def is_swin(name: str) -> bool:
     """Of S3, whose windows differ from stage to stage, one has the same ones in all."""
     return is_row_of("swin")(name) or name.partition(".")[0] == "swin_s3_small_224"
+
+
+def refuse_other_layers(foreign: Foreign) -> None:
+    """Of families whose layers we compute in one way only: the mean is pooled, activation and norm
+    are those of the architecture."""
+    config = foreign.sidecars.get("config.json", {})
+    given = config.get("model_args")
+    arguments = given if isinstance(given, dict) else {}
+    told = {"global_pool": arguments.get("global_pool", config.get("global_pool"))}
+    told |= {name: arguments.get(name) for name in ("act_layer", "norm_layer")}
+    for name, value in told.items():
+        if isinstance(value, str) and value and (name, value) != ("global_pool", "avg"):
+            raise UserError(
+                f"{foreign.source}: config.json says that timm made it with {name}={value!r}, "
+                "which Vitrail does not compute"
+            )
