@@ -50,8 +50,8 @@ def refused(said: Said, *words: str | Path) -> str:
         (["--set", "goal.objective=labels"], "learns labels: use vitrail train"),
         (["--set", "goal.options.ratoi=0.5"], "unknown field 'ratoi', did you mean ratio?"),
         (["--set", "goal.options.ratio=1.5"], "ratio of hidden patches is 1.5"),
-        (["--set", "goal.options.ratio=most"], "ratio is 'most'"),
-        (["--set", "goal.options.norm_pix=maybe"], "norm_pix is 'maybe'"),
+        (["--set", "goal.options.ratio=most"], "ratio must be a valid number, got 'most'"),
+        (["--set", "goal.options.norm_pix=maybe"], "norm_pix must be a valid boolean, got 'maybe'"),
         (["--set", "goal.teacher=someone"], "goal.teacher has no meaning for mae"),
         (["--set", "augmentation.mixup=0.8"], "augmentation.mixup has no meaning for mae"),
         (["--set", "augmentation.repeats=3"], "augmentation.repeats has no meaning for mae"),
@@ -77,7 +77,10 @@ def test_a_mistake_is_one_sentence(
 
 def test_blocks_have_patches(runs: Path, tmp_path: Path, capsys: Said) -> None:
     words = ["--objective", "beit", "--tokenizer", runs / "tokenizer" / "last", *SHORT]
-    for least, sentence in (("0", "at least one patch"), ("abc", "least is 'abc'")):
+    for least, sentence in (
+        ("0", "at least one patch"),
+        ("abc", "least must be a valid integer, got 'abc'"),
+    ):
         said = ["--set", f"goal.options.least={least}", "--out", tmp_path / "run"]
         assert sentence in refused(capsys, "pretrain", "digits", *words, *said)
 

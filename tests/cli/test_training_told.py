@@ -2,6 +2,7 @@
 
 import json
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,14 @@ def test_a_dry_run_builds_what_the_run_builds(
         sentences.append(capsys.readouterr().err)
     assert sentences[0] == sentences[1]
     assert not (tmp_path / "no").exists()
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_interrupts() -> Iterator[None]:
+    """Also where these tests run in the background, whose processes begin without it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def press_at(

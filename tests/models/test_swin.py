@@ -396,6 +396,6 @@ def test_an_image_of_another_size_says_what_fits() -> None:
 def test_create_takes_the_ecosystems_fields() -> None:
     model: Any = create("swin_t", image_size=64, num_classes=3, depths=(1, 1), heads=(3, 6))
     assert model(torch.zeros(1, 3, 64, 64)).shape == (1, 3)
-    with pytest.raises(UserError, match="edges is 'round'"):
+    with pytest.raises(UserError, match="edges must be 'paper'"):
         create("swinv2_t", edges="round")
     assert all(isinstance(m.layout.window, tuple) for m in model.modules() if isinstance(m, Attend))

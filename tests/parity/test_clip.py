@@ -227,7 +227,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "projects with two layers",
     ),
     "norms inside the attention": (VISION | {"scale_attn": True}, "no row reads"),
-    "no pooling": (VISION | {"pool_type": "none"}, "pool_type is 'none'"),
+    "no pooling": (VISION | {"pool_type": "none"}, "pool_type must be 'tok' or 'avg', got 'none'"),
 }
 
 

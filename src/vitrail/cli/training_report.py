@@ -24,7 +24,7 @@ from vitrail.weights.atomic import write_file
 from vitrail.weights.load import load
 
 # Seconds for examining the data, or a share of the time that the run took if that is more.
-EXAMINE_SECONDS, EXAMINE_SHARE = 10.0, 0.05
+EXAMINE_SECONDS, EXAMINE_SHARE = 12.0, 0.05
 
 
 def write_training_report(

@@ -77,8 +77,8 @@ def examine(
 ) -> Findings:
     """Decode every image and compare all with each other; `watch` hears how many of how many.
 
-    With `seconds` no image is begun after that time, and as long again is spent on comparing them:
-    where the data set is too large for it a random sample is examined, and the findings say so.
+    With `seconds` half of them go into reading images and half into comparing them: where the data
+    set is too large for that a random sample is examined, and the findings say so.
 
     >>> from vitrail.data.sources import open_data
     >>> found = examine(open_data("digits"), "digits")
@@ -86,9 +86,10 @@ def examine(
     (1797, 0, {'array L': 1797})
     """
     album = Album(splits)
-    looks, thumbs, broken = look_at_all(album, threads, watch, seconds)
+    half = None if seconds is None else seconds / 2
+    looks, thumbs, broken = look_at_all(album, threads, watch, half)
     seen = len(looks) + len(broken)
-    exact, near, not_compared = find_twins(album, looks, thumbs, seconds)
+    exact, near, not_compared = find_twins(album, looks, thumbs, half)
     samples = choose_samples(album, looks)
     colour = colour_of(album, looks)
     shown = [

@@ -35,7 +35,7 @@ def can_prune_last_block(model: Model) -> TypeGuard[ViT]:
     return (
         type(model) is ViT
         and type(model.blocks[-1]) is Block
-        and type(model.blocks[-1].attention.qkv) is nn.Linear  # whose rows are taken apart
+        and model.blocks[-1].attention.can_split_queries
         and model.config.pool == "cls"
         and not is_observed(model)
     )

@@ -162,6 +162,12 @@ class SelfAttention(nn.Module):
             bias = by_distance if bias is None else by_distance + bias
         return self.out(rearrange(self.attend(q, k, v, bias), "B h N d -> B N (h d)"))
 
+    @property
+    def can_split_queries(self) -> bool:
+        """Whether queries can be projected apart from keys and values: not where an adapter stands
+        in the place of the projection."""
+        return type(self.qkv) in (nn.Linear, QkvLinear)
+
     def project(
         self, x: Float[Tensor, "B N D"], queries: int | None = None
     ) -> tuple[Float[Tensor, "B n E"], Float[Tensor, "B N E"], Float[Tensor, "B N E"]]:
