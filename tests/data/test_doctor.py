@@ -223,16 +223,16 @@ def test_alike_tiny_pictures_are_not_taken_for_copies() -> None:
 
 
 def test_comparing_stops_when_its_time_is_up() -> None:
-    """Classes of noisy copies have more close pairs than images: 4,950 here."""
+    """Classes of noisy copies have more close pairs than images."""
     noise = np.random.default_rng(0)
     base = noise.integers(0, 256, (32, 32))
     copies = np.clip(base + noise.integers(-20, 20, (100, 32, 32)), 0, 255).astype(np.uint8)
     sides = np.full(len(copies), 32)
     _, _, left = look_alikes(copies, sides, seconds=0.0)
-    assert left > 4_000
+    assert left > 1_000
     pairs, scores, left = look_alikes(copies, sides)
     assert left == 0
-    assert len(pairs) == len(scores) > 4_000
+    assert len(pairs) == len(scores) > 1_000
 
 
 def test_blank_pictures_are_no_look_alikes(tmp_path: Path) -> None:
