@@ -17,7 +17,7 @@ from statistics import median
 import torch
 
 from vitrail import capture, create
-from vitrail.explain.methods import METHODS, explain
+from vitrail.explanation.methods import METHODS, explain
 
 GOAL_TIME, GOAL_MEMORY = 1.25, 2.0  # of a plain forward, GB
 LARGE, SIDE = "vit_l_16", 384

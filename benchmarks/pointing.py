@@ -33,15 +33,15 @@ from vitrail.data.augment import Augmentation
 from vitrail.data.planted import Planted
 from vitrail.data.preprocess import prepare
 from vitrail.data.sources import open_data
-from vitrail.evaluate.classify import score
-from vitrail.explain.capture import attentions_of
-from vitrail.explain.integrated import IncompleteWarning
-from vitrail.explain.methods import AUTO, METHODS, choose_method
-from vitrail.explain.pointing import pointing_game
+from vitrail.evaluation.classify import score
+from vitrail.explanation.capture import attentions_of
+from vitrail.explanation.integrated import IncompleteWarning
+from vitrail.explanation.methods import AUTO, METHODS, choose_method
+from vitrail.explanation.pointing import pointing_game
 from vitrail.models.model import Model
-from vitrail.train.loop import Progress, Trainer
-from vitrail.train.prepare import prepare_task
-from vitrail.train.recipe import Optimiser, Recipe, Schedule, Watch
+from vitrail.training.loop import Progress, Trainer
+from vitrail.training.prepare import prepare_task
+from vitrail.training.recipe import Optimiser, Recipe, Schedule, Watch
 
 BATCH = 25  # pictures explained at once
 Maps = Callable[[Tensor, Tensor], Tensor]  # pictures and classes -> (B, rows, columns)

@@ -32,8 +32,8 @@ from sklearn.linear_model import RidgeClassifier
 
 from vitrail import create, load, save
 from vitrail.core.torchvision import mend_torchvision
-from vitrail.infer.engine import Job, answers, torch_threads
-from vitrail.infer.predict import labels_of, rank
+from vitrail.inference.engine import Job, answers, torch_threads
+from vitrail.inference.predict import labels_of, rank
 from vitrail.weights.convert import convert
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "golden"

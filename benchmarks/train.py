@@ -27,8 +27,8 @@ from vitrail.data.loader import Batch
 from vitrail.data.sources import open_data
 from vitrail.models.model import Model
 from vitrail.objectives.supervised import Supervised
-from vitrail.train.loop import Task, Trainer
-from vitrail.train.recipe import Optimiser, Recipe, Schedule
+from vitrail.training.loop import Task, Trainer
+from vitrail.training.recipe import Optimiser, Recipe, Schedule
 
 GOALS = {0.3: 1.2, 0.0: 1.0}  # drop-path: the ratio that we mean to reach
 BATCH, CLASSES, SIDE = 64, 10, 32

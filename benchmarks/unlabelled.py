@@ -34,13 +34,13 @@ from vitrail.core.randomness import words
 from vitrail.data.source import Source, Splits
 from vitrail.data.sources import open_data
 from vitrail.data.sources.origin import Subset
-from vitrail.evaluate.classify import score
+from vitrail.evaluation.classify import score
 from vitrail.recipes.choice import Choice
 from vitrail.recipes.pretrain import choose_pretraining
 from vitrail.recipes.small import augmentation_for, size_of
-from vitrail.train.loop import Trainer
-from vitrail.train.prepare import prepare_task
-from vitrail.train.recipe import Goal, Optimiser, Recipe, Schedule, Watch
+from vitrail.training.loop import Trainer
+from vitrail.training.prepare import prepare_task
+from vitrail.training.recipe import Goal, Optimiser, Recipe, Schedule, Watch
 
 GOLDEN = Path("../shared/golden")
 GOAL = 3.0  # points at 1 %, of at least masked-patch and mae

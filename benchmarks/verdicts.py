@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.pointing import FAMILIES, Evidence, evidence_for, trained
-from vitrail.explain.blur import gaussian
-from vitrail.explain.methods import METHODS, checked, choose_method
-from vitrail.explain.pointing import pointing_game
-from vitrail.explain.readout import Relevance, finest_layout
-from vitrail.explain.shuffling import Explain, shuffled_copy
-from vitrail.explain.spread import on_cells
-from vitrail.explain.verdict import check_methods
+from vitrail.explanation.blur import gaussian
+from vitrail.explanation.methods import METHODS, checked, choose_method
+from vitrail.explanation.pointing import pointing_game
+from vitrail.explanation.readout import Relevance, finest_layout
+from vitrail.explanation.shuffling import Explain, shuffled_copy
+from vitrail.explanation.spread import on_cells
+from vitrail.explanation.verdict import check_methods
 from vitrail.models.model import Model
 
 KINDS = ("right", "random", "shuffled", "edges")

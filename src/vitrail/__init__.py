@@ -22,8 +22,8 @@ __all__ = [
 
 if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any other name
     from vitrail.core.errors import UserError
-    from vitrail.explain.capture import capture
-    from vitrail.infer.predict import predict
+    from vitrail.explanation.capture import capture
+    from vitrail.inference.predict import predict
     from vitrail.models.catalogue import create, list_models
     from vitrail.weights.load import load
     from vitrail.weights.native import save
@@ -32,11 +32,11 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
 else:
     _HOMES = {
         "UserError": "vitrail.core.errors",
-        "capture": "vitrail.explain.capture",
+        "capture": "vitrail.explanation.capture",
         "create": "vitrail.models.catalogue",
         "list_models": "vitrail.models.catalogue",
         "load": "vitrail.weights.load",
-        "predict": "vitrail.infer.predict",
+        "predict": "vitrail.inference.predict",
         "save": "vitrail.weights.native",
     }
 

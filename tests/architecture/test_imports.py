@@ -58,3 +58,24 @@ for arguments in ([], ["--help"], ["--version"], *([verb, "--help"] for verb in 
     printed, left_behind = probe(act)
     assert "explain" in printed
     assert left_behind["environment"] == []
+
+
+def test_no_module_shadows_a_public_name() -> None:
+    """A room that is called like a public function would take its place once it is imported."""
+    act = """
+import pkgutil
+from importlib import import_module
+import vitrail
+from vitrail.core.torchvision import mend_torchvision
+mend_torchvision()
+extras = {"vitrail.inference.arrow", "vitrail.inference.on_ray", "vitrail.__main__"}
+for module in pkgutil.walk_packages(vitrail.__path__, "vitrail."):
+    if module.name not in extras:
+        import_module(module.name)
+public = [name for name in vitrail.__all__ if name not in ("UserError", "__version__")]
+shadowed = [name for name in public if not callable(getattr(vitrail, name))]
+assert not shadowed, shadowed
+assert vitrail.create("vit_ti_16", depth=1, num_classes=2, image_size=32).config.depth == 1
+assert "vit_ti_16" in vitrail.list_models("vit_ti*")
+"""
+    probe(act)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from tests.infer.pictures import small_model, write_photos
+from tests.inference.pictures import small_model, write_photos
 
 from vitrail import save
 from vitrail.cli.app import main

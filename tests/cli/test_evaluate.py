@@ -18,7 +18,7 @@ from vitrail.cli.app import main
 from vitrail.cli.evaluate import fewer
 from vitrail.data.sources import open_data
 from vitrail.data.sources.origin import Subset
-from vitrail.evaluate.corruptions import CORRUPTIONS
+from vitrail.evaluation.corruptions import CORRUPTIONS
 from vitrail.models.resnet import ResNetConfig
 
 LABELS = ("blue", "green", "red")

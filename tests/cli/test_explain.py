@@ -19,8 +19,8 @@ from vitrail.core.passport import Preprocessing
 from vitrail.data.images import read_image
 from vitrail.data.planted import Planted
 from vitrail.data.preprocess import frame, prepare
-from vitrail.explain.integrated import IncompleteWarning
-from vitrail.explain.methods import METHODS
+from vitrail.explanation.integrated import IncompleteWarning
+from vitrail.explanation.methods import METHODS
 
 VIT = {"name": "vit_ti_16", "image_size": 64, "patch_size": 8, "dim": 24, "depth": 2, "heads": 3}
 MODELS: dict[str, dict[str, Any]] = {

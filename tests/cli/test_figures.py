@@ -101,7 +101,7 @@ def test_a_model_that_somebody_trained_on_digits(
     assert changes[2:5, 2:5].mean() > 2 * np.r_[changes[0], changes[-1]].mean()
 
 
-@pytest.mark.slow  # tests/explain/test_figures.py has a small one
+@pytest.mark.slow  # tests/explanation/test_figures.py has a small one
 def test_a_hybrid_says_that_it_has_a_stem(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,13 +13,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
-from tests.infer.pictures import small_model, write_photos
+from tests.inference.pictures import small_model, write_photos
 
 from vitrail import predict, save
 from vitrail.cli.app import main
 from vitrail.data.images import read_image
-from vitrail.infer import reading
-from vitrail.infer.arrow import prediction_row
+from vitrail.inference import reading
+from vitrail.inference.arrow import prediction_row
 
 NEW_HEAD = "note: the model's head is new and untrained: it gives every image the same scores\n"
 

@@ -14,9 +14,9 @@ from tests.models.kinds import SMALL
 from vitrail import load, save
 from vitrail.cli.app import main
 from vitrail.data.sources import open_data
-from vitrail.evaluate.features import features_of
-from vitrail.evaluate.fewshot import few_shot
-from vitrail.evaluate.knn import vote
+from vitrail.evaluation.features import features_of
+from vitrail.evaluation.fewshot import few_shot
+from vitrail.evaluation.knn import vote
 from vitrail.models.catalogue import build
 
 TINY = replace(SMALL, depth=2, channels=1, image_size=(16, 16), patch_size=4)
@@ -121,7 +121,7 @@ def test_regression_that_would_take_too_much_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("vitrail.evaluate.linear.LIMIT", 1000)
+    monkeypatch.setattr("vitrail.evaluation.linear.LIMIT", 1000)
     facts = asked(capsys, model, data, "--method", "linear", *cache, "--steps", "2")
     assert facts["regression"] is None
     assert "no logistic regression: it would take" in facts["notes"][-1]

@@ -11,9 +11,9 @@ from PIL import Image
 from vitrail import UserError
 from vitrail.cli.app import build_parser, main, with_plain_flags
 from vitrail.cli.said import begun, continued
-from vitrail.train.checkpoint import steps_in
-from vitrail.train.loop import Trainer
-from vitrail.train.recipe_file import write_recipe
+from vitrail.training.checkpoint import steps_in
+from vitrail.training.loop import Trainer
+from vitrail.training.recipe_file import write_recipe
 
 Printed = pytest.CaptureFixture[str]
 

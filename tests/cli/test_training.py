@@ -156,7 +156,7 @@ def test_set_batch_size_chooses_as_batch_size_does(
 
 
 def test_several_processes(photos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A mistake that all of them make is in tests/train/test_deaths.py."""
+    """A mistake that all of them make is in tests/training/test_deaths.py."""
     out = tmp_path / "run"
     asked = ["train", str(photos), "--processes", "2", "--steps", "2", *SMALL, "--json"]
     assert main([*asked, "--batch-size", "8", "--out", str(out)]) == 0

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timm.data.distributed_sampler import RepeatAugSampler
 
-from tests.train.world import Stripes
+from tests.training.world import Stripes
 from vitrail import UserError
 from vitrail.core.passport import Preprocessing
 from vitrail.core.randomness import permutation, uniform, words

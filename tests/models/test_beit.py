@@ -22,7 +22,7 @@ from vitrail.models.beit import (
 from vitrail.models.catalogue import find, variant_of
 from vitrail.models.measure import count
 from vitrail.recipes.beit import LABELLED, MASKED
-from vitrail.train.optimiser import layer_of
+from vitrail.training.optimiser import layer_of
 
 SMALL = BeitConfig(
     dim=32, depth=2, heads=4, mlp_dim=64, patch_size=8, image_size=(32, 48), num_classes=5

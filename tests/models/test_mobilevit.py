@@ -21,8 +21,8 @@ from vitrail.models import mobilevit, mobilevitv2
 from vitrail.models.catalogue import build, find
 from vitrail.models.mobilevit import MobileViTConfig
 from vitrail.models.mobilevitv2 import MobileViTV2Config
-from vitrail.train.average import Average
-from vitrail.train.prepare import checkpoint_blocks
+from vitrail.training.average import Average
+from vitrail.training.prepare import checkpoint_blocks
 
 EVERY = {**mobilevit.VARIANTS, **mobilevitv2.VARIANTS}
 

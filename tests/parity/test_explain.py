@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 from tests.models.kinds import SMALL
 from tests.parity.test_every_family import FAMILIES, make, picture
-from vitrail.explain.integrated import on_every_pixel
-from vitrail.explain.methods import explain
-from vitrail.explain.saliency import noisy_copies
-from vitrail.explain.spread import on_cells, on_pixels
+from vitrail.explanation.integrated import on_every_pixel
+from vitrail.explanation.methods import explain
+from vitrail.explanation.saliency import noisy_copies
+from vitrail.explanation.spread import on_cells, on_pixels
 from vitrail.models.catalogue import build
 
 CLASSES = [1, 3]
 # six steps are too few, and quick
-pytestmark = pytest.mark.filterwarnings("ignore::vitrail.explain.integrated.IncompleteWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::vitrail.explanation.integrated.IncompleteWarning")
 
 
 def rows_first(grid: tuple[int, int], prefix: int = 0):  # type: ignore[no-untyped-def]

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from tests.models.test_coatnet import KINDS_COATNET
 from tests.parity.compare import close
 from tests.parity.test_every_family import CONFIGS
-from vitrail.infer.pruning import pruned_logits
+from vitrail.inference.pruning import pruned_logits
 from vitrail.models.catalogue import build
 from vitrail.models.config import Config
 from vitrail.models.model import Model
-from vitrail.train.lora import LowRank, adapt, merged
-from vitrail.train.recipe import Lora
+from vitrail.training.lora import LowRank, adapt, merged
+from vitrail.training.recipe import Lora
 
 LORA = Lora(rank=2, alpha=3.0)
 EVERY: dict[str, Config] = {

@@ -18,8 +18,8 @@ from vitrail.models.catalogue import change, find
 from vitrail.recipes import beit, paper, swin
 from vitrail.recipes.catalogue import RECIPES, choose
 from vitrail.recipes.choice import Choice, canonical
-from vitrail.train.recipe import Recipe
-from vitrail.train.schedule import rate_at
+from vitrail.training.recipe import Recipe
+from vitrail.training.schedule import rate_at
 
 IMAGENET, PETS, CIFAR, JFT = 1_281_167, 3_680, 50_000, 303_000_000
 

@@ -19,7 +19,7 @@ from torchvision.models import VisionTransformer as TorchvisionViT
 from torchvision.models.swin_transformer import SwinTransformer as TorchvisionSwin
 
 from vitrail import UserError, load
-from vitrail.explain.methods import METHODS, explain
+from vitrail.explanation.methods import METHODS, explain
 from vitrail.models.vit import ViT
 
 SMALL: dict[str, Any] = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_labels": 5}

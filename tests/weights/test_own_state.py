@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 from vitrail import UserError, create, load, save
 from vitrail.models.catalogue import FAMILIES, build, skeleton
 from vitrail.models.config import Config
-from vitrail.train.lora import adapt
-from vitrail.train.recipe import Lora
+from vitrail.training.lora import adapt
+from vitrail.training.recipe import Lora
 from vitrail.weights.own_state import unseen
 
 

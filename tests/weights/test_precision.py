@@ -17,8 +17,8 @@ from vitrail.core.devices import choose_device
 from vitrail.models.catalogue import build
 from vitrail.models.resnet import ResNetConfig
 from vitrail.models.vit import ViT, ViTConfig
-from vitrail.train.lora import adapt
-from vitrail.train.recipe import Lora
+from vitrail.training.lora import adapt
+from vitrail.training.recipe import Lora
 
 TINY = ViTConfig(
     dim=16, depth=1, heads=2, mlp_dim=32, patch_size=8, image_size=(16, 16), num_classes=3

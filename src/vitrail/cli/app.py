@@ -160,7 +160,7 @@ def end(message: str, *, code: int) -> int:
 if __name__ == "__main__":
     code = main()
     if "LOCAL_RANK" in os.environ:  # one of many, which torchrun started
-        from vitrail.train.parallel import leave
+        from vitrail.training.parallel import leave
 
         leave(code)
     sys.exit(code)

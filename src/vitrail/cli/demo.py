@@ -34,7 +34,7 @@ def demo(asked: Demo) -> None:
     from vitrail.data.loader import pixels_of
     from vitrail.data.preprocess import prepare
     from vitrail.data.sources import open_data
-    from vitrail.explain.pictures import draw_panel, heads_of
+    from vitrail.explanation.pictures import draw_panel, heads_of
     from vitrail.weights.load import load
     from vitrail.weights.results import LISTING, Results
 

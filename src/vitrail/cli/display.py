@@ -13,7 +13,7 @@ from vitrail.cli.output import say, say_above, say_json
 from vitrail.core.errors import printable
 
 if TYPE_CHECKING:
-    from vitrail.train.loop import Outcome, Progress
+    from vitrail.training.loop import Outcome, Progress
 
 # Called with what is done, how much of it, and of how much if that is known.
 Watch = Callable[[str, int, "int | None"], None]
@@ -118,7 +118,7 @@ class Pace:
 
     def estimate(self, step: int, total: int) -> str | None:
         """After some steps or seconds, where more than a minute is left."""
-        from vitrail.train.estimate import in_words
+        from vitrail.training.estimate import in_words
 
         now = time.perf_counter()
         if self.first is None:

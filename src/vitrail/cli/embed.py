@@ -11,11 +11,11 @@ from vitrail.cli.asking import Loading, check_batch_size, check_threads, load_as
 from vitrail.cli.display import progress
 from vitrail.cli.output import plural, say, say_json
 from vitrail.core.errors import UserError
-from vitrail.infer.paths import check_paths, pictures
+from vitrail.inference.paths import check_paths, pictures
 
 if TYPE_CHECKING:
-    from vitrail.infer.embed import Progress
-    from vitrail.infer.parts import Manifest
+    from vitrail.inference.embed import Progress
+    from vitrail.inference.parts import Manifest
     from vitrail.models.model import Model
 
 
@@ -77,11 +77,11 @@ def embed(asked: Embed) -> None:
 def write(asked: Embed) -> None:
     """Embed all pictures."""
     check(asked)
-    from vitrail.infer.arrow import Embedded, pyarrow
-    from vitrail.infer.embed import embed_here, embed_on_ray
-    from vitrail.infer.engine import Job, torch_threads, usable_threads
-    from vitrail.infer.on_ray import Cluster
-    from vitrail.infer.parts import open_parts
+    from vitrail.inference.arrow import Embedded, pyarrow
+    from vitrail.inference.embed import embed_here, embed_on_ray
+    from vitrail.inference.engine import Job, torch_threads, usable_threads
+    from vitrail.inference.on_ray import Cluster
+    from vitrail.inference.parts import open_parts
 
     pyarrow()
     out, threads = Path(asked.out or ""), usable_threads(asked.threads)
@@ -121,8 +121,8 @@ def check(asked: Embed) -> None:
 
 
 def manifest_of(asked: Embed, model: Model, job: Any) -> Manifest:
-    from vitrail.infer.embed import shape_of
-    from vitrail.infer.parts import Manifest
+    from vitrail.inference.embed import shape_of
+    from vitrail.inference.parts import Manifest
     from vitrail.weights.digest import digest_of
 
     path = Path(asked.source)
@@ -160,8 +160,8 @@ def answer_search(asked: Embed, picture: str) -> None:
     """The nearest pictures, one a line."""
     import numpy as np
 
-    from vitrail.infer.embed import embed_one
-    from vitrail.infer.nearest import search
+    from vitrail.inference.embed import embed_one
+    from vitrail.inference.nearest import search
 
     if asked.count < 1:
         raise UserError(f"--count is {asked.count}, but must be at least 1")
@@ -180,7 +180,7 @@ def answer_search(asked: Embed, picture: str) -> None:
 
 def answer_duplicates(asked: Embed) -> None:
     """Pairs of images, one a line, after how many there are and what counts as one."""
-    from vitrail.infer.nearest import duplicates
+    from vitrail.inference.nearest import duplicates
 
     folder, manifest = asked_folder(asked)
     if manifest.output != "pooled":
@@ -197,7 +197,7 @@ def answer_duplicates(asked: Embed) -> None:
 
 def asked_folder(asked: Embed) -> tuple[Path, Manifest]:
     """The directory of embeddings: the last of one or two arguments."""
-    from vitrail.infer.parts import read_manifest
+    from vitrail.inference.parts import read_manifest
 
     if len(asked.paths) > 1:
         raise UserError(f"expected one directory of embeddings, got {len(asked.paths)}")
@@ -208,7 +208,7 @@ def asked_folder(asked: Embed) -> tuple[Path, Manifest]:
 def with_loading(asked: Embed, manifest: Manifest, folder: Path) -> Embed:
     """As if the model of the embeddings had been asked for, in the way it was then."""
     from vitrail.core.records import validate
-    from vitrail.infer.parts import MANIFEST
+    from vitrail.inference.parts import MANIFEST
 
     then = validate(Loading, manifest.asked, where=str(folder / MANIFEST))
     return replace(asked, source=manifest.model, loading=then)

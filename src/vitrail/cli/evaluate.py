@@ -17,9 +17,9 @@ from vitrail.core.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from vitrail.data.source import Source
-    from vitrail.evaluate.evaluation import Evaluation
-    from vitrail.evaluate.judged import Judged
-    from vitrail.evaluate.sizes import Sized
+    from vitrail.evaluation.evaluation import Evaluation
+    from vitrail.evaluation.judged import Judged
+    from vitrail.evaluation.sizes import Sized
     from vitrail.models.model import Model
     from vitrail.weights.results import Results
 
@@ -161,9 +161,9 @@ def found_of(
     asked: Evaluate, model: Model, resolutions: Sizes, patches: Sizes, watch: Watch
 ) -> Evaluation:
     """Everything that was asked for, measured."""
-    from vitrail.evaluate.evaluation import Evaluation, judge
-    from vitrail.evaluate.robustness import robustness_of
-    from vitrail.evaluate.sizes import at_sizes
+    from vitrail.evaluation.evaluation import Evaluation, judge
+    from vitrail.evaluation.robustness import robustness_of
+    from vitrail.evaluation.sizes import at_sizes
 
     patches = in_stem_pixels(patches, model)
     sources, part, notes = opened(asked, model)
@@ -201,7 +201,7 @@ def opened(asked: Evaluate, model: Model) -> tuple[dict[str, Source], str, list[
     """The part to judge on, and val where it can choose a temperature, with the model's classes;
     which part it is; and what was assumed."""
     from vitrail.data.sources import open_data
-    from vitrail.evaluate.matching import matched
+    from vitrail.evaluation.matching import matched
 
     # a part that was drawn for the training of this model is drawn again
     share = model.passport.provenance.get("recipe", {}).get("val_share", 0.1)
@@ -241,8 +241,8 @@ def fewer(source: Source) -> Source:
 
 
 def judged_of(asked: Evaluate, model: Model, source: Source, part: str, watch: Watch) -> Judged:
-    from vitrail.evaluate.answers import answers_of
-    from vitrail.evaluate.judged import judged_answers
+    from vitrail.evaluation.answers import answers_of
+    from vitrail.evaluation.judged import judged_answers
 
     answers = answers_of(
         model,
@@ -263,8 +263,8 @@ def write(found: Evaluation, out: Path) -> None:
     """The page, the same for machines, and what was said of every image."""
     from vitrail.core.errors import writing
     from vitrail.core.json_text import to_json
-    from vitrail.evaluate.evaluation import plain, write_predictions
-    from vitrail.evaluate.evaluation_page import evaluation_page
+    from vitrail.evaluation.evaluation import plain, write_predictions
+    from vitrail.evaluation.evaluation_page import evaluation_page
 
     page, facts, table = (out / name for name in FILES)
     with writing(out):
@@ -274,7 +274,7 @@ def write(found: Evaluation, out: Path) -> None:
 
 
 def report(asked: Evaluate, found: Evaluation, files: dict[str, str]) -> None:
-    from vitrail.evaluate.evaluation import all_notes, plain
+    from vitrail.evaluation.evaluation import all_notes, plain
 
     if asked.json:
         say_json({**plain(found), "files": files})
@@ -300,7 +300,7 @@ def report(asked: Evaluate, found: Evaluation, files: dict[str, str]) -> None:
 
 
 def print_numbers(found: Evaluation) -> None:
-    from vitrail.evaluate.intervals import LEVEL
+    from vitrail.evaluation.intervals import LEVEL
 
     measured, tempered = found.judgement.measured, found.judgement.tempered
     for name, value in measured.values.items():
@@ -323,7 +323,7 @@ def print_numbers(found: Evaluation) -> None:
 
 
 def print_classes(judged: Judged) -> None:
-    from vitrail.evaluate.judged import class_scores, most_confused
+    from vitrail.evaluation.judged import class_scores, most_confused
 
     marked = [row for row in class_scores(judged) if row.marked]
     key = "average precision" if judged.several else "F1"
@@ -347,7 +347,7 @@ def dash(value: float) -> str:
 
 
 def print_robustness(found: Evaluation) -> None:
-    from vitrail.evaluate.corruptions import CORRUPTIONS
+    from vitrail.evaluation.corruptions import CORRUPTIONS
 
     known = found.robustness
     assert known is not None

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vitrail.core.passport import Preprocessing
-    from vitrail.explain.choice import Choice
-    from vitrail.explain.readout import Relevance
-    from vitrail.explain.verdict import MethodCheck
+    from vitrail.explanation.choice import Choice
+    from vitrail.explanation.readout import Relevance
+    from vitrail.explanation.verdict import MethodCheck
     from vitrail.models.model import Model
 
 SIDE = 448  # pixels of the longer side of an overlay
@@ -102,7 +102,7 @@ def explain(asked: Explain) -> None:
     """Explain predictions: which parts of an image drive them, layers and heads, and a verdict on
     whether the maps track the model."""
 
-    from vitrail.infer.paths import check_paths
+    from vitrail.inference.paths import check_paths
     from vitrail.weights.results import Results
 
     check_paths(asked.paths)
@@ -147,10 +147,10 @@ def explain_image(asked: Explain, run: ExplainRun, path: str, out: Path) -> None
 
     from vitrail.data.images import BadImage
     from vitrail.data.preprocess import prepare
-    from vitrail.explain.methods import METHODS
-    from vitrail.explain.page import image_section, panel_section
-    from vitrail.explain.pictures import heads_of, layers_and_heads
-    from vitrail.infer.reading import read_pixels
+    from vitrail.explanation.methods import METHODS
+    from vitrail.explanation.page import image_section, panel_section
+    from vitrail.explanation.pictures import heads_of, layers_and_heads
+    from vitrail.inference.reading import read_pixels
 
     model, how = run.model, run.model.passport.preprocessing
     try:
@@ -197,7 +197,7 @@ def noted(path: str, notes: dict[str, str]) -> Iterator[None]:
     """A map that is not complete is a line about its image, not a warning of Python."""
     import warnings
 
-    from vitrail.explain.integrated import IncompleteWarning
+    from vitrail.explanation.integrated import IncompleteWarning
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", IncompleteWarning)
@@ -251,7 +251,7 @@ def seen_part(pixels: NDArray[np.uint8], how: Preprocessing) -> NDArray[np.uint8
     from PIL import Image
 
     from vitrail.data.preprocess import as_picture, middle, scaled
-    from vitrail.explain.pictures import enlarge
+    from vitrail.explanation.pictures import enlarge
 
     picture = as_picture(pixels).convert("RGB")
     height, width = how.size
@@ -270,7 +270,7 @@ def seen_part(pixels: NDArray[np.uint8], how: Preprocessing) -> NDArray[np.uint8
 
 def laid_over(seen: NDArray[np.uint8], one: Relevance, how: Preprocessing) -> NDArray[np.uint8]:
     """A map over the image: what speaks against the class counts as nothing."""
-    from vitrail.explain.pictures import overlay_map
+    from vitrail.explanation.pictures import overlay_map
 
     return overlay_map(seen, one.on_pixels(how.size)[0].float().clamp(min=0))
 
@@ -311,7 +311,7 @@ def write_pictures(
     overlays: Mapping[str, NDArray[np.uint8]],
     panel: NDArray[np.uint8],
 ) -> dict[str, str]:
-    from vitrail.explain.pictures import LEGEND, Tile, side_by_side, write_png
+    from vitrail.explanation.pictures import LEGEND, Tile, side_by_side, write_png
 
     tiles = [Tile("photo", seen), *(Tile(name, pixels) for name, pixels in overlays.items())]
     sheets = {**overlays, "methods": side_by_side(tiles, title=LEGEND), "layers": panel}
@@ -331,8 +331,8 @@ def check(run: ExplainRun) -> dict[str, MethodCheck]:
     """The verdict on each method, on the first few images."""
     import torch
 
-    from vitrail.explain.methods import checked
-    from vitrail.explain.verdict import check_methods
+    from vitrail.explanation.methods import checked
+    from vitrail.explanation.verdict import check_methods
 
     if not run.images:
         return {}
@@ -361,7 +361,7 @@ def joined(maps: Sequence[Relevance]) -> Relevance:
 
 def write(asked: Explain, run: ExplainRun, checks: Mapping[str, MethodCheck], out: Path) -> Path:
     """The page."""
-    from vitrail.explain.page import Explanation, write_page
+    from vitrail.explanation.page import Explanation, write_page
 
     options = {
         name: ", ".join(f"{option} {value}" for option, value in options.items())
@@ -404,7 +404,7 @@ def known_as(model: str) -> str:
 
 
 def report(asked: Explain, run: ExplainRun, checks: Mapping[str, MethodCheck], page: Path) -> None:
-    from vitrail.explain.verdict import ERRORS, RULE
+    from vitrail.explanation.verdict import ERRORS, RULE
 
     if asked.json:
         verdicts = {

@@ -51,7 +51,7 @@ def figures(asked: Figures) -> None:
     layers, attention sinks."""
     from pathlib import Path
 
-    from vitrail.explain.figures import figures as draw
+    from vitrail.explanation.figures import figures as draw
     from vitrail.weights.results import Results
 
     for option in ("images", "batch_size"):

@@ -11,8 +11,8 @@ from typing import Any
 from vitrail.cli.display import tell
 from vitrail.cli.output import say
 from vitrail.core.errors import UserError
-from vitrail.train.checkpoint import steps_in
-from vitrail.train.recipe_file import NAME as RECIPE
+from vitrail.training.checkpoint import steps_in
+from vitrail.training.recipe_file import NAME as RECIPE
 from vitrail.weights.atomic import write_file
 from vitrail.weights.native import is_native
 

@@ -10,7 +10,7 @@ from vitrail.core.errors import UserError, nearest
 if TYPE_CHECKING:
     from vitrail.cli.explain import Explain
     from vitrail.core.passport import Passport
-    from vitrail.explain.choice import Choice
+    from vitrail.explanation.choice import Choice
     from vitrail.models.model import Model
 
 ALL = "all"
@@ -18,7 +18,7 @@ HEADLESS = ("attention", "rollout")  # methods that ask about no class
 
 
 def known_methods(asked: Sequence[str]) -> tuple[str, ...]:
-    from vitrail.explain.methods import AUTO, METHODS
+    from vitrail.explanation.methods import AUTO, METHODS
 
     for name in asked:
         if name not in (*METHODS, AUTO, ALL):
@@ -28,7 +28,7 @@ def known_methods(asked: Sequence[str]) -> tuple[str, ...]:
 
 def choose_auto(names: tuple[str, ...], model: Model) -> Choice | None:
     """What auto takes for this model; none where auto was not asked for."""
-    from vitrail.explain.methods import AUTO, choose
+    from vitrail.explanation.methods import AUTO, choose
 
     return choose(model) if AUTO in (names or (AUTO,)) else None
 
@@ -39,7 +39,7 @@ def with_options(
     """Each method with the options that were given and that it has."""
     from inspect import signature
 
-    from vitrail.explain.methods import AUTO, METHODS
+    from vitrail.explanation.methods import AUTO, METHODS
 
     headless = not model.config.num_classes
     chosen_names = (auto.method if auto and name == AUTO else name for name in names or (AUTO,))

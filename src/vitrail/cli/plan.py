@@ -10,14 +10,14 @@ from vitrail.cli.output import say, say_json
 
 if TYPE_CHECKING:
     from vitrail.data.source import Splits
-    from vitrail.train.loop import Task
-    from vitrail.train.parallel import World
+    from vitrail.training.loop import Task
+    from vitrail.training.parallel import World
 
 
 def print_plan(task: Task, splits: Splits, world: World, *, json: bool) -> None:
     """The recipe as YAML under a few lines of comment, so that it can be saved and used; as JSON
     the recipe alone. The task is what a run would work on: what cannot run is refused before."""
-    from vitrail.train.recipe_file import to_yaml
+    from vitrail.training.recipe_file import to_yaml
 
     if json:
         say_json(asdict(task.recipe))
@@ -31,8 +31,8 @@ def plan_of(task: Task, splits: Splits, world: World) -> list[str]:
     from vitrail.cli.display import ignored_files
     from vitrail.data.findings import count
     from vitrail.models.summary import summarise
-    from vitrail.train.estimate import estimate_seconds, in_words
-    from vitrail.train.loop import Trainer
+    from vitrail.training.estimate import estimate_seconds, in_words
+    from vitrail.training.loop import Trainer
 
     trainer = Trainer(task, Path(), world=world)
     model = task.objective.model

@@ -18,12 +18,12 @@ from vitrail.cli.asking import (
 from vitrail.cli.display import progress
 from vitrail.cli.output import plural, say, say_json, warn
 from vitrail.core.errors import UserError
-from vitrail.infer.paths import STDIN, check_paths, pictures
+from vitrail.inference.paths import STDIN, check_paths, pictures
 
 if TYPE_CHECKING:
-    from vitrail.infer.engine import Job
-    from vitrail.infer.journal import Journal
-    from vitrail.infer.predict import Prediction
+    from vitrail.inference.engine import Job
+    from vitrail.inference.journal import Journal
+    from vitrail.inference.predict import Prediction
     from vitrail.models.model import Model
 
 __all__ = ["STDIN", "Predict", "pictures", "predict"]
@@ -91,8 +91,8 @@ def predict(asked: Predict) -> None:
     with 2 where a file that was named does not exist, or no image could be labelled."""
     check(asked)
     check_paths(asked.paths)
-    from vitrail.infer.arrow import prediction_row
-    from vitrail.infer.writers import as_line
+    from vitrail.inference.arrow import prediction_row
+    from vitrail.inference.writers import as_line
 
     model = load_asked(asked)
     warn_untrained(model)
@@ -112,7 +112,7 @@ def predict(asked: Predict) -> None:
 
 def write(asked: Predict, out: Path, model: Model) -> None:
     """All predictions to a file, which appears when it is whole."""
-    from vitrail.infer.writers import write_predictions
+    from vitrail.inference.writers import write_predictions
 
     tally = Tally()
     total = None if STDIN in asked.paths else sum(1 for _ in pictures(asked.paths))
@@ -152,7 +152,7 @@ def check(asked: Predict) -> None:
     if asked.engine == "ray" and asked.out is None:
         raise UserError("--engine ray needs --out FILE, beside which it keeps what is done")
     if asked.out is not None:
-        from vitrail.infer.writers import writer_of
+        from vitrail.inference.writers import writer_of
 
         writer_of(Path(asked.out))
         if Path(asked.out).is_dir():
@@ -161,7 +161,7 @@ def check(asked: Predict) -> None:
 
 
 def job_of(asked: Predict) -> Job:
-    from vitrail.infer.engine import Job
+    from vitrail.inference.engine import Job
 
     return Job(output="scores", batch_size=asked.batch_size, exact=not asked.fast)
 
@@ -169,7 +169,7 @@ def job_of(asked: Predict) -> Job:
 def predicting_here(
     asked: Predict, model: Model, journal: Journal | None = None
 ) -> AbstractContextManager[Iterator[Prediction]]:
-    from vitrail.infer.predict import predicting
+    from vitrail.inference.predict import predicting
 
     return predicting(
         model,
@@ -184,8 +184,8 @@ def predicting_here(
 @contextmanager
 def kept(asked: Predict, out: Path, model: Model) -> Iterator[Iterator[Prediction]]:
     """Predictions, one after another, each kept until the file that they go to is whole."""
-    from vitrail.infer.journal import Journal
-    from vitrail.infer.predict import labels_of
+    from vitrail.inference.journal import Journal
+    from vitrail.inference.predict import labels_of
     from vitrail.weights.digest import digest_of
 
     if asked.engine == "ray":
@@ -211,8 +211,8 @@ def kept(asked: Predict, out: Path, model: Model) -> Iterator[Iterator[Predictio
 
 @contextmanager
 def on_ray(asked: Predict, out: Path, model: Model) -> Iterator[Iterator[Prediction]]:
-    from vitrail.infer.engine import usable_threads
-    from vitrail.infer.on_ray import Cluster, predict_on_ray
+    from vitrail.inference.engine import usable_threads
+    from vitrail.inference.on_ray import Cluster, predict_on_ray
 
     cluster = Cluster(asked.address, usable_threads(asked.threads))
     names = pictures(asked.paths)

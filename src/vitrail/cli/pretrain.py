@@ -14,7 +14,7 @@ from vitrail.cli.running import start
 if TYPE_CHECKING:
     from vitrail.cli.display import Display, Written
     from vitrail.data.source import Splits
-    from vitrail.train.loop import Outcome, Task
+    from vitrail.training.loop import Outcome, Task
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,10 @@ def write_report(
 ) -> Written:
     """OUT/report.html: the curve of the loss, and what was hidden and guessed after each epoch."""
     from vitrail.cli.display import Written, interrupted_at
-    from vitrail.evaluate.pretraining_page import Pretraining, pretraining_page
+    from vitrail.evaluation.pretraining_page import Pretraining, pretraining_page
     from vitrail.models.summary import summarise
-    from vitrail.train.log import Log
-    from vitrail.train.pictures import pictures_in
+    from vitrail.training.log import Log
+    from vitrail.training.pictures import pictures_in
     from vitrail.weights.atomic import write_file
 
     model = task.objective.model

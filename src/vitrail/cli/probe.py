@@ -16,8 +16,8 @@ from vitrail.core.json_text import to_json
 
 if TYPE_CHECKING:
     from vitrail.data.source import Source
-    from vitrail.evaluate.features import Features
-    from vitrail.evaluate.linear import Probed
+    from vitrail.evaluation.features import Features
+    from vitrail.evaluation.linear import Probed
     from vitrail.models.model import Model
 
 OUT = "probe.json"
@@ -169,7 +169,7 @@ def parts_of(asked: Probe, model: Model) -> tuple[str, Source, Source]:
 
 
 def read(asked: Probe, model: Model, source: Source, part: str, watch: Watch) -> Features:
-    from vitrail.evaluate.features import features_of
+    from vitrail.evaluation.features import features_of
 
     return features_of(
         model,
@@ -191,7 +191,7 @@ def by_few_shots(
 ) -> Found:
     import numpy as np
 
-    from vitrail.evaluate.fewshot import few_shot
+    from vitrail.evaluation.fewshot import few_shot
 
     results = few_shot(
         train.head,
@@ -220,7 +220,7 @@ def by_few_shots(
 def by_neighbours(
     asked: Probe, train: Features, test: Features, classes: int, watch: Watch
 ) -> Found:
-    from vitrail.evaluate.knn import vote
+    from vitrail.evaluation.knn import vote
 
     said = vote(train.head, train.targets, test.head, classes=classes, neighbours=asked.neighbours)
     facts = [
@@ -235,7 +235,7 @@ def by_neighbours(
 
 
 def by_lines(asked: Probe, train: Features, test: Features, classes: int, watch: Watch) -> Found:
-    from vitrail.evaluate.linear import ITERATIONS, LIMIT, needed_bytes, regress, sweep
+    from vitrail.evaluation.linear import ITERATIONS, LIMIT, needed_bytes, regress, sweep
 
     swept = sweep(
         train.pieces,

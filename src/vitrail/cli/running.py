@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from vitrail.cli.pretrain import Pretrain
     from vitrail.cli.train import Train
     from vitrail.data.source import Source, Splits
-    from vitrail.train.loop import Judge, Outcome, Task
-    from vitrail.train.parallel import World
-    from vitrail.train.recipe import Recipe
+    from vitrail.training.loop import Judge, Outcome, Task
+    from vitrail.training.parallel import World
+    from vitrail.training.recipe import Recipe
 
     Asked: TypeAlias = Train | Pretrain
     # Writes OUT/report.html, once the run is over, knowing how many seconds it took.
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 def start(asked: Asked, verb: str, write_report: WriteReport) -> None:
     """In this process, or in as many as were asked for."""
-    from vitrail.train.parallel import joined, launch, launched, reported
+    from vitrail.training.parallel import joined, launch, launched, reported
 
     use_threads(asked.threads)
     if asked.processes < 1:
@@ -100,9 +100,9 @@ def run(asked: Asked, verb: str, world: World) -> Ended | None:
     from vitrail.cli.plan import print_plan
     from vitrail.cli.said import begun, continued
     from vitrail.data.sources import open_data
-    from vitrail.train.loop import Trainer
-    from vitrail.train.prepare import prepare_task, with_cache
-    from vitrail.train.recipe_file import NAME, write_recipe
+    from vitrail.training.loop import Trainer
+    from vitrail.training.prepare import prepare_task, with_cache
+    from vitrail.training.recipe_file import NAME, write_recipe
 
     out = Path(asked.out or f"runs/{Path(asked.data).stem}")
     auto, named = asked.resume == "auto", asked.out is not None or verb != "pretrain"
@@ -228,7 +228,7 @@ def forget(out: Path, *, made: bool) -> None:
 
 def judge_of(splits: Splits) -> Judge:
     """By the labels of the data."""
-    from vitrail.evaluate.classify import score
+    from vitrail.evaluation.classify import score
 
     def judge(answers: Any, targets: Any) -> tuple[str, dict[str, float]]:
         known = splits["train"].targets
@@ -242,10 +242,10 @@ def measured(asked: Asked, recipe: Recipe, splits: Splits, judge: Judge, world: 
     """The recipe with the batch size and the learning rate that trials find, where they are asked
     for; what they find is written down, so that resuming does not try again."""
     from vitrail.cli.said import begun
-    from vitrail.train.capacity import best, find_batch_size
-    from vitrail.train.finder import find_rate
-    from vitrail.train.loop import Trainer
-    from vitrail.train.prepare import prepare_task
+    from vitrail.training.capacity import best, find_batch_size
+    from vitrail.training.finder import find_rate
+    from vitrail.training.loop import Trainer
+    from vitrail.training.prepare import prepare_task
 
     if asked.batch_size == "auto":
         objective = prepare_task(recipe, splits, judge).objective

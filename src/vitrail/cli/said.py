@@ -13,13 +13,13 @@ from vitrail.core.errors import UserError, nearest
 if TYPE_CHECKING:
     from vitrail.cli.running import Asked
     from vitrail.data.source import Source
-    from vitrail.train.recipe import Recipe
+    from vitrail.training.recipe import Recipe
 
 
 def begun(asked: Asked) -> Recipe:
     """The recipe for the data, with what the person said in its place."""
     from vitrail.data.sources import open_data
-    from vitrail.train.recipe_file import read_recipe
+    from vitrail.training.recipe_file import read_recipe
 
     path = Path(asked.recipe or "")
     changes = parse_changes(None, asked.set)
@@ -33,7 +33,7 @@ def begun(asked: Asked) -> Recipe:
 
 def continued(asked: Asked, out: Path) -> Recipe:
     """The recipe of the run in `out`; an option beside --resume must have the value it had."""
-    from vitrail.train.recipe_file import NAME, read_recipe
+    from vitrail.training.recipe_file import NAME, read_recipe
 
     if not (out / NAME).is_file():
         raise UserError(f"{out}: no run to resume here: give the --out of the run")
@@ -81,7 +81,7 @@ def refuse_changes(asked: Asked, recipe: Recipe) -> None:
 
 def deciding(recipe: Recipe) -> dict[str, Any]:
     """What decides the result of a run, beside its data."""
-    from vitrail.train.recipe_file import plain
+    from vitrail.training.recipe_file import plain
 
     idle = ("data", "workers", "parallel", "reasons")
     return {name: value for name, value in plain(asdict(recipe)).items() if name not in idle}
@@ -180,7 +180,7 @@ def lasting(asked: Asked, recipe: Recipe, steps: int) -> dict[str, Any]:
 def with_own_reasons(chosen: Recipe, recipe: Recipe) -> Recipe:
     """The recipe without the reasons for a length or a model that it does not have any more."""
     from vitrail.recipes.small import SHAPE_REASON
-    from vitrail.train.recipe_file import plain
+    from vitrail.training.recipe_file import plain
 
     before, after = length_of(chosen), length_of(recipe)
     reasons = recipe.reasons
@@ -201,8 +201,8 @@ def length_of(recipe: Recipe) -> str:
 def changed(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
     """The recipe with other values, each by its dotted place."""
     from vitrail.core.records import validate
-    from vitrail.train.recipe import Recipe
-    from vitrail.train.recipe_file import plain
+    from vitrail.training.recipe import Recipe
+    from vitrail.training.recipe_file import plain
 
     values = plain(asdict(recipe))
     for place, value in changes.items():
@@ -213,8 +213,8 @@ def changed(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
 def put(values: dict[str, Any], place: str, value: Any) -> None:
     """Set a field by its dotted place, one that holds a list by words with commas between them;
     whether there is such a field the record itself will say."""
-    from vitrail.train.recipe import Lora
-    from vitrail.train.recipe_file import plain
+    from vitrail.training.recipe import Lora
+    from vitrail.training.recipe_file import plain
 
     *outer, last = place.split(".")
     for name in outer:

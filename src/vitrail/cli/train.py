@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from vitrail.cli.display import Display, Written
     from vitrail.data.source import Splits
-    from vitrail.train.loop import Outcome, Task
+    from vitrail.training.loop import Outcome, Task
 
 
 @dataclass(frozen=True)

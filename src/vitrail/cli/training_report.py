@@ -11,15 +11,15 @@ from vitrail.cli.display import Display, Written, interrupted_at
 from vitrail.data.doctor import examine
 from vitrail.data.findings import Findings
 from vitrail.data.source import Splits
-from vitrail.evaluate.answers import Answers, answers_of
-from vitrail.evaluate.cautions import Score, cautions, score_of
-from vitrail.evaluate.judged import Judged, judged_answers
-from vitrail.evaluate.report import Report
-from vitrail.evaluate.report_page import report_page
+from vitrail.evaluation.answers import Answers, answers_of
+from vitrail.evaluation.cautions import Score, cautions, score_of
+from vitrail.evaluation.judged import Judged, judged_answers
+from vitrail.evaluation.report import Report
+from vitrail.evaluation.report_page import report_page
 from vitrail.models.summary import summarise
-from vitrail.train.log import Log
-from vitrail.train.loop import Outcome, Task
-from vitrail.train.prepare import judged_part
+from vitrail.training.log import Log
+from vitrail.training.loop import Outcome, Task
+from vitrail.training.prepare import judged_part
 from vitrail.weights.atomic import write_file
 from vitrail.weights.load import load
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from vitrail.recipes.choice import Choice, row_of
 from vitrail.recipes.deit import AUGMENTATION
-from vitrail.train.recipe import Goal, Optimiser, Recipe, Schedule
+from vitrail.training.recipe import Goal, Optimiser, Recipe, Schedule
 
 LOWEST = 1e-6  # where the cosine ends
 

@@ -11,7 +11,7 @@ from vitrail.recipes.paper import finetune, imagenet1k, imagenet21k, jft
 from vitrail.recipes.small import small
 from vitrail.recipes.swin import swin
 from vitrail.recipes.tune import tune
-from vitrail.train.recipe import Recipe
+from vitrail.training.recipe import Recipe
 
 RECIPES: dict[str, Callable[[Choice], Recipe]] = {
     "small": small,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from vitrail.data.augment import Augmentation
 from vitrail.recipes.choice import Choice
-from vitrail.train.recipe import Goal, Optimiser, Recipe, Schedule
+from vitrail.training.recipe import Goal, Optimiser, Recipe, Schedule
 
 # timm's rand-m9-mstd0.5-inc1, and erasing by noise (its mode "pixel")
 AUGMENTATION = Augmentation(

@@ -2,7 +2,7 @@
 
 from vitrail.data.augment import Augmentation
 from vitrail.recipes.choice import Choice
-from vitrail.train.recipe import Goal, Optimiser, Recipe, Schedule
+from vitrail.training.recipe import Goal, Optimiser, Recipe, Schedule
 
 SIDES = (160, 192, 256, 288, 320)
 BATCH, EPOCHS, WARM_UP = 1024, 300, 20_000

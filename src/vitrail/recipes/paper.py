@@ -5,7 +5,7 @@ from typing import Literal
 
 from vitrail.data.augment import Augmentation
 from vitrail.recipes.choice import Choice, canonical, row_of
-from vitrail.train.recipe import Optimiser, Recipe, Schedule
+from vitrail.training.recipe import Optimiser, Recipe, Schedule
 
 # Inception's crop and a mirror, for pre-training (google-research/vision_transformer issue 103) and
 # for fine-tuning (its input_pipeline.py)

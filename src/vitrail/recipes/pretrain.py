@@ -13,7 +13,7 @@ from vitrail.models.beit import BeitConfig
 from vitrail.models.catalogue import find
 from vitrail.recipes.choice import Choice
 from vitrail.recipes.small import shape_for, size_of
-from vitrail.train.recipe import Goal, Optimiser, Recipe, Schedule
+from vitrail.training.recipe import Goal, Optimiser, Recipe, Schedule
 
 LOOKS = 600_000  # at images, in all: without labels an image has more to teach
 SHORTEST, LONGEST = 10, 400  # epochs

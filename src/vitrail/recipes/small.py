@@ -13,7 +13,7 @@ from vitrail.data.findings import count as count_of
 from vitrail.data.images import BadImage, header_size
 from vitrail.data.source import Source
 from vitrail.recipes.choice import Choice
-from vitrail.train.recipe import Goal, Optimiser, Recipe, Schedule
+from vitrail.training.recipe import Goal, Optimiser, Recipe, Schedule
 
 LOOKS, SHORTEST, LONGEST = 150_000, 8, 100  # images in all, and epochs
 SHAPE_REASON = "images of"  # how the reason for the model's shape begins

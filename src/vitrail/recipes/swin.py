@@ -2,7 +2,7 @@
 
 from vitrail.recipes.choice import Choice, row_of
 from vitrail.recipes.deit import AUGMENTATION, BATCH, EPOCHS, rate_for
-from vitrail.train.recipe import Goal, Optimiser, Recipe, Schedule
+from vitrail.training.recipe import Goal, Optimiser, Recipe, Schedule
 
 WARM_UP = 20
 # Stochastic depth by model (microsoft/Swin-Transformer, configs/)

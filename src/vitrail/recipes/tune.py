@@ -5,7 +5,7 @@ import math
 from vitrail.data.findings import count as count_of
 from vitrail.recipes.choice import Choice
 from vitrail.recipes.small import augmentation_for, size_of
-from vitrail.train.recipe import Goal, Optimiser, Recipe, Schedule
+from vitrail.training.recipe import Goal, Optimiser, Recipe, Schedule
 
 LAYER_DECAY = 0.75
 

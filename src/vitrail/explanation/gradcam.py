@@ -1,0 +1,102 @@
+"""Grad-CAM (arXiv:1610.02391) and HiResCAM (arXiv:2011.08891) on the tokens of a layer."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vitrail.core.errors import UserError
+from vitrail.core.layout import TokenLayout
+from vitrail.explanation.capture import attentions_of
+from vitrail.explanation.readout import (
+    Relevance,
+    as_tokens,
+    check_model,
+    refuse_ambiguous,
+    score,
+    watch,
+)
+
+
+@dataclass(frozen=True)
+class LayerPatches:
+    """The patches of a layer, and the gradients of the logit with respect to them."""
+
+    tokens: Float[Tensor, "B n D"]
+    gradient: Float[Tensor, "B n D"]
+    layout: TokenLayout
+    target: Int[Tensor, "B"]
+
+    def relevance(self, weights: Float[Tensor, "B #n D"], method: str) -> Relevance:
+        """Channels by these weights, summed, where positive."""
+        heat = (self.tokens * weights).sum(dim=-1).clamp(min=0).unflatten(1, self.layout.grid)
+        return Relevance(heat, self.layout, method, self.target)
+
+
+def gradcam(
+    model: nn.Module,
+    images: Float[Tensor, "B C H W"],
+    target: Int[Tensor, "B"] | None = None,
+    *,
+    layer: str | None = None,
+) -> Relevance:
+    """Each channel weighed by its mean gradient over all patches, summed, where positive.
+
+    `layer` is the name of a module whose output is tokens, a grid or a map. Without one it is the
+    deepest place where patches still stand for themselves: what the last attention reads, or, of a
+    model that unfolds and convolves its map after it, what the head reads.
+
+    >>> gradcam(model, images, torch.tensor([2]), layer="blocks.11.norm1").map.shape
+    torch.Size([1, 14, 14])
+    """
+    found = layer_patches(model, images, target, layer)
+    return found.relevance(found.gradient.mean(dim=1, keepdim=True), "gradcam")
+
+
+def hirescam(
+    model: nn.Module,
+    images: Float[Tensor, "B C H W"],
+    target: Int[Tensor, "B"] | None = None,
+    *,
+    layer: str | None = None,
+) -> Relevance:
+    """Each channel of each patch weighed by its own gradient there, summed, where positive. What
+    mixes patches after the layer makes gradients differ between them, and the mean of Grad-CAM
+    loses that. `layer` is as for `gradcam`.
+
+    >>> hirescam(model, images, torch.tensor([2]), layer="blocks.11.norm1").map.shape
+    torch.Size([1, 14, 14])
+    """
+    found = layer_patches(model, images, target, layer)
+    return found.relevance(found.gradient, "hirescam")
+
+
+def layer_patches(
+    model: nn.Module,
+    images: Float[Tensor, "B C H W"],
+    target: Int[Tensor, "B"] | None,
+    layer: str | None,
+) -> LayerPatches:
+    check_model(model)
+    if layer:
+        refuse_ambiguous(model, layer)
+    layouts = [attend.layout for attend in attentions_of(model).values()]
+    last = list(attentions_of(model))[-1]
+    with torch.inference_mode(False), torch.enable_grad():
+        image = images.clone().requires_grad_()
+        with watch(model, layer or last) as seen:
+            logits = model(image)
+        total, target = score(logits, target)
+        unnamed = seen.entered.get(last) if layouts[-1].fold is None else seen.last
+        place = seen.given.get(layer) if layer else unnamed
+        known = isinstance(place, Tensor) and place.requires_grad and len(place) == len(image)
+        if not known:
+            raise UserError("the layer gives no tensor that depends on the image: choose another")
+        assert isinstance(place, Tensor)
+        (found,) = torch.autograd.grad(total, place, allow_unused=True, materialize_grads=True)
+    size = image.shape[2], image.shape[3]
+    tokens, layout = as_tokens(place.detach(), layouts, size)
+    gradient, _ = as_tokens(found, layouts, size)
+    patches = slice(layout.prefix, None)
+    return LayerPatches(tokens[:, patches], gradient[:, patches], layout, target)

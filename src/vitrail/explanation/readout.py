@@ -1,0 +1,212 @@
+"""Where a model reads out, and the tokens that it reads: where every explanation begins."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vitrail.core.errors import UserError
+from vitrail.core.layout import TokenLayout
+from vitrail.explanation.capture import attentions_of, refuse_compiled
+from vitrail.explanation.spread import Cells, count_tokens, groups_of, on_pixels
+
+
+@dataclass(frozen=True)
+class Relevance:
+    """How much each patch matters to what a model says, by one method.
+
+    The grid is the one of the finest attention, or of the layer that a method looked at; `layout`
+    tells. `target` are the classes that were explained, where the method explains one; `delta` is
+    how far the map's sum is from what it should be, where a method promises one.
+    """
+
+    map: Float[Tensor, "B rows columns"]
+    layout: TokenLayout
+    method: str
+    target: Int[Tensor, "B"] | None = None
+    delta: Float[Tensor, "B"] | None = None
+
+    def on_pixels(
+        self, size: tuple[int, int], *, mode: Literal["bilinear", "nearest"] = "bilinear"
+    ) -> Float[Tensor, "B H W"]:
+        """The map as large as images of this size, each cell where its layout has it."""
+        return on_pixels(self.map, size, layout=self.layout, mode=mode)
+
+
+def finest_layout(model: nn.Module) -> TokenLayout:
+    """Of the attention with the smallest cells: where maps of pixels are summed."""
+    return min((a.layout for a in attentions_of(model).values()), key=lambda one: one.stride)
+
+
+def check_model(model: nn.Module) -> None:
+    """A model as it is used, not as it is trained or compiled."""
+    refuse_compiled(model)
+    if model.training:
+        raise UserError(
+            "the model is in training mode, where dropout makes every answer another one: "
+            "call model.eval() first"
+        )
+
+
+def score(
+    logits: Float[Tensor, "B K"], target: Int[Tensor, "B"] | None
+) -> tuple[Float[Tensor, ""], Int[Tensor, "B"]]:
+    """The logits of the classes that are asked about, summed, because pictures do not meet; and
+    these classes, the most likely ones where none are given."""
+    if logits.ndim != 2:
+        raise UserError(f"the model gave {tuple(logits.shape)}, expected (batch, classes)")
+    batch, classes = logits.shape
+    if target is None:
+        target = logits.argmax(dim=1)
+    if target.shape != (batch,) or target.dtype not in (torch.int64, torch.int32):
+        raise UserError(
+            f"target is {tuple(target.shape)} of {target.dtype}, expected a class index for each "
+            f"of {batch} images"
+        )
+    if not 0 <= int(target.min()) <= int(target.max()) < classes:
+        raise UserError(
+            f"target is {target.tolist()}, but the model has classes 0 to {classes - 1}"
+        )
+    target = target.long().to(logits.device)
+    return logits.gather(1, target[:, None]).sum(), target
+
+
+def readout(model: nn.Module, layout: TokenLayout, like: Float[Tensor, "B ..."]) -> Cells:
+    """Where the head looks, as shares that sum to one: on the class token (and the distillation
+    token), evenly on the patches, or on both, as the config says by `pool`."""
+    config = getattr(model, "config", None)
+    pool = getattr(config, "pool", "cls") if layout.prefix else "mean"
+    tokens = like.new_zeros(like.shape[0], count_tokens(layout))
+    reads = 2 if getattr(config, "distilled", False) else 1
+    patches = tokens.shape[1] - layout.prefix
+    match pool:
+        case "cls":
+            tokens[:, :reads] = 1 / reads
+        case "mean":
+            tokens[:, layout.prefix :] = 1 / patches
+        case "all":
+            tokens[:] = 1 / tokens.shape[1]
+        case "cls+mean":
+            tokens[:, 0], tokens[:, layout.prefix :] = 0.5, 0.5 / patches
+        case _:
+            raise UserError(f"the model pools by {pool!r}, which is none of cls, mean, all")
+    return Cells.of(tokens, layout)
+
+
+def read_by_gradient(
+    tokens: Float[Tensor, "B N D"], gradient: Float[Tensor, "B N D"], layout: TokenLayout
+) -> Cells:
+    """Where the head looks for one class: each token's share of what speaks for it, which is token
+    times gradient where that is positive. Where nothing is, all that are read count the same."""
+    speaks = (tokens * gradient).sum(dim=-1).clamp(min=0)
+    is_read = (gradient != 0).any(dim=-1).to(speaks)
+    nothing = speaks.sum(dim=1, keepdim=True) == 0
+    speaks = torch.where(nothing, is_read, speaks)
+    total = speaks.sum(dim=1, keepdim=True)
+    return Cells.of(speaks / torch.where(total > 0, total, 1), layout)
+
+
+@dataclass
+class Seen:
+    """What modules gave while they ran: the last map of tokens, and what was asked for by name."""
+
+    last: Tensor | None = None
+    given: dict[str, Any] = field(default_factory=dict)
+    entered: dict[str, Any] = field(default_factory=dict)
+
+
+@contextmanager
+def watch(model: nn.Module, *names: str) -> Iterator[Seen]:
+    """The tokens that the head reads, which are the last that any module gave; and what goes into
+    the modules of these names and comes out of them."""
+    seen, thread, handles = Seen(), threading.get_ident(), []
+
+    def remember_last(module: nn.Module, args: Any, output: Any) -> None:
+        if threading.get_ident() == thread and isinstance(output, Tensor) and output.ndim > 2:
+            seen.last = output
+
+    for module in model.modules():
+        handles.append(module.register_forward_hook(remember_last))
+    for name in names:
+
+        def remember(module: nn.Module, args: Any, output: Any, name: str = name) -> None:
+            if threading.get_ident() == thread:
+                seen.entered[name], seen.given[name] = args[0] if args else None, output
+
+        handles.append(find(model, name).register_forward_hook(remember))
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def find(model: nn.Module, name: str) -> nn.Module:
+    try:
+        return model.get_submodule(name)
+    except AttributeError:
+        trunk = getattr(model, "trunk", dict)
+        known = ", ".join(list(trunk())[-3:]) or "none"
+        raise UserError(f"no layer is called {name!r}; the last ones are {known}") from None
+
+
+def as_tokens(
+    x: Any, layouts: list[TokenLayout], size: tuple[int, int]
+) -> tuple[Float[Tensor, "B N D"], TokenLayout]:
+    """The tokens of a layer, in reading order, whatever order its axes have, and their layout.
+
+    A layer has tokens (B, N, D), a grid (B, rows, columns, D) or (B, D, rows, columns), or places
+    of a fold (B, P, n, D) or (B, D, P, n), of one of the model's attentions; any other map is one
+    of channels first, on a grid of its own.
+    """
+    if not isinstance(x, Tensor) or x.ndim not in (3, 4):
+        shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise UserError(f"the layer gives {shape}, which is no map of tokens: choose another")
+    for layout in reversed(layouts):
+        if x.ndim == 3 and x.shape[1] == count_tokens(layout):
+            return x, plain(layout)
+        if x.ndim == 3 or layout.prefix:
+            continue
+        if x.shape[1:3] == layout.grid:
+            return x.flatten(1, 2), plain(layout)
+        if x.shape[2:] == layout.grid:
+            return x.flatten(2).mT, plain(layout)
+        if layout.fold is not None:
+            groups = groups_of(layout).to(x.device)
+            order = groups.flatten().argsort()
+            if x.shape[1:3] == groups.shape:
+                return x.flatten(1, 2)[:, order], plain(layout)
+            if x.shape[2:] == groups.shape:
+                return x.flatten(2).mT[:, order], plain(layout)
+    if x.ndim == 3:
+        raise UserError(f"the layer gives {tuple(x.shape)}, which are the tokens of no attention")
+    stride = max(-(-size[0] // x.shape[2]), 1)
+    return x.flatten(2).mT, TokenLayout(grid=(x.shape[2], x.shape[3]), stride=stride)
+
+
+def refuse_ambiguous(model: nn.Module, layer: str) -> None:
+    """Within a block that folds its map, tokens may be in the order of the map or of the fold. The
+    shape tells, but where there are as many places as rows."""
+    trunk: dict[str, nn.Module] = getattr(model, "trunk", dict)()
+    blocks = [name for name in trunk if layer.startswith(f"{name}.")]
+    for name, attend in attentions_of(model).items():
+        layout = attend.layout
+        inside = any(name.startswith(f"{block}.") for block in blocks)
+        if inside and layout.fold and groups_of(layout).shape == layout.grid:
+            rows, columns = layout.grid
+            raise UserError(
+                f"the tokens of {layer} may be folded or not, which a grid of {rows}x{columns} "
+                f"does not tell: take {blocks[0]}, or an image of another size"
+            )
+
+
+def plain(layout: TokenLayout) -> TokenLayout:
+    """The same grid, of tokens that stand each for itself; that it was stretched is still known."""
+    return TokenLayout(
+        grid=layout.grid, stride=layout.stride, prefix=layout.prefix, fold=layout.fold
+    )

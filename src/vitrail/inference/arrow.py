@@ -1,0 +1,121 @@
+"""Rows as Arrow has them, so that a laptop and a cluster write the same Parquet."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Literal
+
+import numpy as np
+
+from vitrail.core.errors import UserError
+from vitrail.inference.engine import Answer
+from vitrail.inference.predict import Prediction, rank
+
+Precision = Literal["float16", "float32"]
+
+
+def pyarrow(module: str = "pyarrow") -> Any:
+    """pyarrow or a module of it, or one sentence how to get it."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise UserError(
+            "Parquet is written with pyarrow, which is not installed: "
+            "pip install 'vitrail[parquet]'"
+        ) from None
+
+
+def text(name: str) -> str:
+    """A name as UTF-8 can hold it: a byte of a file's name that is none is written out. No two
+    names become one: where a name itself looks written out, its backslashes are doubled.
+
+    >>> text("caf\\udce9.jpg")
+    'caf\\\\udce9.jpg'
+    """
+    if "\\udc" not in name and not any("\ud800" <= letter <= "\udfff" for letter in name):
+        return name
+    return name.replace("\\", "\\\\").encode("utf-8", "backslashreplace").decode()
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Answers as predictions: name, label, score, top and problem."""
+
+    labels: Sequence[str]
+    top: int
+
+    def __call__(self, answers: Iterable[Answer]) -> Any:
+        return prediction_table(rank(answer, self.labels, self.top) for answer in answers)
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Answers as embeddings: id, embedding (flat, null where there is none) and problem."""
+
+    precision: Precision
+
+    def fitted(self, one: Answer) -> Answer:
+        """The answer, if its numbers are finite at this precision too."""
+        if one.values is None:
+            return one
+        largest = np.abs(one.values).max(initial=0)
+        if largest <= np.finfo(self.precision).max:
+            return one
+        reason = f"its features reach {largest:.3g}, which {self.precision} cannot hold"
+        return Answer(one.name, None, f"{reason}: use --precision float32")
+
+    def __call__(self, answers: Sequence[Answer]) -> Any:
+        pa = pyarrow()
+        kind = np.dtype(self.precision)
+        answers = [self.fitted(one) for one in answers]
+        rows = [None if one.values is None else one.values.astype(kind).ravel() for one in answers]
+        values = pa.array(
+            np.concatenate([np.empty(0, kind), *(row for row in rows if row is not None)])
+        )
+        lengths = [0 if row is None else len(row) for row in rows]
+        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+        absent = pa.array([row is None for row in rows], pa.bool_())
+        return pa.table(
+            {
+                "id": pa.array([text(one.name) for one in answers], pa.string()),
+                "embedding": pa.ListArray.from_arrays(offsets, values, mask=absent),
+                "problem": pa.array([one.problem for one in answers], pa.string()),
+            }
+        )
+
+
+def prediction_schema() -> Any:
+    pa = pyarrow()
+    pair = pa.struct([("label", pa.string()), ("score", pa.float32())])
+    return pa.schema(
+        [
+            ("name", pa.string()),
+            ("label", pa.string()),
+            ("score", pa.float32()),
+            ("top", pa.list_(pair)),
+            ("problem", pa.string()),
+        ]
+    )
+
+
+def prediction_row(one: Prediction) -> dict[str, Any]:
+    """As JSON has it too."""
+    return {
+        "name": text(one.name),
+        "label": one.label,
+        "score": one.score,
+        "top": [{"label": label, "score": score} for label, score in one.top],
+        "problem": one.problem,
+    }
+
+
+def prediction_table(predictions: Iterable[Prediction]) -> Any:
+    rows = [prediction_row(one) for one in predictions]
+    return pyarrow().Table.from_pylist(rows, schema=prediction_schema())
+
+
+def predictions_of(table: Any) -> Iterator[Prediction]:
+    """The way back."""
+    for row in table.to_pylist():
+        top = tuple((pair["label"], pair["score"]) for pair in row["top"])
+        yield Prediction(row["name"], row["label"], row["score"], top, row["problem"])

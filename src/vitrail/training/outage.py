@@ -1,0 +1,58 @@
+"""A run stops when too many of its images cannot be used, instead of training on the rest."""
+
+from collections.abc import Sequence
+
+from vitrail.data.images import BadImage, Unreadable
+from vitrail.training.memory import Memory
+
+FEW = 5  # images that no data set is stopped for
+
+
+def lost_too_many(lost: int, images: int, share: float) -> bool:
+    """Whether so many of the images of an epoch, or of validation, are more than a share allows.
+
+    >>> lost_too_many(3, 50, 0.01), lost_too_many(20, 1000, 0.01)
+    (False, True)
+    """
+    return lost > max(FEW, share * images)
+
+
+def lost_in_step(lost: int, read: int, share: float) -> bool:
+    """Whether one step alone tells: it has no image left, or more are lost than read."""
+    return not read or lost > max(FEW, max(share, 0.5) * (lost + read))
+
+
+def why_stop(
+    memory: Memory,
+    found: Sequence[BadImage],
+    epoch: int,
+    step: int,
+    counts: tuple[int, int],
+    share: float,
+) -> str | None:
+    """Why too many images were `found` broken in a step, or in its epoch so far; else they are
+    remembered. `counts` are images that the step could read, and all training images. An image
+    that is drawn several times (goal.balance, augmentation.repeats) counts once."""
+    read, images = counts
+    in_step = dict.fromkeys(bad.path for bad in found)
+    if lost_in_step(len(in_step), read, share):
+        return sentence(f"images of step {step}", len(found), len(found) + read, share, found)
+    before = dict.fromkeys(memory.lost_images if memory.lost_epoch == epoch else ())
+    in_epoch = before | in_step
+    if lost_too_many(len(in_epoch), images, share):
+        return sentence("training images", len(in_epoch), images, share, found)
+    memory.lost_images, memory.lost_epoch = list(in_epoch), epoch
+    memory.broken |= {bad.path: bad.reason for bad in found}
+    return None
+
+
+def sentence(what: str, lost: int, images: int, share: float, found: Sequence[BadImage]) -> str:
+    """Why a run stops, with one of the images that it stops for."""
+    unread = next((bad for bad in found if isinstance(bad, Unreadable)), None)
+    example = unread or next(iter(found), None)
+    told = "" if example is None else f" (such as {example})"
+    cause = "the storage" if unread is not None else "the images"
+    return (
+        f"{lost:,} of {images:,} {what} cannot be used{told}, but max_broken is {share:g}: check "
+        f"{cause}"
+    )

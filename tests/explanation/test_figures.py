@@ -1,0 +1,181 @@
+"""The page of figures: for every family each figure, or the sentence that says why not."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tests.models.kinds import KINDS
+from tests.parity.test_every_family import FAMILIES, make, picture
+
+from vitrail import UserError
+from vitrail.core.passport import Preprocessing
+from vitrail.explanation.drawing import as_svg, in_rows, mosaic, with_holes
+from vitrail.explanation.figures import NEEDS, Figures, figures
+from vitrail.explanation.plates import seen_pictures
+from vitrail.explanation.study import study
+from vitrail.models.vit import ViT
+
+EVERY = ["filters", "positions", "distance", "ablation", "tokens", "alignment", "sinks"]
+POSITIONS = {
+    "vit": "table",
+    "beit": "bias",
+    "swin": "bias",
+    "swinv2": "bias",
+    "mobilevit": "none",
+    "mobilevitv2": "none",
+    "coatnet": "bias",
+}
+
+
+def drawn(family: str) -> Figures:
+    batches = [picture(family, batch=4), picture(family, batch=5).flip(0)]
+    return figures(make(family), batches, title=f"a small {family}", ablated=1)
+
+
+def quick_or_slow(names: Iterable[str], quick: Sequence[str]) -> list[Any]:
+    return [
+        pytest.param(name, marks=() if name in quick else pytest.mark.slow, id=name)
+        for name in names
+    ]
+
+
+# a table of positions, a bias in windows, and neither
+@pytest.mark.parametrize("family", quick_or_slow(FAMILIES, ["vit", "swin", "mobilevit"]))
+def test_every_family_has_every_figure_or_says_why_not(family: str, tmp_path: Path) -> None:
+    found = drawn(family)
+    plates = {plate.name: plate for plate in found.plates}
+    assert list(plates) == EVERY
+    kind = POSITIONS[family]
+    assert plates["positions"].numbers["kind"] == kind
+    missing = {name for name, plate in plates.items() if plate.figure is None}
+    assert missing == ({"ablation"} if kind == "none" else set())
+    if kind == "none":
+        assert "nothing to take away" in plates["ablation"].told
+        assert "no table of positions and no bias" in plates["positions"].told
+    assert found.facts["pictures"] == "9"
+    page = found.write(tmp_path).read_text(encoding="utf-8")
+    for name in set(EVERY) - missing:
+        file = (tmp_path / f"{name}.svg").read_text(encoding="utf-8")
+        assert ElementTree.fromstring(file).tag == "{http://www.w3.org/2000/svg}svg"
+        with Image.open(tmp_path / f"{name}.png") as png:
+            assert min(png.size) > 150
+            assert np.asarray(png.convert("RGB")).std() > 1, f"{name} is blank"
+    assert page.count('<svg class="plate"') == len(EVERY) - len(missing)
+    assert "<script" not in page
+    assert 'src="http' not in page
+    identities = [part.split('"')[0] for part in page.split(' id="')[1:]]
+    assert len(identities) == len(set(identities))  # or clips and markers would be mixed up
+    numbers = json.loads((tmp_path / "figures.json").read_text(encoding="utf-8"))
+    assert list(numbers["figures"]) == EVERY
+    with np.load(tmp_path / "figures.npz") as arrays:
+        assert any(name.startswith("distance/") for name in arrays)
+
+
+@pytest.mark.parametrize("images", [0, pytest.param(4, marks=pytest.mark.slow)])
+def test_the_same_model_is_drawn_the_same_way(images: int) -> None:
+    batches = [picture("vit", batch=images)] if images else []
+    one, two = (
+        {
+            plate.name: as_svg(plate.figure, plate.name)
+            for plate in figures(make("vit"), batches, title="twice").plates
+            if plate.figure
+        }
+        for _ in range(2)
+    )
+    assert list(one) == (EVERY if images else EVERY[:2])
+    assert one == two
+
+
+def test_without_pictures_weights_are_drawn_and_the_rest_says_so(tmp_path: Path) -> None:
+    for family in ("vit", "swin", "mobilevit"):
+        found = figures(make(family), [], title="<b>no pictures</b>")
+        plates = {plate.name: plate for plate in found.plates}
+        assert list(plates) == EVERY
+        assert plates["filters"].figure is not None
+        assert plates["positions"].figure is not None
+        assert all(plates[name].told == NEEDS for name in EVERY[2:])
+        page = found.write(tmp_path).read_text(encoding="utf-8")
+        assert "<b>no" not in page
+        assert "&lt;b&gt;no pictures" in page
+
+
+@pytest.mark.parametrize(
+    "kind",
+    quick_or_slow(KINDS, ["hybrid", "no head", "registers", "no positions"]),
+)
+def test_every_kind_of_vit_can_be_drawn(kind: str) -> None:
+    config = KINDS[kind]
+    torch.manual_seed(0)
+    image = torch.randn(4, config.channels, *config.image_size)
+    found = figures(ViT(config), [image], title=kind, ablated=1)
+    assert [plate.name for plate in found.plates] == EVERY
+    json.dumps(found.numbers(), allow_nan=False)
+    told = found.plates[0].told
+    assert ("begins with convolutions" in told) == (config.stem is not None)
+
+
+def test_a_model_in_half_precision_is_drawn_from_wider_numbers() -> None:
+    found = figures(
+        make("swin", torch.bfloat16), [picture("swin", batch=4)], title="half", ablated=1
+    )
+    assert all(plate.figure is not None for plate in found.plates)
+    arrays = [array for plate in found.plates for array in plate.arrays.values()]
+    assert {array.dtype.itemsize for array in arrays} <= {4, 8}
+    assert all(np.isfinite(array).all() for array in arrays)
+
+
+def test_what_is_gathered_does_not_depend_on_the_batches() -> None:
+    model, images = make("swin", torch.float64), picture("swin", torch.float64, batch=8)
+    whole = study(model, [images])
+    parts = study(model, [images[:5], images[5:]])
+    assert whole.pictures == parts.pictures == 8
+    for name, values in whole.distance.items():
+        torch.testing.assert_close(parts.distance[name], values)
+        torch.testing.assert_close(parts.strongest[name], whole.strongest[name])
+    for name, norms in whole.norms.items():
+        torch.testing.assert_close(parts.norms[name].median, norms.median)
+    assert {name: len(tokens) for name, tokens in parts.tokens.items()} == dict.fromkeys(
+        whole.tokens, 4
+    )
+    assert parts.alignment.left_out == 3
+
+
+def test_norms_are_of_steps_that_attend() -> None:
+    model = make("coatnet")
+    seen = study(model, [picture("coatnet")])
+    assert list(seen.norms) == ["stages.2.0", "stages.2.1", "stages.3.0"]
+    assert len(seen.alignment.names) == 6
+
+
+def test_pictures_are_shown_as_the_model_sees_them() -> None:
+    how = Preprocessing(size=(2, 2), mean=(0.1, 0.2, 0.3), std=(0.5, 0.4, 0.3))
+    pixels = torch.rand(1, 3, 2, 2)
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (how.mean, how.std))
+    shown = seen_pictures((pixels - mean) / std, how)
+    np.testing.assert_allclose(shown[0], pixels[0].movedim(0, -1), atol=1e-6)
+    assert seen_pictures(torch.rand(2, 13, 4, 4), None).shape == (2, 4, 4, 3)
+
+
+def test_tiles_are_laid_out_in_reading_order() -> None:
+    tiles = np.arange(3 * 2 * 2, dtype=float).reshape(3, 2, 2)
+    whole = mosaic(in_rows(tiles, 2))
+    assert whole.shape == (5, 5)
+    np.testing.assert_array_equal(whole[:2, :2], tiles[0])
+    np.testing.assert_array_equal(whole[:2, 3:], tiles[1])
+    np.testing.assert_array_equal(whole[3:, :2], tiles[2])
+    assert np.isnan(whole[3:, 3:]).all()
+    assert np.isnan(whole[2]).all()
+    coloured = with_holes(np.stack([whole] * 3, axis=-1) / 12)
+    np.testing.assert_array_equal(coloured[..., 3], np.isfinite(whole))
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written"):
+        figures(make("vit"), [], title="x").write(tmp_path / "file")

@@ -1,0 +1,84 @@
+"""One of several processes fails, dies or is interrupted: one sentence, and nothing is lost."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from vitrail import UserError
+from vitrail.training.checkpoint import newest_step, steps_in
+from vitrail.training.parallel import launch
+
+COMMAND = (
+    "train", "digits", "--processes", "2", "--resume", "auto", "--steps", "100000",
+    "--batch-size", "16", "--set", "watch.save=5", "--set", "watch.every=1000",
+    "--set", "fields.dim=16", "--set", "fields.depth=1", "--set", "fields.heads=2",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("which", "how", "sentence"),
+    [
+        ("all", "mistake", "^lr must be"),
+        ("1", "death", "^process 1 was ended by SIGKILL"),
+        pytest.param("1", "mistake", "^lr must be", marks=pytest.mark.slow),
+    ],
+)
+def test_what_happens_to_one_or_all_reaches_the_person_once(
+    which: str, how: str, sentence: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        launch("tests.training.mistake", [which, how], processes=2)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_killed_and_interrupted_runs_go_on(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    code, printed = after_some_steps(out, lambda run: os.kill(children(run)[1], signal.SIGKILL))
+    assert code == 2, printed
+    assert "was ended by SIGKILL" in printed
+    assert "Traceback" not in printed
+    before = newest_step(out / "steps")
+    assert before is not None
+
+    code, printed = after_some_steps(out, lambda run: os.killpg(run.pid, signal.SIGINT))
+    assert code == 130, printed
+    assert "Traceback" not in printed
+    after = newest_step(out / "steps")
+    assert after is not None
+    assert after.step > before.step
+    assert f"saved at step {after.step}" in " ".join(printed.split())
+
+
+def after_some_steps(out: Path, strike: object) -> tuple[int, str]:
+    """The exit code of a run that something happened to once it had saved, and what it printed."""
+    log, began = out.with_suffix(".log"), last_step(out)
+    with log.open("w") as file:
+        command = [sys.executable, "-m", "vitrail.cli.app", *COMMAND, "--out", str(out)]
+        run = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 200
+        while last_step(out) <= began and run.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert run.poll() is None, log.read_text()
+        strike(run)  # type: ignore[operator]
+        return run.wait(timeout=200), log.read_text()
+    finally:
+        if run.poll() is None:
+            os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
+
+
+def children(run: subprocess.Popen[bytes]) -> list[int]:
+    words = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+    return [int(word) for word in words]
+
+
+def last_step(out: Path) -> int:
+    steps = steps_in(out / "steps")
+    return int(steps[-1].name.removeprefix("step-")) if steps else 0

@@ -1,0 +1,73 @@
+"""Low-rank changes: only they and the head learn, and a saved model has them inside."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.models.kinds import KINDS
+from tests.training.world import trainer
+from vitrail import load
+from vitrail.models.catalogue import build
+from vitrail.training.lora import adapt, merged
+from vitrail.training.recipe import Lora, Schedule
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_merged_model_computes_the_same(kind: str) -> None:
+    torch.manual_seed(0)
+    plain, adapted = (build(KINDS[kind]).double().eval() for _ in range(2))
+    lora = Lora(rank=2, alpha=3.0)
+    adapt(adapted, lora)
+    with torch.no_grad():
+        for parameter in adapted.parameters():
+            parameter.normal_(std=0.1)
+    plain.load_state_dict(merged(adapted.state_dict(), lora))
+    config = KINDS[kind]
+    images = torch.randn(2, config.channels, *config.image_size, dtype=torch.float64)
+    torch.testing.assert_close(plain(images), adapted(images), rtol=1e-9, atol=1e-9)
+
+
+def test_it_begins_as_the_model_it_changes() -> None:
+    torch.manual_seed(0)
+    config = next(iter(KINDS.values()))
+    model = build(config).eval()
+    images = torch.randn(2, config.channels, *config.image_size)
+    before = model(images)
+    adapt(model, Lora())
+    assert torch.equal(model(images), before)
+
+
+def test_queries_keys_and_values_have_changes_of_their_own() -> None:
+    model = build(next(iter(KINDS.values())))
+    adapt(model, Lora(rank=2))
+    change = model.get_submodule("blocks.0.attention.qkv.parametrizations.weight.0")
+    assert change.a.shape[0] == 3
+    with torch.no_grad():
+        change.b[1] = 1.0
+    weight = model.get_submodule("blocks.0.attention.qkv").weight
+    original = model.get_parameter("blocks.0.attention.qkv.parametrizations.weight.original")
+    queries, keys, values = (weight - original).chunk(3)
+    assert not queries.any()
+    assert keys.any()
+    assert not values.any()
+
+
+def test_a_run_changes_little_and_saves_all(tmp_path: Path) -> None:
+    first = trainer(tmp_path / "first", schedule=Schedule(steps=30, warmup=4))
+    first.run()
+    start = str(tmp_path / "first" / "best")
+    run = trainer(tmp_path / "second", start=start, fields={}, lora=Lora(rank=2))
+    trained = {name for name, p in run.model.named_parameters() if p.requires_grad}
+    assert all(".0.a" in n or ".0.b" in n or n.startswith("head.") for n in trained)
+    run.run()
+    before, after = load(start), load(tmp_path / "second" / "last")
+    assert before.config == after.config
+    for name, tensor in before.state_dict().items():
+        matrix = name.endswith(("qkv.weight", "fc1.weight", "fc2.weight"))
+        changed = not torch.equal(tensor, after.state_dict()[name])
+        assert changed == (matrix or name.startswith("head.")), name
+        if matrix:
+            difference = after.state_dict()[name] - tensor
+            parts = difference.chunk(3) if "qkv" in name else (difference,)
+            assert all(torch.linalg.matrix_rank(part, atol=1e-6) <= 2 for part in parts)

@@ -1,0 +1,100 @@
+"""Several processes compute what one computes, and go on from each other's checkpoints."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.training.cases import CASES, STEPS, case_trainer
+from tests.training.group import run_groups
+from vitrail import UserError
+from vitrail.training.checkpoint import newest_step
+from vitrail.training.parallel import World, make_mesh
+
+# In float64 what is left is the order of sums, and losses that are computed in float32.
+CLOSE = {"rtol": 1e-5, "atol": 1e-6}
+HALF = {"rtol": 0.05, "atol": 0.02}
+
+# Each idea once.
+TWO = (
+    "freeze:ddp", "batch norm coatnet:ddp", "mae:ddp",
+    "lora:fsdp", "uneven:fsdp", "muon:fsdp", "batch norm coatnet broken:fsdp",
+    "fewer than processes:fsdp",
+)  # fmt: skip
+HANDED = "adamw"  # a run that is passed on: to four processes, to two, to one
+
+
+def weights(out: Path) -> dict[str, torch.Tensor]:
+    saved = newest_step(out / "steps")
+    assert saved is not None
+    assert saved.step == STEPS
+    return {k: t.double() for k, t in saved.tensors.items() if k.startswith(("now", "average"))}
+
+
+def differences(folder: Path, combinations: tuple[str, ...]) -> list[str]:
+    """What several processes left other than one process does, in a line each."""
+    found = []
+    for combination in combinations:
+        case, kind = combination.split(":")
+        alone, many = folder / "alone" / case, folder / kind / case
+        if not alone.exists():
+            case_trainer(case, alone).run()
+        expected, got = weights(alone), weights(many)
+        assert expected.keys() == got.keys()
+        close = HALF if case == "half" else CLOSE
+        for name, tensor in expected.items():
+            if not torch.allclose(got[name], tensor, **close):
+                far = (got[name] - tensor).abs().max().item()
+                found.append(f"{combination} {name}: {far:.1e} of {tensor.abs().max().item():.1e}")
+        lines = [(out / "metrics.jsonl").read_text().splitlines() for out in (alone, many)]
+        assert len(lines[0]) == len(lines[1])
+    return found
+
+
+def test_many_processes_are_one(tmp_path: Path) -> None:
+    """Stopped in the middle and resumed, too, and with another number of processes and another kind
+    of parallelism."""
+    two = (f"{HANDED}:fsdp:4", *TWO)
+    run_groups("tests.training.many", tmp_path, "4", f"{HANDED}:hsdp:2", "2", *two)
+    assert not differences(tmp_path, TWO)
+    case_trainer(HANDED, tmp_path / "handed" / HANDED).run(resume=True)
+    assert not differences(tmp_path, (f"{HANDED}:handed",))
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_other_processes(tmp_path: Path) -> None:
+    """Three processes each with a copy, then two with a share, then one."""
+    cases = ("sgd", "muon", "batch norm")
+    three, two = ([f"{case}:{kind}" for case in cases] for kind in ("ddp:2", "fsdp:4"))
+    run_groups("tests.training.many", tmp_path, "3", *three, "2", *two)
+    for case in cases:
+        case_trainer(case, tmp_path / "handed" / case).run(resume=True)
+    assert not differences(tmp_path, tuple(f"{case}:handed" for case in cases))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("processes", "kind"),
+    [(2, "ddp"), (3, "ddp"), (2, "fsdp"), (3, "fsdp"), (4, "fsdp"), (4, "hsdp")],
+)
+def test_many_processes_are_one_in_every_case(
+    processes: int, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitrail.training.loop.check_precision", lambda *_: None)
+    combinations = tuple(f"{case}:{kind}" for case in CASES)
+    run_groups("tests.training.many", tmp_path, str(processes), *combinations, seconds=3000)
+    assert not differences(tmp_path, combinations)
+
+
+def test_hsdp_wants_groups() -> None:
+    with pytest.raises(UserError, match="hsdp with 3 processes"):
+        make_mesh("hsdp", World(size=3))
+
+
+def test_a_world_of_one_answers_itself() -> None:
+    world = World()
+    assert (world.sum(3), world.any(False), world.gather("x")) == (3, False, ["x"])
+    assert world.from_main("x") == "x"
+    assert world.chief
+    assert replace(world, rank=1).chief is False

@@ -1,0 +1,43 @@
+"""When a run is saved, by the clock."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.training.world import trainer
+from vitrail.training.loop import MOST_TIME_SAVING, Progress
+from vitrail.training.recipe import Schedule, Watch
+
+
+class Clock:
+    """Time that passes when somebody says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        self.now += 1e-3
+        return self.now
+
+
+@pytest.mark.parametrize("seconds", [0.5, 100.0])
+def test_saving_takes_a_small_share_of_the_time(
+    seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, saves = Clock(), list[int]()
+    monkeypatch.setattr("vitrail.training.loop.time", clock)
+    run = trainer(tmp_path, schedule=Schedule(steps=60), watch=Watch(every=100))
+
+    def slow_write(*_: object, **__: object) -> None:
+        saves.append(run.step)
+        clock.now += seconds
+
+    def pass_time(_: Progress) -> None:
+        clock.now += 50
+
+    monkeypatch.setattr("vitrail.training.loop.write_step", slow_write)
+    run.show = pass_time
+    run.run()
+    assert 2 < len(saves) < 32
+    by_clock = len(saves) - 2  # the first shows how long one takes, the last ends the run
+    assert by_clock * seconds <= MOST_TIME_SAVING * clock.now

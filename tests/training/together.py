@@ -1,0 +1,164 @@
+"""What happens to one of two processes, and what all of them make of it. Arguments are a directory
+and the name of what happens; what must be so is asserted in each process."""
+
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tests.training.cases import STOP, case_trainer
+from tests.training.group import fork_group
+from tests.training.world import Stripes
+from vitrail import UserError
+from vitrail.cli import running
+from vitrail.cli.train import Train, write_report
+from vitrail.data.images import Unreadable
+from vitrail.training import loop, parallel
+from vitrail.training.checkpoint import RUN, STATE, Saved, newest_step, steps_in, write_step
+from vitrail.training.loop import Progress
+from vitrail.training.parallel import World, joined
+
+LIMIT = 4.0  # seconds, for a process that does not answer
+SECONDS = 6.0  # that the main process writes, longer than that
+
+
+def checkpoints_differ(folder: Path) -> None:
+    """Each process has a directory of its own, as on machines that share no file system."""
+    with joined() as world:
+        directory = folder / f"steps-{world.rank}"
+        resume = partial(newest_step, directory, world)
+        for step in (1, 2):
+            saved = Saved(step, {"now.weight": torch.full((2,), float(step))}, {"best": None})
+            write_step(directory, saved, keep=9)
+        first, second = steps_in(directory)
+        assert newest_step_of(directory, world) == 2
+        original = (second / STATE).read_bytes()
+
+        if not world.chief:  # damaged
+            (second / STATE).write_bytes(original[:-1] + b"\0")
+        assert "process 1 does not read" in refusal_of_all(resume, world)
+        (second / STATE).write_bytes(original)
+
+        if not world.chief:  # whole, but of another run
+            write_step(directory, Saved(2, {"now.weight": torch.zeros(2)}, {}), keep=9)
+        assert "process 1 does not read" in refusal_of_all(resume, world)
+
+        if not world.chief:  # missing
+            shutil.rmtree(second)
+        assert "share" in refusal_of_all(resume, world)
+
+        if world.chief:  # the main process goes on from the one before, and so do all
+            (second / RUN).write_text("{}")
+        assert newest_step_of(directory, world) == 1
+
+        if world.chief:
+            shutil.rmtree(first)
+        assert newest_step_of(directory, world) is None
+
+
+def newest_step_of(directory: Path, world: World) -> int | None:
+    """The step that all go on from."""
+    saved = newest_step(directory, world)
+    steps = set(world.gather(None if saved is None else saved.step))
+    assert len(steps) == 1
+    return steps.pop()
+
+
+def refusal_of_all(work: Callable[[], object], world: World) -> str:
+    """The sentence by which every process refuses."""
+    try:
+        work()
+        sentence = ""
+    except UserError as error:
+        sentence = str(error).replace(f"steps-{world.rank}", "steps")
+    (found,) = set(world.gather(sentence))
+    return found
+
+
+class Cut(Stripes):
+    """A storage that can be lost."""
+
+    uniform = False
+    lost = False
+
+    def read(self, index: int) -> NDArray[np.uint8]:
+        if self.lost:
+            raise Unreadable(self.name(index), "cannot be read: Input/output error")
+        return super().read(index)
+
+
+def outage_of_one(folder: Path) -> None:
+    """One process loses its storage at a step: all stop there, and go on from there."""
+    with joined() as world:
+        out = folder / "ddp" / "sgd"
+        source = Cut(100)
+
+        def lose(now: Progress) -> None:
+            source.lost = now.step == STOP and not world.chief
+
+        run = trainer_of(source, out, world)
+        run.show = lose
+        told = refusal_of_all(run.run, world)
+        assert f"stopped and saved at step {STOP}: 8 of 100 training images" in told, told
+        assert "Input/output error" in told, told
+        assert [path.name for path in steps_in(out / "steps")] == [f"step-{STOP:09d}"]
+        world.wait()
+        source.lost = False
+        again = trainer_of(source, out, world)
+        again.run(resume=True)
+
+        val = Cut(40)
+        val.lost = not world.chief
+        again.task = replace(again.task, val=val)
+        told = refusal_of_all(again.evaluate, world)
+        assert "20 of 40 validation images cannot be used (such as stripes/1" in told, told
+
+
+def trainer_of(source: Cut, out: Path, world: World | None = None) -> loop.Trainer:
+    run = case_trainer("sgd", out, world=world, max_broken=0.01)
+    run.stream = replace(run.stream, source=source)
+    run.task = replace(run.task, train=source)
+    return run
+
+
+def slow_writing(folder: Path) -> None:
+    """The main process needs longer than others wait for an answer, to save and to report."""
+    out = folder / "run"
+    asked = Train(
+        "digits", out=str(out), steps=2, batch_size="16", json=True,
+        set=("fields.dim=16", "fields.depth=1", "fields.heads=2"),
+    )  # fmt: skip
+
+    def slow(write: Any) -> Any:
+        def slowly(*args: Any, **options: Any) -> Any:
+            time.sleep(SECONDS)
+            return write(*args, **options)
+
+        return slowly
+
+    with (
+        patch.object(parallel, "PATIENCE", timedelta(seconds=LIMIT)),
+        patch.object(loop, "write_step", slow(write_step)),
+    ):
+        running.start(asked, "train", slow(write_report))
+
+
+if __name__ == "__main__":
+    place = Path(sys.argv[1])
+    for name in sys.argv[2:]:
+        happening = {
+            "checkpoints differ": checkpoints_differ,
+            "outage of one": outage_of_one,
+            "slow writing": slow_writing,
+        }[name]
+        fork_group(place, 2, partial(happening, place))
