@@ -13,18 +13,26 @@ __all__ = [
     "UserError",
     "__version__",
     "capture",
+    "convert",
     "create",
+    "doctor",
+    "evaluate",
     "list_models",
     "load",
+    "open_data",
     "predict",
     "save",
 ]
 
 if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any other name
     from vitrail.core.errors import UserError
+    from vitrail.data.sources import open_data
     from vitrail.explanation.capture import capture
     from vitrail.inference.predict import predict
     from vitrail.models.catalogue import create, list_models
+    from vitrail.tasks.convert import convert
+    from vitrail.tasks.doctor import doctor
+    from vitrail.tasks.evaluate import evaluate
     from vitrail.weights.load import load
     from vitrail.weights.native import save
 
@@ -33,9 +41,13 @@ else:
     _HOMES = {
         "UserError": "vitrail.core.errors",
         "capture": "vitrail.explanation.capture",
+        "convert": "vitrail.tasks.convert",
         "create": "vitrail.models.catalogue",
+        "doctor": "vitrail.tasks.doctor",
+        "evaluate": "vitrail.tasks.evaluate",
         "list_models": "vitrail.models.catalogue",
         "load": "vitrail.weights.load",
+        "open_data": "vitrail.data.sources",
         "predict": "vitrail.inference.predict",
         "save": "vitrail.weights.native",
     }

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import vitrail
+from vitrail.tasks.progress import silent
 
 # The one place to update when the surface changes on purpose: name -> parameters as written.
 SIGNATURES = {
@@ -17,20 +18,46 @@ SIGNATURES = {
         "source, *, model=None, dialect=None, grid=None, method=None, device=None, dtype=None, "
         "**changes"
     ),
+    "convert": (
+        "source, out, *, to='vitrail', model=None, dialect=None, grid=None, method=None, "
+        "overwrite=False, **changes"
+    ),
+    "doctor": (
+        "data, *, val_share=0.1, out=None, overwrite=False, threads=None, on_progress=<silent>"
+    ),
+    "evaluate": (
+        "model, data, *, split=None, corruptions=False, corrupted_images=None, resolutions=(), "
+        "patch_sizes=(), by_order=False, batch_size=64, workers=0, seed=0, out=None, "
+        "overwrite=False, name=None, on_progress=<silent>"
+    ),
+    "open_data": "spec, *, val_share=0.1, seed=0",
     "predict": "model, images, *, top=5, batch_size=8, exact=True",
     "save": "model, directory, *, overwrite=False",
 }
-NAMES = ["UserError", "__version__", "capture", "create", "list_models", "load", "predict", "save"]
+NAMES = [
+    "UserError", "__version__", "capture", "convert", "create", "doctor", "evaluate", "list_models",
+    "load", "open_data", "predict", "save",
+]  # fmt: skip
 
 
 def parameters_of(name: str) -> str:
     """Parameters of a public function as they are called: names, order, kinds and defaults."""
     signature = inspect.signature(getattr(vitrail, name))
     bare = [
-        parameter.replace(annotation=inspect.Parameter.empty)
+        parameter.replace(annotation=inspect.Parameter.empty, default=shown(parameter.default))
         for parameter in signature.parameters.values()
     ]
     return str(inspect.Signature(bare)).removeprefix("(").removesuffix(")")
+
+
+class Silent:
+    def __repr__(self) -> str:
+        return "<silent>"
+
+
+def shown(default: object) -> object:
+    """Without the address that a function's own text has."""
+    return Silent() if default is silent else default
 
 
 def test_names_are_frozen() -> None:

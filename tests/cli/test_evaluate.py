@@ -15,11 +15,11 @@ from tests.golden import golden
 
 import vitrail
 from vitrail.cli.app import main
-from vitrail.cli.evaluate import fewer
 from vitrail.data.sources import open_data
 from vitrail.data.sources.origin import Subset
 from vitrail.evaluation.corruptions import CORRUPTIONS
 from vitrail.models.resnet import ResNetConfig
+from vitrail.tasks.evaluate import fewer
 
 LABELS = ("blue", "green", "red")
 SMALL = {"dim": 24, "depth": 1, "heads": 3, "mlp_dim": 32, "image_size": 16, "patch_size": 8}
@@ -274,11 +274,14 @@ def test_patches_of_a_hybrid_are_counted_in_pixels_of_the_image(
         (["--resolutions", ","], "--resolutions is ',', expected sizes like 112,160,224"),
         (["--patch-sizes", "8,x"], "--patch-sizes has 'x', expected sides like 8,16,32"),
         (["--patch-sizes", "0"], "--patch-sizes has '0'"),
-        (["--batch-size", "0"], "--batch-size is 0, but must be at least 1"),
-        (["--workers", "-1"], "--workers is -1, but must be at least 0"),
-        (["--corruptions", "--corrupted-images", "0"], "--corrupted-images is 0"),
-        (["--corrupted-images", "5"], "there are no --corruptions"),
-        (["--split", "tset"], "has no part 'tset', did you mean test?"),
+        (["--batch-size", "0"], "batch_size must be at least 1, got 0"),
+        (["--workers", "-1"], "workers must be at least 0, got -1"),
+        (
+            ["--corruptions", "--corrupted-images", "0"],
+            "corrupted_images must be at least 1, got 0",
+        ),
+        (["--corrupted-images", "5"], "give corruptions too"),
+        (["--split", "tset"], "has no split 'tset', did you mean test?"),
         (["--out", "{photos}/test/red/1.png"], "cannot be written"),
     ],
 )

@@ -122,7 +122,7 @@ def test_train_evaluate_predict(
         (["train", "digits", "--resume", "--out", "{empty}"], "no run to resume here"),
         (["predict", "{empty}", "x.png"], "x.png: no such file"),
         (["evaluate", "{empty}", "digits"], "no checkpoint in this directory"),
-        (["evaluate", "{empty}", "digits", "--split", "tset"], "has no part 'tset'"),
+        (["evaluate", "{empty}", "digits", "--split", "tset"], "has no split 'tset'"),
     ],
 )
 def test_a_mistake_is_one_sentence(

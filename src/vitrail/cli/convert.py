@@ -41,10 +41,10 @@ class Convert:
 
 def convert(asked: Convert) -> None:
     """Read a checkpoint in one dialect and write it in another."""
-    from vitrail.weights.convert import convert as convert_checkpoint
+    from vitrail.tasks.convert import convert as run
 
     refuse_existing(asked.out, overwrite=asked.overwrite)
-    done = convert_checkpoint(
+    done = run(
         asked.source,
         asked.out,
         to=asked.to,
@@ -53,19 +53,10 @@ def convert(asked: Convert) -> None:
         grid=parse_grid(asked.grid),
         method=asked.method,
         overwrite=asked.overwrite,
-        changes=parse_changes(asked.image_size, asked.set),
+        **parse_changes(asked.image_size, asked.set),
     )
-    facts = {
-        "out": str(done.out),
-        "from": done.source.dialect,
-        "to": done.to,
-        "tensors": done.tensors,
-        "dropped": done.source.coverage.dropped,
-        "changes": done.changes,
-        "cautions": done.cautions,
-    }
     if asked.json:
-        say_json(facts)
+        say_json(done.facts())
         return
     say(f"{done.out}: {done.tensors} tensors, {done.source.dialect} to {done.to}")
     for name, why in done.source.coverage.dropped:

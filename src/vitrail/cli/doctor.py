@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass
 
 from vitrail.cli.output import say, say_json
-
-PAGE, FACTS = "doctor.html", "doctor.json"
 
 
 @dataclass(frozen=True)
@@ -32,34 +29,25 @@ class Doctor:
 
 
 def doctor(asked: Doctor) -> None:
-    """Look at every image: broken files, duplicates, leakage between splits, classes, sizes."""
-    from functools import partial
+    """Examine every image: broken files, duplicates, leakage between splits, classes, sizes."""
     from pathlib import Path
 
     from vitrail.cli.display import progress
-    from vitrail.core.errors import writing
-    from vitrail.core.json_text import to_json
-    from vitrail.data.doctor import examine
-    from vitrail.data.findings_page import page
-    from vitrail.data.sources import open_data
-    from vitrail.weights.results import Results
+    from vitrail.tasks.doctor import PAGE
+    from vitrail.tasks.doctor import doctor as run
 
-    where = None if asked.out is None else Results(Path(asked.out), "doctor", asked.overwrite)
-    if where is not None:
-        where.check([PAGE, FACTS])
-    data = open_data(asked.data, val_share=asked.val_share)
-    with nullcontext() if where is None else where.draft() as draft:
-        with progress() as watch:
-            found = examine(
-                data, asked.data, threads=asked.threads, watch=partial(watch, "looking at images")
-            )
-        if draft is not None:
-            with writing(draft):
-                (draft / PAGE).write_text(page(found), encoding="utf-8")
-                (draft / FACTS).write_text(to_json(found.facts()) + "\n", encoding="utf-8")
+    with progress() as watch:
+        found = run(
+            asked.data,
+            val_share=asked.val_share,
+            out=asked.out,
+            overwrite=asked.overwrite,
+            threads=asked.threads,
+            on_progress=watch,
+        )
     if asked.json:
         say_json(found.facts())
         return
     say(*found.text().splitlines())
-    if where is not None:
-        say("", f"the page with images: {where.out / PAGE}")
+    if asked.out is not None:
+        say("", f"the page with images: {Path(asked.out) / PAGE}")

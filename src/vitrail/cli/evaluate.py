@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitrail.cli.asking import Loading, load_asked, parse_size, use_threads
-from vitrail.cli.display import Watch, progress
-from vitrail.cli.explain import known_as
+from vitrail.cli.display import progress
 from vitrail.cli.output import plural, say, say_json
-from vitrail.core.errors import UserError, nearest
+from vitrail.core.errors import UserError
 
 if TYPE_CHECKING:
-    from vitrail.data.source import Source
     from vitrail.evaluation.evaluation import Evaluation
     from vitrail.evaluation.judged import Judged
     from vitrail.evaluation.sizes import Sized
-    from vitrail.models.model import Model
-    from vitrail.weights.results import Results
 
-ENOUGH, MOST_HELD_OUT = 500, 5000  # images of val that choose a temperature
-FILES = {"report.html": "report", "evaluation.json": "facts", "predictions.csv": "predictions"}
 MOST_CLASSES, MOST_PAIRS, MOST_BROKEN = 5, 5, 10  # lines: --out has all
 
 
@@ -68,64 +60,50 @@ class Evaluate:
 
 
 def evaluate(asked: Evaluate) -> None:
-    """Judge a model: headline numbers with confidence intervals, calibration, classes, confusions;
-    where asked for, corrupted images and other sizes."""
-    from vitrail.data.sources import open_data
+    """Evaluate a model: metrics with confidence intervals, calibration, classes, confusions; with
+    options, corrupted images and other sizes."""
+    from vitrail.tasks.evaluate import FILES, check_split
+    from vitrail.tasks.evaluate import evaluate as run
 
-    refuse_mistakes(asked)
-    resolutions, patches = asked_sizes(asked)
+    resolutions, patches = parse_resolutions(asked.resolutions), parse_patches(asked.patch_sizes)
+    check_split(asked.split, asked.data)  # sooner told than a model is loaded
     use_threads(asked.threads)
-    known = open_data(asked.data).parts
-    if asked.split is not None and asked.split not in known:
-        raise UserError(f"{asked.data} has no part {asked.split!r}, {nearest(asked.split, known)}")
-    model = load_asked(asked)
-    with writing_to(asked) as draft, progress() as watch:
-        found = found_of(asked, model, resolutions, patches, watch)
-        if draft is not None:
-            write(found, draft)
+    with progress() as watch:
+        found = run(
+            load_asked(asked),
+            asked.data,
+            split=asked.split,
+            corruptions=asked.corruptions,
+            corrupted_images=asked.corrupted_images,
+            resolutions=resolutions,
+            patch_sizes=patches,
+            by_order=asked.by_order,
+            batch_size=asked.batch_size,
+            workers=asked.workers,
+            seed=asked.seed,
+            out=asked.out,
+            overwrite=asked.overwrite,
+            name=asked.source,
+            on_progress=watch,
+        )
     files = {} if asked.out is None else {FILES[n]: str(Path(asked.out) / n) for n in FILES}
     report(asked, found, files)
 
 
-def results(asked: Evaluate) -> Results | None:
-    from vitrail.weights.results import Results
-
-    return None if asked.out is None else Results(Path(asked.out), "evaluate", asked.overwrite)
+def parse_resolutions(text: str | None) -> list[tuple[int, int]]:
+    return [parse_size(size, "--resolutions") for size in listed(text, "--resolutions")]
 
 
-def writing_to(asked: Evaluate) -> AbstractContextManager[Path | None]:
-    where = results(asked)
-    return nullcontext() if where is None else where.draft()
-
-
-def refuse_mistakes(asked: Evaluate) -> None:
-    least = {"--batch-size": (asked.batch_size, 1), "--workers": (asked.workers, 0)}
-    if asked.corrupted_images is not None:
-        least["--corrupted-images"] = asked.corrupted_images, 1
-        if not asked.corruptions:
-            raise UserError("--corrupted-images says how many, but there are no --corruptions")
-    if (where := results(asked)) is not None:
-        where.check(list(FILES))
-    for option, (value, lowest) in least.items():
-        if value < lowest:
-            raise UserError(f"{option} is {value}, but must be at least {lowest}")
-
-
-Sizes = list[tuple[str, dict[str, Any]]]
-
-
-def asked_sizes(asked: Evaluate) -> tuple[Sizes, Sizes]:
-    """What --resolutions and --patch-sizes ask for: each size as it was said, and as fields."""
-    resolutions = [
-        (size, {"image_size": parse_size(size, "--resolutions")})
-        for size in listed(asked.resolutions, "--resolutions")
-    ]
-    patches: Sizes = []
-    for size in listed(asked.patch_sizes, "--patch-sizes"):
+def parse_patches(text: str | None) -> list[int]:
+    """
+    >>> parse_patches("8, 16")
+    [8, 16]
+    """
+    sizes = listed(text, "--patch-sizes")
+    for size in sizes:
         if not size.isdecimal() or int(size) < 1:
             raise UserError(f"--patch-sizes has {size!r}, expected sides like 8,16,32")
-        patches.append((size, {"patch_size": int(size)}))
-    return resolutions, patches
+    return [int(size) for size in sizes]
 
 
 def listed(text: str | None, option: str) -> list[str]:
@@ -141,143 +119,11 @@ def listed(text: str | None, option: str) -> list[str]:
     return list(dict.fromkeys(sizes))
 
 
-def in_stem_pixels(patches: Sizes, model: Model) -> Sizes:
-    """Patch sizes in pixels of the image as the field has them: a hybrid's patches are cut from
-    what its stem makes of the image, in which a pixel stands for `stride` of the image's."""
-    from vitrail.models.vit import ViTConfig
-
-    config = model.config
-    stride = config.stride // config.patch_size if isinstance(config, ViTConfig) else 1
-    for size, _ in patches:
-        if int(size) % stride:
-            raise UserError(
-                f"--patch-sizes has {size}, but must be multiples of {stride}, the stride of the "
-                "model's stem"
-            )
-    return [(size, {"patch_size": int(size) // stride}) for size, _ in patches]
-
-
-def found_of(
-    asked: Evaluate, model: Model, resolutions: Sizes, patches: Sizes, watch: Watch
-) -> Evaluation:
-    """Everything that was asked for, measured."""
-    from vitrail.evaluation.evaluation import Evaluation, judge
-    from vitrail.evaluation.robustness import robustness_of
-    from vitrail.evaluation.sizes import at_sizes
-
-    patches = in_stem_pixels(patches, model)
-    sources, part, notes = opened(asked, model)
-    judged = judged_of(asked, model, sources[part], part, watch)
-    held_out = None
-    if "val" in sources and part != "val":
-        held_out = judged_of(asked, model, sources["val"], "val", watch)
-    work = {"batch_size": asked.batch_size, "workers": asked.workers, "seed": asked.seed}
-    robustness = None
-    if asked.corruptions:
-        robustness = robustness_of(
-            model, judged, most=asked.corrupted_images, watch=told(watch, "corruptions"), **work
-        )
-    again = partial(load_asked, asked)
-    return Evaluation(
-        title=known_as(asked.source),
-        model=asked.source,
-        data=asked.data,
-        seed=asked.seed,
-        judged=judged,
-        preprocessing=model.passport.preprocessing,
-        judgement=judge(judged, held_out=held_out, seed=asked.seed),
-        robustness=robustness,
-        resolutions=at_sizes(
-            again, sources[part], resolutions, watch=told(watch, "image sizes"), **work
-        ),
-        patch_sizes=at_sizes(
-            again, sources[part], patches, watch=told(watch, "patch sizes"), **work
-        ),
-        notes=notes,
-    )
-
-
-def opened(asked: Evaluate, model: Model) -> tuple[dict[str, Source], str, list[str]]:
-    """The part to judge on, and val where it can choose a temperature, with the model's classes;
-    which part it is; and what was assumed."""
-    from vitrail.data.sources import open_data
-    from vitrail.evaluation.matching import matched
-
-    # a part that was drawn for the training of this model is drawn again
-    share = model.passport.provenance.get("recipe", {}).get("val_share", 0.1)
-    parts = open_data(asked.data, val_share=share).parts
-    labelled = [name for name in parts if parts[name].targets is not None] or list(parts)
-    part = asked.split or next(name for name in ("test", "val", *labelled) if name in labelled)
-    chosen = {part: parts[part]}
-    if part != "val" and "val" in labelled and enough(len(parts["val"]), len(parts[part])):
-        chosen["val"] = fewer(parts["val"])
-    notes: list[str] = []
-    for name, source in chosen.items():
-        names = (asked.source, asked.data)
-        chosen[name], note = matched(model, source, names=names, by_order=asked.by_order)
-        notes += [note] if note is not None and name == part else []
-    if part == "val" and "val" not in open_data(asked.data, val_share=0).parts:
-        notes.append(
-            f"val was drawn from train, {share:.0%} of it, as training draws it: --split train "
-            "judges on the rest"
-        )
-    return chosen, part, notes
-
-
-def enough(images: int, judged: int) -> bool:
-    """Whether a part can choose a temperature at least as well as half of those that are judged."""
-    return images >= min(judged / 2, ENOUGH)
-
-
-def fewer(source: Source) -> Source:
-    """A temperature is one number: of a large part some images, spread over it, will do."""
-    import numpy as np
-
-    from vitrail.data.sources.origin import Origin, Subset
-
-    if len(source) <= MOST_HELD_OUT or not isinstance(source, Origin):
-        return source
-    return Subset(source, np.linspace(0, len(source) - 1, MOST_HELD_OUT).astype(np.int64))
-
-
-def judged_of(asked: Evaluate, model: Model, source: Source, part: str, watch: Watch) -> Judged:
-    from vitrail.evaluation.answers import answers_of
-    from vitrail.evaluation.judged import judged_answers
-
-    answers = answers_of(
-        model,
-        source,
-        name=f"{asked.data}, {part}",
-        batch_size=asked.batch_size,
-        workers=asked.workers,
-        watch=told(watch, f"images of {part}"),
-    )
-    return judged_answers(answers, source, part)
-
-
-def told(watch: Watch, what: str) -> Callable[[int, int], None]:
-    return lambda done, total: watch(what, done, total)
-
-
-def write(found: Evaluation, out: Path) -> None:
-    """The page, the same for machines, and what was said of every image."""
-    from vitrail.core.errors import writing
-    from vitrail.core.json_text import to_json
-    from vitrail.evaluation.evaluation import plain, write_predictions
-    from vitrail.evaluation.evaluation_page import evaluation_page
-
-    page, facts, table = (out / name for name in FILES)
-    with writing(out):
-        page.write_text(evaluation_page(found), encoding="utf-8")
-        facts.write_text(to_json(plain(found), indent=1) + "\n", encoding="utf-8")
-        write_predictions(found.judged, table)
-
-
 def report(asked: Evaluate, found: Evaluation, files: dict[str, str]) -> None:
-    from vitrail.evaluation.evaluation import all_notes, plain
+    from vitrail.evaluation.evaluation import all_notes
 
     if asked.json:
-        say_json({**plain(found), "files": files})
+        say_json({**found.facts(), "files": files})
         return
     judged = found.judged
     images, classes = plural(judged.images, "image"), plural(len(judged.labels), "class", "classes")

@@ -362,6 +362,7 @@ def joined(maps: Sequence[Relevance]) -> Relevance:
 def write(asked: Explain, run: ExplainRun, checks: Mapping[str, MethodCheck], out: Path) -> Path:
     """The page."""
     from vitrail.explanation.page import Explanation, write_page
+    from vitrail.tasks.names import short_name
 
     options = {
         name: ", ".join(f"{option} {value}" for option, value in options.items())
@@ -379,7 +380,7 @@ def write(asked: Explain, run: ExplainRun, checks: Mapping[str, MethodCheck], ou
         facts["chosen"] = reason_of(run.auto)
     page = out / "index.html"
     told = Explanation(
-        title=f"What {known_as(asked.source)} looks at",
+        title=f"What {short_name(asked.source)} looks at",
         facts=facts,
         panels=run.panels,
         checks=checks,
@@ -392,15 +393,6 @@ def write(asked: Explain, run: ExplainRun, checks: Mapping[str, MethodCheck], ou
 
 def reason_of(auto: Choice) -> str:
     return f"auto chose {auto.method}: {auto.reason}"
-
-
-def known_as(model: str) -> str:
-    """
-    >>> known_as("runs/pets/best"), known_as("hf-hub:owner/name")
-    ('pets', 'name')
-    """
-    path = Path(model)
-    return path.parent.name if path.name in ("best", "last") else path.name
 
 
 def report(asked: Explain, run: ExplainRun, checks: Mapping[str, MethodCheck], page: Path) -> None:

@@ -51,6 +51,37 @@ class Evaluation:
     patch_sizes: Sequence[Sized] = ()
     notes: Sequence[str] = ()
 
+    @property
+    def images(self) -> int:
+        return self.judged.images
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The headline numbers: accuracy and others, or mean average precision."""
+        return dict(self.judgement.measured.values)
+
+    @property
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """Of 95 % confidence."""
+        return dict(self.judgement.measured.intervals)
+
+    def facts(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return plain(self)
+
+    def save_html(self, path: str | Path) -> None:
+        """Write the page: metrics, calibration, classes, confusions, mistakes."""
+        Path(path).write_text(self._repr_html_(), encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        from vitrail.evaluation.evaluation_page import evaluation_page
+
+        return evaluation_page(self)
+
+    def __repr__(self) -> str:
+        metrics = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
+        return f"Evaluation({self.model} on {self.data}, {self.images} images: {metrics})"
+
 
 def judge(judged: Judged, *, held_out: Judged | None = None, seed: int = 0) -> Judgement:
     """Everything that follows from logits and labels; `held_out` is another part, which chooses the

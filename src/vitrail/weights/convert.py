@@ -35,6 +35,21 @@ class Conversion:
     changes: tuple[str, ...]
     cautions: tuple[str, ...]
 
+    def facts(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "out": str(self.out),
+            "from": self.source.dialect,
+            "to": self.to,
+            "tensors": self.tensors,
+            "dropped": self.source.coverage.dropped,
+            "changes": self.changes,
+            "cautions": self.cautions,
+        }
+
+    def __repr__(self) -> str:
+        return f"Conversion({self.out}, {self.tensors} tensors, {self.source.dialect} to {self.to})"
+
 
 def convert(
     source: str | Path,

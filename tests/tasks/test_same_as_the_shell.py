@@ -1,0 +1,61 @@
+"""What the shell can do Python can do, with the same names, defaults and results."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vitrail
+from vitrail.cli.app import main
+from vitrail.core.json_text import to_json
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    fields = {"image_size": 16, "patch_size": 8, "dim": 16, "depth": 1, "heads": 2, "channels": 1}
+    made = vitrail.create("vit_ti_16", num_classes=10, **fields)
+    return str(vitrail.save(made, tmp_path_factory.mktemp("model") / "model"))
+
+
+CALLS: dict[str, Callable[[str, Path], Any]] = {
+    "doctor digits": lambda model, out: vitrail.doctor("digits"),
+    "evaluate {model} digits --by-order --resolutions 16,24": lambda model, out: vitrail.evaluate(
+        model, "digits", by_order=True, resolutions=[(16, 16), (24, 24)]
+    ),
+    "convert {model} {out} --to timm --image-size 32 --overwrite": lambda model, out: (
+        vitrail.convert(model, out, to="timm", image_size=(32, 32), overwrite=True)
+    ),
+}
+
+
+@pytest.mark.parametrize("line", CALLS)
+def test_python_gives_what_the_shell_prints(
+    line: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word.format(model=model, out=tmp_path / "out") for word in line.split()]
+    assert main([*words, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    printed.pop("files", None)  # where the shell wrote them
+    record = CALLS[line](model, tmp_path / "out")
+    assert json.loads(to_json(record.facts())) == printed
+    assert len(repr(record)) < 400
+
+
+@pytest.mark.parametrize("line", [line for line in CALLS if "convert" not in line])
+def test_a_record_shows_itself_as_a_page(line: str, model: str, tmp_path: Path) -> None:
+    record = CALLS[line](model, tmp_path / "out")
+    record.save_html(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert page == record._repr_html_()
+
+
+def test_a_model_in_memory_is_evaluated_as_its_file_is(model: str) -> None:
+    loaded = vitrail.load(model).train()
+    result = vitrail.evaluate(loaded, "digits", by_order=True, name=model)
+    assert result.facts() == vitrail.evaluate(model, "digits", by_order=True).facts()
+    assert loaded.training
+    with pytest.raises(vitrail.UserError, match="batch_size must be at least 1, got 0"):
+        vitrail.evaluate(loaded, "digits", batch_size=0)
