@@ -82,7 +82,9 @@ def test_a_run_that_died_ends_as_if_it_had_not(
     changes = KINDS[kind] if kind in KINDS else unlabelled(kind, tmp_path / "words")
     trainer(tmp_path / "whole", **changes).run()
     out = tmp_path / "died"
-    for step in (0, 7, 11):  # the first step, the middle of an epoch, and the last step
+    # the first step, the middle of an epoch, and the last step; where nothing or everything has
+    # been saved, all kinds are alike
+    for step in (0, 7, 11) if kind in ("adamw", "mae") else (7,):
         run = trainer(out, **changes)
         die_at(step, run)
         with pytest.raises(Death):

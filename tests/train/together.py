@@ -1,8 +1,7 @@
-"""What happens to one of two processes, and what all of them make of it. Arguments are a directory
-and the name of what happens; what must be so is asserted in each process."""
+"""What happens to one of two processes, and what all of them make of it: what must be so is
+asserted in each process."""
 
 import shutil
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 
 from tests.train.cases import STOP, case_trainer
-from tests.train.group import fork_group
 from tests.train.world import Stripes
 from vitrail import UserError
 from vitrail.cli import running
@@ -153,12 +151,8 @@ def slow_writing(folder: Path) -> None:
         running.start(asked, "train", slow(write_report))
 
 
-if __name__ == "__main__":
-    place = Path(sys.argv[1])
-    for name in sys.argv[2:]:
-        happening = {
-            "checkpoints differ": checkpoints_differ,
-            "outage of one": outage_of_one,
-            "slow writing": slow_writing,
-        }[name]
-        fork_group(place, 2, partial(happening, place))
+HAPPENINGS = {
+    "checkpoints differ": checkpoints_differ,
+    "outage of one": outage_of_one,
+    "slow writing": slow_writing,
+}
