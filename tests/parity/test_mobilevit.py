@@ -46,12 +46,8 @@ def _quiet() -> Iterator[None]:
     hf.logging.set_verbosity_warning()
 
 
+@cache  # copy what is changed
 def timm_peer(family: str, **arguments: Any) -> Any:
-    return copy.deepcopy(_timm_peer(family, **arguments))
-
-
-@cache
-def _timm_peer(family: str, **arguments: Any) -> Any:
     """A narrow one, in everything else as timm has them."""
     if family == "mobilevitv2":
         return lively(ByobNet(byob._mobilevitv2_cfg(0.25), **{"num_classes": 7, **arguments}))
@@ -83,12 +79,8 @@ SMALL: dict[str, dict[str, Any]] = {
 CLASSES = {"mobilevit": "MobileViT", "mobilevitv2": "MobileViTV2"}
 
 
+@cache  # copy what is changed
 def hf_peer(family: str, kind: str = "ForImageClassification", **changes: Any) -> Any:
-    return copy.deepcopy(_hf_peer(family, kind, **changes))
-
-
-@cache
-def _hf_peer(family: str, kind: str, **changes: Any) -> Any:
     arguments = {"num_labels": 7, "image_size": 64, **SMALL[family], **changes}
     peer = getattr(hf, CLASSES[family] + kind)
     return lively(peer(peer.config_class(**arguments)))
@@ -124,7 +116,7 @@ def test_equals_timm_and_back(family: str, tmp_path: Path) -> None:
     convert(source, tmp_path / "native", to="vitrail", changes=said(family))
     convert(tmp_path / "native", tmp_path / "back.safetensors", to="timm")
     assert_identical(load_file(tmp_path / "back.safetensors"), load_file(source))
-    fresh = timm_peer(family)
+    fresh = copy.deepcopy(peer)
     for parameter in fresh.parameters():
         nn.init.zeros_(parameter)
     fresh.load_state_dict(load_file(tmp_path / "back.safetensors"))
@@ -177,8 +169,15 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+# test_transformers_fields.py has the logits of these quickly
+VARIED = ("one channel", "large eps")
+
+
 @every_family
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.slow] if kind in VARIED else []) for kind in KINDS],
+)
 def test_equals_transformers_and_back(family: str, kind: str, tmp_path: Path) -> None:
     peer = hf_peer(family, KINDS[kind][0], **KINDS[kind][1])
     peer.save_pretrained(tmp_path / "peer")
@@ -329,7 +328,7 @@ def test_a_photo_is_answered_as_transformers_does(
 ) -> None:
     """From pixels to logits: its own processor and model against our passport and model."""
     pixels = samples.chelsea()[PHOTOS[photo]]
-    peer = hf_peer(family).float()
+    peer = copy.deepcopy(hf_peer(family)).float()
     peer.save_pretrained(tmp_path)
     arguments = {
         "size": {"shortest_edge": 72}, "crop_size": 64, "resample": 2,

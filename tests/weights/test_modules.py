@@ -173,9 +173,9 @@ def test_a_compiled_module_is_read_as_it_was_before() -> None:
     "name",
     [
         "timm ViT",
-        "transformers Swin",
+        "transformers ViT",
         pytest.param("timm Swin", marks=pytest.mark.slow),
-        pytest.param("transformers ViT", marks=pytest.mark.slow),
+        pytest.param("transformers Swin", marks=pytest.mark.slow),
     ],
 )
 def test_every_method_explains_it_as_it_is(name: str) -> None:
