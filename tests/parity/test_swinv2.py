@@ -1,7 +1,9 @@
 """Swin V2 in timm, torchvision, transformers and its authors' names, through our rows and back."""
 
+import copy
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from tests.parity.compare import (
     close,
     images,
     shaken,
+    write_blank,
     write_safetensors,
 )
 from tests.parity.test_swin import (
@@ -58,6 +61,11 @@ def make_timm(**arguments: Any) -> Any:
 
 
 def timm_peer(**arguments: Any) -> Any:
+    return copy.deepcopy(_timm_peer(**arguments))
+
+
+@cache
+def _timm_peer(**arguments: Any) -> Any:
     return shaken(make_timm(**arguments))
 
 
@@ -157,8 +165,8 @@ def test_windows_that_grew_grow_further(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["swinv2_tiny_window16_256", "swinv2_base_window12to24_192to384"])
 def test_a_published_file_tells_everything_in_its_config(name: str, tmp_path: Path) -> None:
-    peer = timm.create_model(name, num_classes=3, depths=(1, 1, 1, 1))
-    write_safetensors(peer, tmp_path / "model.safetensors")
+    peer = timm.create_model(name, num_classes=3, depths=(1, 1, 1, 1), device="meta")
+    write_blank(peer, tmp_path / "model.safetensors")
     side = timm.get_pretrained_cfg(name).input_size[1]
     told = {"architecture": name, "pretrained_cfg": {"input_size": [3, side, side]}}
     (tmp_path / "config.json").write_text(json.dumps(told))
@@ -170,8 +178,8 @@ def test_a_published_file_tells_everything_in_its_config(name: str, tmp_path: Pa
 
 
 def test_windows_that_nothing_tells_are_asked_for(tmp_path: Path) -> None:
-    peer = timm.create_model("swinv2_tiny_window8_256", num_classes=2)
-    source = write_safetensors(peer, tmp_path / "peer.safetensors")
+    peer = timm.create_model("swinv2_tiny_window8_256", num_classes=2, device="meta")
+    source = write_blank(peer, tmp_path / "peer.safetensors")
     with pytest.raises(UserError, match="swinv2_t, swinv2_t_w16 have its shape: name the model"):
         load(source)
     assert open_checkpoint(source, model="swinv2_t_w16").config.window_size == 16  # type: ignore[attr-defined]
@@ -305,6 +313,11 @@ HF: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def hf_peer(kind: str) -> Any:
+    return copy.deepcopy(_hf_peer(kind))
+
+
+@cache
+def _hf_peer(kind: str) -> Any:
     name, arguments = HF[kind]
     shape = SMALL | {"window_size": 4, "num_labels": 7} | arguments
     return shaken(getattr(hf, name)(hf.Swinv2Config(**shape)))
