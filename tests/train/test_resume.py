@@ -106,7 +106,7 @@ def go_on(out: Path, workers: int, changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kills", "steps"), [(5, 60), pytest.param(20, 240, marks=pytest.mark.slow)]
+    ("kills", "steps"), [(3, 36), pytest.param(20, 240, marks=pytest.mark.slow)]
 )
 def test_killed_many_times_at_any_moment(kills: int, steps: int, tmp_path: Path) -> None:
     """Real processes and kill -9, wherever they are: reading, stepping, writing; every life of the
@@ -166,7 +166,8 @@ def test_checkpointing_blocks_changes_nothing_but_memory(tmp_path: Path) -> None
 
 
 def test_what_was_trained_can_be_loaded(tmp_path: Path) -> None:
-    outcome = trainer(tmp_path / "run", schedule=Schedule(steps=80, warmup=4)).run()
+    seldom = Watch(every=2, save=40)
+    outcome = trainer(tmp_path / "run", schedule=Schedule(steps=80, warmup=4), watch=seldom).run()
     best = load(tmp_path / "run" / "best")
     assert best.passport.labels == ("across", "down")
     assert best.passport.scores["accuracy"] == outcome.memory.best

@@ -1,6 +1,7 @@
 """What happens to one of two processes, and what all of them make of it: what must be so is
 asserted in each process."""
 
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -131,9 +132,12 @@ def trainer_of(source: Cut, out: Path, world: World | None = None) -> loop.Train
 
 def slow_writing(folder: Path) -> None:
     """The main process needs longer than others wait for an answer, to save and to report."""
-    out = folder / "run"
+    out, data, stripes = folder / "run", folder / "stripes.npz", Stripes(40)
+    own = folder / f"stripes-{os.environ['RANK']}.npz"
+    np.savez(own, x_train=stripes.images, y_train=stripes.targets)
+    own.replace(data)  # each process the same
     asked = Train(
-        "digits", out=str(out), steps=2, batch_size="16", json=True,
+        str(data), out=str(out), steps=2, batch_size="16", json=True,
         set=("fields.dim=16", "fields.depth=1", "fields.heads=2"),
     )  # fmt: skip
 
