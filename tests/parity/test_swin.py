@@ -86,7 +86,14 @@ TIMM: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", TIMM)
+# upright as "wide" is, and a rectangle as that is, padded as the square is
+ALIKE = ("tall", "padded rectangle")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.slow] if kind in ALIKE else []) for kind in TIMM],
+)
 def test_equals_timm_and_back(kind: str, tmp_path: Path) -> None:
     peer, arguments = timm_peer(**TIMM[kind]), TIMM[kind]
     source = write_safetensors(peer, tmp_path / "peer.safetensors")
@@ -170,7 +177,14 @@ def torchvision_peer(window: int, **arguments: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("size", "window"),
-    [((64, 64), 4), ((32, 64), 4), ((72, 40), 4), ((100, 84), 7), ((16, 24), 7), ((64, 32), 4)],
+    [
+        ((64, 64), 4),
+        ((32, 64), 4),
+        ((72, 40), 4),
+        ((100, 84), 7),
+        ((16, 24), 7),
+        pytest.param((64, 32), 4, marks=pytest.mark.slow),  # as (32, 64), upright
+    ],
 )
 def test_equals_torchvision_and_back(size: tuple[int, int], window: int, tmp_path: Path) -> None:
     peer = shaken(torchvision_peer(window))

@@ -26,6 +26,7 @@ from tests.parity.compare import (
     write_safetensors,
 )
 from tests.parity.test_swin import (
+    ALIKE,
     SMALL,
     answer,
     as_authors,
@@ -89,7 +90,10 @@ def windows_of(arguments: dict[str, Any]) -> dict[str, Any]:
     return {"window_size": arguments["window_size"], "pretrained_windows": grown}
 
 
-@pytest.mark.parametrize("kind", TIMM)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.slow] if kind in ALIKE else []) for kind in TIMM],
+)
 def test_equals_timm_and_back(kind: str, tmp_path: Path) -> None:
     arguments = TIMM[kind]
     peer, size = timm_peer(**arguments), sides(arguments["img_size"])
@@ -212,7 +216,14 @@ def no_key_bias(peer: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("size", "window"),
-    [((64, 64), 4), ((32, 64), 4), ((72, 40), 4), ((100, 84), 7), ((16, 24), 7), ((64, 32), 4)],
+    [
+        ((64, 64), 4),
+        ((32, 64), 4),
+        ((72, 40), 4),
+        ((100, 84), 7),
+        ((16, 24), 7),
+        pytest.param((64, 32), 4, marks=pytest.mark.slow),  # as (32, 64), upright
+    ],
 )
 def test_equals_torchvision_and_back(size: tuple[int, int], window: int, tmp_path: Path) -> None:
     peer = no_key_bias(shaken(torchvision_peer(window)))
@@ -320,7 +331,10 @@ def _hf_peer(kind: str) -> Any:
     return shaken(getattr(hf, name)(hf.Swinv2Config(**shape)))
 
 
-@pytest.mark.parametrize("kind", HF)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.slow] if kind in ALIKE else []) for kind in HF],
+)
 def test_equals_transformers_and_back(kind: str, tmp_path: Path) -> None:
     peer = hf_peer(kind)
     source = hf_write(peer, tmp_path / "peer", "-v4")
@@ -450,9 +464,18 @@ def test_strange_arguments_of_timm_end_in_a_sentence(
         load(tmp_path)
 
 
-@pytest.mark.parametrize("value", [0.0, 1e30, float("nan")])
+# every value in a table of the right shape, and every wrong shape once
 @pytest.mark.parametrize(
-    "shape", [(), (3,), (0, 0, 0, 0), (1, 7, 7, 2), (1, 3, 3, 2), (1, 7, 9, 2)]
+    ("shape", "value"),
+    [
+        pytest.param(
+            shape,
+            value,
+            marks=[] if shape == (1, 7, 7, 2) or value == 0.0 else [pytest.mark.slow],
+        )
+        for shape in ((), (3,), (0, 0, 0, 0), (1, 7, 7, 2), (1, 3, 3, 2), (1, 7, 9, 2))
+        for value in (0.0, 1e30, float("nan"))
+    ],
 )
 def test_strange_buffers_end_in_a_sentence_or_are_read(
     shape: tuple[int, ...], value: float, tmp_path: Path
