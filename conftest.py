@@ -1,9 +1,13 @@
-"""What the examples in docstrings may use: a model, images, and a directory with a checkpoint."""
+"""What the examples in docstrings may use: a model, images, and a directory with a checkpoint.
+Each is made for the examples that name it only, because most name none."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+CHECKPOINT = "pets-model"
 
 
 @pytest.fixture(autouse=True)
@@ -14,16 +18,27 @@ def _example(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 def _example_world(
-    doctest_namespace: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    doctest_namespace: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import torch
-
-    import vitrail
-    from vitrail.models.catalogue import find
-
-    model = vitrail.create("vit_ti_16", num_classes=3).eval()
-    vitrail.save(model, tmp_path / "pets-model")
     monkeypatch.chdir(tmp_path)
-    images = torch.zeros(1, 3, 224, 224)
-    names = {"torch": torch, "model": model, "images": images, "find": find}
-    doctest_namespace.update(names, create=vitrail.create)
+    source = "".join(example.source for example in request.node.dtest.examples)
+    names = set(re.findall(r"\w+", source))
+    for name in ("torch", "model", "images", "find", "create"):
+        doctest_namespace.pop(name, None)  # what the example before has had
+    if names & {"torch", "model", "images", "find", "create"} or CHECKPOINT in source:
+        import torch
+
+        import vitrail
+        from vitrail.models.catalogue import find
+
+        doctest_namespace.update(torch=torch, find=find, create=vitrail.create)
+        if "images" in names:
+            doctest_namespace["images"] = torch.zeros(1, 3, 224, 224)
+        if "model" in names or CHECKPOINT in source:
+            model = vitrail.create("vit_ti_16", num_classes=3).eval()
+            doctest_namespace["model"] = model
+        if CHECKPOINT in source:
+            vitrail.save(model, tmp_path / CHECKPOINT)

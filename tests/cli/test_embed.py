@@ -123,24 +123,32 @@ def test_ctrl_c_says_how_to_go_on(
     ],
 )
 def test_a_mistake_is_one_sentence_and_nothing_written(
-    capsys: pytest.CaptureFixture[str],
-    model: str,
-    photos: list[str],
-    tmp_path: Path,
-    arguments: list[str],
-    sentence: str,
+    capsys: pytest.CaptureFixture[str], written: Path, arguments: list[str], sentence: str
 ) -> None:
-    out, tokens = str(tmp_path / "out"), str(tmp_path / "tokens")
-    assert run(capsys, model, photos[0], "--out", out)[0] == 0
-    assert run(capsys, model, photos[0], "--out", tokens, "--tokens")[0] == 0
-    before = sorted(tmp_path.rglob("*"))
-    places = {"model": model, "photo": photos[0], "out": out, "tokens": tokens}
-    filled = [word.format(**places, new=tmp_path / "new") for word in arguments]
-    code, printed, err = run(capsys, *filled)
+    before = states(written)
+    names = {"photo": "photos/00000.jpg"} | {n: n for n in ("model", "out", "tokens", "new")}
+    places = {key: str(written / name) for key, name in names.items()}
+    code, printed, err = run(capsys, *(word.format(**places) for word in arguments))
     assert (code, printed) == (2, "")
     assert sentence in err
     assert err.count("\n") == 1
-    assert sorted(tmp_path.rglob("*")) == before
+    assert states(written) == before
+
+
+def states(folder: Path) -> dict[Path, int]:
+    """Every file, and when it was written."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, images, and what was embedded of one of them: pooled in `out`, and as tokens."""
+    folder = tmp_path_factory.mktemp("written")
+    model = str(save(small_model(), folder / "model"))
+    photo = write_photos(folder / "photos", 12, broken=(5,))[0]
+    assert main(["embed", model, photo, "--out", str(folder / "out")]) == 0
+    assert main(["embed", model, photo, "--out", str(folder / "tokens"), "--tokens"]) == 0
+    return folder
 
 
 @pytest.mark.parametrize("asked", [{"set": 5}, {"grid": 3}, {"colour": "red"}])

@@ -49,7 +49,7 @@ def begin(photos: Path, out: Path, objective: str) -> None:
 
 
 @pytest.mark.parametrize("objective", [*BESIDE, "tokenizer"])
-def test_every_objective_runs_on_a_folder_without_labels(
+def test_every_objective_runs_on_a_folder_without_labels_and_is_fine_tuned(
     objective: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
@@ -68,14 +68,14 @@ def test_every_objective_runs_on_a_folder_without_labels(
         assert min(sheet.size) >= 96
     model = vitrail.load(out / "last")
     assert model.config.num_classes == 0
+    if objective in BESIDE:
+        check_fine_tuning(objective, photos, out, capsys)
 
 
-@pytest.mark.parametrize("objective", BESIDE)
-def test_fine_tuning_takes_the_model_and_says_what_it_leaves(
-    objective: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def check_fine_tuning(
+    objective: str, photos: Path, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "run"
-    begin(photos, out, objective)
+    """It takes the model, and says what it leaves."""
     beside = load_file(out / "last" / "objective.safetensors")
     assert {name.split(".")[0] for name in beside} == BESIDE[objective]
     (told,) = (
@@ -83,13 +83,13 @@ def test_fine_tuning_takes_the_model_and_says_what_it_leaves(
     )
     for name in BESIDE[objective]:
         assert name in told
-    data = labelled(photos, tmp_path / "labelled")
+    data, into = labelled(photos, out.with_name("labelled")), out.with_name("tuned")
     capsys.readouterr()
-    words = ["train", str(data), "--from", str(out / "last"), "--out", str(tmp_path / "tuned")]
+    words = ["train", str(data), "--from", str(out / "last"), "--out", str(into)]
     assert main([*words, "--steps", "2", "--threads", "1"]) == 0
     printed = " ".join(capsys.readouterr().out.split()).lower()
     assert f"needed only for {objective} pre-training" in printed
-    tuned = vitrail.load(tmp_path / "tuned" / "last")
+    tuned = vitrail.load(into / "last")
     assert tuned.passport.labels == ("dark", "light")
     if objective == "beit":
         assert tuned.config.relative_bias == "block"

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from vitrail.cli.app import main
 
 SHORT = ("--steps", "2", "--threads", "1")
+NARROW = ("--set", "fields.dim=24", "--set", "fields.depths=[1,1,1,1]")
 Said = pytest.CaptureFixture[str]
 
 
@@ -42,9 +43,9 @@ def refused(said: Said, *words: str | Path) -> str:
         (["--objective", "beit", "--model", "vit_ti_16"], "beit pre-trains a BEiT, not vit_ti_16"),
         (["--objective", "beit", "--tokenizer", "{runs}/mae/last"], "a tokenizer, not a ViT"),
         (["--objective", "mae", "--tokenizer", "{runs}/tokenizer/last"], "goal.tokenizer has no"),
-        (["--model", "swin_t"], "use a ViT, or simmim"),
+        (["--model", "swin_t", *NARROW], "use a ViT, or simmim"),
         (["--from", "{runs}/tokenizer/last"], "a Tokenizer cannot do without: use a ViT\n"),
-        (["--objective", "masked-patch", "--model", "swin_t"], "ViT"),
+        (["--objective", "masked-patch", "--model", "swin_t", *NARROW], "ViT"),
         (["--recipe", "deit"], "pretrain takes a recipe.yaml"),
         (["--recipe", "{runs}/labels/recipe.yaml"], "learns labels: use vitrail train"),
         (["--set", "goal.objective=labels"], "learns labels: use vitrail train"),

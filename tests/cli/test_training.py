@@ -155,8 +155,9 @@ def test_set_batch_size_chooses_as_batch_size_does(
     assert any("batches of 4" in reason for reason in found[1]["reasons"])
 
 
+@pytest.mark.slow
 def test_several_processes(photos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A mistake that all of them make is in tests/training/test_deaths.py."""
+    """In tests/training/test_parallel.py two processes train from a command and write its report."""
     out = tmp_path / "run"
     asked = ["train", str(photos), "--processes", "2", "--steps", "2", *SMALL, "--json"]
     assert main([*asked, "--batch-size", "8", "--out", str(out)]) == 0
@@ -165,9 +166,11 @@ def test_several_processes(photos: Path, tmp_path: Path, capfd: pytest.CaptureFi
     assert (out / "report.html").is_file()
 
 
-@pytest.mark.slow
-def test_a_mistake_in_several_processes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    asked = ["train", "digits", "--processes", "2", "--steps", "6", "--out", str(tmp_path / "run")]
+def test_a_mistake_in_several_processes(
+    photos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["train", str(photos), "--processes", "2", "--steps", "6"]
+    asked += ["--out", str(tmp_path / "run")]
     assert main([*asked, "--lr", "-1"]) == 2
     printed = capfd.readouterr().err.splitlines()
     assert [line for line in printed if "lr must" in line] == [

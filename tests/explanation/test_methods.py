@@ -97,8 +97,13 @@ def assert_sane(model: nn.Module, x: Tensor, method: str) -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
 
-# occlusion is forward passes alone: one family with windows and one with folds have all its paths
-DEAR = {"occlusion": ("swin", "mobilevitv2")}
+# occlusion is forward passes alone: one family with windows and one with folds have all its paths;
+# integrated and smoothgrad are saliency, which every family has, on several images
+DEAR = {
+    "occlusion": ("swin", "mobilevitv2"),
+    "integrated": ("vit", "mobilevitv2"),
+    "smoothgrad": ("vit", "swinv2"),
+}
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,7 @@ def test_what_ray_could_not_read_is_forgotten_so_that_it_is_tried_again(tmp_path
 # With a cluster of one machine, that the command starts itself
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_token")
 def test_a_few_pictures_on_ray_equal_those_of_one_process(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

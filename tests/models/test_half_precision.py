@@ -31,8 +31,7 @@ EVERY: dict[str, Config] = {
 # over few small maps, as MobileViT has here, are what needs as many.
 MOST_STEPS, MOST_GRADIENT_STEPS = 12, 60
 every_kind = pytest.mark.parametrize("kind", EVERY)
-every_dtype = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-every_way = pytest.mark.parametrize("way", ["converted", "autocast"])
+ONCE = ((torch.float16, "converted"), (torch.bfloat16, "autocast"))
 
 
 def noise(config: Config) -> Tensor:
@@ -66,9 +65,19 @@ def run_half(kind: str, x: Tensor, dtype: torch.dtype, way: str) -> tuple[Tensor
     return out.float(), gradients(model, out)
 
 
-@every_kind
-@every_dtype
-@every_way
+# by default each family in all four, and its other kinds in each format and in each way once
+@pytest.mark.parametrize(
+    ("kind", "dtype", "way"),
+    [
+        pytest.param(
+            *(kind, dtype, way),
+            marks=() if kind in CONFIGS or (dtype, way) in ONCE else pytest.mark.slow,
+        )
+        for kind in EVERY
+        for dtype in (torch.float16, torch.bfloat16)
+        for way in ("converted", "autocast")
+    ],
+)
 def test_forward_and_backward_stay_near_float32(kind: str, dtype: torch.dtype, way: str) -> None:
     plain, x, step = made(kind), noise(EVERY[kind]), torch.finfo(dtype).eps
     expected = plain(x)

@@ -99,6 +99,14 @@ def _recorder(into: list[Tensor]) -> Callable[..., None]:
     return record
 
 
+def write_blank(peer: nn.Module, path: Path) -> Path:
+    """A file with the names and shapes of a peer, which may be on the meta device; all zero."""
+    from safetensors.torch import save_file
+
+    save_file({name: torch.zeros(t.shape) for name, t in peer.state_dict().items()}, path)
+    return path
+
+
 def write_safetensors(peer: nn.Module, path: Path) -> Path:
     from safetensors.torch import save_file
 

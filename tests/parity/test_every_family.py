@@ -6,10 +6,12 @@ import io
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.parity.compare import assert_identical, close
 from vitrail import capture, load, save
@@ -123,16 +125,18 @@ def test_there_is_a_small_model_of_every_family() -> None:
     assert all(family_of(CONFIGS[family]) == family for family in FAMILIES)
 
 
-# One family of each sort of code is compiled quickly: ViT for BEiT, Swin V2 for Swin, CoAtNet for
-# the thirty convolutions of the others. All are exported below, which traces them too.
-ALIKE = ("beit", "swin", "mobilevit", "mobilevitv2")
+def quickly(*names: str) -> pytest.MarkDecorator:
+    """Every family, all but these slow."""
+    return pytest.mark.parametrize(
+        "family",
+        [pytest.param(n, marks=[] if n in names else [pytest.mark.slow]) for n in FAMILIES],
+    )
 
 
+# One family of each sort of code is compiled quickly: ViT for BEiT, Swin V2 for Swin. CoAtNet, for
+# the convolutions of the others, is compiled with checkpoints below.
 @shallow_or_deep
-@pytest.mark.parametrize(
-    "family",
-    [pytest.param(name, marks=[pytest.mark.slow] if name in ALIKE else []) for name in FAMILIES],
-)
+@quickly("vit", "swinv2")
 def test_compiled_in_one_graph_forwards_and_backwards(
     family: str, configs: dict[str, Config]
 ) -> None:
@@ -152,8 +156,9 @@ def export(model: Model, image: Tensor) -> torch.export.ExportedProgram:
     return torch.export.export(model, (image,), dynamic_shapes=({0: batch},))
 
 
+# The operators of every family are checked without exporting it, below.
 @shallow_or_deep
-@every_family
+@quickly("vit", "swinv2", "mobilevit")
 def test_exported_for_any_batch_in_what_phones_read(
     family: str, configs: dict[str, Config]
 ) -> None:
@@ -189,8 +194,46 @@ def check_graph(program: torch.export.ExportedProgram) -> None:
         if isinstance(node.meta.get("val"), Tensor) and node.meta["val"].ndim > MOST_AXES
     ]
     assert not wide
-    names = {str(node.target) for node in calls}
-    assert not [n for n in names if re.search(r"\b(unfold\w*|fold|im2col|col2im)\b", n)]
+    assert not missing_on_phones({str(node.target) for node in calls})
+
+
+def missing_on_phones(names: set[str]) -> list[str]:
+    return [n for n in names if re.search(r"\b(unfold\w*|fold|im2col|col2im)\b", n)]
+
+
+class Operators(TorchDispatchMode):
+    """The names of all operators that run, and the most axes that one gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names, self.axes = set[str](), 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.names.add(str(func))
+        for one in result if isinstance(result, tuple | list) else [result]:
+            self.axes = max(self.axes, one.ndim if isinstance(one, Tensor) else 0)
+        return result
+
+
+@every_family
+def test_phones_have_its_operators_and_axes(family: str) -> None:
+    model, image = make(family), picture(family)
+    with torch.no_grad(), Operators() as seen:
+        model(image)
+    assert not missing_on_phones(seen.names)
+    assert 4 <= seen.axes <= MOST_AXES
+
+
+def test_an_operator_that_phones_lack_is_seen() -> None:
+    image = torch.zeros(1, 3, 4, 4)
+    with Operators() as seen:
+        nn.functional.unfold(image, 2)
+        image.unfold(2, 2, 2).unfold(3, 2, 2)
+    assert len(missing_on_phones(seen.names)) == 2
+    assert seen.axes > MOST_AXES
 
 
 @every_family
@@ -221,9 +264,12 @@ def test_checkpointed_blocks_give_the_same_gradients_and_statistics(family: str)
 def test_checkpointed_and_compiled_statistics_count_a_batch_once() -> None:
     model, image = make("coatnet", configs=SHALLOW).train(), picture("coatnet")
     plain = copy.deepcopy(model)
-    plain(image).square().sum().backward()
+    expected = plain(image)
+    expected.square().sum().backward()
     checkpoint_blocks(model)
-    torch.compile(model, fullgraph=True, backend=BACKEND)(image).square().sum().backward()
+    out = torch.compile(model, fullgraph=True, backend=BACKEND)(image)
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
+    out.square().sum().backward()
     torch._dynamo.reset()
     for name, tensor in plain.state_dict().items():
         torch.testing.assert_close(model.state_dict()[name], tensor, msg=name)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,10 @@ import numpy as np
 import pytest
 import timm
 import torch
+from timm.layers.hybrid_embed import HybridEmbed
+from timm.layers.std_conv import StdConv2dSame
 from timm.models import VisionTransformer
+from timm.models.resnetv2 import ResNetV2
 from torch import Tensor, nn
 
 from tests.parity.compare import assert_identical, assert_same, close, images, shaken
@@ -84,12 +88,14 @@ def test_timm_reads_what_we_write(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "dim", "blocks", "patch_size"),
-    [("vit_tiny_r_s16_p8_224", 192, (), 8), ("vit_small_r26_s32_224", 384, (2, 2, 2, 2), 1)],
+    [
+        ("vit_tiny_r_s16_p8_224", 192, (), 8),
+        pytest.param("vit_small_r26_s32_224", 384, (2, 2, 2, 2), 1, marks=pytest.mark.slow),
+    ],
 )
 def test_timm_reads_the_hybrids_we_write(
     name: str, dim: int, blocks: tuple[int, ...], patch_size: int, tmp_path: Path
 ) -> None:
-    """timm standardises by another formula; our model is switched to it, with the same tensors."""
     arguments: dict[str, Any] = {"img_size": 64, "depth": 2, "act_layer": "gelu_tanh"}
     peer = timm.create_model(name, num_classes=5, **arguments).double().eval()
     config = ViTConfig(
@@ -97,6 +103,23 @@ def test_timm_reads_the_hybrids_we_write(
         image_size=(64, 64), num_classes=5, activation="gelu_tanh",
         stem=ResNetConfig(blocks=blocks),
     )  # fmt: skip
+    assert_timm_reads(config, peer, tmp_path)
+
+
+def test_timm_reads_a_narrow_hybrid_that_we_write(tmp_path: Path) -> None:
+    """Blocks that stay and blocks that halve, as the published ones have, and no more of them."""
+    config = replace(SMALL, stem=replace(STEM, blocks=(2, 1)), patch_size=1)
+    backbone = ResNetV2(
+        layers=(2, 1), channels=(128, 256), stem_chs=32, num_classes=0, global_pool="",
+        preact=False, stem_type="same", conv_layer=partial(StdConv2dSame, eps=1e-8),
+    )  # fmt: skip
+    embed = partial(HybridEmbed, backbone=backbone)
+    peer = timm_vit(config, embed_layer=embed).double().eval()
+    assert_timm_reads(config, peer, tmp_path)
+
+
+def assert_timm_reads(config: ViTConfig, peer: nn.Module, tmp_path: Path) -> None:
+    """timm standardises by another formula; our model is switched to it, with the same tensors."""
     written(config, tmp_path / "hybrid.npz", "vit_jax")
     peer.load_pretrained(str(tmp_path / "hybrid.npz"))  # type: ignore[operator]
 
@@ -106,7 +129,8 @@ def test_timm_reads_the_hybrids_we_write(
     as_timm = replace(opened.config.stem, standardize="timm", norm_eps=1e-5)
     ours = build(replace(opened.config, stem=as_timm)).double().eval()
     ours.load_state_dict(opened.state)
-    assert_same(ours, peer, images(3, 64, 64), blocks=(ours.blocks, peer.blocks))  # type: ignore[arg-type]
+    image = images(3, *config.image_size)
+    assert_same(ours, peer, image, blocks=(ours.blocks, peer.blocks))  # type: ignore[arg-type]
 
 
 # numpy reads a file as its layout is described: kernels (D, heads, d) in and (heads, d, D) out

@@ -1,9 +1,11 @@
 """MobileViT of timm, transformers and apple's cvnets through our rows and back."""
 
+import copy
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,7 @@ def _quiet() -> Iterator[None]:
     hf.logging.set_verbosity_warning()
 
 
+@cache  # copy what is changed
 def timm_peer(family: str, **arguments: Any) -> Any:
     """A narrow one, in everything else as timm has them."""
     if family == "mobilevitv2":
@@ -76,6 +79,7 @@ SMALL: dict[str, dict[str, Any]] = {
 CLASSES = {"mobilevit": "MobileViT", "mobilevitv2": "MobileViTV2"}
 
 
+@cache  # copy what is changed
 def hf_peer(family: str, kind: str = "ForImageClassification", **changes: Any) -> Any:
     arguments = {"num_labels": 7, "image_size": 64, **SMALL[family], **changes}
     peer = getattr(hf, CLASSES[family] + kind)
@@ -100,23 +104,24 @@ def said(family: str) -> dict[str, Any]:
 
 
 @every_family
-@pytest.mark.parametrize("size", SIZES)
-def test_equals_timm_and_back(family: str, size: tuple[int, int], tmp_path: Path) -> None:
+def test_equals_timm_and_back(family: str, tmp_path: Path) -> None:
     peer = timm_peer(family)
     source = write_safetensors(peer, tmp_path / "peer.safetensors")
-    ours = load(source, image_size=size, **said(family))
-    assert ours.passport.origin.dialect == f"timm-{family}"
-    blocks: Any = (blocks_of(ours), blocks_of(peer))
-    assert_same(ours, peer, images(3, *size), blocks=blocks)
+    for size in SIZES:
+        ours = load(source, image_size=size, **said(family))
+        assert ours.passport.origin.dialect == f"timm-{family}"
+        blocks: Any = (blocks_of(ours), blocks_of(peer))
+        assert_same(ours, peer, images(3, *size), blocks=blocks)
 
     convert(source, tmp_path / "native", to="vitrail", changes=said(family))
     convert(tmp_path / "native", tmp_path / "back.safetensors", to="timm")
     assert_identical(load_file(tmp_path / "back.safetensors"), load_file(source))
-    fresh = timm_peer(family)
+    fresh = copy.deepcopy(peer)
     for parameter in fresh.parameters():
         nn.init.zeros_(parameter)
     fresh.load_state_dict(load_file(tmp_path / "back.safetensors"))
-    close(fresh(images(3, *size)), ours(images(3, *size)))
+    for size in SIZES:
+        close(fresh(images(3, *size)), ours(images(3, *size)))
 
 
 @every_family
@@ -164,8 +169,15 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+# test_transformers_fields.py has the logits of these quickly
+VARIED = ("one channel", "large eps")
+
+
 @every_family
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.slow] if kind in VARIED else []) for kind in KINDS],
+)
 def test_equals_transformers_and_back(family: str, kind: str, tmp_path: Path) -> None:
     peer = hf_peer(family, KINDS[kind][0], **KINDS[kind][1])
     peer.save_pretrained(tmp_path / "peer")
@@ -199,18 +211,16 @@ WHOLE = {
 }
 
 
-@pytest.mark.parametrize(
-    ("family", "size"), [(family, size) for family in FAMILIES for size in WHOLE[family]]
-)
-def test_equals_transformers_at_any_size(
-    family: str, size: tuple[int, int], tmp_path: Path
-) -> None:
+@every_family
+def test_equals_transformers_at_any_size(family: str, tmp_path: Path) -> None:
     peer = hf_peer(family)
     peer.save_pretrained(tmp_path)
-    ours = load(tmp_path, image_size=size)
-    blocks: Any = (stages_of(ours), peer.base_model.encoder.layer)
-    assert_same(ours, peer, images(3, *size), blocks=blocks, call=logits)
-    assert torch.equal(load(tmp_path)(images(3, *size)), ours(images(3, *size)))
+    unresized = load(tmp_path)
+    for size in WHOLE[family]:
+        ours = load(tmp_path, image_size=size)
+        blocks: Any = (stages_of(ours), peer.base_model.encoder.layer)
+        assert_same(ours, peer, images(3, *size), blocks=blocks, call=logits)
+        assert torch.equal(unresized(images(3, *size)), ours(images(3, *size)))
 
 
 # How transformers names what apple's checkpoints call otherwise, in the order of its converters.
@@ -318,7 +328,7 @@ def test_a_photo_is_answered_as_transformers_does(
 ) -> None:
     """From pixels to logits: its own processor and model against our passport and model."""
     pixels = samples.chelsea()[PHOTOS[photo]]
-    peer = hf_peer(family).float()
+    peer = copy.deepcopy(hf_peer(family)).float()
     peer.save_pretrained(tmp_path)
     arguments = {
         "size": {"shortest_edge": 72}, "crop_size": 64, "resample": 2,

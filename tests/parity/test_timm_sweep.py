@@ -63,7 +63,7 @@ MODULES = (
     "tiny_vit", "tnt", "twins", "visformer", "vision_transformer", "vision_transformer_hybrid",
     "vision_transformer_relpos", "vision_transformer_sam", "vitamin", "volo", "xcit",
 )  # fmt: skip
-DEPTHS = {
+DEPTHS: dict[str, dict[str, Any]] = {
     "maxxvit": {"depths": (1, 1, 1, 1)},
     "mobilevit": {},
     "swin_transformer": {"depths": (2, 2, 1, 1)},
@@ -122,7 +122,7 @@ def outcome(name: str, source: Path, *, config: bool = True) -> str:
         model = small(name, "cpu")[0]
     if isinstance(opened(name, model, sidecars), UserError):
         return "refused"
-    peer = shaken(small(name, "cpu")[0])
+    peer = shaken(small(name, "cpu")[0] if config else model)
     checkpoint = opened(name, peer, sidecars)
     assert isinstance(checkpoint, Checkpoint)
     ours = materialise(checkpoint, checkpoint.config)
@@ -151,9 +151,10 @@ def test_an_architecture_is_equal_or_refused(name: str, tmp_path: Path) -> None:
 def test_without_a_config_what_is_assumed_is_noted(
     name: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocks as published, so that their number tells the heads where it can."""
-    depth = 1 if expected == "refused" else 12
-    monkeypatch.setitem(DEPTHS, module_of(name), {"depth": depth})
+    """What can be read has the width and blocks of ViT-Ti, which tell its heads."""
+    tiny = {"depth": 12, "embed_dim": 192, "num_heads": 3}
+    arguments = {"depth": 1} if expected == "refused" else tiny
+    monkeypatch.setitem(DEPTHS, module_of(name), arguments)
     assert outcome(name, tmp_path, config=False) == expected
 
 

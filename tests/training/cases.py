@@ -66,6 +66,14 @@ CASES: dict[str, dict[str, Any]] = {
     "broken": {"augmentation": PER_SAMPLE, "batch_size": 6, "accumulate": 3},
     "workers": {"augmentation": PER_SAMPLE, "workers": 2},
     "fewer than processes": {"batch_size": 3, "accumulate": 3},
+    # two ideas in one run each, which are alone above
+    "lora, fewer than processes": {
+        "lora": Lora(rank=2),
+        "optimiser": Optimiser(lr=3e-3),
+        "batch_size": 3,
+        "accumulate": 3,
+    },
+    "muon, uneven": {"optimiser": Optimiser(name="muon", lr=3e-3), "batch_size": 18},
     "half": {"precision": "float16"},
     "mae": unlabelled("mae"),
     "masked-patch": unlabelled("masked-patch"),
@@ -93,7 +101,7 @@ def case_trainer(name: str, out: Path, *, world: World | None = None, **changes:
     case = unlabelled("beit", out.parents[1] / "words") if name == "beit" else CASES[name]
     recipe = replace(RECIPE, **{**STEADY, **case, **changes})
     train, val = (Damaged, Stripes) if "broken" in name else (Stripes, Stripes)
-    counts = (3, 1) if name == "fewer than processes" else (100, 40)
+    counts = (3, 1) if name.endswith("fewer than processes") else (100, 40)
     splits = Splits({"train": train(counts[0]), "val": val(counts[1], seed=1)})
     task = prepare_task(recipe, splits, accuracy)
     if name not in SINGLE:

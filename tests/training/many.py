@@ -1,6 +1,7 @@
 """Runs of cases in groups of processes. Arguments are a directory, then a number of processes and
 what that group computes, in turn: "case:kind" is stopped in the middle and resumed; "case:kind:3"
-goes on from where another group has left it, up to step 3."""
+goes on from where another group has left it, up to step 3. The name of something that happens to
+two processes comes before all of these."""
 
 import sys
 import time
@@ -11,6 +12,7 @@ from unittest.mock import patch
 
 from tests.training.cases import STOP, case_trainer
 from tests.training.group import fork_group
+from tests.training.together import HAPPENINGS
 from tests.training.world import unlabelled
 from vitrail.training.loop import Progress, Trainer
 from vitrail.training.parallel import World, joined
@@ -58,7 +60,9 @@ def main() -> None:
     unlabelled("beit", folder / "words")  # a tokenizer for all
     groups: list[tuple[int, list[str]]] = []
     for argument in sys.argv[2:]:
-        if argument.isdigit():
+        if argument in HAPPENINGS:
+            fork_group(folder, 2, partial(HAPPENINGS[argument], folder))
+        elif argument.isdigit():
             groups.append((int(argument), []))
         else:
             groups[-1][1].append(argument)

@@ -23,7 +23,7 @@ COMMAND = (
 @pytest.mark.parametrize(
     ("which", "how", "sentence"),
     [
-        ("all", "mistake", "^lr must be"),
+        pytest.param("all", "mistake", "^lr must be", marks=pytest.mark.slow),
         ("1", "death", "^process 1 was ended by SIGKILL"),
         pytest.param("1", "mistake", "^lr must be", marks=pytest.mark.slow),
     ],
@@ -31,6 +31,7 @@ COMMAND = (
 def test_what_happens_to_one_or_all_reaches_the_person_once(
     which: str, how: str, sentence: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """A mistake that all of them make, from the command line, is in tests/cli/test_training.py."""
     with pytest.raises(UserError, match=sentence):
         launch("tests.training.mistake", [which, how], processes=2)
     assert "Traceback" not in capfd.readouterr().err

@@ -8,6 +8,7 @@ import torch
 
 from tests.training.cases import CASES, STEPS, case_trainer
 from tests.training.group import run_groups
+from tests.training.together import HAPPENINGS, Cut, trainer_of
 from vitrail import UserError
 from vitrail.training.checkpoint import newest_step
 from vitrail.training.parallel import World, make_mesh
@@ -19,8 +20,7 @@ HALF = {"rtol": 0.05, "atol": 0.02}
 # Each idea once.
 TWO = (
     "freeze:ddp", "batch norm coatnet:ddp", "mae:ddp",
-    "lora:fsdp", "uneven:fsdp", "muon:fsdp", "batch norm coatnet broken:fsdp",
-    "fewer than processes:fsdp",
+    "lora, fewer than processes:fsdp", "muon, uneven:fsdp", "batch norm coatnet broken:fsdp",
 )  # fmt: skip
 HANDED = "adamw"  # a run that is passed on: to four processes, to two, to one
 
@@ -52,14 +52,23 @@ def differences(folder: Path, combinations: tuple[str, ...]) -> list[str]:
     return found
 
 
-def test_many_processes_are_one(tmp_path: Path) -> None:
+def test_many_processes_are_one_and_refuse_stop_and_wait_together(tmp_path: Path) -> None:
     """Stopped in the middle and resumed, too, and with another number of processes and another kind
-    of parallelism."""
+    of parallelism. What happens to one of them, and what all of them must find then, is in
+    tests/training/together.py. One test, because starting takes as long as half of what is computed.
+    """
     two = (f"{HANDED}:fsdp:4", *TWO)
-    run_groups("tests.training.many", tmp_path, "4", f"{HANDED}:hsdp:2", "2", *two)
+    run_groups("tests.training.many", tmp_path, *HAPPENINGS, "4", f"{HANDED}:hsdp:2", "2", *two)
     assert not differences(tmp_path, TWO)
     case_trainer(HANDED, tmp_path / "handed" / HANDED).run(resume=True)
     assert not differences(tmp_path, (f"{HANDED}:handed",))
+    # after an outage the run has ended as if nothing had happened
+    trainer_of(Cut(100), tmp_path / "alone" / "sgd").run()
+    assert not differences(tmp_path, ("sgd:ddp",))
+    saved = newest_step(tmp_path / "run" / "steps")
+    assert saved is not None
+    assert saved.step == 2
+    assert (tmp_path / "run" / "report.html").is_file()
 
 
 @pytest.mark.slow

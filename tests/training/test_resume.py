@@ -82,7 +82,9 @@ def test_a_run_that_died_ends_as_if_it_had_not(
     changes = KINDS[kind] if kind in KINDS else unlabelled(kind, tmp_path / "words")
     trainer(tmp_path / "whole", **changes).run()
     out = tmp_path / "died"
-    for step in (0, 7, 11):  # the first step, the middle of an epoch, and the last step
+    # the first step, the middle of an epoch, and the last step; where nothing or everything has
+    # been saved, all kinds are alike
+    for step in (0, 7, 11) if kind in ("adamw", "mae") else (7,):
         run = trainer(out, **changes)
         die_at(step, run)
         with pytest.raises(Death):
@@ -104,7 +106,7 @@ def go_on(out: Path, workers: int, changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kills", "steps"), [(5, 60), pytest.param(20, 240, marks=pytest.mark.slow)]
+    ("kills", "steps"), [(3, 36), pytest.param(20, 240, marks=pytest.mark.slow)]
 )
 def test_killed_many_times_at_any_moment(kills: int, steps: int, tmp_path: Path) -> None:
     """Real processes and kill -9, wherever they are: reading, stepping, writing; every life of the
@@ -164,7 +166,8 @@ def test_checkpointing_blocks_changes_nothing_but_memory(tmp_path: Path) -> None
 
 
 def test_what_was_trained_can_be_loaded(tmp_path: Path) -> None:
-    outcome = trainer(tmp_path / "run", schedule=Schedule(steps=80, warmup=4)).run()
+    seldom = Watch(every=2, save=40)
+    outcome = trainer(tmp_path / "run", schedule=Schedule(steps=80, warmup=4), watch=seldom).run()
     best = load(tmp_path / "run" / "best")
     assert best.passport.labels == ("across", "down")
     assert best.passport.scores["accuracy"] == outcome.memory.best

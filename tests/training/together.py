@@ -1,8 +1,8 @@
-"""What happens to one of two processes, and what all of them make of it. Arguments are a directory
-and the name of what happens; what must be so is asserted in each process."""
+"""What happens to one of two processes, and what all of them make of it: what must be so is
+asserted in each process."""
 
+import os
 import shutil
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +17,6 @@ import torch
 from numpy.typing import NDArray
 
 from tests.training.cases import STOP, case_trainer
-from tests.training.group import fork_group
 from tests.training.world import Stripes
 from vitrail import UserError
 from vitrail.cli import running
@@ -133,9 +132,12 @@ def trainer_of(source: Cut, out: Path, world: World | None = None) -> loop.Train
 
 def slow_writing(folder: Path) -> None:
     """The main process needs longer than others wait for an answer, to save and to report."""
-    out = folder / "run"
+    out, data, stripes = folder / "run", folder / "stripes.npz", Stripes(40)
+    own = folder / f"stripes-{os.environ['RANK']}.npz"
+    np.savez(own, x_train=stripes.images, y_train=stripes.targets)
+    own.replace(data)  # each process the same
     asked = Train(
-        "digits", out=str(out), steps=2, batch_size="16", json=True,
+        str(data), out=str(out), steps=2, batch_size="16", json=True,
         set=("fields.dim=16", "fields.depth=1", "fields.heads=2"),
     )  # fmt: skip
 
@@ -153,12 +155,8 @@ def slow_writing(folder: Path) -> None:
         running.start(asked, "train", slow(write_report))
 
 
-if __name__ == "__main__":
-    place = Path(sys.argv[1])
-    for name in sys.argv[2:]:
-        happening = {
-            "checkpoints differ": checkpoints_differ,
-            "outage of one": outage_of_one,
-            "slow writing": slow_writing,
-        }[name]
-        fork_group(place, 2, partial(happening, place))
+HAPPENINGS = {
+    "checkpoints differ": checkpoints_differ,
+    "outage of one": outage_of_one,
+    "slow writing": slow_writing,
+}

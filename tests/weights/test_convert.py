@@ -126,15 +126,26 @@ def test_what_timm_could_not_build_is_refused(config: ViTConfig, tmp_path: Path)
     assert not (tmp_path / "timm").exists()
 
 
+@pytest.fixture(scope="module")
+def natives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[ViTConfig, Path]]:
+    """A checkpoint of every kind of model, for all dialects to write."""
+    directory = tmp_path_factory.mktemp("natives")
+    configs = {kind: replace(config, image_size=(32, 32)) for kind, config in KINDS.items()}
+    return {
+        kind: (config, saved(config, directory / str(number)))
+        for number, (kind, config) in enumerate(configs.items())
+    }
+
+
 @pytest.mark.parametrize(
     "dialect", [d for d in DIALECTS if d.family == "vit"], ids=lambda dialect: dialect.name
 )
-def test_every_dialect_refuses_or_keeps_every_bit(dialect: Any, tmp_path: Path) -> None:
+def test_every_dialect_refuses_or_keeps_every_bit(
+    dialect: Any, natives: dict[str, tuple[ViTConfig, Path]], tmp_path: Path
+) -> None:
     """All kinds of model into all dialects and back."""
     kept = 0
-    for number, (kind, config) in enumerate(KINDS.items()):
-        config = replace(config, image_size=(32, 32))
-        native = saved(config, tmp_path / f"native{number}")
+    for number, (kind, (config, native)) in enumerate(natives.items()):
         try:
             convert(native, tmp_path / f"out{number}", to=dialect.name)
         except UserError:

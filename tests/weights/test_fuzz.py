@@ -519,10 +519,8 @@ def judge(path: Path, said: dict[str, Any], draw: Draw, watch: Watch) -> str:
     return "refused" if sentence else "loaded"
 
 
-def fuzz(directory: Path, numbers: range) -> tuple[Counter[str], list[str]]:
+def fuzz(seeds: dict[str, Path], directory: Path, numbers: range) -> tuple[Counter[str], list[str]]:
     """Outcomes, and a report of each mutant that was neither loaded nor refused."""
-    (directory / "seeds").mkdir()
-    seeds = make_seeds(directory / "seeds")
     watch, scratch, outcomes, reports = WATCH, directory / "scratch", Counter[str](), list[str]()
     previous = signal.signal(signal.SIGALRM, too_slow)
     kinds = sorted(seeds)
@@ -545,18 +543,22 @@ def fuzz(directory: Path, numbers: range) -> tuple[Counter[str], list[str]]:
 WATCH = Watch()
 
 
-def test_whole_seeds_load(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return make_seeds(tmp_path_factory.mktemp("seeds"))
+
+
+def test_whole_seeds_load(seeds: dict[str, Path]) -> None:
     """Or mutants of them would prove nothing."""
-    seeds = make_seeds(tmp_path)
     assert {dialect.name for dialect in DIALECTS} <= seeds.keys()
     for kind, path in seeds.items():
         load(path, **said_of(kind))
 
 
-def test_mutants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutants(seeds: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    outcomes, reports = fuzz(tmp_path, range(300))
+    outcomes, reports = fuzz(seeds, tmp_path, range(300))
     assert not reports, "\n".join(reports[:3])
     assert outcomes["loaded"] > 15
     assert outcomes["refused"] > 150
@@ -579,7 +581,9 @@ def main(directory: str, first: str, last: str) -> int:
         taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (taken + 2 * 2**30, taken + 2 * 2**30))
     start = time.monotonic()
-    outcomes, reports = fuzz(Path(directory), range(int(first), int(last)))
+    (Path(directory) / "seeds").mkdir()
+    seeds = make_seeds(Path(directory) / "seeds")
+    outcomes, reports = fuzz(seeds, Path(directory), range(int(first), int(last)))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
     for name, count in sorted(outcomes.items()):
         print(f"{count:6} {name}")

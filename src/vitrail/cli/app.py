@@ -11,6 +11,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.metadata import version
 from io import TextIOWrapper
 from typing import Any
@@ -69,8 +70,10 @@ class HelpConsole(Console):
         raise BrokenPipeError
 
 
+@cache
 def build_parser() -> App:
-    """A parser that turns a command line into the record of its verb, or prints help."""
+    """A parser that turns a command line into the record of its verb, or prints help; once for
+    each process."""
     parser = App(
         name="vitrail",
         help="Train vision transformers, look inside them, convert them.",
@@ -81,7 +84,6 @@ def build_parser() -> App:
         exit_on_error=False,
         verbose=False,
         result_action="return_value",
-        console=HelpConsole(),
     )
     for record, verb in VERBS.items():
         parser.command(record, name=verb.__name__, help=inspect.getdoc(verb))
@@ -101,7 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words = sys.argv[1:] if arguments is None else arguments
         # a lone hyphen is a name, that of standard input, and no option
         words = [STDIN if word == "-" else word for word in words]
-        record = build_parser()(with_plain_flags(words))
+        parser = build_parser()
+        parser.console = HelpConsole()  # a terminal may have changed since the last command
+        record = parser(with_plain_flags(words))
         if record is not None:  # None: help or version was printed instead
             VERBS[type(record)](record)
         if sys.stdout is not None:  # None: it was closed, and nobody wants to read

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-_FILLING = (
+_FILLING = frozenset((
     Tensor.normal_, Tensor.uniform_, Tensor.erfinv_, Tensor.zero_, Tensor.fill_, Tensor.copy_,
     Tensor.add_, Tensor.mul_, Tensor.div_, Tensor.clamp_,
-)  # fmt: skip
+))  # fmt: skip
 
 
 @contextmanager

@@ -55,7 +55,7 @@ def integrated(
     on the way can tell: `delta` is what is missing. Without `steps`, points are added until it is
     at most 5 % of the difference, up to 256. Above that there is an `IncompleteWarning`.
 
-    >>> integrated(model, images, torch.tensor([2]), steps=48).map.shape
+    >>> integrated(model, images, torch.tensor([2]), steps=8).map.shape
     torch.Size([1, 14, 14])
     """
     check_model(model)

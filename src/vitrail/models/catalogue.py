@@ -4,8 +4,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from numbers import Integral
+from types import MappingProxyType
 from typing import Any, TypeVar
+
+import torch
 
 from vitrail.core.errors import UserError, nearest
 from vitrail.core.hollow import hollow
@@ -134,6 +138,14 @@ def unfilled(config: Config) -> Model:
 def skeleton(config: Config) -> Model:
     """The model without memory for its tensors, to count and to measure."""
     return unfilled(config).to("meta")
+
+
+@lru_cache(maxsize=32)
+def shapes_of(config: Config) -> Mapping[str, torch.Size]:
+    """The name and shape of every tensor in the model's state. Kept for the last few configs:
+    reading, checking and writing one checkpoint each need them."""
+    state = skeleton(config).state_dict()
+    return MappingProxyType({name: tensor.shape for name, tensor in state.items()})
 
 
 def fresh_passport(config: Config) -> Passport:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.passport import Origin, Passport, Preprocessing, ResizeMethod
-from vitrail.models.catalogue import skeleton, unfilled
+from vitrail.models.catalogue import shapes_of, unfilled
 from vitrail.models.config import Config
 from vitrail.models.model import Model
 from vitrail.weights.dialect import Dialect, Foreign
@@ -45,7 +45,7 @@ def understand(
     """Foreign tensors as ours, by their dialect; `named`, `grid` and `said` answer what they leave
     open, `origin` is where they are from."""
     config, notes = settle(foreign, speaks, named=named, grid=grid, said=said)
-    shapes = {name: tensor.shape for name, tensor in skeleton(config).state_dict().items()}
+    shapes = shapes_of(config)
     state, coverage = read(speaks.rows(config), foreign.tensors, shapes, where=foreign.source)
     passport = Passport(
         family=speaks.family,

@@ -15,7 +15,7 @@ from vitrail.core.errors import UserError
 from vitrail.core.json_text import to_json
 from vitrail.core.passport import Passport, Preprocessing
 from vitrail.core.records import validate
-from vitrail.models.catalogue import FAMILIES, skeleton, variant_of
+from vitrail.models.catalogue import FAMILIES, shapes_of, variant_of
 from vitrail.models.config import Config
 from vitrail.models.model import Model
 from vitrail.weights.atomic import write_directory
@@ -127,7 +127,7 @@ def left_out(path: Path, passport: Passport) -> tuple[str, ...]:
 def check_state(state: Tensors, passport: Passport, config: Config, *, where: str) -> None:
     """The tensors are those of the model that the config describes, and the labels are its
     classes."""
-    shapes = {name: tensor.shape for name, tensor in skeleton(config).state_dict().items()}
+    shapes = shapes_of(config)
     given = {name: tensor.shape for name, tensor in state.items()}
     for name in (*shapes, *given):
         if given.get(name) != shapes.get(name):

@@ -7,8 +7,6 @@ beside them, from the model that the person names, or from the one published mod
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Passport
 from vitrail.models.catalogue import (
@@ -16,7 +14,7 @@ from vitrail.models.catalogue import (
     change,
     family_of,
     fresh_passport,
-    skeleton,
+    shapes_of,
     variant_of,
 )
 from vitrail.models.config import Config
@@ -160,5 +158,5 @@ def sized(config: Config, foreign: Foreign, size: Any) -> Config:
 
 
 def has_shapes(config: Config, foreign: Foreign) -> bool:
-    shapes: dict[str, torch.Size] = {k: t.shape for k, t in skeleton(config).state_dict().items()}
+    shapes = shapes_of(config)
     return shapes == {name: tensor.shape for name, tensor in foreign.tensors.items()}

@@ -1,5 +1,6 @@
 """The embedded data set: 1,797 handwritten digits of 8 x 8 pixels that scikit-learn ships."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,19 @@ def open_digits() -> dict[str, Origin]:
     >>> len(source), source.read(0).shape
     (1797, (8, 8))
     """
-    from sklearn.datasets import load_digits
-
-    targets = load_digits().target.astype(np.int64)
-    return {"train": Arrays((read_digits, ()), "digits", tuple("0123456789"), targets)}
+    _, targets = parse_digits()
+    return {"train": Arrays((read_digits, ()), "digits", tuple("0123456789"), targets.copy())}
 
 
 def read_digits() -> NDArray[Any]:
-    """Pixels in the file go from 0 to 16, here from 0 to 255."""
+    return parse_digits()[0].copy()
+
+
+@cache
+def parse_digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Images and labels, once for each process: the file is text. Its pixels go from 0 to 16, here
+    from 0 to 255."""
     from sklearn.datasets import load_digits
 
-    return np.rint(load_digits().images * (255 / 16)).astype(np.uint8)
+    found = load_digits()
+    return np.rint(found.images * (255 / 16)).astype(np.uint8), found.target.astype(np.int64)

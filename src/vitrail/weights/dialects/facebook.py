@@ -8,6 +8,7 @@ names: it is read as such unless a person names the dialect.
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 
@@ -113,10 +114,15 @@ def as_timm(foreign: Foreign) -> Foreign:
     for name, tensor in foreign.tensors.items():
         if inside and not name.startswith(WITHIN):
             continue
-        for theirs, plain in AS_TIMM:
-            name = re.sub(theirs, plain, name)
-        tensors[name] = tensor
+        tensors[timms_name(name)] = tensor
     return Foreign(foreign.source, tensors)
+
+
+@lru_cache(maxsize=4096)  # every file is held against four dialects, and most have the same names
+def timms_name(name: str) -> str:
+    for theirs, plain in AS_TIMM:
+        name = re.sub(theirs, plain, name)
+    return name
 
 
 def kind(foreign: Foreign) -> str | None:
