@@ -157,7 +157,7 @@ def test_set_batch_size_chooses_as_batch_size_does(
 
 @pytest.mark.slow
 def test_several_processes(photos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """In tests/training/test_parallel.py two processes train from a command and write its report."""
+    """Two processes train from a command in tests/training/test_parallel.py and write a report."""
     out = tmp_path / "run"
     asked = ["train", str(photos), "--processes", "2", "--steps", "2", *SMALL, "--json"]
     assert main([*asked, "--batch-size", "8", "--out", str(out)]) == 0

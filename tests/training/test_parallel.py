@@ -55,7 +55,7 @@ def differences(folder: Path, combinations: tuple[str, ...]) -> list[str]:
 def test_many_processes_are_one_and_refuse_stop_and_wait_together(tmp_path: Path) -> None:
     """Stopped in the middle and resumed, too, and with another number of processes and another kind
     of parallelism. What happens to one of them, and what all of them must find then, is in
-    tests/training/together.py. One test, because starting takes as long as half of what is computed.
+    tests/training/together.py. One test: starting takes as long as half of the rest.
     """
     two = (f"{HANDED}:fsdp:4", *TWO)
     run_groups("tests.training.many", tmp_path, *HAPPENINGS, "4", f"{HANDED}:hsdp:2", "2", *two)
