@@ -3,7 +3,12 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
+
+import pytest
+
+import vitrail
 
 HEAVY = {"torch", "torchvision", "matplotlib", "sklearn", "PIL", "transformers", "timm"}
 
@@ -60,8 +65,15 @@ for arguments in ([], ["--help"], ["--version"], *([verb, "--help"] for verb in 
     assert left_behind["environment"] == []
 
 
-def test_no_module_shadows_a_public_name() -> None:
+def test_no_module_is_called_like_a_public_name() -> None:
     """A room that is called like a public function would take its place once it is imported."""
+    rooms = {path.stem for path in Path(vitrail.__file__).parent.iterdir()}
+    assert "models" in rooms
+    assert rooms.isdisjoint(name for name in vitrail.__all__ if not name.startswith("__"))
+
+
+@pytest.mark.slow
+def test_public_names_are_functions_when_every_module_is_imported() -> None:
     act = """
 import pkgutil
 from importlib import import_module
