@@ -33,27 +33,21 @@ RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 
 # What a processor does where its file is silent, by the name of its class without the ending.
 SQUEEZED = Preprocessing(size=(224, 224), interpolation="bilinear", mean=INCEPTION, std=INCEPTION)
+CENTRED = Preprocessing(
+    size=(224, 224),
+    resize=(224, 224),
+    crop="floored",
+    interpolation="bicubic",
+    mean=CLIP_MEAN,
+    std=CLIP_STD,
+)
 PROCESSORS = {
     "ViT": SQUEEZED,
     "DeiT": replace(
         SQUEEZED, resize=(256, 256), squeeze=True, crop="floored", interpolation="bicubic"
     ),
-    "Bit": Preprocessing(
-        size=(224, 224),
-        resize=(224, 224),
-        crop="floored",
-        interpolation="bicubic",
-        mean=CLIP_MEAN,
-        std=CLIP_STD,
-    ),
-    "CLIP": Preprocessing(
-        size=(224, 224),
-        resize=(224, 224),
-        crop="floored",
-        interpolation="bicubic",
-        mean=CLIP_MEAN,
-        std=CLIP_STD,
-    ),
+    "Bit": CENTRED,
+    "CLIP": CENTRED,
     "Beit": replace(SQUEEZED, interpolation="bicubic"),
     "ConvNext": replace(SQUEEZED, size=(384, 384), interpolation="bicubic"),
     "MobileViT": Preprocessing(
