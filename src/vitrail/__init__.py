@@ -21,6 +21,7 @@ __all__ = [
     "load",
     "open_data",
     "predict",
+    "probe",
     "save",
 ]
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.tasks.convert import convert
     from vitrail.tasks.doctor import doctor
     from vitrail.tasks.evaluate import evaluate
+    from vitrail.tasks.probe import probe
     from vitrail.weights.load import load
     from vitrail.weights.native import save
 
@@ -49,6 +51,7 @@ else:
         "load": "vitrail.weights.load",
         "open_data": "vitrail.data.sources",
         "predict": "vitrail.inference.predict",
+        "probe": "vitrail.tasks.probe",
         "save": "vitrail.weights.native",
     }
 

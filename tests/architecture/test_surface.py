@@ -32,11 +32,16 @@ SIGNATURES = {
     ),
     "open_data": "spec, *, val_share=0.1, seed=0",
     "predict": "model, images, *, top=5, batch_size=8, exact=True",
+    "probe": (
+        "model, data, *, method='fewshot', split=None, shots=(1, 5, 10, 25), seeds=3, "
+        "neighbours=(10, 20, 100, 200), steps=None, images=None, batch_size=64, workers=0, seed=0, "
+        "cache='runs/features', out=None, overwrite=False, name=None, on_progress=<silent>"
+    ),
     "save": "model, directory, *, overwrite=False",
 }
 NAMES = [
     "UserError", "__version__", "capture", "convert", "create", "doctor", "evaluate", "list_models",
-    "load", "open_data", "predict", "save",
+    "load", "open_data", "predict", "probe", "save",
 ]  # fmt: skip
 
 

@@ -121,7 +121,7 @@ def test_regression_that_would_take_too_much_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("vitrail.evaluation.linear.LIMIT", 1000)
+    monkeypatch.setattr("vitrail.tasks.probe.LIMIT", 1000)
     facts = asked(capsys, model, data, "--method", "linear", *cache, "--steps", "2")
     assert facts["regression"] is None
     assert "no logistic regression: it would take" in facts["notes"][-1]
@@ -205,14 +205,14 @@ def test_several_labels_are_refused_and_broken_images_named(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["digits", "--batch-size", "0"], "--batch-size is 0, but must be at least 1"),
-        (["digits", "--seeds", "0"], "--seeds is 0"),
-        (["digits", "--images", "-1"], "--images is -1"),
-        (["digits", "--workers", "-1"], "--workers is -1, but must be at least 0"),
+        (["digits", "--batch-size", "0"], "batch_size must be at least 1, got 0"),
+        (["digits", "--seeds", "0"], "seeds must be at least 1, got 0"),
+        (["digits", "--images", "-1"], "images must be at least 1, got -1"),
+        (["digits", "--workers", "-1"], "workers must be at least 0, got -1"),
         (["digits", "--threads", "0"], "--threads is 0"),
-        (["digits", "--shots", "0"], "--shots is 0, but must be at least 1"),
-        (["digits", "--neighbours", "0"], "--neighbours is 0"),
-        (["digits", "--split", "tset"], "digits has no part 'tset'"),
+        (["digits", "--shots", "0"], "shots must be at least 1, got 0"),
+        (["digits", "--neighbours", "0"], "neighbours must be at least 1, got 0"),
+        (["digits", "--split", "tset"], "digits has no split 'tset'"),
         (["digits", "--split", "train"], "the same images"),
         (["digits", "--method", "fewshots"], "fewshot"),
         (["no-such-data"], "no-such-data"),

@@ -24,6 +24,12 @@ CALLS: dict[str, Callable[[str, Path], Any]] = {
     "evaluate {model} digits --by-order --resolutions 16,24": lambda model, out: vitrail.evaluate(
         model, "digits", by_order=True, resolutions=[(16, 16), (24, 24)]
     ),
+    "probe {model} digits --shots 1 --shots 5 --no-cache": lambda model, out: vitrail.probe(
+        model, "digits", shots=[1, 5], cache=None
+    ),
+    "probe {model} digits --method knn --neighbours 3 --no-cache": lambda model, out: vitrail.probe(
+        model, "digits", method="knn", neighbours=[3], cache=None
+    ),
     "convert {model} {out} --to timm --image-size 32 --overwrite": lambda model, out: (
         vitrail.convert(model, out, to="timm", image_size=(32, 32), overwrite=True)
     ),
@@ -43,7 +49,9 @@ def test_python_gives_what_the_shell_prints(
     assert len(repr(record)) < 400
 
 
-@pytest.mark.parametrize("line", [line for line in CALLS if "convert" not in line])
+@pytest.mark.parametrize(
+    "line", [line for line in CALLS if line.startswith(("doctor", "evaluate"))]
+)
 def test_a_record_shows_itself_as_a_page(line: str, model: str, tmp_path: Path) -> None:
     record = CALLS[line](model, tmp_path / "out")
     record.save_html(tmp_path / "page.html")
