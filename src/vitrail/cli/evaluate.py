@@ -66,7 +66,7 @@ def evaluate(asked: Evaluate) -> None:
     from vitrail.tasks.evaluate import evaluate as run
 
     resolutions, patches = parse_resolutions(asked.resolutions), parse_patches(asked.patch_sizes)
-    check_split(asked.split, asked.data)  # sooner told than a model is loaded
+    check_split(asked.split, asked.data)  # before the model is loaded
     use_threads(asked.threads)
     with progress() as watch:
         found = run(
