@@ -59,6 +59,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         (["models", "--jsno"], "Did you mean --json? (see vitrail models --help)"),
         (["train", "digits", "--learning-rate", "1"], "Did you mean --lr? (see vitrail train"),
         (["info"], "(see vitrail info --help)"),
+        (["train", "runs/best", "photos"], "too many arguments: photos (see vitrail train"),
         (["info", "vit_b_16", "vit_l_16"], "vit_l_16"),
     ],
 )

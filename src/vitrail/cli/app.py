@@ -16,7 +16,7 @@ from importlib.metadata import version
 from io import TextIOWrapper
 from typing import Any
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 from rich.console import Console
 
 from vitrail.cli.convert import Convert, convert
@@ -115,6 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CycloptsError as error:
         command = " ".join(["vitrail", *(error.command_chain or ())])
         sentence = str(error).rstrip(".")
+        if isinstance(error, UnusedCliTokensError):
+            sentence = f"too many arguments: {' '.join(error.unused_tokens or ())}"
         return end(f"{sentence}{other_name(sentence)} (see {command} --help)", code=2)
     except KeyboardInterrupt as stop:  # a verb that saved its work says how to go on
         return end(str(stop) or "stopped by Ctrl-C", code=130)
