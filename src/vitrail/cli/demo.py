@@ -2,12 +2,11 @@
 
 from dataclasses import KW_ONLY, dataclass
 
-from vitrail.cli.options import OutputOptions
 from vitrail.cli.output import say
 
 
 @dataclass(frozen=True)
-class Demo(OutputOptions):
+class Demo:
     """How the walk is done."""
 
     _: KW_ONLY

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from vitrail.cli.options import (
-    ComputeOptions,
-    ModelOptions,
-    OutputOptions,
+from vitrail.cli.asking import (
+    Loading,
     check_batch_size,
     check_threads,
-    load_model,
+    load_asked,
     refuse_existing,
 )
+from vitrail.cli.display import progress
 from vitrail.cli.output import plural, say, say_json, warn
-from vitrail.cli.progress import progress
 from vitrail.core.errors import UserError
 from vitrail.inference.paths import STDIN, check_paths, pictures
 
@@ -34,7 +32,7 @@ GOES_ON = "the same command goes on from there"
 
 
 @dataclass(frozen=True)
-class Predict(ModelOptions, ComputeOptions, OutputOptions):
+class Predict:
     """Which model labels which images."""
 
     source: str
@@ -59,6 +57,11 @@ class Predict(ModelOptions, ComputeOptions, OutputOptions):
     """Compute in this process, or on Ray."""
     address: str | None = None
     """The Ray cluster: auto, or host:port; by default one on this machine."""
+    loading: Loading = field(default_factory=Loading)
+    threads: int | None = None
+    """Threads to decode and compute with; by default one for each processor."""
+    json: bool = False
+    """Print a JSON object a line."""
 
 
 @dataclass
@@ -91,7 +94,7 @@ def predict(asked: Predict) -> None:
     from vitrail.inference.arrow import prediction_row
     from vitrail.inference.writers import as_line
 
-    model = load_model(asked)
+    model = load_asked(asked)
     warn_untrained(model)
     if asked.out is not None:
         write(asked, Path(asked.out), model)

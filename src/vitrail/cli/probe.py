@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from vitrail.cli.display import MOST_BROKEN
-from vitrail.cli.options import ComputeOptions, ModelOptions, OutputOptions, load_model, use_threads
+from vitrail.cli.asking import Loading, load_asked, use_threads
+from vitrail.cli.display import MOST_BROKEN, progress
 from vitrail.cli.output import plural, say, say_json
-from vitrail.cli.progress import progress
 
 if TYPE_CHECKING:
     from vitrail.tasks.probe import ProbeResult
 
 
 @dataclass(frozen=True)
-class Probe(ModelOptions, ComputeOptions, OutputOptions):
+class Probe:
     """Which model's features to judge, on which images, and how."""
 
     source: str
@@ -55,6 +54,11 @@ class Probe(ModelOptions, ComputeOptions, OutputOptions):
     """A directory for probe.json."""
     overwrite: bool = False
     """Replace probe.json where it exists."""
+    loading: Loading = field(default_factory=Loading)
+    threads: int | None = None
+    """Threads to compute with."""
+    json: bool = False
+    """Print a JSON object."""
 
 
 def probe(asked: Probe) -> None:
@@ -65,7 +69,7 @@ def probe(asked: Probe) -> None:
     use_threads(asked.threads)
     with progress() as watch:
         found = run(
-            load_model(asked),
+            load_asked(asked),
             asked.data,
             method=asked.method,
             split=asked.split,
