@@ -234,9 +234,9 @@ def recipe_for(family: Family, seed: int) -> Recipe:
         optimiser=Optimiser(name="muon", lr=family.lr, weight_decay=0.05),
         schedule=Schedule(steps=family.steps, warmup=family.steps // 10),
         augmentation=Augmentation(crop=None, flip=0.0),
-        watch=Watch(every=0.25),
+        watch=Watch(eval_every_epochs=0.25),
         batch_size=family.batch_size,
-        average=0.99,
+        ema_decay=0.99,
         seed=seed,
     )
 

@@ -198,8 +198,8 @@ def fitted(recipe: Recipe, steps: int, *, every: int, count: int) -> Recipe:
     return replace(
         recipe,
         schedule=replace(recipe.schedule, steps=steps, warmup=min(500, steps // 10)),
-        average=0.99 if steps < 5_000 else 0.998,
-        watch=Watch(every=every * recipe.batch_size / count, save=10**9),
+        ema_decay=0.99 if steps < 5_000 else 0.998,
+        watch=Watch(eval_every_epochs=every * recipe.batch_size / count, save=10**9),
     )
 
 

@@ -26,7 +26,7 @@ def test_saving_takes_a_small_share_of_the_time(
 ) -> None:
     clock, saves = Clock(), list[int]()
     monkeypatch.setattr("vitrail.training.loop.time", clock)
-    run = trainer(tmp_path, schedule=Schedule(steps=60), watch=Watch(every=100))
+    run = trainer(tmp_path, schedule=Schedule(steps=60), watch=Watch(eval_every_epochs=100))
 
     def slow_write(*_: object, **__: object) -> None:
         saves.append(run.step)

@@ -167,7 +167,7 @@ class Written:
 
 def facts_of(out: Path, outcome: Outcome, written: Written) -> dict[str, Any]:
     """How the run ended, in plain values."""
-    memory = outcome.memory
+    memory = outcome.run_state
     report = out / "report.html"
     return {
         "out": str(out),
