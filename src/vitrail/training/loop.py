@@ -131,7 +131,7 @@ class Trainer:
         self.out.mkdir(parents=True, exist_ok=True)
         if resume:
             self.restore()
-        log = Log(self.out, self.step) if self.world.chief else None
+        log = Log(self.out, self.step) if self.world.is_main else None
         try:
             with interruptible(alone=self.world.size == 1) as interrupted:
                 stopped = self.train(log, interrupted)
@@ -368,7 +368,7 @@ class Trainer:
         values = values if loss is None else {**values, "val_loss": loss}
         run_state.warning = self.task.objective.warning(answers.logits)
         run_state.shown = list(answers.shown)
-        if answers.shown and self.world.chief:
+        if answers.shown and self.world.is_main:
             write_sheet(answers.shown, self.stream.how, self.out, self.step)
         value, run_state.since_best = values[run_state.decides], run_state.since_best + 1
         if not run_state.best_scores or is_better(run_state.decides, values, run_state.best_scores):
@@ -404,7 +404,7 @@ class Trainer:
         for broken in self.world.gather(self.run_state.broken):
             self.run_state.broken |= broken
         tensors, judged = self.state.tensors(), self.state.eval_weights()
-        if self.world.chief:
+        if self.world.is_main:
             if self.best is not None:
                 self.keep("best", self.best[0], self.run_state.best_step, self.best[1])
             self.keep("last", judged, self.step, {})
