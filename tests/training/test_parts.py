@@ -101,7 +101,7 @@ def test_half_precision_is_refused_where_it_is_slow(monkeypatch: pytest.MonkeyPa
     ("values", "sentence"),
     [
         ({"batch_size": 10, "accumulate": 3}, "does not split into 3 parts"),
-        ({"average": 1.0}, "average must be above 0 and below 1, got 1.0"),
+        ({"ema_decay": 1.0}, "ema_decay must be above 0 and below 1, got 1.0"),
     ],
 )
 def test_a_recipe_that_cannot_be(values: dict[str, float], sentence: str) -> None:
