@@ -39,8 +39,9 @@ from vitrail.explanation.integrated import IncompleteWarning
 from vitrail.explanation.methods import AUTO, METHODS, choose_method
 from vitrail.explanation.pointing import pointing_game
 from vitrail.models.model import Model
-from vitrail.training.loop import Progress, Trainer
+from vitrail.training.loop import Trainer
 from vitrail.training.prepare import prepare_task
+from vitrail.training.progress import Progress
 from vitrail.training.recipe import Optimiser, Recipe, Schedule, Watch
 
 BATCH = 25  # pictures explained at once

@@ -41,8 +41,9 @@ from vitrail.data.sources import open_data
 from vitrail.models.vit import ViTConfig
 from vitrail.recipes.choice import Choice
 from vitrail.recipes.small import small
-from vitrail.training.loop import Trainer, Values
+from vitrail.training.loop import Trainer
 from vitrail.training.prepare import prepare_task
+from vitrail.training.progress import Values
 from vitrail.training.recipe import Recipe, Watch
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "golden"

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from tests.training.world import RECIPE, Stripes
 from vitrail.data.source import Splits
-from vitrail.training.loop import Trainer, Values
+from vitrail.training.loop import Trainer
 from vitrail.training.prepare import prepare_task
+from vitrail.training.progress import Values
 from vitrail.training.validate import is_better
 
 

@@ -17,7 +17,8 @@ from tests.training.world import RECIPE, trainer, unlabelled
 from vitrail import UserError, load
 from vitrail.training.checkpoint import newest_step, steps_in
 from vitrail.training.log import Log
-from vitrail.training.loop import Progress, Trainer
+from vitrail.training.loop import Trainer
+from vitrail.training.progress import Progress
 from vitrail.training.recipe import Lora, Optimiser, Schedule, Watch
 
 PER_SAMPLE = replace(RECIPE.augmentation, policy="trivialaugment", repeats=3)

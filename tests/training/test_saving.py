@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.training.world import trainer
-from vitrail.training.loop import MOST_TIME_SAVING, Progress
+from vitrail.training.loop import MOST_TIME_SAVING
+from vitrail.training.progress import Progress
 from vitrail.training.recipe import Schedule, Watch
 
 

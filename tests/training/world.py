@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 import vitrail
 from vitrail.data.augment import Augmentation
 from vitrail.data.source import Splits
-from vitrail.training.loop import Trainer, Values
+from vitrail.training.loop import Trainer
 from vitrail.training.parallel import World
 from vitrail.training.prepare import prepare_task
+from vitrail.training.progress import Values
 from vitrail.training.recipe import Goal, Optimiser, Recipe, Schedule, Watch
 
 

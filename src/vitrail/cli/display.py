@@ -13,7 +13,8 @@ from vitrail.cli.output import say, say_above, say_json
 from vitrail.core.errors import printable
 
 if TYPE_CHECKING:
-    from vitrail.training.loop import Outcome, Progress
+    from vitrail.training.loop import Outcome
+    from vitrail.training.progress import Progress
 
 # Called with what is done, how much of it, and of how much if that is known.
 Watch = Callable[[str, int, "int | None"], None]

@@ -34,6 +34,7 @@ from vitrail.training.parallel import World, full_tensor, parallelise, sync_grad
 from vitrail.training.parts import Parts, fewest_images
 from vitrail.training.pictures import write_sheet
 from vitrail.training.precision import autocast, check_precision
+from vitrail.training.progress import Progress, Values
 from vitrail.training.recipe import Recipe
 from vitrail.training.run_state import RunState, weights_digest
 from vitrail.training.schedule import rate_at
@@ -41,8 +42,6 @@ from vitrail.training.tally import Tally
 from vitrail.training.train_state import TrainState, Weights
 from vitrail.training.validate import Answers, dummy_images, finite, is_better, predict
 from vitrail.weights.native import replace_native
-
-Values = dict[str, float]
 
 SECONDS_BETWEEN_SAVES = 60
 MOST_TIME_SAVING = 0.1  # of the run's time, where the clock decides when to save
@@ -67,19 +66,6 @@ class Task:
     train: Source
     val: Source
     judge: Judge
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands, for whoever shows it; the loss is the mean since the last line of
-    metrics."""
-
-    step: int
-    total: int
-    loss: float
-    images_per_second: float
-    scores: Values | None = None
-    warning: str | None = None
 
 
 @dataclass(frozen=True)
