@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from vitrail.cli.asking import arguments_of, use_threads
+from vitrail.cli.options import format_arguments, use_threads
 from vitrail.core.errors import UserError
 
 # What a run writes to its directory, beside recipe.yaml.
@@ -50,7 +50,7 @@ def start(asked: Asked, verb: str, write_report: WriteReport) -> None:
     if asked.processes < 1:
         raise UserError(f"--processes is {asked.processes}, but must be at least 1")
     if asked.processes > 1 and not launched() and not asked.dry_run:
-        launch("vitrail.cli.app", [verb, *arguments_of(asked)], asked.processes)
+        launch("vitrail.cli.app", [verb, *format_arguments(asked)], asked.processes)
         return
     with reported():
         with process_group() as world:

@@ -6,7 +6,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.asking import parse_changes, parse_size
+from vitrail.cli.options import parse_changes, parse_size
 from vitrail.cli.running import DEFAULT
 from vitrail.core.errors import UserError, nearest
 
