@@ -17,7 +17,7 @@ from vitrail.explanation.hooks import attention_blocks, forward_hooks, named_blo
 from vitrail.explanation.positions import bias_by_offset, shared_bias
 from vitrail.explanation.tokens import tokens_on_grid
 
-MAX_BLOCKS = 4  # of the trunk whose tokens are shown, before the last
+MAX_BLOCKS = 4  # whose tokens are shown, before the last
 
 
 @dataclass

@@ -49,7 +49,7 @@ class Curves:
 
 
 def class_probability(
-    model: nn.Module, target: Int[Tensor, "B"], *, several: bool = False
+    model: nn.Module, target: Int[Tensor, "B"], *, multi_label: bool = False
 ) -> Score:
     """The model's probability of a class of its own for each image; images may come several times,
     round after round."""
@@ -57,7 +57,7 @@ def class_probability(
     @torch.no_grad()
     def score(images: Images) -> Float[Tensor, "B"]:
         logits = torch.cat([model(part) for part in images.split(BATCH_SIZE)]).float()
-        chances = logits.sigmoid() if several else logits.softmax(dim=1)
+        chances = logits.sigmoid() if multi_label else logits.softmax(dim=1)
         wanted = target.to(chances.device).repeat(len(images) // len(target))
         return chances.gather(1, wanted[:, None])[:, 0].cpu()
 

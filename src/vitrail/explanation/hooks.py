@@ -22,7 +22,7 @@ from vitrail.layers.attention import Attend, SeparableAttend
 
 # Called with the name of an attention, its weights, and the bias that its logits had, if any.
 OnAttention = Callable[[str, AttentionMap, Tensor | None], None]
-# Called with the name of a step of the trunk and what it gives.
+# Called with the name of a block and its output.
 OnBlock = Callable[[str, Tensor], None]
 
 ATTEND_ARGUMENTS = ("q", "k", "v", "bias", "scale")
@@ -32,7 +32,7 @@ ATTEND_ARGUMENTS = ("q", "k", "v", "bias", "scale")
 def forward_hooks(
     model: nn.Module, *, attention: OnAttention | None = None, block: OnBlock | None = None
 ) -> Iterator[None]:
-    """Show every attention, and every step of the trunk, to a function while the model runs.
+    """Show every attention, and every block, to a function while the model runs.
 
     Each map is gone when the function returns, so that no more than one is in memory however deep
     the model is. What the model computes does not change by a bit.
@@ -98,12 +98,12 @@ def token_layouts(model: nn.Module) -> dict[str, TokenLayout]:
 
 def named_blocks(model: nn.Module) -> dict[str, nn.Module]:
     """The blocks from image to head; of a module that does not tell them, its attentions."""
-    trunk: Callable[[], dict[str, nn.Module]] | None = getattr(model, "trunk", None)
-    return dict(find_attentions(model)) if trunk is None else trunk()
+    blocks: Callable[[], dict[str, nn.Module]] | None = getattr(model, "blocks_by_depth", None)
+    return dict(find_attentions(model)) if blocks is None else blocks()
 
 
 def attention_blocks(model: nn.Module) -> list[str]:
-    """The steps of the trunk in which there is attention; the others convolve or merge."""
+    """Names of the blocks that have attention; the others convolve or merge."""
     return [
         name
         for name, module in named_blocks(model).items()

@@ -212,7 +212,7 @@ def check_methods(
     images: Images,
     target: Int[Tensor, "B"],
     *,
-    several: bool = False,
+    multi_label: bool = False,
     maps: Mapping[str, Relevance] | None = None,
     shuffles: int = 3,
     seed: int = 0,
@@ -227,7 +227,7 @@ def check_methods(
     >>> found["saliency"].verdict.images
     2
     """
-    score = class_probability(model, target, several=several)
+    score = class_probability(model, target, multi_label=multi_label)
     shared: dict[tuple[tuple[int, int], int, bool], RandomMaps] = {}
     checks = {}
     for name, explain in methods.items():
