@@ -14,11 +14,11 @@ from vitrail.models.beit import CLASS_RELATIONS, VARIANTS, BeitConfig, count_rel
 from vitrail.weights.families.family import (
     Facts,
     FamilyWeights,
-    Named,
+    NamedTensors,
     Request,
-    agree,
     note_cut_off,
     pair,
+    refuse_contradiction,
 )
 from vitrail.weights.offsets import Along, Grid, far_lines, far_spline, linear, resize_offsets
 from vitrail.weights.resize import resize_patches
@@ -31,7 +31,7 @@ SHAPE = ("dim", "depth", "heads", "mlp_dim", "patch_size")
 METHODS: dict[ResizeMethod, Along] = {"paper": far_spline, "timm": far_lines, "hf": linear}
 
 
-def config_of(tensors: Named) -> Facts:
+def config_of(tensors: NamedTensors) -> Facts:
     """The fields that the tensors of a BEiT tell."""
     dim, channels, patch_size, _ = tensors.shape("patches.projection.weight", 4)
     facts: Facts = {
@@ -49,24 +49,25 @@ def config_of(tensors: Named) -> Facts:
     return facts
 
 
-def _table(tensors: Named) -> str:
+def _table(tensors: NamedTensors) -> str:
     own = "blocks.0.relative.table"
     return own if own in tensors.tensors else "relative.table"
 
 
 def resolve_config(
-    facts: Facts, tensors: Named, request: Request
+    facts: Facts, tensors: NamedTensors, request: Request
 ) -> tuple[BeitConfig, list[str]]:
     """The config of a BEiT's file as it is, and a sentence for each thing that was looked up: 729
     distances are 27x27, those of 14x14 patches, but 9x81 too."""
     facts, where = dict(facts), request.source
-    notes = [*facts.pop("notes", ())]
+    notes: list[str] = []
     if facts["dim"] % facts["heads"] or not facts["depth"]:
         raise UserError(
             f"{where}: {facts['depth']} blocks of {facts['dim']} channels and "
             f"{facts['heads']} heads are no BEiT: is the file whole?"
         )
-    agree({name: facts[name] for name in SHAPE}, request)
+    if request.named is not None:
+        refuse_contradiction({name: facts[name] for name in SHAPE}, request.named, where)
     published = (variant.config for variant in VARIANTS.values())
     like = request.named or next(
         (c for c in published if all(getattr(c, name) == facts[name] for name in SHAPE)), None

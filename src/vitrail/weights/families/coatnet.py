@@ -9,9 +9,9 @@ from vitrail.models.coatnet import EXPANSION, CoAtNetConfig
 from vitrail.weights.families.family import (
     Facts,
     FamilyWeights,
-    Named,
+    NamedTensors,
     Request,
-    pair,
+    one_size,
     resolve_from_variants,
 )
 from vitrail.weights.offsets import Along, Grid, far_lines, linear, resize_offsets
@@ -28,10 +28,10 @@ METHODS: dict[ResizeMethod, Along] = {"paper": linear, "timm": far_lines}  # the
 TABLE = "stages.{}.0.attention.bias.table"
 
 
-def config_of(tensors: Named) -> Facts:
+def config_of(tensors: NamedTensors) -> Facts:
     """The fields that the tensors of a CoAtNet tell."""
     known = tensors.tensors
-    depths = tensors.depths("stages.{}.{}.branch.norm2.weight", "stages.{}.{}.norm2.weight")
+    depths = _depths_of(tensors)
     kinds = "".join(_kind_of(tensors, stage, depth) for stage, depth in enumerate(depths))
     if "T" not in kinds:
         raise UserError(f"{tensors.source}: none of its {len(depths)} stages is a transformer's")
@@ -56,7 +56,15 @@ def config_of(tensors: Named) -> Facts:
     }
 
 
-def _kind_of(tensors: Named, stage: int, depth: int) -> str:
+def _depths_of(tensors: NamedTensors) -> tuple[int, ...]:
+    found: list[int] = []
+    names = ("stages.{}.{}.branch.norm2.weight", "stages.{}.{}.norm2.weight")
+    while depth := max(tensors.count(name.format(len(found), "{}")) for name in names):
+        found.append(depth)
+    return tuple(found)
+
+
+def _kind_of(tensors: NamedTensors, stage: int, depth: int) -> str:
     known = tensors.tensors
     convolves = {f"stages.{stage}.{block}.branch.expand.weight" in known for block in range(depth)}
     if len(convolves) > 1:
@@ -67,7 +75,7 @@ def _kind_of(tensors: Named, stage: int, depth: int) -> str:
     return "C" if True in convolves else "T"
 
 
-def _widening(tensors: Named, kinds: str, widths: tuple[int, ...]) -> str:
+def _widening(tensors: NamedTensors, kinds: str, widths: tuple[int, ...]) -> str:
     for stage, (kind, before, after) in enumerate(zip(kinds, widths, widths[1:], strict=False)):
         if before != after:
             convolves = kind == "C"
@@ -77,7 +85,7 @@ def _widening(tensors: Named, kinds: str, widths: tuple[int, ...]) -> str:
     return "early"  # nothing widens
 
 
-def _convolution(tensors: Named, kinds: str) -> Facts:
+def _convolution(tensors: NamedTensors, kinds: str) -> Facts:
     if "C" not in kinds:
         return {}
     branch = f"stages.{kinds.index('C')}.0.branch"
@@ -85,7 +93,7 @@ def _convolution(tensors: Named, kinds: str) -> Facts:
     return {"squeeze": hidden // narrow, "conv_bias": f"{branch}.project.bias" in tensors.tensors}
 
 
-def _transformer(tensors: Named, kinds: str) -> Facts:
+def _transformer(tensors: NamedTensors, kinds: str) -> Facts:
     known = tensors.tensors
     stages = [i for i, kind in enumerate(kinds) if kind == "T"]
     block = f"stages.{stages[0]}.0"
@@ -103,37 +111,41 @@ def _transformer(tensors: Named, kinds: str) -> Facts:
     return facts if f"{block}.scale1.factor" in known else facts | {"layer_scale": None}
 
 
-def resolve_config(facts: Facts, tensors: Named, request: Request) -> tuple[Any, list[str]]:
+def resolve_config(facts: Facts, tensors: NamedTensors, request: Request) -> tuple[Any, list[str]]:
     """The config of a CoAtNet's file as it is, and a sentence for each thing that was looked up."""
     facts, named = dict(facts), request.named
     if facts.get("layer_scale", 0) is not None:
         facts.setdefault("layer_scale", 1e-6)  # where timm's begin
     if facts.get("image_size") is None and (sizes := sizes_of(tensors, facts["kinds"])):
-        facts["image_size"] = _choose_size(sizes, request)
+        square = [size for size in sizes.values() if size[0] == size[1]]
+        facts["image_size"] = square[0] if square else one_size(sizes, request)
+    notes: list[str] = []
     if named is None and not any(name in facts for name in COMPUTED):
-        facts |= _computed(facts, request.source)
-    return resolve_from_variants("coatnet")(facts, tensors, request)
+        computed, notes = _find_computed(facts, request.source)
+        facts |= computed
+    config, more = resolve_from_variants("coatnet")(facts, tensors, request)
+    return config, notes + more
 
 
-def _computed(facts: Facts, where: str) -> Facts:
+def _find_computed(facts: Facts, where: str) -> tuple[Facts, list[str]]:
     """What convolutions compute, from the published model that is all that the file tells."""
-    shapes = facts.keys() - {"num_classes", "channels", "image_size", "notes", "norm_eps"}
+    shapes = facts.keys() - {"num_classes", "channels", "image_size"}
     late = facts["widening"] == "late"
     for name, variant in FAMILIES["coatnet"].variants.items():
         if all(getattr(variant.config, field) == facts[field] for field in shapes):
             note = f"activations and down-sampling as in {name}, because the file does not tell"
-            notes = [*facts.get("notes", ()), *([note] if late else [])]
-            return {field: getattr(variant.config, field) for field in COMPUTED} | {"notes": notes}
+            values = {field: getattr(variant.config, field) for field in COMPUTED}
+            return values, [note] if late else []
     if late:
         raise UserError(
             f"{where}: neither its tensors nor a config.json beside it tell the activations and "
             "down-sampling of its convolutions, and no published model has its shapes: put the "
             "config.json of timm beside it, with its architecture and model_args"
         )
-    return {}
+    return {}, []
 
 
-def sizes_of(tensors: Named, kinds: str) -> dict[Grid, Grid]:
+def sizes_of(tensors: NamedTensors, kinds: str) -> dict[Grid, Grid]:
     """The images that tables of bias are for, by the grid of the first attention: (2 rows - 1)
     (2 columns - 1) offsets each, where every stage halves the map. Tables of two stages leave
     open only which way an oblong image lies."""
@@ -152,24 +164,7 @@ def sizes_of(tensors: Named, kinds: str) -> dict[Grid, Grid]:
         )
         if height % whole == width % whole == 0 and all(fits):
             sizes[rows, columns] = (height, width)
-    return {grid: size for grid, size in sizes.items() if size[0] == size[1]} or sizes
-
-
-def _choose_size(sizes: dict[Grid, Grid], request: Request) -> Grid:
-    """The image size of a file that leaves several open, unless one is square."""
-    square = [size for size in sizes.values() if size[0] == size[1]]
-    if square:
-        return square[0]
-    grid, asked = request.grid, request.overrides.get("image_size")
-    if grid is not None and pair(grid, "grid") in sizes:
-        return sizes[pair(grid, "grid")]
-    if asked is not None and pair(asked, "image_size") in sizes.values():
-        return pair(asked, "image_size")
-    grids = " or ".join(f"{rows}x{columns}" for rows, columns in sizes)
-    raise UserError(
-        f"{request.source}: its attention works on a grid of {grids}: "
-        "say which, by grid=(rows, columns) (--grid ROWSxCOLUMNS)"
-    )
+    return sizes
 
 
 def resize_state(

@@ -3,8 +3,7 @@
 from vitrail.weights.families.family import (
     Facts,
     FamilyWeights,
-    Named,
-    keep_state,
+    NamedTensors,
     resolve_from_variants,
 )
 
@@ -13,12 +12,12 @@ UNTOLD = ("image_size", "heads", "patch_size", "norm_eps", "dropout", "drop_path
 TRANSFORMERS = (2, 3, 4)  # the stages that have one
 
 
-def config_of(tensors: Named) -> Facts:
+def config_of(tensors: NamedTensors) -> Facts:
     """The fields that the tensors of a MobileViT tell."""
     return stages_of(tensors, axes=2) | {"last": tensors.shape("last.conv.weight", 4)[0]}
 
 
-def stages_of(tensors: Named, axes: int) -> Facts:
+def stages_of(tensors: NamedTensors, axes: int) -> Facts:
     """What the tensors of either version tell; weights of an MLP have so many axes."""
     stem, channels = tensors.shape("stem.conv.weight", 4)[:2]
     dims = tuple(tensors.shape(f"stages.{s}.1.embed.weight", 4)[0] for s in TRANSFORMERS)
@@ -39,6 +38,5 @@ def stages_of(tensors: Named, axes: int) -> Facts:
 FAMILY = FamilyWeights(
     config_of=config_of,
     resolve_config=resolve_from_variants("mobilevit"),
-    resize_state=keep_state,
     kernel=lambda _: "stem.conv.weight",
 )

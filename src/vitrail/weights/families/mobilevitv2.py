@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from vitrail.weights.families.family import FamilyWeights, keep_state, resolve_from_variants
+from vitrail.weights.families.family import FamilyWeights, resolve_from_variants
 from vitrail.weights.families.mobilevit import stages_of
 
 # No tensor tells them; `expand` is told as far as rounding to multiples of 8 leaves it.
@@ -11,6 +11,5 @@ UNTOLD = ("image_size", "patch_size", "norm_eps", "dropout", "drop_path")
 FAMILY = FamilyWeights(
     config_of=partial(stages_of, axes=4),
     resolve_config=resolve_from_variants("mobilevitv2"),
-    resize_state=keep_state,
     kernel=lambda _: "stem.conv.weight",
 )

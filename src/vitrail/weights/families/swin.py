@@ -11,13 +11,20 @@ from vitrail.core.passport import ResizeMethod
 from vitrail.core.records import validate
 from vitrail.models.catalogue import FAMILIES, variant_of
 from vitrail.models.swin import SwinConfig
-from vitrail.weights.families.family import Facts, FamilyWeights, Named, Request, agree, pair
+from vitrail.weights.families.family import (
+    Facts,
+    FamilyWeights,
+    NamedTensors,
+    Request,
+    pair,
+    refuse_contradiction,
+)
 from vitrail.weights.offsets import Along, Grid, bicubic, far_lines, resize_offsets
 from vitrail.weights.resize import resize_patches
 from vitrail.weights.rows import Tensors
 
 # No tensor tells them; windows that have to be smaller than others tell an image size.
-UNTOLD = ("image_size", "edges", "norm_eps", "dropout", "drop_path")
+UNTOLD = ("image_size", "window_policy", "norm_eps", "dropout", "drop_path")
 # What makes one model, and what its windows are.
 SHAPE = ("dim", "depths", "heads", "patch_size")
 WINDOWS = ("window_size", "pretrained_windows")
@@ -29,7 +36,7 @@ METHODS: dict[ResizeMethod, tuple[Along, str]] = {
 }
 
 
-def config_of(tensors: Named) -> Facts:
+def config_of(tensors: NamedTensors) -> Facts:
     """The fields that the tensors of a Swin tell. A table has a row for each of (2w-1)² offsets."""
     facts = stages_of(tensors)
     tables = _tables(tensors)
@@ -43,7 +50,7 @@ def config_of(tensors: Named) -> Facts:
     return facts | {"heads": tuple(heads for _, heads in tables), "window_size": windows[0]}
 
 
-def stages_of(tensors: Named) -> Facts:
+def stages_of(tensors: NamedTensors) -> Facts:
     """What the tensors of either version tell, but for heads and windows."""
     dim, channels, patch_size, _ = tensors.shape("patches.projection.weight", 4)
     return {
@@ -56,7 +63,7 @@ def stages_of(tensors: Named) -> Facts:
     }
 
 
-def _tables(tensors: Named) -> list[tuple[int, ...]]:
+def _tables(tensors: NamedTensors) -> list[tuple[int, ...]]:
     stages = range(tensors.count("stages.{}.blocks.0.norm1.weight"))
     return [tensors.shape(f"stages.{i}.blocks.0.attention.bias.table", 2) for i in stages]
 
@@ -72,14 +79,14 @@ def window_side(rows: int) -> int | None:
 
 
 def resolve_config(
-    facts: Facts, tensors: Named, request: Request
+    facts: Facts, tensors: NamedTensors, request: Request
 ) -> tuple[SwinConfig, list[str]]:
     """The config of a Swin's file as it is, and a sentence for each thing that was looked up."""
     size, note = _implied_size(facts, tensors)
     return resolve_windows("swin", facts, request, size, note)
 
 
-def _implied_size(facts: Facts, tensors: Named) -> tuple[Grid | None, str]:
+def _implied_size(facts: Facts, tensors: NamedTensors) -> tuple[Grid | None, str]:
     """Where a stage has smaller windows than the first, its whole grid is one."""
     for stage, (rows, _) in enumerate(_tables(tensors)):
         window = window_side(rows)
@@ -95,9 +102,10 @@ def resolve_windows(
     """The same for either version. Nothing in a plain file of the second tells its windows, and
     the published ones differ in nothing else. `size` is what tables tell of the image."""
     facts, named = dict(facts), request.named
-    notes = [*facts.pop("notes", ())]
+    notes: list[str] = []
     shape = {name: facts[name] for name in (*SHAPE, *WINDOWS) if name in facts}
-    agree(shape, request)
+    if named is not None:
+        refuse_contradiction(shape, named, request.source)
     like = named if isinstance(named, SwinConfig) else _find_published(shape, family, request)
     if like is not None:
         looked_up = [name for name in WINDOWS if hasattr(like, name) and name not in facts]
@@ -200,5 +208,5 @@ FAMILY = FamilyWeights(
     resolve_config=resolve_config,
     resize_state=resize_state,
     kernel=lambda _: "patches.projection.weight",
-    resized=frozenset({"patch_size", "window_size", "edges"}),
+    resized=frozenset({"patch_size", "window_size", "window_policy"}),
 )

@@ -4,8 +4,7 @@ from vitrail.core.errors import UserError
 from vitrail.weights.families.family import (
     Facts,
     FamilyWeights,
-    Named,
-    keep_state,
+    NamedTensors,
     resolve_from_variants,
 )
 
@@ -13,7 +12,7 @@ from vitrail.weights.families.family import (
 UNTOLD = ("image_size", "code_dim", "entry", "num_classes", "drop_path")
 
 
-def config_of(tensors: Named) -> Facts:
+def config_of(tensors: NamedTensors) -> Facts:
     """The fields that the tensors of a tokenizer tell. An encoder begins with kernels of 7 pixels,
     a decoder with the words."""
     known, first = tensors.tensors, "encoder.input.weight"
@@ -42,6 +41,5 @@ def config_of(tensors: Named) -> Facts:
 FAMILY = FamilyWeights(
     config_of=config_of,
     resolve_config=resolve_from_variants("tokenizer"),
-    resize_state=keep_state,
     kernel=lambda _: "encoder.input.weight",
 )
