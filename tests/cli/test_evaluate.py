@@ -32,8 +32,8 @@ def make(
     torch.manual_seed(1)
     model = vitrail.create(name, num_classes=3, **fields or SMALL)
     torch.nn.init.normal_(model.get_parameter("head.classes.weight"))
-    several = fields.pop("several", False)
-    model.passport = replace(model.passport, labels=labels, several=several)
+    multi_label = fields.pop("multi_label", False)
+    model.passport = replace(model.passport, labels=labels, multi_label=multi_label)
     return vitrail.save(model, folder / "model")
 
 

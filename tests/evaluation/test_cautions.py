@@ -64,9 +64,9 @@ def test_few_classes_few_images_and_one_class() -> None:
 
 
 def test_several_labels_are_compared_with_their_frequency() -> None:
-    report = make(several=True, skill=2.0)
+    report = make(multi_label=True, skill=2.0)
     assert not any("chance" in one for one in cautions(report))
-    assert any("chance" in one for one in cautions(make(several=True, skill=0.0)))
+    assert any("chance" in one for one in cautions(make(multi_label=True, skill=0.0)))
 
 
 def test_the_interval_of_a_score() -> None:

@@ -22,20 +22,20 @@ from vitrail.evaluation.robustness import Robustness
 from vitrail.evaluation.sizes import Sized
 
 
-def judged_of(images: int = 200, classes: int = 8, *, several: bool = False) -> Judged:
+def judged_of(images: int = 200, classes: int = 8, *, multi_label: bool = False) -> Judged:
     random = np.random.default_rng(images)
     labels = (*(f"class {number}" for number in range(classes - 1)), NASTY)
     truth = random.integers(0, classes, images)
     targets = np.eye(classes, dtype=np.float32)[truth]
-    if several:
+    if multi_label:
         targets = np.maximum(targets, random.random(targets.shape) < 0.2).astype(np.float32)
-    logits = (random.normal(size=targets.shape) + 2 * targets - several).astype(np.float32)
+    logits = (random.normal(size=targets.shape) + 2 * targets - multi_label).astype(np.float32)
     return Judged(
         labels=labels,
         logits=logits,
         targets=targets,
         indices=np.arange(images) + 30,
-        source=Drawn(labels, targets if several else truth),
+        source=Drawn(labels, targets if multi_label else truth),
         part="test",
         broken={f"photos/{NASTY}.png": "the file is empty"},
     )
@@ -87,9 +87,9 @@ def test_the_page_is_one_file_and_survives_any_name() -> None:
     page.encode("utf-8")
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_calibration_is_drawn_before_and_after(several: bool) -> None:
-    found = make(judged_of(several=several))
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_calibration_is_drawn_before_and_after(multi_label: bool) -> None:
+    found = make(judged_of(multi_label=multi_label))
     page = evaluation_page(found)
     tempered = found.judgement.tempered
     assert tempered is not None
@@ -180,7 +180,7 @@ def test_plain_values_are_sklearns() -> None:
 
 
 def test_plain_values_of_several_labels() -> None:
-    judged = judged_of(several=True)
+    judged = judged_of(multi_label=True)
     facts = plain(make(judged))
     assert facts["confusion"] is None
     expected = sk.average_precision_score(judged.targets, judged.logits, average=None)
@@ -188,9 +188,9 @@ def test_plain_values_of_several_labels() -> None:
     assert facts["mean_precision"] == pytest.approx(expected.mean())
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_predictions_name_every_image_once(tmp_path: Path, several: bool) -> None:
-    judged = judged_of(images=40, several=several)
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_predictions_name_every_image_once(tmp_path: Path, multi_label: bool) -> None:
+    judged = judged_of(images=40, multi_label=multi_label)
     write_predictions(judged, tmp_path / "predictions.csv")
     with (tmp_path / "predictions.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -198,7 +198,7 @@ def test_predictions_name_every_image_once(tmp_path: Path, several: bool) -> Non
     assert len({row["image"] for row in rows}) == 41
     assert rows[-1]["problem"] == "the file is empty"
     right = [row["right"] == "yes" for row in rows[:-1]]
-    if several:
+    if multi_label:
         assert np.mean(right) == ((judged.logits > 0) == (judged.targets > 0.5)).all(axis=1).mean()
         assert rows[0]["truth"].count("|") == judged.targets[0].sum() - 1
     else:

@@ -100,7 +100,7 @@ def make(
     images: int = 200,
     classes: int = 5,
     *,
-    several: bool = False,
+    multi_label: bool = False,
     skill: float = 2.0,
     gone: tuple[int, ...] = (),
     **changes: Any,
@@ -110,10 +110,10 @@ def make(
     labels = tuple(f"class {number}" for number in range(classes))
     truth = random.integers(0, classes - 1, images)
     targets = np.eye(classes, dtype=np.float32)[truth]
-    if several:
+    if multi_label:
         targets[:, :-1] += random.random((images, classes - 1)) < 0.3
         targets = np.minimum(targets, 1)
-    logits = random.normal(size=(images, classes)) + skill * targets - several
+    logits = random.normal(size=(images, classes)) + skill * targets - multi_label
     values: dict[str, Any] = {
         "title": "a-run",
         "recipe": {"data": "photos", "model": "vit_ti_16", "reasons": ("few images",)},
@@ -123,7 +123,7 @@ def make(
         "logits": logits.astype(np.float32),
         "targets": targets,
         "indices": np.arange(images) + 1000,
-        "source": Drawn(labels, targets if several else truth, gone),
+        "source": Drawn(labels, targets if multi_label else truth, gone),
         "part": "val",
         "findings": None,
         "broken": {},
@@ -214,7 +214,7 @@ def test_no_mistake_reads_well() -> None:
 
 
 def test_several_labels_have_average_precision_and_no_confusions() -> None:
-    report = make(several=True)
+    report = make(multi_label=True)
     page = report_page(report)
     read = Page(page)
     assert "confusion" not in read.tables
@@ -232,7 +232,7 @@ def test_several_labels_have_average_precision_and_no_confusions() -> None:
 
 
 def test_several_labels_rank_mistakes_by_their_surest_wrong_label() -> None:
-    report = make(several=True)
+    report = make(multi_label=True)
     chances = expit(report.logits.astype(np.float64))
     wrong = (chances > 0.5) != (report.targets > 0.5)
     sureness = np.where(wrong, np.maximum(chances, 1 - chances), 0).max(axis=1)
@@ -269,24 +269,24 @@ def test_every_image_passed_over_is_named_and_nothing_from_a_file_is_markup() ->
 
 
 @pytest.mark.parametrize(
-    ("images", "classes", "several"),
+    ("images", "classes", "multi_label"),
     [
-        *((7, 2, several) for several in (False, True)),
-        *((300, 30, several) for several in (False, True)),
-        *((300, 31, several) for several in (False, True)),
+        *((7, 2, multi_label) for multi_label in (False, True)),
+        *((300, 30, multi_label) for multi_label in (False, True)),
+        *((300, 31, multi_label) for multi_label in (False, True)),
         (2000, 1000, False),
         (200, 200, True),
     ],
 )
 def test_any_number_of_classes_gives_a_page_of_reasonable_size(
-    images: int, classes: int, several: bool
+    images: int, classes: int, multi_label: bool
 ) -> None:
-    report = make(images, classes, several=several)
+    report = make(images, classes, multi_label=multi_label)
     page = report_page(report)
     read = Page(page)
     assert len(page) < 700_000
-    assert ("confusion" in read.tables) == (classes <= 30 and not several)
-    assert ('class="map"' in page) == (classes > 30 and not several)
+    assert ("confusion" in read.tables) == (classes <= 30 and not multi_label)
+    assert ('class="map"' in page) == (classes > 30 and not multi_label)
     # nothing is asked of the network
     assert {load[:5] for load in read.loads} <= {"data:", "#curv", "#conf", "#clas", "#mist"} | {
         "#pass",
@@ -360,9 +360,9 @@ def test_ticks_enclose_the_values(values: tuple[float, float]) -> None:
     assert found == sorted(set(found))
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_answers_that_are_no_numbers_are_told(several: bool) -> None:
-    report = make(several=several)
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_answers_that_are_no_numbers_are_told(multi_label: bool) -> None:
+    report = make(multi_label=multi_label)
     logits = report.logits.copy()
     logits[:3] = np.nan
     report = replace(report, logits=logits)

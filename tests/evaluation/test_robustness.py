@@ -37,10 +37,10 @@ class Shaded:
 
     uniform = False
 
-    def __init__(self, images: int = 13, *, several: bool = False, gone: tuple[int, ...] = ()):
+    def __init__(self, images: int = 13, *, multi_label: bool = False, gone: tuple[int, ...] = ()):
         self.labels, self.images, self.gone = LABELS, images, set(gone)
         self.targets: NDArray[Any] | None = np.arange(images) % 3
-        if several:
+        if multi_label:
             self.targets = np.stack([(np.arange(images) + k) % 3 < 2 for k in range(3)], axis=1)
 
     def __len__(self) -> int:
@@ -82,18 +82,18 @@ def test_what_is_corrupted_is_what_the_model_sees(order: str) -> None:
     assert torch.equal(seen, clean)
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_each_number_is_that_of_its_corrupted_images(several: bool) -> None:
-    model, source = make(), Shaded(several=several, gone=(2, 7))
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_each_number_is_that_of_its_corrupted_images(multi_label: bool) -> None:
+    model, source = make(), Shaded(multi_label=multi_label, gone=(2, 7))
     judged = judged_by(model, source)
     assert judged.images == 11
     done: list[tuple[int, int]] = []
     found = robustness_of(
-        model, judged, batch_size=4, seed=9, watch=lambda *told: done.append(told)
+        model, judged, batch_size=4, seed=9, on_progress=lambda *told: done.append(told)
     )
     assert done[-1] == (225, 225)
     assert (found.images, found.side) == (11, 32)
-    expected = score(judged.logits, judged.targets, several=several)
+    expected = score(judged.logits, judged.targets, multi_label=multi_label)
     assert (found.metric, found.clean) == (expected.key, expected.best)
     dataset = Variants(source, model.passport.preprocessing, judged.indices, 4, seed=9)
     for name, severity in (("shot noise", 5), ("fog", 2), ("jpeg compression", 1)):
@@ -107,7 +107,7 @@ def test_each_number_is_that_of_its_corrupted_images(several: bool) -> None:
         example = corrupt(dataset.seen(first), name, 3, seed=9, index=first)
         assert np.array_equal(found.examples[list(CORRUPTIONS).index(name)], example)
         value = found.values[list(CORRUPTIONS).index(name), severity - 1]
-        assert value == pytest.approx(score(logits, judged.targets, several=several).best)
+        assert value == pytest.approx(score(logits, judged.targets, multi_label=multi_label).best)
 
 
 def test_the_interval_draws_an_image_with_all_its_corruptions() -> None:

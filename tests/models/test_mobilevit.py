@@ -231,11 +231,11 @@ def test_a_fresh_model_starts_as_the_papers_code_does(config: Any) -> None:
 
 
 def test_the_trunk_is_every_block_in_order() -> None:
-    assert list(create("mobilevit_xxs").trunk()) == [
+    assert list(create("mobilevit_xxs").blocks_by_depth()) == [
         "stages.0.0", "stages.1.0", "stages.1.1", "stages.1.2", "stages.2.0", "stages.2.1",
         "stages.3.0", "stages.3.1", "stages.4.0", "stages.4.1", "last",
     ]  # fmt: skip
-    assert list(create("mobilevitv2_050").trunk()) == [
+    assert list(create("mobilevitv2_050").blocks_by_depth()) == [
         "stages.0.0", "stages.1.0", "stages.1.1", "stages.2.0", "stages.2.1",
         "stages.3.0", "stages.3.1", "stages.4.0", "stages.4.1",
     ]  # fmt: skip

@@ -166,7 +166,7 @@ def end(message: str, *, code: int) -> int:
 if __name__ == "__main__":
     code = main()
     if "LOCAL_RANK" in os.environ:  # one of many, which torchrun started
-        from vitrail.training.parallel import leave
+        from vitrail.training.parallel import exit_now
 
-        leave(code)
+        exit_now(code)
     sys.exit(code)

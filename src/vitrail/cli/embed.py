@@ -101,7 +101,7 @@ def write(asked: Embed) -> None:
             done = embed_on_ray(model, names, out, job, rows, Cluster(asked.address, threads))
         else:
             with progress() as watch, torch_threads(1):
-                done = embed_here(model, names, out, job, rows, threads=threads, watch=show)
+                done = embed_here(model, names, out, job, rows, threads=threads, on_progress=show)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             f"stopped; what is done is in {out}, and the same command goes on from there"

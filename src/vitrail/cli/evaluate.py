@@ -172,15 +172,15 @@ def print_classes(judged: Judged) -> None:
     from vitrail.evaluation.judged import class_scores, most_confused
 
     marked = [row for row in class_scores(judged) if row.marked]
-    key = "average precision" if judged.several else "F1"
-    marked.sort(key=lambda row: row.average_precision if judged.several else row.f1)
+    key = "average precision" if judged.multi_label else "F1"
+    marked.sort(key=lambda row: row.average_precision if judged.multi_label else row.f1)
     for row in marked[:MOST_CLASSES]:
-        value = row.average_precision if judged.several else row.f1
+        value = row.average_precision if judged.multi_label else row.f1
         say(
             f"lowest {key}: {row.label} {value:.4f} (precision {dash(row.precision)}, recall "
             f"{dash(row.recall)}, {plural(row.images, 'image')})"
         )
-    for pair in [] if judged.several else most_confused(judged, MOST_PAIRS):
+    for pair in [] if judged.multi_label else most_confused(judged, MOST_PAIRS):
         say(f"confused: {pair.truth} taken for {pair.said}: {plural(pair.images, 'image')}")
 
 

@@ -228,7 +228,7 @@ def answer(asked: Explain, model: Model, logits: Tensor) -> tuple[int | None, st
                 f"{asked.source} has no head, so --target {asked.target} has no meaning"
             )
         return None, "The model has no head and names no class.", {"label": None, "target": None}
-    chances = logits.sigmoid() if passport.several else logits.softmax(dim=0)
+    chances = logits.sigmoid() if passport.multi_label else logits.softmax(dim=0)
     best = int(chances.argmax())
     target = parse_target(asked.target, passport, classes)
     target = best if target is None else target
@@ -347,7 +347,7 @@ def check(run: ExplainRun) -> dict[str, MethodCheck]:
             run.model,
             images,
             target,
-            several=run.model.passport.several,
+            multi_label=run.model.passport.multi_label,
             made={name: joined([maps[name] for maps in run.maps]) for name in run.methods},
         )
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 def start(asked: Asked, verb: str, write_report: WriteReport) -> None:
     """In this process, or in as many as were asked for."""
-    from vitrail.training.parallel import joined, launch, launched, reported
+    from vitrail.training.parallel import launch, launched, process_group, reported
 
     use_threads(asked.threads)
     if asked.processes < 1:
@@ -53,10 +53,10 @@ def start(asked: Asked, verb: str, write_report: WriteReport) -> None:
         launch("vitrail.cli.app", [verb, *arguments_of(asked)], asked.processes)
         return
     with reported():
-        with joined() as world:
+        with process_group() as world:
             ended = run(asked, verb, world)
         # the processes have parted: none waits while the main one writes a report
-        if ended is not None and world.chief:
+        if ended is not None and world.is_main:
             finish(asked, verb, ended, write_report)
 
 
@@ -118,7 +118,7 @@ def run(asked: Asked, verb: str, world: World) -> Ended | None:
     if resume or recipe is None:
         recipe = continued(asked, out)
         if not asked.dry_run and (facts := world.from_main(read_outcome(out))) is not None:
-            if world.chief:
+            if world.is_main:
                 tell_finished(facts, json=asked.json)
             return None
     elif (out / NAME).exists():
@@ -135,9 +135,9 @@ def run(asked: Asked, verb: str, world: World) -> Ended | None:
         return None
     made = not out.exists()
     world.wait()  # until every process has seen that there is no run yet
-    with Display(quiet=asked.json or not world.chief) as display:
+    with Display(quiet=asked.json or not world.is_main) as display:
         try:
-            if world.chief and not resume:
+            if world.is_main and not resume:
                 write_recipe(recipe, out)
                 display.say(*introduction(task, splits))
             task, room = with_cache(task, out / PIXELS, world)
@@ -149,7 +149,7 @@ def run(asked: Asked, verb: str, world: World) -> Ended | None:
             began = time.perf_counter()
             outcome = Trainer(task, out, display.show, world).run(resume=resume)
         except (UserError, KeyboardInterrupt):
-            if world.chief and not resume:
+            if world.is_main and not resume:
                 forget(out, made=made)
             raise
     return Ended(task, splits, out, outcome, time.perf_counter() - began)
@@ -232,7 +232,7 @@ def judge_of(splits: Splits) -> Judge:
 
     def judge(answers: Any, targets: Any) -> tuple[str, dict[str, float]]:
         known = splits["train"].targets
-        scores = score(answers, targets, several=known is not None and known.ndim == 2)
+        scores = score(answers, targets, multi_label=known is not None and known.ndim == 2)
         return scores.key, scores.values
 
     return judge

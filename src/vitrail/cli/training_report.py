@@ -39,7 +39,7 @@ def write_training_report(
         test = judge_test(task, splits, out, judged.part, watch("judging the test images"))
         seconds = max(EXAMINE_SECONDS, spent * EXAMINE_SHARE)
         findings = examine(
-            splits, task.recipe.data, watch=watch("examining the data"), seconds=seconds
+            splits, task.recipe.data, on_progress=watch("examining the data"), seconds=seconds
         )
         # a short run has not met every image
         outcome.memory.broken |= {bad.picture.name: bad.reason for bad in findings.broken}
@@ -94,7 +94,7 @@ def judge_test(
     source = splits.parts.get("test")
     if judged == "test" or source is None or source.targets is None or not len(source):
         return None
-    answers = answers_of(load(out / "best"), source, name=task.recipe.data, watch=watch)
+    answers = answers_of(load(out / "best"), source, name=task.recipe.data, on_progress=watch)
     return score_of(judged_answers(answers, source, "test"))
 
 

@@ -32,7 +32,7 @@ def answers_of(
     name: str,
     batch_size: int = 64,
     workers: int = 0,
-    watch: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Answers:
     """Every image once, prepared as the model's passport says; `name` is for the one complaint,
     `watch` is told how many images are done, and of how many."""
@@ -47,7 +47,7 @@ def answers_of(
             targets.append(batch.targets.numpy())
             indices.append(batch.indices)
         done += len(batch.indices) + len(batch.broken)
-        watch(done, len(source))
+        on_progress(done, len(source))
     if not logits:
         raise UserError(f"{name}: none of its images can be read")
     return Answers(np.concatenate(logits), np.concatenate(targets), np.concatenate(indices), broken)

@@ -80,7 +80,7 @@ def confidences(
     logits: Float[np.ndarray, "N K"],
     targets: Float[np.ndarray, "N K"],
     *,
-    several: bool,
+    multi_label: bool,
     temperature: float | NDArray[np.float64] = 1.0,
 ) -> tuple[Float[np.ndarray, "..."], Bool[np.ndarray, "..."]]:
     """(N,), or (N, K) where an image has several labels; `temperature` is one number, or one for
@@ -89,8 +89,8 @@ def confidences(
     parts = []
     for rows in chunks(len(logits)):
         part = logits[rows].astype(np.float64) / scale[rows, None]
-        parts.append(expit(part) if several else softmax(part, axis=1).max(axis=1))
-    right = targets > 0.5 if several else logits.argmax(axis=1) == targets.argmax(axis=1)
+        parts.append(expit(part) if multi_label else softmax(part, axis=1).max(axis=1))
+    right = targets > 0.5 if multi_label else logits.argmax(axis=1) == targets.argmax(axis=1)
     return np.concatenate(parts), right
 
 
@@ -98,7 +98,7 @@ def losses(
     logits: Float[np.ndarray, "N K"],
     targets: Float[np.ndarray, "N K"],
     *,
-    several: bool,
+    multi_label: bool,
     temperature: float | NDArray[np.float64] = 1.0,
 ) -> Float[np.ndarray, " N"]:
     """The negative log-likelihood of each image; of several labels, its mean over them."""
@@ -106,7 +106,7 @@ def losses(
     parts = []
     for rows in chunks(len(logits)):
         part = logits[rows].astype(np.float64) / scale[rows, None]
-        if several:
+        if multi_label:
             parts.append(-log_expit(np.where(targets[rows] > 0.5, part, -part)).mean(axis=1))
         else:
             truth = np.take_along_axis(part, targets[rows].argmax(axis=1)[:, None], axis=1)
@@ -118,7 +118,7 @@ def brier_scores(
     logits: Float[np.ndarray, "N K"],
     targets: Float[np.ndarray, "N K"],
     *,
-    several: bool,
+    multi_label: bool,
     temperature: float | NDArray[np.float64] = 1.0,
 ) -> Float[np.ndarray, " N"]:
     """The squared distance between probabilities and truth: summed over the classes, from 0 to 2,
@@ -127,9 +127,9 @@ def brier_scores(
     parts = []
     for rows in chunks(len(logits)):
         part = logits[rows].astype(np.float64) / scale[rows, None]
-        chances = expit(part) if several else softmax(part, axis=1)
+        chances = expit(part) if multi_label else softmax(part, axis=1)
         squares = (chances - (targets[rows] > 0.5)) ** 2
-        parts.append(squares.mean(axis=1) if several else squares.sum(axis=1))
+        parts.append(squares.mean(axis=1) if multi_label else squares.sum(axis=1))
     return np.concatenate(parts)
 
 
@@ -138,14 +138,14 @@ def chunks(count: int) -> list[slice]:
 
 
 def best_temperature(
-    logits: Float[np.ndarray, "N K"], targets: Float[np.ndarray, "N K"], *, several: bool
+    logits: Float[np.ndarray, "N K"], targets: Float[np.ndarray, "N K"], *, multi_label: bool
 ) -> float:
     """The temperature with the lowest negative log-likelihood (arXiv:1706.04599): there is one,
     because the loss is convex in its inverse."""
 
     def loss(logarithm: float) -> float:
         scale = float(np.exp(logarithm))
-        return float(losses(logits, targets, several=several, temperature=scale).mean())
+        return float(losses(logits, targets, multi_label=multi_label, temperature=scale).mean())
 
     edges = (float(np.log(COLDEST)), float(np.log(HOTTEST)))
     found = minimize_scalar(loss, bounds=edges, method="bounded", options={"xatol": 1e-6})
@@ -153,9 +153,9 @@ def best_temperature(
 
 
 def any_wrong(
-    logits: Float[np.ndarray, "N K"], targets: Float[np.ndarray, "N K"], *, several: bool
+    logits: Float[np.ndarray, "N K"], targets: Float[np.ndarray, "N K"], *, multi_label: bool
 ) -> bool:
-    if several:
+    if multi_label:
         return bool(((logits > 0) != (targets > 0.5)).any())
     return bool((logits.argmax(axis=1) != targets.argmax(axis=1)).any())
 
@@ -164,7 +164,7 @@ def temper(
     logits: Float[np.ndarray, "N K"],
     targets: Float[np.ndarray, "N K"],
     *,
-    several: bool,
+    multi_label: bool,
     held_out: tuple[str, Float[np.ndarray, "M K"], Float[np.ndarray, "M K"]] | None = None,
     seed: int = 0,
 ) -> Tempered | None:
@@ -178,27 +178,32 @@ def temper(
     scale: float | NDArray[np.float64]
     if held_out is not None:
         name, *other = held_out
-        if not any_wrong(other[0], other[1], several=several):
+        if not any_wrong(other[0], other[1], multi_label=multi_label):
             return None
-        temperature = best_temperature(other[0], other[1], several=several)
+        temperature = best_temperature(other[0], other[1], multi_label=multi_label)
         scale, fitted_on = temperature, f"{name}, {len(other[0]):,} images"
     else:
         first = permutation("halves", len(logits), seed) % 2 == 0
         if not all(
-            any_wrong(logits[half], targets[half], several=several) for half in (first, ~first)
+            any_wrong(logits[half], targets[half], multi_label=multi_label)
+            for half in (first, ~first)
         ):
             return None
         scale = np.empty(len(logits))
         for judged in (first, ~first):
-            scale[judged] = best_temperature(logits[~judged], targets[~judged], several=several)
-        temperature = best_temperature(logits, targets, several=several)
+            scale[judged] = best_temperature(
+                logits[~judged], targets[~judged], multi_label=multi_label
+            )
+        temperature = best_temperature(logits, targets, multi_label=multi_label)
         fitted_on = "halves drawn at random, each judged by the temperature of the other"
-    confidence, right = confidences(logits, targets, several=several, temperature=scale)
+    confidence, right = confidences(logits, targets, multi_label=multi_label, temperature=scale)
     return Tempered(
         temperature=temperature,
         fitted_on=fitted_on,
         at_edge=not 2 * COLDEST < temperature < HOTTEST / 2,
         reliability=reliability(confidence.reshape(-1), right.reshape(-1)),
-        loss=float(losses(logits, targets, several=several, temperature=scale).mean()),
-        brier=float(brier_scores(logits, targets, several=several, temperature=scale).mean()),
+        loss=float(losses(logits, targets, multi_label=multi_label, temperature=scale).mean()),
+        brier=float(
+            brier_scores(logits, targets, multi_label=multi_label, temperature=scale).mean()
+        ),
     )

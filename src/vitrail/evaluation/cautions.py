@@ -32,8 +32,8 @@ def score_of(judged: Judged) -> Score | None:
     scores = judged.scores
     if scores is None:
         return None
-    if judged.several:
-        found = measure(judged.answers, judged.targets, several=True, only=scores.key)
+    if judged.multi_label:
+        found = measure(judged.answers, judged.targets, multi_label=True, only=scores.key)
         interval = found.intervals.get(scores.key, (0.0, 1.0))
     else:
         interval = accuracy_interval(judged.images - len(judged.wrong), judged.images)
@@ -52,7 +52,7 @@ def cautions(judged: Judged, *, pretrained: bool = False) -> list[str]:
             f"the data has one class, {judged.labels[0]!r}: a model of one class is always right, "
             "whatever it is shown; add images of other classes"
         )
-    elif judged.several:
+    elif judged.multi_label:
         found += no_better_than_prevalence(judged, advice)
     else:
         found += no_better_than_chance(judged, advice)

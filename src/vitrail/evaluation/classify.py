@@ -22,9 +22,9 @@ class Scores:
 
 
 def score(
-    logits: Float[np.ndarray, "N K"], targets: Float[np.ndarray, "N K"], *, several: bool
+    logits: Float[np.ndarray, "N K"], targets: Float[np.ndarray, "N K"], *, multi_label: bool
 ) -> Scores:
-    if several:
+    if multi_label:
         present = targets.any(axis=0)
         # scikit-learn refuses what is not finite: NaN ranks last
         ranks = np.nan_to_num(logits, nan=float(np.finfo(np.float32).min))

@@ -86,15 +86,15 @@ class Evaluation:
 def judge(judged: Judged, *, held_out: Judged | None = None, seed: int = 0) -> Judgement:
     """Everything that follows from logits and labels; `held_out` is another part, which chooses the
     temperature."""
-    answers, targets, several = judged.answers, judged.targets, judged.several
-    confidence, right = confidences(answers, targets, several=several)
+    answers, targets, multi_label = judged.answers, judged.targets, judged.multi_label
+    confidence, right = confidences(answers, targets, multi_label=multi_label)
     other = None
     if held_out is not None:
         other = (held_out.part, held_out.answers, held_out.targets)
     return Judgement(
-        measure(answers, targets, several=several, seed=seed),
+        measure(answers, targets, multi_label=multi_label, seed=seed),
         reliability(confidence.reshape(-1), right.reshape(-1)),
-        temper(answers, targets, several=several, held_out=other, seed=seed),
+        temper(answers, targets, multi_label=multi_label, held_out=other, seed=seed),
     )
 
 
@@ -125,7 +125,7 @@ def plain(found: Evaluation) -> dict[str, Any]:
             {name: value for name, value in asdict(row).items() if name != "marked"}
             for row in class_scores(judged)
         ],
-        "confusion": None if judged.several else judged.confusion.tolist(),
+        "confusion": None if judged.multi_label else judged.confusion.tolist(),
         "corruptions": plain_robustness(found.robustness),
         "resolutions": [asdict(row) for row in found.resolutions],
         "patch_sizes": [asdict(row) for row in found.patch_sizes],

@@ -114,7 +114,7 @@ def calibration(found: Evaluation) -> str:
     judgement, tempered = found.judgement, found.judgement.tempered
     what = (
         "each label of each image is an answer, its confidence the probability that it is there"
-        if found.judged.several
+        if found.judged.multi_label
         else "an answer's confidence is the probability of what was said"
     )
     pictures = pictured("As the model answers", judgement.reliability)
@@ -226,10 +226,10 @@ def sizes(rows: Sequence[Sized], what: str) -> str:
 
 def how(found: Evaluation) -> str:
     measured = found.judgement.measured
-    several = (
+    multi_label = (
         "A label counts as said where its probability is above 0.5. Mean average precision and "
         "mean F1 are over classes that have images."
-        if found.judged.several
+        if found.judged.multi_label
         else "Mean F1 is over classes that have images."
     )
     return (
@@ -238,7 +238,7 @@ def how(found: Evaluation) -> str:
         f"middle. {DRAWN}, not class by class. They tell what "
         "another choice of images would change, not another training run. Where images are few, "
         "the calibration error is overestimated, and its interval with it.</p>\n"
-        f"<p>{several} If these images also chose which weights are the best, expect a little "
+        f"<p>{multi_label} If these images also chose which weights are the best, expect a little "
         "less on new ones.</p>\n"
     )
 

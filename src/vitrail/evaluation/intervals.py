@@ -45,7 +45,7 @@ def measure(
     logits: Float[np.ndarray, "N K"],
     targets: Float[np.ndarray, "N K"],
     *,
-    several: bool,
+    multi_label: bool,
     seed: int = 0,
     only: str | None = None,
 ) -> Measured:
@@ -55,9 +55,11 @@ def measure(
     classes that have images). Several: mean_precision, f1 (at a probability of 0.5) and exact. In
     both cases ece, nll and brier.
     """
-    numbers = numbers_of_several(logits, targets) if several else numbers_of_one(logits, targets)
+    numbers = (
+        numbers_of_several(logits, targets) if multi_label else numbers_of_one(logits, targets)
+    )
     key = next(iter(numbers))
-    numbers |= calibration_numbers(logits, targets, several=several) if only is None else {}
+    numbers |= calibration_numbers(logits, targets, multi_label=multi_label) if only is None else {}
     if only is not None:
         numbers = {only: numbers[only]}
     once = np.ones((1, len(logits)))
@@ -139,13 +141,13 @@ def numbers_of_several(
 
 
 def calibration_numbers(
-    logits: Float[np.ndarray, "N K"], targets: Float[np.ndarray, "N K"], *, several: bool
+    logits: Float[np.ndarray, "N K"], targets: Float[np.ndarray, "N K"], *, multi_label: bool
 ) -> dict[str, Number]:
-    confidence, right = confidences(logits, targets, several=several)
+    confidence, right = confidences(logits, targets, multi_label=multi_label)
     return {
         "ece": calibration_error_of(confidence, right),
-        "nll": mean_of(losses(logits, targets, several=several)),
-        "brier": mean_of(brier_scores(logits, targets, several=several)),
+        "nll": mean_of(losses(logits, targets, multi_label=multi_label)),
+        "brier": mean_of(brier_scores(logits, targets, multi_label=multi_label)),
     }
 
 

@@ -35,7 +35,7 @@ class Judged:
         return len(self.logits)
 
     @cached_property
-    def several(self) -> bool:
+    def multi_label(self) -> bool:
         """Whether an image may have several labels, or none."""
         known = self.source.targets
         rows = known is not None and known.ndim == 2
@@ -56,7 +56,7 @@ class Judged:
         """None where there is nothing to compare with."""
         if not self.targets.any():
             return None
-        return score(self.answers, self.targets, several=self.several)
+        return score(self.answers, self.targets, multi_label=self.multi_label)
 
     @cached_property
     def truth(self) -> NDArray[np.int64]:
@@ -71,7 +71,7 @@ class Judged:
     @cached_property
     def wrong(self) -> NDArray[np.int64]:
         """Rows that are answered wrongly; of several labels, those with any that is."""
-        if self.several:
+        if self.multi_label:
             return np.flatnonzero(wrong_labels(self.answers, self.targets).any(axis=1))
         return np.flatnonzero(self.guess != self.truth)
 
@@ -121,13 +121,13 @@ class Confused:
 def class_scores(judged: Judged) -> list[ClassScore]:
     """In the order of the classes."""
     count = len(judged.labels)
-    truth: NDArray[Any] = judged.targets > 0.5 if judged.several else judged.truth
-    guess: NDArray[Any] = judged.answers > 0 if judged.several else judged.guess
+    truth: NDArray[Any] = judged.targets > 0.5 if judged.multi_label else judged.truth
+    guess: NDArray[Any] = judged.answers > 0 if judged.multi_label else judged.guess
     precision, recall, f1, images = sk.precision_recall_fscore_support(
         truth, guess, labels=np.arange(count), zero_division=np.nan
     )
-    average = average_precision(judged) if judged.several else np.full(count, np.nan)
-    worst = lowest(average if judged.several else f1, images > 0)
+    average = average_precision(judged) if judged.multi_label else np.full(count, np.nan)
+    worst = lowest(average if judged.multi_label else f1, images > 0)
     return [
         ClassScore(
             label=judged.labels[place],

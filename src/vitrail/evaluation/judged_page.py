@@ -96,7 +96,7 @@ def facts_of(facts: Mapping[str, str]) -> str:
 
 
 def confusions(judged: Judged) -> str:
-    if judged.several or not judged.images:
+    if judged.multi_label or not judged.images:
         return ""
     if len(judged.labels) <= MOST_CLASSES_IN_A_TABLE:
         return (
@@ -125,27 +125,27 @@ def classes(judged: Judged) -> str:
         return ""
     rows = class_scores(judged)
     marked = sum(row.marked for row in rows)
-    key = "average precision" if judged.several else "F1"
+    key = "average precision" if judged.multi_label else "F1"
     worst_told = f" Marked red: the lowest {key}." if marked else ""
-    average = ("#average precision",) if judged.several else ()
+    average = ("#average precision",) if judged.multi_label else ()
     heads = ("class", "#images", "#precision", "#recall", "#F1", *average, "")
     explained = (
         " Average precision: how well the images of a class are put before all others."
-        if judged.several
+        if judged.multi_label
         else ""
     )
-    body = "".join(class_row(row, judged.several) for row in rows)
+    body = "".join(class_row(row, judged.multi_label) for row in rows)
     return (
         "<p>Precision: of the images said to be of a class, the share that are. Recall: of the "
         "images of a class, the share that were found. F1: their harmonic mean, high only where "
         f"both are.{explained} A dash: there is nothing to divide by (a class that is never "
         f"predicted has no precision), and the mean leaves it out.{worst_told}</p>\n"
-        f"{wide_table(heads, body, mean_row(rows, judged.several))}"
+        f"{wide_table(heads, body, mean_row(rows, judged.multi_label))}"
     )
 
 
-def class_row(row: ClassScore, several: bool) -> str:
-    values = [row.precision, row.recall, row.f1, *([row.average_precision] if several else [])]
+def class_row(row: ClassScore, multi_label: bool) -> str:
+    values = [row.precision, row.recall, row.f1, *([row.average_precision] if multi_label else [])]
     cells = "".join(f'<td class="number">{dash(value)}</td>' for value in values)
     length = 0 if math.isnan(values[-1]) else round(1000 * values[-1])
     mark = ' class="marked"' if row.marked else ""
@@ -156,7 +156,7 @@ def class_row(row: ClassScore, several: bool) -> str:
     )
 
 
-def mean_row(rows: Sequence[ClassScore], several: bool) -> str:
+def mean_row(rows: Sequence[ClassScore], multi_label: bool) -> str:
     """Over classes that have images; one that is never predicted has no precision, and is left out
     of that mean (scikit-learn's zero_division=nan)."""
     present = [row for row in rows if row.images]
@@ -164,7 +164,7 @@ def mean_row(rows: Sequence[ClassScore], several: bool) -> str:
         [row.precision for row in present],
         [row.recall for row in present],
         [row.f1 for row in present],
-        *([[row.average_precision for row in present]] if several else []),
+        *([[row.average_precision for row in present]] if multi_label else []),
     ]
     cells = "".join(f'<td class="number">{dash(mean_of(column))}</td>' for column in columns)
     images = sum(row.images for row in rows)
@@ -213,7 +213,7 @@ def worst(
         which = f"{FIRST[order]} come first."
     else:
         which = f"These are the {len(cards)} {THOSE[order]}."
-    red = "Red: said but not there, or there but missed. " if judged.several else ""
+    red = "Red: said but not there, or there but missed. " if judged.multi_label else ""
     return (
         f"<p>{of} are answered wrongly. {which} {red}In percent: the probability that the model "
         "gives. They are worth a look: sometimes it is the label that is wrong.</p>\n"
@@ -242,7 +242,7 @@ def mistake_card(judged: Judged, mistake: Mistake, uri: str, root: str) -> str:
         f'<figure class="card"><img{tiny} src="{uri}" alt="{short}"><figcaption>'
         f'<div><span class="soft">said</span><span>{told_labels(mistake.said, truth)}</span></div>'
         f'<div><span class="soft">truth</span><span>'
-        f"{told_labels(mistake.truth, said if judged.several else truth)}</span></div>"
+        f"{told_labels(mistake.truth, said if judged.multi_label else truth)}</span></div>"
         f'<code title="{shown(name)}">{short}</code></figcaption></figure>\n'
     )
 

@@ -95,9 +95,9 @@ def matched(
 def kind_note(model: Model, source: Source) -> str | None:
     """Where one side has several labels an image and the other has one."""
     assert source.targets is not None
-    if (source.targets.ndim == 2) == model.passport.several or model.passport.labels is None:
+    if (source.targets.ndim == 2) == model.passport.multi_label or model.passport.labels is None:
         return None
-    if model.passport.several:
+    if model.passport.multi_label:
         return "the model was trained for several labels an image: its surest one is judged"
     return "the model was trained for one label an image: each of its outputs is judged for itself"
 

@@ -37,8 +37,8 @@ def mistakes(judged: Judged, order: Order = "surest") -> Iterator[Mistake]:
     rows = judged.wrong
     answers, targets = judged.answers[rows], judged.targets[rows]
     if order == "worst":
-        doubt = -losses(answers, targets, several=judged.several)
-    elif judged.several:
+        doubt = -losses(answers, targets, multi_label=judged.multi_label)
+    elif judged.multi_label:
         doubt = -np.where(wrong_labels(answers, targets), abs(answers), 0).max(axis=1, initial=0)
     else:
         doubt = np.exp(answers - answers.max(axis=1, keepdims=True)).sum(axis=1, dtype=np.float64)
@@ -48,9 +48,9 @@ def mistakes(judged: Judged, order: Order = "surest") -> Iterator[Mistake]:
 
 def answer_of(judged: Judged, row: int) -> Mistake:
     """What is said of one image, be it right or wrong."""
-    chances = probabilities(judged.answers[row], several=judged.several)
+    chances = probabilities(judged.answers[row], multi_label=judged.multi_label)
     truth = np.flatnonzero(judged.targets[row] > 0.5)
-    said = np.flatnonzero(judged.answers[row] > 0) if judged.several else judged.guess[[row]]
+    said = np.flatnonzero(judged.answers[row] > 0) if judged.multi_label else judged.guess[[row]]
     return Mistake(
         index=int(judged.indices[row]),
         truth=named(judged.labels, chances, truth),
@@ -58,14 +58,14 @@ def answer_of(judged: Judged, row: int) -> Mistake:
     )
 
 
-def probabilities(answer: NDArray[np.float32], *, several: bool) -> NDArray[np.float64]:
+def probabilities(answer: NDArray[np.float32], *, multi_label: bool) -> NDArray[np.float64]:
     """(K,): each label for itself, or all of them together 1.
 
-    >>> probabilities(np.zeros(4, dtype=np.float32), several=False).tolist()
+    >>> probabilities(np.zeros(4, dtype=np.float32), multi_label=False).tolist()
     [0.25, 0.25, 0.25, 0.25]
     """
     wide = answer.astype(np.float64)
-    if several:
+    if multi_label:
         return np.asarray(0.5 * (1 + np.tanh(wide / 2)))
     weights = np.exp(wide - wide.max())
     return np.asarray(weights / weights.sum())

@@ -87,7 +87,7 @@ def certainty(report: Report) -> str:
             f"<b>For {count(report.not_numbers, 'image')} the model's answer is not a number: "
             "training went astray, a lower learning rate helps.</b>"
         )
-    if not report.several:
+    if not report.multi_label:
         right = report.images - len(report.wrong)
         low, high = accuracy_interval(right, report.images)
         notes.append(

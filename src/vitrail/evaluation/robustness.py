@@ -109,7 +109,7 @@ def robustness_of(
     workers: int = 0,
     seed: int = 0,
     most: int | None = None,
-    watch: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Robustness:
     """All 15 corruptions at 5 severities on the images that were judged, or on `most` of them,
     spread evenly. Every image is decoded once, and no more than a batch is held."""
@@ -119,9 +119,9 @@ def robustness_of(
         raise UserError(f"{most} images cannot be corrupted: give at least 1")
     count = judged.images if most is None else min(most, judged.images)
     rows = np.linspace(0, judged.images - 1, count).round().astype(int)
-    targets, several = judged.targets[rows], judged.several
+    targets, multi_label = judged.targets[rows], judged.multi_label
     dataset = Variants(judged.source, how, judged.indices[rows], batch_size, seed)
-    answers = np.zeros((len(VARIANTS), *(targets.shape if several else (count,))), np.float32)
+    answers = np.zeros((len(VARIANTS), *(targets.shape if multi_label else (count,))), np.float32)
     # one item is one batch; each worker keeps the pixels of its own
     order = shared_order(len(dataset), workers)
     loader = DataLoader(dataset, batch_size=None, sampler=order, num_workers=workers)
@@ -131,18 +131,18 @@ def robustness_of(
         if number == NOTHING:
             continue
         logits = model(images.to(weights)).float().cpu().numpy()
-        told = logits if several else logits.argmax(axis=1) == targets[places].argmax(axis=1)
+        told = logits if multi_label else logits.argmax(axis=1) == targets[places].argmax(axis=1)
         answers[number % len(VARIANTS), places] = told
         done += 1
-        watch(done, len(dataset))
-    clean = score(judged.answers[rows], targets, several=several)
-    if several:
-        values = [score(np.nan_to_num(one), targets, several=True).best for one in answers]
+        on_progress(done, len(dataset))
+    clean = score(judged.answers[rows], targets, multi_label=multi_label)
+    if multi_label:
+        values = [score(np.nan_to_num(one), targets, multi_label=True).best for one in answers]
     else:
         values = answers.mean(axis=1, dtype=np.float64).tolist()
     table = np.array(values).reshape(len(CORRUPTIONS), len(SEVERITIES))
     interval = None
-    if not several and count > 1:  # an image is drawn with all that was made of it
+    if not multi_label and count > 1:  # an image is drawn with all that was made of it
         kept = mean_of(answers.mean(axis=0, dtype=np.float64))
         [interval] = bootstrap([kept], count, resamples=RESAMPLES, seed=seed)
     return Robustness(

@@ -34,23 +34,23 @@ def at_sizes(
     batch_size: int = 64,
     workers: int = 0,
     seed: int = 0,
-    watch: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Sized]:
     """One row for each size: what a person calls it, and the fields with which `load` gives the
     model at that size."""
     assert source.targets is not None, "matched() has seen to that"
-    several, found = source.targets.ndim == 2, []
+    multi_label, found = source.targets.ndim == 2, []
     for number, (size, changes) in enumerate(sizes):
-        watch(number, len(sizes))
+        on_progress(number, len(sizes))
         try:
             model = load(**changes)
         except UserError as error:
             found.append(Sized(size=size, problem=str(error)))
             continue
         answers = answers_of(model, source, name=size, batch_size=batch_size, workers=workers)
-        metric = "mean_precision" if several else "accuracy"
+        metric = "mean_precision" if multi_label else "accuracy"
         logits = np.nan_to_num(answers.logits)
-        known = measure(logits, answers.targets, several=several, seed=seed, only=metric)
+        known = measure(logits, answers.targets, multi_label=multi_label, seed=seed, only=metric)
         found.append(
             Sized(
                 size=size,

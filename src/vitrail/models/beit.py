@@ -23,7 +23,7 @@ from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.layers.attention import SelfAttention
 from vitrail.layers.computed import Computed
-from vitrail.layers.drop import DropPath, LayerScale, make_layer_scale, rising
+from vitrail.layers.drop import DropPath, LayerScale, linear_drop_rates, make_layer_scale
 from vitrail.layers.head import Head
 from vitrail.layers.init import zero_
 from vitrail.layers.mlp import MLP
@@ -176,14 +176,16 @@ class Block(nn.Module):
         self, x: Float[Tensor, "B N D"], shared: Float[Tensor, "1 h N N"] | None = None
     ) -> Float[Tensor, "B N D"]:
         bias = shared if self.relative is None else self.relative()
-        return self.drop_path(self.drop_path(x, partial(self.look, bias=bias)), self.think)
+        return self.drop_path(
+            self.drop_path(x, partial(self.attention_branch, bias=bias)), self.mlp_branch
+        )
 
-    def look(
+    def attention_branch(
         self, x: Float[Tensor, "B N D"], bias: Float[Tensor, "1 h N N"] | None
     ) -> Float[Tensor, "B N D"]:
         return self.scale1(self.dropout(self.attention(self.norm1(x), bias)))
 
-    def think(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+    def mlp_branch(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
         return self.scale2(self.mlp(self.norm2(x)))
 
 
@@ -202,7 +204,7 @@ class Beit(Model):
         self.cls = nn.Parameter(torch.empty(1, 1, config.dim))
         self.dropout = nn.Dropout(config.dropout)
         self.relative = RelativeBias(config.grid, config.heads) if shared else None
-        (rates,) = rising(config.drop_path, [config.depth])
+        (rates,) = linear_drop_rates(config.drop_path, [config.depth])
         self.blocks = nn.ModuleList(Block(config, rate) for rate in rates)
         self.norm = nn.LayerNorm(config.dim, eps=config.norm_eps)
         self.attach_head()
@@ -240,7 +242,7 @@ class Beit(Model):
         """A head that knows nothing yet: whatever the features, every class gets the same logit."""
         self.head = Head(self.config.features, self.config.num_classes)
 
-    def trunk(self) -> dict[str, nn.Module]:
+    def blocks_by_depth(self) -> dict[str, nn.Module]:
         return {f"blocks.{i}": block for i, block in enumerate(self.blocks)}
 
     @torch.no_grad()

@@ -24,7 +24,13 @@ from torch import Tensor, nn
 from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.layers.attention import Attend
-from vitrail.layers.drop import BatchDropPath, DropPath, LayerScale, make_layer_scale, rising
+from vitrail.layers.drop import (
+    BatchDropPath,
+    DropPath,
+    LayerScale,
+    linear_drop_rates,
+    make_layer_scale,
+)
 from vitrail.layers.head import Head
 from vitrail.layers.init import zero_
 from vitrail.layers.mlp import MLP, make_activation
@@ -271,14 +277,14 @@ class TransformerBlock(nn.Module):
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D rows columns"]:
-        x = self.drop_path(x, self.look, self.shortcut)
-        return self.drop_path(x, self.think)
+        x = self.drop_path(x, self.attention_branch, self.shortcut)
+        return self.drop_path(x, self.mlp_branch)
 
-    def look(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D rows columns"]:
+    def attention_branch(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D rows columns"]:
         x = self.attention(self.pool(by_cell(self.norm1, x)))
         return by_cell(self.scale1, self.dropout(x))
 
-    def think(self, x: Float[Tensor, "B D H W"]) -> Float[Tensor, "B D H W"]:
+    def mlp_branch(self, x: Float[Tensor, "B D H W"]) -> Float[Tensor, "B D H W"]:
         return by_cell(lambda cells: self.scale2(self.mlp(self.norm2(cells))), x)
 
 
@@ -317,7 +323,7 @@ class CoAtNet(Model):
         hidden = self.config.features if self.config.head == "pretrain" else None
         self.head = Head(self.config.features, self.config.num_classes, hidden=hidden)
 
-    def trunk(self) -> dict[str, nn.Module]:
+    def blocks_by_depth(self) -> dict[str, nn.Module]:
         return {
             f"stages.{i}.{j}": block
             for i, stage in enumerate(self.stages)
@@ -385,7 +391,7 @@ def by_cell(
 def make_stages(config: CoAtNetConfig) -> Iterator[nn.Sequential]:
     """Stages of blocks, the first of each with its stride and its new width; stochastic depth
     rises over all of them."""
-    width, rates = config.stem[1], rising(config.drop_path, config.depths)
+    width, rates = config.stem[1], linear_drop_rates(config.drop_path, config.depths)
     for kind, dim, stage_rates, step, layout in zip(
         config.kinds, config.dims, rates, config.steps, config.layouts, strict=True
     ):

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.layers.attention import Attend
-from vitrail.layers.drop import DropPath, rising
+from vitrail.layers.drop import DropPath, linear_drop_rates
 from vitrail.layers.fold import fold, unfold, whole
 from vitrail.layers.head import Head
 from vitrail.layers.init import zero_
@@ -151,12 +151,12 @@ class Block(nn.Module):
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Float[Tensor, "B P N D"]) -> Float[Tensor, "B P N D"]:
-        return self.drop_path(self.drop_path(x, self.look), self.think)
+        return self.drop_path(self.drop_path(x, self.attention_branch), self.mlp_branch)
 
-    def look(self, x: Float[Tensor, "B P N D"]) -> Float[Tensor, "B P N D"]:
+    def attention_branch(self, x: Float[Tensor, "B P N D"]) -> Float[Tensor, "B P N D"]:
         return self.dropout(self.attention(self.norm1(x)))
 
-    def think(self, x: Float[Tensor, "B P N D"]) -> Float[Tensor, "B P N D"]:
+    def mlp_branch(self, x: Float[Tensor, "B P N D"]) -> Float[Tensor, "B P N D"]:
         return self.dropout(self.mlp(self.norm2(x)))
 
 
@@ -211,7 +211,7 @@ class MobileViT(Model):
         super().__init__()
         self.config = config
         self.stem = ConvNorm(config.channels, config.stem, 3, 2)
-        rates = rising(config.drop_path, config.depths)
+        rates = linear_drop_rates(config.drop_path, config.depths)
         self.stages = nn.Sequential(
             *mobile_stages(
                 (config.stem, *config.widths),
@@ -238,7 +238,7 @@ class MobileViT(Model):
     def attach_head(self) -> None:
         self.head = Head(self.config.features, self.config.num_classes)
 
-    def trunk(self) -> dict[str, nn.Module]:
+    def blocks_by_depth(self) -> dict[str, nn.Module]:
         blocks = {
             f"stages.{s}.{b}": block
             for s, stage in enumerate(self.stages.children())

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.layers.attention import SeparableAttend
-from vitrail.layers.drop import DropPath, rising
+from vitrail.layers.drop import DropPath, linear_drop_rates
 from vitrail.layers.fold import fold, unfold, whole
 from vitrail.layers.head import Head
 from vitrail.layers.init import zero_
@@ -162,12 +162,12 @@ class Block(nn.Module):
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Float[Tensor, "B D P N"]) -> Float[Tensor, "B D P N"]:
-        return self.drop_path(self.drop_path(x, self.look), self.think)
+        return self.drop_path(self.drop_path(x, self.attention_branch), self.mlp_branch)
 
-    def look(self, x: Float[Tensor, "B D P N"]) -> Float[Tensor, "B D P N"]:
+    def attention_branch(self, x: Float[Tensor, "B D P N"]) -> Float[Tensor, "B D P N"]:
         return self.dropout(self.attention(self.norm1(x)))
 
-    def think(self, x: Float[Tensor, "B D P N"]) -> Float[Tensor, "B D P N"]:
+    def mlp_branch(self, x: Float[Tensor, "B D P N"]) -> Float[Tensor, "B D P N"]:
         return self.dropout(self.mlp(self.norm2(x)))
 
 
@@ -207,7 +207,7 @@ class MobileViTV2(Model):
         super().__init__()
         self.config = config
         self.stem = ConvNorm(config.channels, config.stem, 3, 2)
-        rates = rising(config.drop_path, config.depths)
+        rates = linear_drop_rates(config.drop_path, config.depths)
         self.stages = nn.Sequential(
             *mobile_stages(
                 (config.stem, *config.widths),
@@ -232,7 +232,7 @@ class MobileViTV2(Model):
     def attach_head(self) -> None:
         self.head = Head(self.config.features, self.config.num_classes)
 
-    def trunk(self) -> dict[str, nn.Module]:
+    def blocks_by_depth(self) -> dict[str, nn.Module]:
         return {
             f"stages.{s}.{b}": block
             for s, stage in enumerate(self.stages.children())

@@ -266,7 +266,7 @@ class Tokenizer(Model):
     def attach_head(self) -> None:
         """There are no classes, and so no head."""
 
-    def trunk(self) -> dict[str, nn.Module]:
+    def blocks_by_depth(self) -> dict[str, nn.Module]:
         return {
             f"{side}.stages.{s}.{b}": block
             for side, half in (("encoder", self.encoder), ("decoder", self.decoder))

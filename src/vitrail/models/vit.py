@@ -19,17 +19,18 @@ from torch import Tensor, nn
 from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.layers.attention import QkvBias, RelativeDistances, SelfAttention
-from vitrail.layers.drop import DropPath, LayerScale, PatchDropout, make_layer_scale, rising
+from vitrail.layers.drop import (
+    DropPath,
+    LayerScale,
+    PatchDropout,
+    linear_drop_rates,
+    make_layer_scale,
+)
 from vitrail.layers.head import Head
 from vitrail.layers.init import lecun_normal_, zero_
 from vitrail.layers.mlp import MLP, Activation
 from vitrail.layers.patch import NormedPatchEmbedding, PatchEmbedding
-from vitrail.layers.position import (
-    LearnedPositions,
-    LearnedPositions2d,
-    Positions,
-    make_positions,
-)
+from vitrail.layers.position import LearnedPositions, LearnedPositions2d, Positions, make_positions
 from vitrail.models.config import Config
 from vitrail.models.limits import (
     check_computed,
@@ -267,7 +268,7 @@ class ViT(Model):
         self.dropout = nn.Dropout(config.dropout)
         self.patch_dropout = PatchDropout(config.patch_dropout, prefix=config.prefix)
         self.embed_norm = make_norm(config, wanted=config.embed_norm)
-        (rates,) = rising(config.drop_path, [config.depth])
+        (rates,) = linear_drop_rates(config.drop_path, [config.depth])
         self.blocks = nn.ModuleList(Block(config, rate) for rate in rates)
         self.norm = make_norm(config, wanted=config.final_norm != "none")
         self.attach_head()
@@ -370,7 +371,7 @@ class ViT(Model):
         self.head = make_head(self.config)
         self.head_distilled = make_head(self.config) if self.config.distilled else None
 
-    def trunk(self) -> dict[str, nn.Module]:
+    def blocks_by_depth(self) -> dict[str, nn.Module]:
         return {f"blocks.{i}": block for i, block in enumerate(self.blocks)}
 
     @torch.no_grad()

@@ -135,7 +135,7 @@ class Work:
             name=f"{data}, {part}",
             batch_size=self.batch_size,
             workers=self.workers,
-            watch=steps_of(self.on_progress, f"images of {part}"),
+            on_progress=steps_of(self.on_progress, f"images of {part}"),
         )
         return judged_answers(answers, source, part)
 

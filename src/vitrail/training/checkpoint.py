@@ -51,11 +51,11 @@ def newest_step(directory: Path, world: World | None = None) -> Saved | None:
     """The newest checkpoint whose every byte is as it was written. The main process chooses it,
     and all go on from the same one or none does."""
     world = world or World()
-    name, sums, saved = newest_whole(directory) if world.chief else ("", {}, None)
+    name, sums, saved = newest_whole(directory) if world.is_main else ("", {}, None)
     name, sums = world.from_main((name, sums))
     if not name:
         return None
-    if not world.chief:
+    if not world.is_main:
         theirs, saved = read_whole(directory / name)
         saved = saved if theirs == sums else None
     unread = [rank for rank, had in enumerate(world.gather(saved is not None)) if not had]

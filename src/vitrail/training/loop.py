@@ -131,7 +131,7 @@ class Trainer:
         self.out.mkdir(parents=True, exist_ok=True)
         if resume:
             self.restore()
-        log = Log(self.out, self.step) if self.world.chief else None
+        log = Log(self.out, self.step) if self.world.is_main else None
         try:
             with interruptible(alone=self.world.size == 1) as interrupted:
                 stopped = self.train(log, interrupted)
@@ -364,7 +364,7 @@ class Trainer:
         values = values if loss is None else {**values, "val_loss": loss}
         memory.warning = self.task.objective.warning(answers.logits)
         memory.shown = list(answers.shown)
-        if answers.shown and self.world.chief:
+        if answers.shown and self.world.is_main:
             write_sheet(answers.shown, self.stream.how, self.out, self.step)
         value, memory.since_best = values[memory.decides], memory.since_best + 1
         if not memory.best_scores or is_better(memory.decides, values, memory.best_scores):
@@ -400,7 +400,7 @@ class Trainer:
         for broken in self.world.gather(self.memory.broken):
             self.memory.broken |= broken
         tensors, judged = self.state.tensors(), self.state.judged()
-        if self.world.chief:
+        if self.world.is_main:
             if self.best is not None:
                 self.keep("best", self.best[0], self.memory.best_step, self.best[1])
             self.keep("last", judged, self.step, {})

@@ -45,7 +45,7 @@ class World:
     patient: dist.ProcessGroup | None = None  # for what may take one process as long as it likes
 
     @property
-    def chief(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this process writes files and speaks for all."""
         return self.rank == 0
 
@@ -103,7 +103,7 @@ class World:
 
 
 @contextmanager
-def joined() -> Iterator[World]:
+def process_group() -> Iterator[World]:
     """The world that torchrun set up for this process; a world of one where it did not."""
     place = int(os.environ.get("LOCAL_RANK", 0))
     device = torch.device("cuda", place) if torch.cuda.is_available() else torch.device("cpu")
@@ -120,7 +120,7 @@ def joined() -> Iterator[World]:
     dist.destroy_process_group()
 
 
-def leave(code: int) -> NoReturn:
+def exit_now(code: int) -> NoReturn:
     """End a process that torchrun started, at once. All is said and saved by now; but where a model
     was shared, torch's own threads may abort while the interpreter takes itself down, and a run
     that has succeeded would be called a failure."""
@@ -238,7 +238,7 @@ def spread(objective: Objective, kind: Kind, world: World) -> nn.Module:
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
     mesh = make_mesh(kind, world)
-    for block in objective.model.trunk().values():
+    for block in objective.model.blocks_by_depth().values():
         fully_shard(block, mesh=mesh)
     fully_shard(objective, mesh=mesh)
     for name in ("answer", "pictures"):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Origin, Passport, Preprocessing, ResizeMethod
-from vitrail.models.catalogue import family_of, shapes_of, unfilled
+from vitrail.models.catalogue import build_empty, family_of, shapes_of
 from vitrail.models.config import Config
 from vitrail.models.model import Model
 from vitrail.weights.dialect import Dialect, Foreign
@@ -56,7 +56,7 @@ def translate(
         config=asdict(config),
         preprocessing=dialect.preprocessing(foreign, config),
         labels=dialect.labels(foreign),
-        several=dialect.multi_label(foreign),
+        multi_label=dialect.multi_label(foreign),
         resize=dialect.resize_method(config),
         origin=Origin(
             source=origin,
@@ -127,7 +127,7 @@ def build_model(
     state = {name: tensor.to(dtype, copy=True) for name, tensor in state.items()}
     for sentence in passport.origin.changes:
         log.info("%s: %s", passport.origin.source, sentence)
-    model = unfilled(config)
+    model = build_empty(config)
     model.load_state_dict(state, assign=True)
     model.passport = passport
     return model.to(dtype).eval()  # fixed tables in that precision too
@@ -162,7 +162,7 @@ def resize_checkpoint(
 
 
 def _new_head(config: Config, like: Tensor) -> Tensors:
-    model = unfilled(config)
+    model = build_empty(config)
     model.new_head()  # these have values
     named = model.state_dict().items()
     return {name: tensor.to(like.dtype) for name, tensor in named if name.startswith("head")}
