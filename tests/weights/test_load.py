@@ -177,7 +177,7 @@ def test_the_average_is_read_and_what_was_left_is_told(tmp_path: Path) -> None:
     mean = {name: tensor + 1 for name, tensor in raw.items()}
     junk = {"loss": torch.tensor(1.0), "best": torch.tensor(2.0), "epoch": 3}
     torch.save({"state_dict": raw, "state_dict_ema": mean, **junk}, tmp_path / "run.pth")
-    opened = open_checkpoint(tmp_path / "run.pth", said={"heads": 3}, grid=(14, 14))
+    opened = open_checkpoint(tmp_path / "run.pth", overrides={"heads": 3}, grid=(14, 14))
     assert torch.equal(opened.state["cls"], mean["cls_token"])
     assert "read from its entry state_dict_ema, and not from state_dict" in opened.notes
 

@@ -10,7 +10,7 @@ from vitrail.core.errors import UserError
 from vitrail.core.records import validate
 from vitrail.models.catalogue import FAMILIES
 from vitrail.models.vit import ViTConfig
-from vitrail.weights.dialect import Dialect, Facts, Foreign
+from vitrail.weights.old_dialect import Dialect, Facts, Foreign
 
 Grid = tuple[int, int]
 

@@ -9,9 +9,7 @@ from vitrail.core.passport import ResizeMethod
 from vitrail.core.records import validate
 from vitrail.models.catalogue import FAMILIES, variant_of
 from vitrail.models.config import Config
-from vitrail.weights.rows import Tensors
-
-Facts = dict[str, Any]
+from vitrail.weights.rows import Facts, Tensors
 
 Grid = tuple[int, int]
 # What a person may answer where a file does not tell it.
