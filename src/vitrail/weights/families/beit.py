@@ -12,7 +12,6 @@ from vitrail.core.passport import ResizeMethod
 from vitrail.core.records import validate
 from vitrail.models.beit import CLASS_RELATIONS, VARIANTS, BeitConfig, count_relations
 from vitrail.weights.families.family import (
-    Facts,
     FamilyWeights,
     NamedTensors,
     Request,
@@ -22,7 +21,7 @@ from vitrail.weights.families.family import (
 )
 from vitrail.weights.offsets import Along, Grid, far_lines, far_spline, linear, resize_offsets
 from vitrail.weights.resize import resize_patches
-from vitrail.weights.rows import Tensors
+from vitrail.weights.rows import Facts, Tensors
 
 # No tensor tells them, but how many relations a grid has, and whether there is a LayerScale.
 UNTOLD = ("image_size", "pool", "layer_scale", "activation", "norm_eps", "dropout", "drop_path")
@@ -76,14 +75,14 @@ def resolve_config(
         facts.setdefault("layer_scale", like.layer_scale)
     given = facts.pop("image_size", None)
     relations = tensors.shape(_table(tensors), 2)[0]
-    (rows, columns), note = _find_grid(facts["patch_size"], relations, given, request)
+    (rows, columns), note = find_grid(facts["patch_size"], relations, given, request)
     notes += [note] if note and not request.square else []
     facts["image_size"] = (rows * facts["patch_size"], columns * facts["patch_size"])
     notes += note_cut_off(given if request.grid is None else None, facts["image_size"])
     return validate(BeitConfig, facts, where=where), notes
 
 
-def _find_grid(patch_size: int, relations: int, given: Any, request: Request) -> tuple[Grid, str]:
+def find_grid(patch_size: int, relations: int, given: Any, request: Request) -> tuple[Grid, str]:
     """The grid whose relations these are, the surest first; a sentence where neither the file nor
     the person tells it."""
 

@@ -7,7 +7,6 @@ from vitrail.core.passport import ResizeMethod
 from vitrail.models.catalogue import FAMILIES
 from vitrail.models.coatnet import EXPANSION, CoAtNetConfig
 from vitrail.weights.families.family import (
-    Facts,
     FamilyWeights,
     NamedTensors,
     Request,
@@ -15,7 +14,7 @@ from vitrail.weights.families.family import (
     resolve_from_variants,
 )
 from vitrail.weights.offsets import Along, Grid, far_lines, linear, resize_offsets
-from vitrail.weights.rows import Tensors
+from vitrail.weights.rows import Facts, Tensors
 
 # No tensor tells what convolutions compute, ...
 COMPUTED = ("downsampling", "activation", "preactivation", "squeeze_activation", "pooling")

@@ -1,11 +1,11 @@
 """MobileViT: its sizes by our names. No tensor depends on the size of an image."""
 
 from vitrail.weights.families.family import (
-    Facts,
     FamilyWeights,
     NamedTensors,
     resolve_from_variants,
 )
+from vitrail.weights.rows import Facts
 
 # No tensor tells them; `expand` is told as far as rounding to multiples of 8 leaves it.
 UNTOLD = ("image_size", "heads", "patch_size", "norm_eps", "dropout", "drop_path")

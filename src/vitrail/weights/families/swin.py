@@ -12,7 +12,6 @@ from vitrail.core.records import validate
 from vitrail.models.catalogue import FAMILIES, variant_of
 from vitrail.models.swin import SwinConfig
 from vitrail.weights.families.family import (
-    Facts,
     FamilyWeights,
     NamedTensors,
     Request,
@@ -21,7 +20,7 @@ from vitrail.weights.families.family import (
 )
 from vitrail.weights.offsets import Along, Grid, bicubic, far_lines, resize_offsets
 from vitrail.weights.resize import resize_patches
-from vitrail.weights.rows import Tensors
+from vitrail.weights.rows import Facts, Tensors
 
 # No tensor tells them; windows that have to be smaller than others tell an image size.
 UNTOLD = ("image_size", "window_policy", "norm_eps", "dropout", "drop_path")

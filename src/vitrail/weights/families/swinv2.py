@@ -6,8 +6,8 @@ from vitrail.core.passport import ResizeMethod
 from vitrail.models.catalogue import change
 from vitrail.models.swinv2 import SwinV2Config
 from vitrail.weights.families import swin
-from vitrail.weights.families.family import Facts, FamilyWeights, NamedTensors, Request
-from vitrail.weights.rows import Tensors
+from vitrail.weights.families.family import FamilyWeights, NamedTensors, Request
+from vitrail.weights.rows import Facts, Tensors
 
 # No tensor tells them: the bias is computed for windows of any size.
 UNTOLD = (*swin.UNTOLD, *swin.WINDOWS)

@@ -2,11 +2,11 @@
 
 from vitrail.core.errors import UserError
 from vitrail.weights.families.family import (
-    Facts,
     FamilyWeights,
     NamedTensors,
     resolve_from_variants,
 )
+from vitrail.weights.rows import Facts
 
 # No tensor tells them; `code_dim` and `entry` where there are no words that point, or no decoder.
 UNTOLD = ("image_size", "code_dim", "entry", "num_classes", "drop_path")
