@@ -270,7 +270,7 @@ def test_patches_of_a_hybrid_are_counted_in_pixels_of_the_image(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--resolutions", "big"], "--resolutions is 'big', expected a side like 224"),
+        (["--resolutions", "big"], "--resolutions must be a side like 224"),
         (["--resolutions", ","], "--resolutions is ',', expected sizes like 112,160,224"),
         (["--patch-sizes", "8,x"], "--patch-sizes has 'x', expected sides like 8,16,32"),
         (["--patch-sizes", "0"], "--patch-sizes has '0'"),
@@ -310,7 +310,7 @@ def test_what_a_file_does_not_tell_about_pixels_may_be_said(
     assert facts["preprocessing"]["std"] == [0.1, 0.1, 0.1]
     assert facts["nll"] != plain["nll"]
     assert facts["resolutions"][0]["value"] == facts["accuracy"]
-    for said, sentence in (("grey", "expected numbers"), ("1,2", "has 2 numbers, but the model")):
+    for said, sentence in (("grey", "must be numbers"), ("1,2", "must have 1 or 3 numbers")):
         code, _, err = run(capsys, folder, photos, "--mean", said)
         assert (code, sentence in err) == (2, True)
 

@@ -42,14 +42,14 @@ def write_training_report(
             splits, task.recipe.data, on_progress=watch("examining the data"), seconds=seconds
         )
         # a short run has not met every image
-        outcome.memory.broken |= {bad.picture.name: bad.reason for bad in findings.broken}
+        outcome.run_state.broken |= {bad.picture.name: bad.reason for bad in findings.broken}
     warned = cautions(judged, pretrained=task.recipe.start is not None)
     report = Report(
         **{field.name: getattr(judged, field.name) for field in fields(Judged)},
         title=out.name,
         recipe=asdict(task.recipe),
         facts={
-            "best at step": f"{outcome.memory.best_step:,} of {outcome.total:,}",
+            "best at step": f"{outcome.run_state.best_step:,} of {outcome.total:,}",
             "images per second": f"{outcome.images_per_second:,.0f}",
             "written": time.strftime("%Y-%m-%d %H:%M"),
         },
@@ -59,7 +59,7 @@ def write_training_report(
         test=test,
         cautions=warned,
         stopped=stopped_at(outcome, judged),
-        best_step=outcome.memory.best_step,
+        best_step=outcome.run_state.best_step,
     )
     write_page(out, report_page(report))
     return Written([*warned, *sampled(findings)], None if test is None else asdict(test))
@@ -84,7 +84,7 @@ def judge_best(task: Task, splits: Splits, out: Path, outcome: Outcome) -> Judge
         answers = Answers(nothing, nothing, np.empty(0, dtype=np.int64), {})
     else:
         answers = answers_of(load(out / "best"), source, name=task.recipe.data)
-    return replace(judged_answers(answers, source, part), broken=outcome.memory.broken)
+    return replace(judged_answers(answers, source, part), broken=outcome.run_state.broken)
 
 
 def judge_test(
