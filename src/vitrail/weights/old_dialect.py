@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from vitrail.core.errors import UserError
 from vitrail.core.passport import Passport, Preprocessing, ResizeMethod
 from vitrail.models.catalogue import family_of
 from vitrail.models.config import Config
@@ -85,4 +86,8 @@ class Dialect:
         return (self.resize_registers if getattr(config, "registers", 0) else None) or self.resize
 
     def covers(self, foreign: Foreign) -> float:
-        return float(self.claims(foreign))
+        try:
+            self.infer(foreign)
+        except UserError:
+            return float(self.claims(foreign))
+        return 1.0

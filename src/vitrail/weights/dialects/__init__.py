@@ -106,7 +106,8 @@ def recognise(foreign: Foreign, named: str | None = None, *, proven: bool = Fals
     tensors whose model will be compared with ours afterwards (`proven`)."""
     choice = dialects_called(named) if named else DIALECTS
     if named:  # whatever else it might be
-        claiming = [dialect for dialect in choice if dialect.covers(foreign) == 1]
+        claiming = [dialect for dialect in choice if dialect.claims(foreign)]
+        claiming = claiming or [dialect for dialect in choice if dialect.covers(foreign) == 1]
         others = [] if claiming else [d for d in DIALECTS if d.claims(foreign)]
         if others:
             raise UserError(
