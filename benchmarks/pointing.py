@@ -212,7 +212,7 @@ def trained(name: str, out: Path, seed: int = 0, steps: int | None = None) -> Mo
     recipe = recipe_for(family, seed)
 
     def judge(logits: Any, targets: Any) -> tuple[str, dict[str, float]]:
-        found = score(logits, targets, several=False)
+        found = score(logits, targets, multi_label=False)
         return found.key, found.values
 
     def show(now: Progress) -> None:

@@ -253,7 +253,7 @@ class Work:
 
 
 def judge(answers: Any, targets: Any) -> tuple[str, dict[str, float]]:
-    scores = score(answers, targets, several=False)
+    scores = score(answers, targets, multi_label=False)
     return scores.key, scores.values
 
 

@@ -174,7 +174,7 @@ def test_several_labels_are_scored_whatever_the_logits_are() -> None:
     """A run whose weights became NaN says so; it does not fail in scikit-learn."""
     targets = np.eye(3, dtype=np.float32)[[0, 1, 2, 0]]
     logits = np.where(targets > 0, 5.0, -5.0).astype(np.float32)
-    best = score(logits, targets, several=True).best
+    best = score(logits, targets, multi_label=True).best
     spoilt = logits.copy()
     spoilt[0], spoilt[1, 1] = np.nan, np.inf
-    assert score(spoilt, targets, several=True).best < best == 1
+    assert score(spoilt, targets, multi_label=True).best < best == 1

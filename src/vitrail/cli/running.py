@@ -232,7 +232,7 @@ def judge_of(splits: Splits) -> Judge:
 
     def judge(answers: Any, targets: Any) -> tuple[str, dict[str, float]]:
         known = splits["train"].targets
-        scores = score(answers, targets, several=known is not None and known.ndim == 2)
+        scores = score(answers, targets, multi_label=known is not None and known.ndim == 2)
         return scores.key, scores.values
 
     return judge
