@@ -39,8 +39,9 @@ from vitrail.explanation.integrated import IncompleteWarning
 from vitrail.explanation.methods import AUTO, METHODS, choose_method
 from vitrail.explanation.pointing import pointing_game
 from vitrail.models.model import Model
-from vitrail.training.loop import Progress, Trainer
+from vitrail.training.loop import Trainer
 from vitrail.training.prepare import prepare_task
+from vitrail.training.progress import Progress
 from vitrail.training.recipe import Optimiser, Recipe, Schedule, Watch
 
 BATCH = 25  # pictures explained at once
@@ -234,9 +235,9 @@ def recipe_for(family: Family, seed: int) -> Recipe:
         optimiser=Optimiser(name="muon", lr=family.lr, weight_decay=0.05),
         schedule=Schedule(steps=family.steps, warmup=family.steps // 10),
         augmentation=Augmentation(crop=None, flip=0.0),
-        watch=Watch(every=0.25),
+        watch=Watch(eval_every_epochs=0.25),
         batch_size=family.batch_size,
-        average=0.99,
+        ema_decay=0.99,
         seed=seed,
     )
 

@@ -16,6 +16,7 @@ FILES = {
 
 MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
+    "pages": {"core"},
     "layers": {"core"},
     "models": {"core", "layers"},
     "weights": {"core", "models"},

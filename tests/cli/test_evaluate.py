@@ -32,8 +32,8 @@ def make(
     torch.manual_seed(1)
     model = vitrail.create(name, num_classes=3, **fields or SMALL)
     torch.nn.init.normal_(model.get_parameter("head.classes.weight"))
-    several = fields.pop("several", False)
-    model.passport = replace(model.passport, labels=labels, several=several)
+    multi_label = fields.pop("multi_label", False)
+    model.passport = replace(model.passport, labels=labels, multi_label=multi_label)
     return vitrail.save(model, folder / "model")
 
 
@@ -270,7 +270,7 @@ def test_patches_of_a_hybrid_are_counted_in_pixels_of_the_image(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--resolutions", "big"], "--resolutions is 'big', expected a side like 224"),
+        (["--resolutions", "big"], "--resolutions must be a side like 224"),
         (["--resolutions", ","], "--resolutions is ',', expected sizes like 112,160,224"),
         (["--patch-sizes", "8,x"], "--patch-sizes has 'x', expected sides like 8,16,32"),
         (["--patch-sizes", "0"], "--patch-sizes has '0'"),
@@ -310,7 +310,7 @@ def test_what_a_file_does_not_tell_about_pixels_may_be_said(
     assert facts["preprocessing"]["std"] == [0.1, 0.1, 0.1]
     assert facts["nll"] != plain["nll"]
     assert facts["resolutions"][0]["value"] == facts["accuracy"]
-    for said, sentence in (("grey", "expected numbers"), ("1,2", "has 2 numbers, but the model")):
+    for said, sentence in (("grey", "must be numbers"), ("1,2", "must have 1 or 3 numbers")):
         code, _, err = run(capsys, folder, photos, "--mean", said)
         assert (code, sentence in err) == (2, True)
 

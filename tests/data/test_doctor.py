@@ -107,7 +107,7 @@ def test_everything_is_found(photos: Path) -> None:
 
 def test_threads_do_not_matter(photos: Path) -> None:
     heard: list[tuple[int, int]] = []
-    one = examine(open_data(photos), "x", threads=1, watch=lambda *seen: heard.append(seen))
+    one = examine(open_data(photos), "x", threads=1, on_progress=lambda *seen: heard.append(seen))
     assert one == examine(open_data(photos), "x", threads=5)
     assert heard == [(i + 1, 18) for i in range(18)]
     with pytest.raises(UserError, match="0 threads cannot do anything"):

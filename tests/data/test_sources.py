@@ -210,9 +210,9 @@ def test_parquet_manifest(tmp_path: Path) -> None:
     assert told(opened(tmp_path / "a.parquet")["train"]) == [(1, "3"), (2, "0")]
     columns = {"file_name": ["1.png"], "labels": [["dog", "cat"]]}
     parquet.write_table(pyarrow.table(columns), tmp_path / "b.parquet")
-    several = opened(tmp_path / "b.parquet")["train"].targets
-    assert several is not None
-    assert several.tolist() == [[1, 1]]
+    multi_label = opened(tmp_path / "b.parquet")["train"].targets
+    assert multi_label is not None
+    assert multi_label.tolist() == [[1, 1]]
 
 
 @pytest.mark.parametrize(
@@ -283,8 +283,8 @@ def test_tar_of_one_file_with_names_and_lists(tmp_path: Path) -> None:
     named = write_tar(tmp_path / "a.tar", {"1.png": picture(1), "1.cls": "cat"})
     assert told(opened(named)["train"]) == [(1, "cat")]
     lists: Contents = {"1.png": picture(1), "1.json": json.dumps({"labels": ["cat", "dog"]})}
-    several = opened(write_tar(tmp_path / "b.tar", lists))["train"]
-    assert several.labels == ("cat", "dog")
+    multi_label = opened(write_tar(tmp_path / "b.tar", lists))["train"]
+    assert multi_label.labels == ("cat", "dog")
     bare = opened(write_tar(tmp_path / "c.tar", {"1.png": picture(1), "1.json": '{"w": 1}'}))
     assert bare["train"].targets is None
 
@@ -407,11 +407,11 @@ def test_columns_that_must_be_named(tmp_path: Path) -> None:
 def test_several_labels_secret_labels_and_files(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     write(tmp_path, {"1.png": picture(5)})
-    several = datasets.List(datasets.ClassLabel(names=["a", "b", "c"]))
-    features = datasets.Features({"image": datasets.Image(), "labels": several})
+    multi_label = datasets.List(datasets.ClassLabel(names=["a", "b", "c"]))
+    features = datasets.Features({"image": datasets.Image(), "labels": multi_label})
     rows = {"image": [{"bytes": None, "path": str(tmp_path / "1.png")}], "labels": [[0, 2]]}
-    datasets.Dataset.from_dict(rows, features=features).save_to_disk(tmp_path / "several")
-    source = opened(tmp_path / "several")["train"]
+    datasets.Dataset.from_dict(rows, features=features).save_to_disk(tmp_path / "multi_label")
+    source = opened(tmp_path / "multi_label")["train"]
     assert colour_of(source, 0) == 5
     assert source.targets is not None
     assert source.targets.tolist() == [[1, 0, 1]]
@@ -524,11 +524,11 @@ def test_npz_of_one_part_channels_first_with_named_classes(tmp_path: Path) -> No
     source = opened(tmp_path / "a.npz")["train"]
     assert source.read(1).shape == (8, 9, 3)  # type: ignore[union-attr]
     assert told(source) == [(0, "dog"), (1, "cat"), (2, "dog")]
-    several = np.array([[1, 1, 0], [0, 0, 0], [0, 0, 1]])
-    np.savez(tmp_path / "b.npz", images=images, labels=several)
+    multi_label = np.array([[1, 1, 0], [0, 0, 0], [0, 0, 1]])
+    np.savez(tmp_path / "b.npz", images=images, labels=multi_label)
     targets = opened(tmp_path / "b.npz")["train"].targets
     assert targets is not None
-    assert targets.tolist() == several.tolist()
+    assert targets.tolist() == multi_label.tolist()
 
 
 @pytest.mark.parametrize(

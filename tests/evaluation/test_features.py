@@ -229,9 +229,9 @@ def test_what_no_probe_can_learn_from(tmp_path: Path, photos: Path) -> None:
     model = made(SMALL)
     images = np.zeros((4, 8, 8), dtype=np.uint8)
     rows = np.array([[1, 1], [0, 1], [1, 0], [0, 0]])
-    np.savez(tmp_path / "several.npz", images=images, labels=rows)
+    np.savez(tmp_path / "multi_label.npz", images=images, labels=rows)
     with pytest.raises(UserError, match="probes are for one label an image"):
-        features_of(model, whole(tmp_path / "several.npz"), name="several")
+        features_of(model, whole(tmp_path / "multi_label.npz"), name="multi_label")
     np.savez(tmp_path / "none.npz", images=images)
     with pytest.raises(UserError, match="have no labels"):
         features_of(model, whole(tmp_path / "none.npz"), name="none")

@@ -141,7 +141,7 @@ def test_the_sweep_finds_the_reading_that_knows_and_a_rate_that_learns() -> None
         readings=readings,
         classes=CLASSES,
         steps=60,
-        watch=lambda done, total: seen.append((done, total)),
+        on_progress=lambda done, total: seen.append((done, total)),
     )
     assert found.reading == "mean_1"
     assert found.accuracy > 0.9

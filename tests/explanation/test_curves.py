@@ -178,7 +178,7 @@ def test_several_labels_are_scored_each_for_itself() -> None:
     assert float(probability_of(linear, torch.tensor([1]))(images)) == pytest.approx(
         float(np.exp(2) / (1 + np.exp(2)))
     )
-    both = probability_of(linear, torch.tensor([0]), several=True)(images)
+    both = probability_of(linear, torch.tensor([0]), multi_label=True)(images)
     assert float(both) == pytest.approx(0.5)
 
 

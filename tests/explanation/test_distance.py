@@ -33,8 +33,14 @@ def closed_form(rows: int, columns: int, stride: int) -> float:
 
 def random_map(layout: TokenLayout, seed: int = 0) -> AttentionMap:
     groups, tokens = group_cells(layout).shape[0], layout.tokens
-    several = layout.window is not None or layout.fold is not None
-    shape = (2, *((groups,) if several else ()), HEADS, 1 if layout.separable else tokens, tokens)
+    many = layout.window is not None or layout.fold is not None
+    shape = (
+        2,
+        *((groups,) if many else ()),
+        HEADS,
+        1 if layout.separable else tokens,
+        tokens,
+    )
     generator = torch.Generator().manual_seed(seed)
     scores = 3 * torch.randn(shape, generator=generator, dtype=torch.float64)
     return AttentionMap(scores.softmax(dim=-1), layout)

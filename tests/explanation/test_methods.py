@@ -138,9 +138,9 @@ def test_maps_that_were_stretched(family: str, size: tuple[int, int], method: st
 
 
 @by_method("attribution")
-@pytest.mark.parametrize("edges", ["paper", "timm", "torchvision", "hf"])
-def test_windows_of_every_origin(edges: str, method: str) -> None:
-    model = make("swin", torch.float64, edges=edges)
+@pytest.mark.parametrize("window_policy", ["paper", "timm", "torchvision", "hf"])
+def test_windows_of_every_origin(window_policy: str, method: str) -> None:
+    model = make("swin", torch.float64, window_policy=window_policy)
     assert_sane(model, picture("swin", torch.float64), method)
 
 

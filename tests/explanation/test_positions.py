@@ -69,7 +69,9 @@ def test_offsets_give_back_the_table(rows: int, columns: int) -> None:
 
 
 def test_shifted_windows_show_the_bias_that_all_have() -> None:
-    layout = lay_windows((8, 12), merged=0, patch_size=4, size=4, shifted=True, edges="paper")
+    layout = lay_windows(
+        (8, 12), merged=0, patch_size=4, size=4, shifted=True, window_policy="paper"
+    )
     bias = torch.randn(1, 3, 16, 16)
     masked = ShiftMask(layout)(bias)
     assert len(masked) == 6

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vitrail import UserError
-from vitrail.core.layout import Edges, TokenLayout
+from vitrail.core.layout import TokenLayout, WindowPolicy
 from vitrail.explanation.capture import AttentionMap, attention_weights, capture, context_weights
 from vitrail.explanation.rollout import roll
 from vitrail.explanation.spread import (
@@ -43,7 +43,7 @@ def windows(draw: st.DrawFn) -> TokenLayout:
         patch_size=4,
         size=draw(st.integers(2, 5)),
         shifted=draw(st.booleans()),
-        edges=draw(st.sampled_from(get_args(Edges))),
+        window_policy=draw(st.sampled_from(get_args(WindowPolicy))),
     )
 
 
@@ -133,11 +133,16 @@ def test_the_context_of_separable_attention_is_reproduced(layout: TokenLayout) -
     close((matrix @ keys.flatten(2).mT).mT.unflatten(2, layout.grid), expected)
 
 
-@pytest.mark.parametrize("edges", get_args(Edges))
-def test_a_padded_block_is_its_matrix_and_what_padding_says(edges: Edges) -> None:
+@pytest.mark.parametrize("window_policy", get_args(WindowPolicy))
+def test_a_padded_block_is_its_matrix_and_what_padding_says(window_policy: WindowPolicy) -> None:
     """Within a model, empty cells have a value too, the bias's: the rest of each row goes there."""
     config = SwinConfig(
-        dim=8, depths=(2,), heads=(2,), window_size=4, image_size=(36, 52), edges=edges
+        dim=8,
+        depths=(2,),
+        heads=(2,),
+        window_size=4,
+        image_size=(36, 52),
+        window_policy=window_policy,
     )
     torch.manual_seed(0)
     model = Swin(config).double().eval()

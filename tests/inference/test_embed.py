@@ -77,7 +77,7 @@ def test_a_run_that_stops_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.Mo
 
     open_parts(out, manifest(model, job))
     with pytest.raises(KeyboardInterrupt):
-        embed_here(model, names, out, job, ROWS, watch=stop)
+        embed_here(model, names, out, job, ROWS, on_progress=stop)
     assert [pq.read_metadata(part).num_rows for part in whole_parts(out)] == [8, 8, 5]
     computed: list[str] = []
 

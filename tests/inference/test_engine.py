@@ -63,7 +63,7 @@ def test_values_are_those_of_the_model(output: Output, tmp_path: Path) -> None:
 
 def test_several_labels_are_scored_one_by_one(tmp_path: Path) -> None:
     model = small_model()
-    model.passport = replace(model.passport, several=True)
+    model.passport = replace(model.passport, multi_label=True)
     (answer,) = answers(model, write_photos(tmp_path, 1), Job(output="scores"))
     assert answer.values is not None
     assert answer.values.sum() != pytest.approx(1, abs=1e-3)

@@ -6,20 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vitrail.core.layout import Edges, TokenLayout
+from vitrail.core.layout import TokenLayout, WindowPolicy
 from vitrail.layers.attention import Attend, attend_fused, attend_plainly
 from vitrail.layers.computed import Computed
 from vitrail.layers.window import (
     APART,
     ShiftMask,
     cells_of,
-    cut,
-    join,
     lay_windows,
     merge_neighbours,
+    window_partition,
+    window_reverse,
 )
 
-EDGES: tuple[Edges, ...] = ("paper", "timm", "torchvision", "hf")
+POLICIES: tuple[WindowPolicy, ...] = ("paper", "timm", "torchvision", "hf")
 layouts = st.builds(
     lay_windows,
     st.tuples(st.integers(1, 30), st.integers(1, 30)),
@@ -27,7 +27,7 @@ layouts = st.builds(
     patch_size=st.just(4),
     size=st.integers(1, 9),
     shifted=st.booleans(),
-    edges=st.sampled_from(EDGES),
+    window_policy=st.sampled_from(POLICIES),
 )
 
 
@@ -35,9 +35,9 @@ layouts = st.builds(
 def test_a_grid_is_the_same_after_cutting_and_joining(layout: TokenLayout) -> None:
     rows, columns = layout.grid
     x = torch.arange(2.0 * rows * columns * 3).view(2, rows, columns, 3)
-    windows = cut(x, layout)
+    windows = window_partition(x, layout)
     assert windows.shape[2] == layout.tokens
-    assert torch.equal(join(windows, layout), x)
+    assert torch.equal(window_reverse(windows, layout), x)
 
 
 @given(layouts)
@@ -50,7 +50,7 @@ def test_every_cell_lies_in_one_window(layout: TokenLayout) -> None:
     assert cells.numel() == tall * broad
     x = torch.randn(1, rows * columns, 1)
     expected = torch.where(cells[None] >= 0, x[:, cells.clamp(min=0), 0], 0.0)
-    assert torch.equal(cut(x.view(1, rows, columns, 1), layout)[..., 0], expected)
+    assert torch.equal(window_partition(x.view(1, rows, columns, 1), layout)[..., 0], expected)
 
 
 @given(layouts)
@@ -77,7 +77,7 @@ def between(places: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("edges", "grid", "window", "shift"),
+    ("window_policy", "grid", "window", "shift"),
     [
         ("paper", (7, 14), (7, 7), (0, 0)),
         ("timm", (7, 14), (7, 7), (0, 3)),
@@ -92,19 +92,33 @@ def between(places: Tensor) -> Tensor:
     ],
 )
 def test_small_grids_as_each_code_base_has_them(
-    edges: Edges, grid: tuple[int, int], window: tuple[int, int], shift: tuple[int, int]
+    window_policy: WindowPolicy,
+    grid: tuple[int, int],
+    window: tuple[int, int],
+    shift: tuple[int, int],
 ) -> None:
-    layout = lay_windows(grid, merged=0, patch_size=4, size=7, shifted=True, edges=edges)
+    layout = lay_windows(
+        grid, merged=0, patch_size=4, size=7, shifted=True, window_policy=window_policy
+    )
     assert (layout.window, layout.shift) == (window, shift)
-    still = lay_windows(grid, merged=0, patch_size=4, size=7, shifted=False, edges=edges)
+    still = lay_windows(
+        grid, merged=0, patch_size=4, size=7, shifted=False, window_policy=window_policy
+    )
     assert (still.window, still.shift) == (window, (0, 0))
 
 
 def test_all_agree_where_windows_divide_the_grid() -> None:
     for shifted in (False, True):
         found = {
-            lay_windows((14, 21), merged=0, patch_size=4, size=7, shifted=shifted, edges=edges)
-            for edges in ("paper", "torchvision", "hf")
+            lay_windows(
+                (14, 21),
+                merged=0,
+                patch_size=4,
+                size=7,
+                shifted=shifted,
+                window_policy=window_policy,
+            )
+            for window_policy in ("paper", "torchvision", "hf")
         }
         assert len(found) == 1
 

@@ -216,7 +216,7 @@ def test_gradient_checkpointing_from_outside_changes_no_gradient(kind: str) -> N
         return list(torch.autograd.grad(loss, list(model.parameters())))
 
     plain = gradients()
-    for block in model.trunk().values():
+    for block in model.blocks_by_depth().values():
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
     for one, other in zip(plain, gradients(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
@@ -233,10 +233,10 @@ def test_every_parameter_takes_part(kind: str) -> None:
 def test_training_knows_the_depth() -> None:
     for config in KINDS.values():
         model = Beit(config)
-        trunk = tuple(model.trunk())
-        assert layer_of("blocks.0.relative.table", trunk) == 1
-        assert layer_of("relative.table", trunk) == 0
-        assert layer_of("norm.weight", trunk) == 3
+        steps = tuple(model.blocks_by_depth())
+        assert layer_of("blocks.0.relative.table", steps) == 1
+        assert layer_of("relative.table", steps) == 0
+        assert layer_of("norm.weight", steps) == 3
 
 
 def test_weights_start_as_the_authors_do() -> None:

@@ -7,7 +7,7 @@ import timm
 import torch
 
 from vitrail import UserError, create, list_models
-from vitrail.core.hollow import hollow
+from vitrail.core.without_init import without_init
 from vitrail.models.catalogue import FAMILIES, find, variant_of
 from vitrail.models.measure import count
 
@@ -57,7 +57,7 @@ def first_of_their_sort() -> set[str]:
 )
 def test_timms_names_mean_timms_models(name: str) -> None:
     config = find(name)
-    with hollow():
+    with without_init():
         theirs = timm.create_model(name, num_classes=config.num_classes)
         ours = create(name)
     assert count(ours) == sum(p.numel() for p in theirs.parameters())

@@ -100,7 +100,7 @@ def test_gives_logits_features_and_cells(kind: str) -> None:
     assert model.encode(image).shape == (2, 96, 2, 3)
     assert model.features(image).shape == (2, 96)
     assert model(image).shape == (2, config.num_classes or 96)
-    assert list(model.trunk()) == [
+    assert list(model.blocks_by_depth()) == [
         f"stages.{i}.{j}" for i, depth in enumerate(config.depths) for j in range(depth)
     ]
 
@@ -150,7 +150,7 @@ def test_gradient_checkpointing_from_outside_changes_no_gradient(kind: str) -> N
         return list(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True))
 
     plain = gradients()
-    for block in model.trunk().values():
+    for block in model.blocks_by_depth().values():
         inner = block.forward
         block.forward = lambda x, inner=inner: checkpoint(inner, x, use_reentrant=False)  # type: ignore[method-assign]
     for one, other in zip(plain, gradients(), strict=True):
@@ -168,7 +168,7 @@ def test_every_parameter_takes_part() -> None:
 def test_stochastic_depth_rises_over_all_stages_and_keeps_evaluation() -> None:
     config = replace(SMALL, drop_path=0.5)
     model = shaken(config)
-    rates = [block.drop_path.rate for block in model.trunk().values()]  # type: ignore[union-attr]
+    rates = [block.drop_path.rate for block in model.blocks_by_depth().values()]  # type: ignore[union-attr]
     assert rates == pytest.approx([0, 0.1, 0.2, 0.3, 0.4, 0.5])
     image = picture(config)
     assert torch.equal(model.eval()(image), model(image))

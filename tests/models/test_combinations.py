@@ -11,7 +11,7 @@ import torch
 from tests.models.test_half_precision import SMALL_TOKENIZER
 from tests.parity.test_every_family import CONFIGS
 from vitrail import UserError
-from vitrail.models.catalogue import build, unfilled
+from vitrail.models.catalogue import build, build_empty
 from vitrail.models.config import Config
 from vitrail.models.resnet import ResNetConfig
 
@@ -88,7 +88,7 @@ def changed(family: str, values: dict[str, Any]) -> Config | None:
 def is_built(config: Config) -> bool:
     """Whether the model accepts what its config does."""
     try:
-        unfilled(config)
+        build_empty(config)
     except UserError:
         return False
     return True

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrail import UserError, capture, create
-from vitrail.core.hollow import hollow
+from vitrail.core.without_init import without_init
 from vitrail.layers.attention import Attend
 from vitrail.layers.window import cells_of
 from vitrail.models import swin, swinv2
@@ -32,16 +32,16 @@ KINDS_SWIN: dict[str, SwinConfig] = {
     "plain": SMALL,
     "square": replace(SMALL, image_size=(64, 64)),
     "padded": replace(SMALL, image_size=(40, 56)),
-    "padded after rolling": replace(SMALL, image_size=(40, 56), edges="timm"),
-    "large windows": replace(SMALL, image_size=(16, 40), edges="torchvision"),
+    "padded after rolling": replace(SMALL, image_size=(40, 56), window_policy="timm"),
+    "large windows": replace(SMALL, image_size=(16, 40), window_policy="torchvision"),
     "small windows": replace(SMALL, image_size=(16, 40)),
     "odd grids": replace(SMALL, image_size=(36, 52), window_size=3),
     "no head": replace(SMALL, num_classes=0),
     "one channel, narrow MLP": replace(SMALL, channels=1, mlp_ratio=1.5),
     "second": SECOND,
     "second, padded": replace(SECOND, image_size=(40, 56)),
-    "second, padded after rolling": replace(SECOND, image_size=(40, 56), edges="timm"),
-    "second, by rows": replace(SECOND, image_size=(64, 16), edges="hf"),
+    "second, padded after rolling": replace(SECOND, image_size=(40, 56), window_policy="timm"),
+    "second, by rows": replace(SECOND, image_size=(64, 16), window_policy="hf"),
     "second, grown": replace(SECOND, pretrained_windows=(3, 2)),
     "second, no head": replace(SECOND, num_classes=0),
 }
@@ -81,7 +81,7 @@ def test_multiply_adds_are_torchvisions(name: str, giga: float) -> None:
 @pytest.mark.parametrize("name", EVERY)
 def test_a_variant_knows_its_name(name: str) -> None:
     assert variant_of(find(name)) == name
-    assert variant_of(replace(find(name), edges="timm", num_classes=3)) == name
+    assert variant_of(replace(find(name), window_policy="timm", num_classes=3)) == name
     assert name in list_models("swin*")
 
 
@@ -95,7 +95,7 @@ TIMM = [
 @pytest.mark.parametrize("name", TIMM)
 def test_timms_names_mean_timms_models(name: str) -> None:
     config: Any = find(f"{name}.some_tag")
-    with hollow():
+    with without_init():
         theirs = timm.create_model(name, num_classes=1000)
         ours: Any = create(name)
     assert count(ours) == sum(p.numel() for p in theirs.parameters())
@@ -105,8 +105,8 @@ def test_timms_names_mean_timms_models(name: str) -> None:
             layout = config.layout(stage, block)
             assert (layout.window, layout.shift) == (other.window_size, other.shift_size)
             assert config.heads[stage] == other.attn.num_heads
-            reach = getattr(other.attn, "pretrained_window_size", (0, 0))
-            assert reach == (0, 0) or config.reach(stage) == reach
+            reference_window = getattr(other.attn, "pretrained_window_size", (0, 0))
+            assert reference_window == (0, 0) or config.reference_window(stage) == reference_window
 
 
 @pytest.mark.parametrize(("alias", "name"), [("swin_v2_t", "swinv2_t"), ("swin_t", "swin_t")])
@@ -190,7 +190,7 @@ def test_gradient_checkpointing_from_outside_changes_no_gradient(kind: str) -> N
         return list(torch.autograd.grad(loss, list(model.parameters())))
 
     plain = gradients()
-    for block in model.trunk().values():
+    for block in model.blocks_by_depth().values():
         inner = block.forward
         block.forward = lambda x, inner=inner: checkpoint(inner, x, use_reentrant=False)
     for one, other in zip(plain, gradients(), strict=True):
@@ -269,11 +269,11 @@ def test_a_model_laid_out_on_meta_gets_what_is_computed_back() -> None:
 
 def test_trunk_is_in_order_and_holds_all_but_patches_and_head() -> None:
     model = build(SMALL)
-    assert list(model.trunk()) == [
+    assert list(model.blocks_by_depth()) == [
         "stages.0.blocks.0", "stages.0.blocks.1", "stages.1.merge", "stages.1.blocks.0",
         "stages.1.blocks.1", "stages.1.blocks.2",
     ]  # fmt: skip
-    inside = {id(p) for block in model.trunk().values() for p in block.parameters()}
+    inside = {id(p) for block in model.blocks_by_depth().values() for p in block.parameters()}
     outside = {
         name.partition(".")[0] for name, p in model.named_parameters() if id(p) not in inside
     }
@@ -368,7 +368,7 @@ def test_the_scale_of_cosine_attention_is_at_most_a_hundred() -> None:
         ({"depths": ()}, "1 to 8 stages"),
         ({"depths": (0, 2)}, "1 to 8 stages"),
         ({"window_size": 0}, "window_size is 0, but must be at least 1"),
-        ({"window_size": 500, "edges": "torchvision"}, "would compute a table"),
+        ({"window_size": 500, "window_policy": "torchvision"}, "would compute a table"),
         ({"mlp_ratio": 0.0}, "mlp_ratio is 0.0"),
         ({"dropout": 1.0}, r"a rate is in \[0, 1\)"),
         ({"image_size": (0, 32)}, "a side has 1 to"),
@@ -397,6 +397,6 @@ def test_an_image_of_another_size_says_what_fits() -> None:
 def test_create_takes_the_ecosystems_fields() -> None:
     model: Any = create("swin_t", image_size=64, num_classes=3, depths=(1, 1), heads=(3, 6))
     assert model(torch.zeros(1, 3, 64, 64)).shape == (1, 3)
-    with pytest.raises(UserError, match="edges must be 'paper'"):
-        create("swinv2_t", edges="round")
+    with pytest.raises(UserError, match="window_policy must be 'paper'"):
+        create("swinv2_t", window_policy="round")
     assert all(isinstance(m.layout.window, tuple) for m in model.modules() if isinstance(m, Attend))

@@ -128,9 +128,11 @@ def test_everything_is_in_the_state_dict_and_is_trained(kind: str) -> None:
 
 def test_blocks_are_named_as_their_parameters_are() -> None:
     tokenizer = make()
-    assert list(tokenizer.trunk())[:3] == [f"encoder.stages.{s}" for s in ("0.0", "0.1", "1.0")]
-    assert len(tokenizer.trunk()) == 12
-    for name, block in tokenizer.trunk().items():
+    assert list(tokenizer.blocks_by_depth())[:3] == [
+        f"encoder.stages.{s}" for s in ("0.0", "0.1", "1.0")
+    ]
+    assert len(tokenizer.blocks_by_depth()) == 12
+    for name, block in tokenizer.blocks_by_depth().items():
         assert tokenizer.get_submodule(name) is block
 
 

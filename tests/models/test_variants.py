@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from vitrail.models.catalogue import FAMILIES, skeleton, variant_of
+from vitrail.models.catalogue import FAMILIES, build_meta, variant_of
 from vitrail.models.measure import count, measure
 
 VARIANTS = {name: row for family in FAMILIES.values() for name, row in family.variants.items()}
@@ -19,7 +19,7 @@ QUICK = {
 @pytest.mark.parametrize("family", FAMILIES)
 def test_parameters_are_those_of_the_table(family: str) -> None:
     table = {name: row.params for name, row in FAMILIES[family].variants.items()}
-    assert {name: count(skeleton(VARIANTS[name].config)) for name in table} == table
+    assert {name: count(build_meta(VARIANTS[name].config)) for name in table} == table
 
 
 @pytest.mark.parametrize(

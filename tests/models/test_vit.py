@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from tests.models.kinds import KINDS, SMALL
 from vitrail import UserError, create
 from vitrail.layers.drop import DropPath
-from vitrail.models.catalogue import FAMILIES, find, skeleton
+from vitrail.models.catalogue import FAMILIES, build_meta, find
 from vitrail.models.measure import count, measure
 from vitrail.models.vit import ViT, ViTConfig
 
@@ -77,7 +77,7 @@ def test_published_changes_have_the_published_parameters(
 
 
 def test_huge_with_the_pre_training_head_part_by_part() -> None:
-    model = skeleton(replace(find("vit_h_14"), head="pretrain"))
+    model = build_meta(replace(find("vit_h_14"), head="pretrain"))
     assert count(model.get_submodule("patches")) == 753_920
     assert count(model.get_submodule("blocks.0")) == 19_677_440
     assert count(model.get_submodule("norm")) == 2_560

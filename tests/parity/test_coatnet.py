@@ -81,7 +81,7 @@ def write_timm(peer: nn.Module, kind: str, size: tuple[int, int], directory: Pat
 
 def blocks_of(ours: nn.Module, peer: nn.Module) -> tuple[nn.ModuleList, nn.ModuleList]:
     theirs = [block for stage in peer.stages for block in stage.blocks]  # type: ignore[union-attr]
-    return nn.ModuleList(ours.trunk().values()), nn.ModuleList(theirs)  # type: ignore[operator]
+    return nn.ModuleList(ours.blocks_by_depth().values()), nn.ModuleList(theirs)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(("kind", "size"), SIZES)

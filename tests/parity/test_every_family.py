@@ -287,7 +287,7 @@ def test_looked_into_to_the_bit(family: str) -> None:
         inside = model(image)
     assert torch.equal(inside, before)
     assert torch.equal(model(image), before)
-    blocks = tuple(model.trunk())
+    blocks = tuple(model.blocks_by_depth())
     for name, one in maps.items():
         assert name.startswith(blocks)
         sums = one.weights.sum(dim=-1)

@@ -478,7 +478,11 @@ SQUARE = SwinConfig(dim=12, depths=(2, 2), heads=(1, 2), window_size=4, image_si
         ("timm-swin", {"image_size": (40, 40)}, "cuts the grid of stage 1, 10x10"),
         ("timm-swin", {"image_size": (32, 64)}, "cuts the grid of stage 2, 4x8"),
         ("torchvision-swin", {"image_size": (16, 16)}, "cuts the grid of stage 2, 2x2"),
-        ("swin", {"image_size": (40, 40), "edges": "timm"}, "cuts the grid of stage 1, 10x10"),
+        (
+            "swin",
+            {"image_size": (40, 40), "window_policy": "timm"},
+            "cuts the grid of stage 1, 10x10",
+        ),
         ("transformers-swin", {"norm_eps": 1e-6}, "eps"),
         ("transformers-swin", {"image_size": (16, 16)}, "smaller than a window"),
         ("timm", {"image_size": (40, 40)}, "cuts the grid"),

@@ -414,7 +414,11 @@ SQUARE = SwinV2Config(dim=12, depths=(2, 2), heads=(1, 2), window_size=4, image_
         ("timm-swinv2", {"image_size": (40, 40)}, "cuts the grid of stage 1, 10x10"),
         ("torchvision-swinv2", {"pretrained_windows": (3, 3)}, "against its own windows"),
         ("torchvision-swinv2", {"image_size": (16, 16)}, "against its own windows"),
-        ("swinv2", {"image_size": (64, 32), "edges": "hf"}, "cuts the grid of stage 2, 8x4"),
+        (
+            "swinv2",
+            {"image_size": (64, 32), "window_policy": "hf"},
+            "cuts the grid of stage 2, 8x4",
+        ),
         ("transformers-swinv2", {"image_size": (64, 32)}, "cuts the grid of stage 2, 8x4"),
         ("transformers-swinv2", {"norm_eps": 1e-6}, "eps"),
     ],

@@ -172,8 +172,8 @@ def test_other_values_are_computed_or_refused(kind: str, tmp_path: Path) -> None
         equal += 1
         if not (ours(image) - theirs).abs().max() < TOLERANCE:
             different.append((field, value))
-        several = value == "multi_label_classification"
-        assert ours.passport.several == several
+        multi_label = value == "multi_label_classification"
+        assert ours.passport.multi_label == multi_label
         assert value != "regression"
     assert not different
     assert equal > 2

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from vitrail.training.parallel import leave
+from vitrail.training.parallel import exit_now
 
 
 def run_groups(module: str, folder: Path, *arguments: str, seconds: float = 600) -> None:
@@ -72,5 +72,5 @@ def start(shared: dict[str, str], rank: int, log: Path, work: Callable[[], None]
         work()
     except BaseException:
         traceback.print_exc()
-        leave(1)
-    leave(0)
+        exit_now(1)
+    exit_now(0)

@@ -14,8 +14,9 @@ from tests.training.cases import STOP, case_trainer
 from tests.training.group import fork_group
 from tests.training.together import HAPPENINGS
 from tests.training.world import unlabelled
-from vitrail.training.loop import Progress, Trainer
-from vitrail.training.parallel import World, joined
+from vitrail.training.loop import Trainer
+from vitrail.training.parallel import World, process_group
+from vitrail.training.progress import Progress
 
 
 class Enough(Exception):  # noqa: N818
@@ -37,7 +38,7 @@ def run_to(step: int, run: Trainer) -> None:
 
 def compute(folder: Path, combinations: list[str]) -> None:
     # half precision is refused on such CPUs for being slow, not for being wrong
-    with patch("vitrail.training.loop.check_precision"), joined() as world:
+    with patch("vitrail.training.loop.check_precision"), process_group() as world:
         for combination in combinations:
             compute_one(folder, combination, world)
             told = f"[{world.rank}] {combination}: {time.process_time():.1f} s of processor time"

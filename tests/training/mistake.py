@@ -6,12 +6,12 @@ import signal
 import sys
 
 from vitrail import UserError
-from vitrail.training.parallel import joined, leave, reported
+from vitrail.training.parallel import exit_now, process_group, reported
 
 
 def main() -> None:
     which, how = sys.argv[1:]
-    with reported(), joined() as world:
+    with reported(), process_group() as world:
         world.wait()
         chosen = which in ("all", str(world.rank))
         if chosen and how == "mistake":
@@ -24,4 +24,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    leave(0)
+    exit_now(0)

@@ -51,7 +51,7 @@ def test_only_matrices_of_layers_decay_or_go_to_muon(kind: str) -> None:
             assert name in decayed
             assert parameter.ndim == 2
             assert muon[name] == (3 if name.endswith("qkv.weight") else 1)
-    blocks = tuple(f"{at}." for at in model.trunk())  # type: ignore[operator]
+    blocks = tuple(f"{at}." for at in model.blocks_by_depth())  # type: ignore[operator]
     linear = {n for n in decayed if n.startswith(blocks) and model.get_parameter(n).ndim == 2}
     assert linear == muon.keys()
 

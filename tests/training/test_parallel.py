@@ -105,5 +105,5 @@ def test_a_world_of_one_answers_itself() -> None:
     world = World()
     assert (world.sum(3), world.any(False), world.gather("x")) == (3, False, ["x"])
     assert world.from_main("x") == "x"
-    assert world.chief
-    assert replace(world, rank=1).chief is False
+    assert world.is_main
+    assert replace(world, rank=1).is_main is False

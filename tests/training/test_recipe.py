@@ -48,13 +48,13 @@ def test_all_records_of_a_recipe_are_tried() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prefix", "name", "kinds", "several"), NUMBERS, ids=lambda value: str(value)
+    ("prefix", "name", "kinds", "multi_label"), NUMBERS, ids=lambda value: str(value)
 )
 def test_a_number_out_of_range_is_refused_by_name(
-    prefix: str, name: str, kinds: set[type], several: bool
+    prefix: str, name: str, kinds: set[type], multi_label: bool
 ) -> None:
     for bad in (-1, *((math.nan, math.inf) if float in kinds else ())):
-        value = (bad, bad) if several else bad
+        value = (bad, bad) if multi_label else bad
         with pytest.raises(UserError, match=rf"^{prefix}{name} must be (above|at least|below)"):
             replace(RECORDS[prefix], **{name: value})
 

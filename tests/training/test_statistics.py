@@ -15,8 +15,8 @@ from tests.training.test_resume import Death, die_at, fingerprint
 from tests.training.world import RECIPE, trainer
 from vitrail import UserError, create, load
 from vitrail.data.augment import Augmentation
-from vitrail.training.average import Average
 from vitrail.training.batch_norm import synchronise_batch_norms
+from vitrail.training.ema import EMA
 from vitrail.training.recipe import Schedule
 
 SMALL: dict[str, Any] = {
@@ -83,7 +83,7 @@ def test_parts_with_a_single_image_are_joined(tmp_path: Path) -> None:
     assert fingerprint(tmp_path / "4") == fingerprint(tmp_path / "2")
     with pytest.raises(UserError, match="two images or more"):
         trainer(tmp_path / "1", **small | {"batch_size": 1}).run()
-    run = trainer(tmp_path / "several", **small | {"batch_size": 1})
+    run = trainer(tmp_path / "multi_label", **small | {"batch_size": 1})
     synchronise_batch_norms(run.model, run.world)  # as several processes do
     with pytest.raises(UserError, match="raise batch_size"):
         run.run()
@@ -103,10 +103,10 @@ def test_shared_weights_and_statistics_are_averaged_together() -> None:
     models = [create("mobilevit_xxs", num_classes=2, **KINDS["mobilevit_xxs"]) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
     mesh = init_device_mesh("cpu", (1,))
-    for block in models[1].trunk().values():
+    for block in models[1].blocks_by_depth().values():
         fully_shard(block, mesh=mesh)
     fully_shard(models[1], mesh=mesh)
-    averages = [Average(model, decay=0.5) for model in models]
+    averages = [EMA(model, decay=0.5) for model in models]
     for model, average in zip(models, averages, strict=True):
         with torch.no_grad():
             for tensor in model.state_dict().values():

@@ -24,8 +24,8 @@ from vitrail.cli.train import Train, write_report
 from vitrail.data.images import Unreadable
 from vitrail.training import loop, parallel
 from vitrail.training.checkpoint import RUN, STATE, Saved, newest_step, steps_in, write_step
-from vitrail.training.loop import Progress
-from vitrail.training.parallel import World, joined
+from vitrail.training.parallel import World, process_group
+from vitrail.training.progress import Progress
 
 LIMIT = 4.0  # seconds, for a process that does not answer
 SECONDS = 6.0  # that the main process writes, longer than that
@@ -33,7 +33,7 @@ SECONDS = 6.0  # that the main process writes, longer than that
 
 def checkpoints_differ(folder: Path) -> None:
     """Each process has a directory of its own, as on machines that share no file system."""
-    with joined() as world:
+    with process_group() as world:
         directory = folder / f"steps-{world.rank}"
         resume = partial(newest_step, directory, world)
         for step in (1, 2):
@@ -43,24 +43,24 @@ def checkpoints_differ(folder: Path) -> None:
         assert newest_step_of(directory, world) == 2
         original = (second / STATE).read_bytes()
 
-        if not world.chief:  # damaged
+        if not world.is_main:  # damaged
             (second / STATE).write_bytes(original[:-1] + b"\0")
         assert "process 1 does not read" in refusal_of_all(resume, world)
         (second / STATE).write_bytes(original)
 
-        if not world.chief:  # whole, but of another run
+        if not world.is_main:  # whole, but of another run
             write_step(directory, Saved(2, {"now.weight": torch.zeros(2)}, {}), keep=9)
         assert "process 1 does not read" in refusal_of_all(resume, world)
 
-        if not world.chief:  # missing
+        if not world.is_main:  # missing
             shutil.rmtree(second)
         assert "share" in refusal_of_all(resume, world)
 
-        if world.chief:  # the main process goes on from the one before, and so do all
+        if world.is_main:  # the main process goes on from the one before, and so do all
             (second / RUN).write_text("{}")
         assert newest_step_of(directory, world) == 1
 
-        if world.chief:
+        if world.is_main:
             shutil.rmtree(first)
         assert newest_step_of(directory, world) is None
 
@@ -98,12 +98,12 @@ class Cut(Stripes):
 
 def outage_of_one(folder: Path) -> None:
     """One process loses its storage at a step: all stop there, and go on from there."""
-    with joined() as world:
+    with process_group() as world:
         out = folder / "ddp" / "sgd"
         source = Cut(100)
 
         def lose(now: Progress) -> None:
-            source.lost = now.step == STOP and not world.chief
+            source.lost = now.step == STOP and not world.is_main
 
         run = trainer_of(source, out, world)
         run.show = lose
@@ -117,7 +117,7 @@ def outage_of_one(folder: Path) -> None:
         again.run(resume=True)
 
         val = Cut(40)
-        val.lost = not world.chief
+        val.lost = not world.is_main
         again.task = replace(again.task, val=val)
         told = refusal_of_all(again.evaluate, world)
         assert "20 of 40 validation images cannot be used (such as stripes/1" in told, told

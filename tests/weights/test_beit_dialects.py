@@ -12,7 +12,7 @@ from tests.models.test_beit import KINDS, SMALL, shaken
 from torch import Tensor
 
 from vitrail import UserError, save
-from vitrail.models.catalogue import fresh_passport, skeleton
+from vitrail.models.catalogue import build_meta, fresh_passport
 from vitrail.weights.convert import convert
 from vitrail.weights.dialect import Foreign
 from vitrail.weights.dialects import DIALECTS, choose
@@ -63,7 +63,7 @@ def refusal(foreign: Foreign, dialect: Any) -> str | None:
     """What a person hears of a file, or None if it can be read; nothing else may be raised."""
     try:
         config, _ = settle(foreign, dialect, named=None, grid=None, said={})
-        shapes = {name: tensor.shape for name, tensor in skeleton(config).state_dict().items()}
+        shapes = {name: tensor.shape for name, tensor in build_meta(config).state_dict().items()}
         read(dialect.rows(config), foreign.tensors, shapes, where=foreign.source)
     except UserError as error:
         return str(error)

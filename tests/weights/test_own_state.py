@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from vitrail import UserError, create, load, save
-from vitrail.models.catalogue import FAMILIES, build, skeleton
+from vitrail.models.catalogue import FAMILIES, build, build_meta
 from vitrail.models.config import Config
 from vitrail.training.lora import adapt
 from vitrail.training.recipe import Lora
@@ -106,8 +106,8 @@ def test_low_rank_changes_without_their_scale_are_refused(tmp_path: Path) -> Non
     [
         ("vit_ti_16", {"heads": 6, "pool": "mean", "norm_eps": 1e-3, "activation": "quick_gelu"}),
         ("beit_b_16", {"pool": "cls", "norm_eps": 1e-3, "activation": "gelu_tanh"}),
-        ("swin_t", {"edges": "timm", "norm_eps": 1e-3}),
-        ("swinv2_t", {"edges": "timm", "norm_eps": 1e-3}),
+        ("swin_t", {"window_policy": "timm", "norm_eps": 1e-3}),
+        ("swinv2_t", {"window_policy": "timm", "norm_eps": 1e-3}),
         ("mobilevit_xxs", {"heads": 2, "patch_size": 4, "norm_eps": 1e-3}),
         ("mobilevitv2_050", {"patch_size": 4, "norm_eps": 1e-3}),
         ("coatnet_0", {"pooling": "max", "activation": "silu", "squeeze_activation": "relu"}),
@@ -124,7 +124,7 @@ def test_every_field_that_no_tensor_shows_is_noted(name: str, fields: dict[str, 
 
 
 def shapes_of(config: Config) -> dict[str, torch.Size]:
-    return {name: tensor.shape for name, tensor in skeleton(config).state_dict().items()}
+    return {name: tensor.shape for name, tensor in build_meta(config).state_dict().items()}
 
 
 def test_the_note_is_on_the_model(tmp_path: Path) -> None:

@@ -238,10 +238,12 @@ def test_oblong_windows_stay_what_offsets_are_measured_against() -> None:
     """A grid of 2x4 is one window of 2x4 in the last stage, and was so in training."""
     fields = {field.name: getattr(SWIN, field.name) for field in dataclasses.fields(SWIN)}
     model = (
-        build(SwinV2Config(**fields | {"image_size": (16, 32), "edges": "timm"})).double().eval()
+        build(SwinV2Config(**fields | {"image_size": (16, 32), "window_policy": "timm"}))
+        .double()
+        .eval()
     )
     larger: Any = load(model, image_size=(32, 64))
     assert larger.config.pretrained_windows == (4, (2, 4))
-    assert larger.config.reach(1) == (2, 4)
+    assert larger.config.reference_window(1) == (2, 4)
     image = torch.randn(1, 3, 16, 32, dtype=torch.float64)
     torch.testing.assert_close(load(larger, image_size=(16, 32))(image), model(image))

@@ -2,11 +2,12 @@
 
 from dataclasses import KW_ONLY, dataclass
 
+from vitrail.cli.options import OutputOptions
 from vitrail.cli.output import say
 
 
 @dataclass(frozen=True)
-class Demo:
+class Demo(OutputOptions):
     """How the walk is done."""
 
     _: KW_ONLY

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitrail.cli.asking import Loading, load_asked, parse_size, use_threads
-from vitrail.cli.display import progress
+from vitrail.cli.options import (
+    ComputeOptions,
+    ModelOptions,
+    OutputOptions,
+    load_model,
+    parse_size,
+    use_threads,
+)
 from vitrail.cli.output import plural, say, say_json
+from vitrail.cli.progress import progress
 from vitrail.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,7 +27,7 @@ MOST_CLASSES, MOST_PAIRS, MOST_BROKEN = 5, 5, 10  # lines: --out has all
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class Evaluate(ModelOptions, ComputeOptions, OutputOptions):
     """Which model to judge, on which images."""
 
     source: str
@@ -51,11 +58,6 @@ class Evaluate:
     """Processes that read and prepare images."""
     seed: int = 0
     """Random seed for the bootstrap, the temperature's split and the corruptions."""
-    loading: Loading = field(default_factory=Loading)
-    threads: int | None = None
-    """Threads to compute with."""
-    json: bool = False
-    """Print a JSON object."""
 
 
 def evaluate(asked: Evaluate) -> None:
@@ -71,7 +73,7 @@ def evaluate(asked: Evaluate) -> None:
     use_threads(asked.threads)
     with progress() as watch:
         found = run(
-            load_asked(asked),
+            load_model(asked),
             asked.data,
             split=asked.split,
             corruptions=asked.corruptions,

@@ -11,11 +11,11 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 from zipfile import ZIP_DEFLATED, ZipFile
 
-from vitrail.cli.asking import Loading, load_asked, use_threads
-from vitrail.cli.display import progress
 from vitrail.cli.methods import choose_auto, known_methods, parse_query, parse_target, with_options
+from vitrail.cli.options import ComputeOptions, ModelOptions, OutputOptions, load_model, use_threads
 from vitrail.cli.output import say, say_json
 from vitrail.cli.predict import pictures
+from vitrail.cli.progress import progress
 from vitrail.core.errors import UserError, writing
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ MAPS = "maps.npz"
 
 
 @dataclass(frozen=True)
-class Explain:
+class Explain(ModelOptions, ComputeOptions, OutputOptions):
     """Which model to look into, over which images, and how."""
 
     source: str
@@ -71,11 +71,6 @@ class Explain:
     """The directory for overlays, panels, maps.npz and index.html."""
     overwrite: bool = False
     """Replace what an earlier run has written to OUT, all of it."""
-    loading: Loading = field(default_factory=Loading)
-    threads: int | None = None
-    """Threads to compute with."""
-    json: bool = False
-    """Print a JSON object."""
 
 
 @dataclass
@@ -110,7 +105,7 @@ def explain(asked: Explain) -> None:
         raise UserError(f"--checks is {asked.checks}, but must not be negative")
     names = known_methods(asked.method)
     use_threads(asked.threads)
-    model = load_asked(asked)
+    model = load_model(asked)
     auto = choose_auto(names, model)
     methods = with_options(asked, names, model, auto)
     every = list(pictures(asked.paths))
@@ -228,7 +223,7 @@ def answer(asked: Explain, model: Model, logits: Tensor) -> tuple[int | None, st
                 f"{asked.source} has no head, so --target {asked.target} has no meaning"
             )
         return None, "The model has no head and names no class.", {"label": None, "target": None}
-    chances = logits.sigmoid() if passport.several else logits.softmax(dim=0)
+    chances = logits.sigmoid() if passport.multi_label else logits.softmax(dim=0)
     best = int(chances.argmax())
     target = parse_target(asked.target, passport, classes)
     target = best if target is None else target
@@ -347,7 +342,7 @@ def check(run: ExplainRun) -> dict[str, MethodCheck]:
             run.model,
             images,
             target,
-            several=run.model.passport.several,
+            multi_label=run.model.passport.multi_label,
             made={name: joined([maps[name] for maps in run.maps]) for name in run.methods},
         )
 

@@ -68,7 +68,7 @@ def with_options(
 
 
 def block_name(model: Model, number: int) -> str:
-    blocks = list(model.trunk())
+    blocks = list(model.blocks_by_depth())
     if not -len(blocks) <= number < len(blocks):
         raise UserError(f"layer is {number}, but there are {len(blocks)} blocks, from 0 on")
     return blocks[number]

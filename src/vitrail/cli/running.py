@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from vitrail.cli.asking import arguments_of, use_threads
+from vitrail.cli.options import format_arguments, use_threads
 from vitrail.core.errors import UserError
 
 # What a run writes to its directory, beside recipe.yaml.
@@ -44,19 +44,19 @@ if TYPE_CHECKING:
 
 def start(asked: Asked, verb: str, write_report: WriteReport) -> None:
     """In this process, or in as many as were asked for."""
-    from vitrail.training.parallel import joined, launch, launched, reported
+    from vitrail.training.parallel import launch, launched, process_group, reported
 
     use_threads(asked.threads)
     if asked.processes < 1:
         raise UserError(f"--processes is {asked.processes}, but must be at least 1")
     if asked.processes > 1 and not launched() and not asked.dry_run:
-        launch("vitrail.cli.app", [verb, *arguments_of(asked)], asked.processes)
+        launch("vitrail.cli.app", [verb, *format_arguments(asked)], asked.processes)
         return
     with reported():
-        with joined() as world:
+        with process_group() as world:
             ended = run(asked, verb, world)
         # the processes have parted: none waits while the main one writes a report
-        if ended is not None and world.chief:
+        if ended is not None and world.is_main:
             finish(asked, verb, ended, write_report)
 
 
@@ -118,7 +118,7 @@ def run(asked: Asked, verb: str, world: World) -> Ended | None:
     if resume or recipe is None:
         recipe = continued(asked, out)
         if not asked.dry_run and (facts := world.from_main(read_outcome(out))) is not None:
-            if world.chief:
+            if world.is_main:
                 tell_finished(facts, json=asked.json)
             return None
     elif (out / NAME).exists():
@@ -135,9 +135,9 @@ def run(asked: Asked, verb: str, world: World) -> Ended | None:
         return None
     made = not out.exists()
     world.wait()  # until every process has seen that there is no run yet
-    with Display(quiet=asked.json or not world.chief) as display:
+    with Display(quiet=asked.json or not world.is_main) as display:
         try:
-            if world.chief and not resume:
+            if world.is_main and not resume:
                 write_recipe(recipe, out)
                 display.say(*introduction(task, splits))
             task, room = with_cache(task, out / PIXELS, world)
@@ -149,7 +149,7 @@ def run(asked: Asked, verb: str, world: World) -> Ended | None:
             began = time.perf_counter()
             outcome = Trainer(task, out, display.show, world).run(resume=resume)
         except (UserError, KeyboardInterrupt):
-            if world.chief and not resume:
+            if world.is_main and not resume:
                 forget(out, made=made)
             raise
     return Ended(task, splits, out, outcome, time.perf_counter() - began)
@@ -243,7 +243,7 @@ def measured(asked: Asked, recipe: Recipe, splits: Splits, judge: Judge, world: 
     for; what they find is written down, so that resuming does not try again."""
     from vitrail.cli.said import begun
     from vitrail.training.capacity import best, find_batch_size
-    from vitrail.training.finder import find_rate
+    from vitrail.training.finder import find_lr
     from vitrail.training.loop import Trainer
     from vitrail.training.prepare import prepare_task
 
@@ -256,7 +256,7 @@ def measured(asked: Asked, recipe: Recipe, splits: Splits, judge: Judge, world: 
         recipe = begun(replace(asked, batch_size=str(size * world.size)))
         recipe = because(recipe, f"batches of {recipe.batch_size}: images/s of {told}")
     if asked.lr == "find":
-        found = find_rate(Trainer(prepare_task(recipe, splits, judge), Path(), world=world))
+        found = find_lr(Trainer(prepare_task(recipe, splits, judge), Path(), world=world))
         optimiser = replace(recipe.optimiser, lr=found.lr)
         recipe = because(
             replace(recipe, optimiser=optimiser),

@@ -39,10 +39,10 @@ def write_training_report(
         test = judge_test(task, splits, out, outputs.split, watch("judging the test images"))
         seconds = max(EXAMINE_SECONDS, spent * EXAMINE_SHARE)
         findings = examine(
-            splits, task.recipe.data, watch=watch("examining the data"), seconds=seconds
+            splits, task.recipe.data, on_progress=watch("examining the data"), seconds=seconds
         )
         # a short run has not met every image
-        outcome.memory.broken |= {bad.picture.name: bad.reason for bad in findings.broken}
+        outcome.run_state.broken |= {bad.picture.name: bad.reason for bad in findings.broken}
     warned = find_warnings(outputs, pretrained=task.recipe.start is not None)
     report = Report(
         **{field.name: getattr(outputs, field.name) for field in fields(Outputs)},
@@ -50,7 +50,7 @@ def write_training_report(
         title=out.name,
         recipe=asdict(task.recipe),
         facts={
-            "best at step": f"{outcome.memory.best_step:,} of {outcome.total:,}",
+            "best at step": f"{outcome.run_state.best_step:,} of {outcome.total:,}",
             "images per second": f"{outcome.images_per_second:,.0f}",
             "written": time.strftime("%Y-%m-%d %H:%M"),
         },
@@ -60,7 +60,7 @@ def write_training_report(
         test=test,
         warnings=warned,
         stopped=stopped_at(outcome, outputs),
-        best_step=outcome.memory.best_step,
+        best_step=outcome.run_state.best_step,
     )
     write_page(out, report_page(report))
     return Written([*warned, *sampled(findings)], None if test is None else asdict(test))
@@ -80,7 +80,7 @@ def best_outputs(task: Task, splits: Splits, out: Path, outcome: Outcome) -> Out
     kept = outcome.answers
     if kept is None and not outcome.stopped:
         found = compute_outputs(load(out / "best"), source, name=task.recipe.data, split=part)
-        return replace(found, broken=outcome.memory.broken)
+        return replace(found, broken=outcome.run_state.broken)
     empty = np.empty((0, len(source.labels)), dtype=np.float32)
     return Outputs(
         labels=source.labels,
@@ -89,7 +89,7 @@ def best_outputs(task: Task, splits: Splits, out: Path, outcome: Outcome) -> Out
         indices=np.empty(0, dtype=np.int64) if kept is None else kept.indices,
         multi_label=source.targets is not None and source.targets.ndim == 2,
         split=part,
-        broken=outcome.memory.broken,
+        broken=outcome.run_state.broken,
     )
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 # How code bases cut a grid that their windows do not divide (`layers/window.py`: `lay_windows`).
-Edges = Literal["paper", "timm", "torchvision", "hf"]
+WindowPolicy = Literal["paper", "timm", "torchvision", "hf"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,7 +96,7 @@ class Passport:
     config: dict[str, Any]
     preprocessing: Preprocessing
     labels: tuple[str, ...] | None = None
-    several: bool = False  # an image may have more than one of the labels
+    multi_label: bool = False  # an image may have more than one of the labels
     resize: ResizeMethod = "paper"
     origin: Origin = field(default_factory=Origin)
     provenance: dict[str, Any] = field(default_factory=dict)

@@ -72,7 +72,7 @@ def examine(
     source: str,
     *,
     threads: int | None = None,
-    watch: Watch | None = None,
+    on_progress: Watch | None = None,
     seconds: float | None = None,
 ) -> Findings:
     """Decode every image and compare all with each other; `watch` hears how many of how many.
@@ -87,7 +87,7 @@ def examine(
     """
     album = Album(splits)
     half = None if seconds is None else seconds / 2
-    looks, thumbs, broken = look_at_all(album, threads, watch, half)
+    looks, thumbs, broken = look_at_all(album, threads, on_progress, half)
     seen = len(looks) + len(broken)
     exact, near, not_compared = find_twins(album, looks, thumbs, half)
     samples = choose_samples(album, looks)
@@ -115,7 +115,7 @@ def examine(
 
 
 def look_at_all(
-    album: Album, threads: int | None, watch: Watch | None, seconds: float | None
+    album: Album, threads: int | None, on_progress: Watch | None, seconds: float | None
 ) -> tuple[dict[int, Look], dict[int, Thumbs], dict[int, str]]:
     """What each image looks like, its thumbnail, and why some cannot be looked at."""
     looks: dict[int, Look] = {}
@@ -138,8 +138,8 @@ def look_at_all(
             broken[number] = seen.reason
         else:
             looks[number], thumbs[number] = seen
-        if watch is not None:
-            watch(place + 1, count)
+        if on_progress is not None:
+            on_progress(place + 1, count)
         if end is not None and time.monotonic() > end:
             break
     return (

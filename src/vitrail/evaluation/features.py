@@ -95,7 +95,7 @@ def features_of(
     cache: Path | None = None,
     batch_size: int = 64,
     workers: int = 0,
-    watch: Watcher | None = None,
+    on_progress: Watcher | None = None,
 ) -> Features:
     """Every image once, prepared as the model's passport says; `name` is for complaints.
 
@@ -111,7 +111,7 @@ def features_of(
     targets = targets_of(source, name)
     model.eval()
     if cache is None:
-        pieces, indices, broken = read_images(model, source, deep, batch_size, workers, watch)
+        pieces, indices, broken = read_images(model, source, deep, batch_size, workers, on_progress)
         return finite(Features(pieces, targets[indices], indices, broken), name)
     key = digest(FORMAT, fingerprint_of(source).encode(), digest_of(model).encode())
     for file in [place(cache, key, deep=True)] + ([] if deep else [place(cache, key, deep=False)]):
@@ -120,7 +120,7 @@ def features_of(
             return finite(Features(pieces, targets[indices], indices, broken, kept=True), name)
     with writing(cache):
         cache.mkdir(parents=True, exist_ok=True)  # before the work, not after it
-    pieces, indices, broken = read_images(model, source, deep, batch_size, workers, watch)
+    pieces, indices, broken = read_images(model, source, deep, batch_size, workers, on_progress)
     found = finite(Features(pieces, targets[indices], indices, broken), name)
     write_cache(place(cache, key, deep=deep), found)
     if deep:  # all of the other is in it
@@ -161,7 +161,7 @@ def read_images(
     deep: bool,
     batch_size: int,
     workers: int,
-    watch: Watcher | None,
+    on_progress: Watcher | None,
 ) -> tuple[dict[str, Float[np.ndarray, "N _"]], Int[np.ndarray, " N"], dict[str, str]]:
     """Pieces, which images they are of, and why the others cannot be read."""
     first = next(model.parameters())
@@ -177,8 +177,8 @@ def read_images(
                 pieces[name][done : done + count] = said.float().cpu().numpy()
             indices[done : done + count] = batch.indices
             done += count
-        if watch is not None:
-            watch(done + len(broken), len(source))
+        if on_progress is not None:
+            on_progress(done + len(broken), len(source))
     return {name: piece[:done] for name, piece in pieces.items()}, indices[:done], broken
 
 
@@ -204,8 +204,8 @@ def last_blocks(model: Model) -> Iterator[deque[Tensor]]:
     """What the last few blocks gave, the very last at the end. A block is a step of the trunk that
     attends; a model in which none does has all its steps as blocks."""
     seen: deque[Tensor] = deque(maxlen=DEEPEST)
-    trunk = model.trunk()
-    blocks = [step for step in trunk.values() if layouts_of(step)] or list(trunk.values())
+    steps = model.blocks_by_depth()
+    blocks = [step for step in steps.values() if layouts_of(step)] or list(steps.values())
 
     def remember(_: nn.Module, __: Any, output: Tensor) -> None:
         seen.append(output)

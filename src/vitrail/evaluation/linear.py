@@ -134,7 +134,7 @@ def sweep(
     steps: int | None = None,
     batch_size: int = BATCH,
     seed: int = 0,
-    watch: Watcher | None = None,
+    on_progress: Watcher | None = None,
 ) -> Probed:
     """Train a head for every rate and reading, choose one by the images held out, test that one.
 
@@ -155,7 +155,7 @@ def sweep(
         steps=steps,
         batch_size=batch_size,
         seed=seed,
-        watch=watch,
+        on_progress=on_progress,
     )
     rows = np.flatnonzero(held)
     kept = {name: piece[rows] for name, piece in train.items()}
@@ -188,7 +188,7 @@ def train_heads(
     steps: int | None,
     batch_size: int,
     seed: int,
-    watch: Watcher | None = None,
+    on_progress: Watcher | None = None,
 ) -> dict[str, Heads]:
     """All heads, by SGD with momentum under a cosine that ends at zero. Rates are for 256 images a
     step, and shrink with the batch; the order of the images is drawn anew each round."""
@@ -220,8 +220,8 @@ def train_heads(
         (loss / len(rows)).backward()
         optimiser.step()
         schedule.step()
-        if watch is not None:
-            watch(step + 1, total)
+        if on_progress is not None:
+            on_progress(step + 1, total)
     return heads
 
 
@@ -269,7 +269,7 @@ def regress(
     *,
     strengths: Sequence[float] = STRENGTHS,
     seed: int = 0,
-    watch: Watcher | None = None,
+    on_progress: Watcher | None = None,
 ) -> Probed:
     """Multinomial, by scikit-learn's L-BFGS; C is chosen by the images held out, the least loss
     where several are as good, and the chosen one is fitted to all training images."""
@@ -288,14 +288,14 @@ def regress(
         guess = model.classes_[chances.argmax(axis=1)]
         loss = -chances[np.arange(len(places)), places].mean()
         found.append((float((guess == kept_truth).mean()), -float(loss)))
-        if watch is not None:
-            watch(number + 1, len(strengths) + 1)
+        if on_progress is not None:
+            on_progress(number + 1, len(strengths) + 1)
     best = max(range(len(found)), key=found.__getitem__)
     everything, unseen = whiten(train, test)
     final = new_regression(strengths[best])
     converged = fit(final, everything, train_targets)
-    if watch is not None:
-        watch(len(strengths) + 1, len(strengths) + 1)
+    if on_progress is not None:
+        on_progress(len(strengths) + 1, len(strengths) + 1)
     return Probed(
         reading="head",
         choice=strengths[best],

@@ -48,14 +48,16 @@ class Curves:
         return torch.trapezoid(self.insertion, self.shares)
 
 
-def probability_of(model: nn.Module, target: Int[Tensor, "B"], *, several: bool = False) -> Score:
+def probability_of(
+    model: nn.Module, target: Int[Tensor, "B"], *, multi_label: bool = False
+) -> Score:
     """The model's probability of a class of its own for each image; images may come several times,
     round after round."""
 
     @torch.no_grad()
     def score(images: Images) -> Float[Tensor, "B"]:
         logits = torch.cat([model(part) for part in images.split(AT_ONCE)]).float()
-        chances = logits.sigmoid() if several else logits.softmax(dim=1)
+        chances = logits.sigmoid() if multi_label else logits.softmax(dim=1)
         wanted = target.to(chances.device).repeat(len(images) // len(target))
         return chances.gather(1, wanted[:, None])[:, 0].cpu()
 

@@ -98,8 +98,8 @@ def layouts_of(model: nn.Module) -> dict[str, TokenLayout]:
 
 def steps_of(model: nn.Module) -> dict[str, nn.Module]:
     """The blocks from image to head; of a module that does not tell them, its attentions."""
-    trunk: Callable[[], dict[str, nn.Module]] | None = getattr(model, "trunk", None)
-    return dict(attentions_of(model)) if trunk is None else trunk()
+    steps: Callable[[], dict[str, nn.Module]] | None = getattr(model, "blocks_by_depth", None)
+    return dict(attentions_of(model)) if steps is None else steps()
 
 
 def attending_steps(model: nn.Module) -> list[str]:

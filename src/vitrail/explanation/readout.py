@@ -150,8 +150,8 @@ def find(model: nn.Module, name: str) -> nn.Module:
     try:
         return model.get_submodule(name)
     except AttributeError:
-        trunk = getattr(model, "trunk", dict)
-        known = ", ".join(list(trunk())[-3:]) or "none"
+        steps = getattr(model, "blocks_by_depth", dict)
+        known = ", ".join(list(steps())[-3:]) or "none"
         raise UserError(f"no layer is called {name!r}; the last ones are {known}") from None
 
 
@@ -192,8 +192,8 @@ def as_tokens(
 def refuse_ambiguous(model: nn.Module, layer: str) -> None:
     """Within a block that folds its map, tokens may be in the order of the map or of the fold. The
     shape tells, but where there are as many places as rows."""
-    trunk: dict[str, nn.Module] = getattr(model, "trunk", dict)()
-    blocks = [name for name in trunk if layer.startswith(f"{name}.")]
+    steps: dict[str, nn.Module] = getattr(model, "blocks_by_depth", dict)()
+    blocks = [name for name in steps if layer.startswith(f"{name}.")]
     for name, attend in attentions_of(model).items():
         layout = attend.layout
         inside = any(name.startswith(f"{block}.") for block in blocks)

@@ -81,14 +81,14 @@ def ablation_plate(
     count = len(values)
     width = 1.6 if pictures.shape[1] >= pictures.shape[2] / 2 else 3.2
     high = width * pictures.shape[1] / pictures.shape[2]
-    several = count > 1
-    figure = new_figure(width * (count + several) + 0.8, 2 * high + 0.5)
-    axes = figure.subplots(2, count + several, squeeze=False)
+    many = count > 1
+    figure = new_figure(width * (count + many) + 0.8, 2 * high + 0.5)
+    axes = figure.subplots(2, count + many, squeeze=False)
     for place in range(count):
         show(axes[0, place], pictures[place])
         here = frame(pictures[place])
         drawn = show(axes[1, place], values[place], cmap="magma", vmin=0, vmax=top, extent=here)
-    if several:
+    if many:
         axes[0, count].set_axis_off()
         mean = values.mean(axis=0)
         show(axes[1, count], mean, cmap="magma", vmin=0, vmax=top, extent=frame(pictures[0]))

@@ -207,7 +207,7 @@ def check_methods(
     images: Images,
     target: Int[Tensor, "B"],
     *,
-    several: bool = False,
+    multi_label: bool = False,
     made: Mapping[str, Relevance] | None = None,
     shuffles: int = 3,
     seed: int = 0,
@@ -222,7 +222,7 @@ def check_methods(
     >>> found["saliency"].verdict.images
     2
     """
-    score = probability_of(model, target, several=several)
+    score = probability_of(model, target, multi_label=multi_label)
     shared: dict[tuple[tuple[int, int], int, bool], RandomMaps] = {}
     checks = {}
     for name, explain in methods.items():

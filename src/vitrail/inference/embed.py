@@ -64,7 +64,7 @@ def embed_here(
     rows: Embedded,
     *,
     threads: int = 1,
-    watch: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
     """Every name that has no row yet gets one, broken or not; a name given twice gets one too.
     What could not be read before is tried again.
@@ -88,7 +88,7 @@ def embed_here(
             progress.broken += answer.problem is not None
             if answer.problem is None or text(answer.name) not in there:
                 waiting.append(answer)  # else it has a row that says so
-            watch(progress)
+            on_progress(progress)
             if len(waiting) == most:
                 write_part(out, rows(waiting))
                 waiting = []

@@ -114,7 +114,9 @@ class Engine:
                 return self.model.encode(images)
             case "scores":
                 logits = pruned_logits(self.model, images)
-                return logits.sigmoid() if self.model.passport.several else logits.softmax(dim=1)
+                return (
+                    logits.sigmoid() if self.model.passport.multi_label else logits.softmax(dim=1)
+                )
 
 
 def said(name: str, values: NDArray[np.float32]) -> Answer:

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 
-def rising(rate: float, depths: Sequence[int]) -> list[list[float]]:
+def linear_drop_rates(rate: float, depths: Sequence[int]) -> list[list[float]]:
     """Rates of stochastic depth for the blocks of each stage: from 0 at the first of all to `rate`
     at the last.
 

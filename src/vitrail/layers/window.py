@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrail.core.layout import Edges, TokenLayout
+from vitrail.core.layout import TokenLayout, WindowPolicy
 from vitrail.layers.computed import Computed
 
 Grid = tuple[int, int]
@@ -20,7 +20,13 @@ APART = -100.0  # added where two cells of a window are no neighbours, as all pu
 
 
 def lay_windows(
-    patches: Grid, *, merged: int, patch_size: int, size: int, shifted: bool, edges: Edges
+    patches: Grid,
+    *,
+    merged: int,
+    patch_size: int,
+    size: int,
+    shifted: bool,
+    window_policy: WindowPolicy,
 ) -> TokenLayout:
     """Windows of `size` cells a side on a grid of patches that was merged so many times, which they
     may not divide, or not fit.
@@ -37,17 +43,17 @@ def lay_windows(
     Merging rounds the sides of a grid up; timm and hf measure it as if it rounded down.
 
     >>> layout = lay_windows(
-    ...     (14, 28), merged=1, patch_size=4, size=7, shifted=True, edges="timm"
+    ...     (14, 28), merged=1, patch_size=4, size=7, shifted=True, window_policy="timm"
     ... )
     >>> layout.grid, layout.window, layout.shift
     ((7, 14), (7, 7), (0, 3))
     """
     cells = 2**merged
     grid = (-(-patches[0] // cells), -(-patches[1] // cells))
-    rounds_down = edges in ("timm", "hf")
+    rounds_down = window_policy in ("timm", "hf")
     rows, columns = (max(side // cells, 1) for side in patches) if rounds_down else grid
     longer = (rows > size, columns > size)
-    match edges:
+    match window_policy:
         case "paper":
             window, longer = (min(rows, columns, size),) * 2, (all(longer),) * 2
         case "hf":
@@ -62,11 +68,13 @@ def lay_windows(
         stride=patch_size * cells,
         window=window,
         shift=(up, left),
-        rolled_first=edges == "timm",
+        rolled_first=window_policy == "timm",
     )
 
 
-def cut(x: Float[Tensor, "B rows columns D"], layout: TokenLayout) -> Float[Tensor, "B W n D"]:
+def window_partition(
+    x: Float[Tensor, "B rows columns D"], layout: TokenLayout
+) -> Float[Tensor, "B W n D"]:
     """The windows of a grid in reading order, each with its cells in reading order."""
     (rows, columns), (tall, broad), (high, wide) = layout.grid, layout.padded, window_of(layout)
     up, left = layout.shift
@@ -82,8 +90,10 @@ def cut(x: Float[Tensor, "B rows columns D"], layout: TokenLayout) -> Float[Tens
     return x.reshape(batch, tall // high * (broad // wide), high * wide, width)
 
 
-def join(windows: Float[Tensor, "B W n D"], layout: TokenLayout) -> Float[Tensor, "B r c D"]:
-    """The grid that `cut` made windows of."""
+def window_reverse(
+    windows: Float[Tensor, "B W n D"], layout: TokenLayout
+) -> Float[Tensor, "B r c D"]:
+    """The grid that `window_partition` made windows of."""
     (rows, columns), (tall, broad), (high, wide) = layout.grid, layout.padded, window_of(layout)
     up, left = layout.shift
     batch, width = windows.shape[0], windows.shape[3]
@@ -108,7 +118,7 @@ def cells_of(layout: TokenLayout) -> Int[Tensor, "W n"]:
     cells of padding."""
     rows, columns = layout.grid
     numbers = torch.arange(1, rows * columns + 1, device="cpu").view(1, rows, columns, 1)
-    return cut(numbers, layout)[0, :, :, 0] - 1
+    return window_partition(numbers, layout)[0, :, :, 0] - 1
 
 
 def regions_of(layout: TokenLayout) -> Int[Tensor, "W n"]:
@@ -121,7 +131,7 @@ def regions_of(layout: TokenLayout) -> Int[Tensor, "W n"]:
         sides.append(last.long() + came_round.long() if shift else torch.zeros_like(place))
     numbers = sides[0][:, None] * 3 + sides[1]
     flat = TokenLayout(grid=layout.padded, stride=layout.stride, window=layout.window)
-    return cut(numbers[None, :, :, None], flat)[0, :, :, 0]
+    return window_partition(numbers[None, :, :, None], flat)[0, :, :, 0]
 
 
 class ShiftMask(nn.Module):

@@ -23,20 +23,13 @@ from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.layers.attention import SelfAttention
 from vitrail.layers.computed import Computed
-from vitrail.layers.drop import DropPath, LayerScale, make_layer_scale, rising
+from vitrail.layers.drop import DropPath, LayerScale, linear_drop_rates, make_layer_scale
 from vitrail.layers.head import Head
 from vitrail.layers.init import zero_
 from vitrail.layers.mlp import MLP
 from vitrail.layers.patch import PatchEmbedding
-from vitrail.models.config import Config
-from vitrail.models.limits import (
-    check_computed,
-    check_counts,
-    check_eps,
-    check_multiple,
-    check_rates,
-    check_sides,
-)
+from vitrail.models.config import Config, Numerics, Runtime, Shape
+from vitrail.models.limits import check_computed, check_counts, check_multiple
 from vitrail.models.model import Model
 from vitrail.models.variant import Variant
 
@@ -53,25 +46,22 @@ class BeitConfig(Config):
     pre-training, and a table for each block from then on.
     """
 
-    dim: int
-    depth: int
-    heads: int
-    mlp_dim: int
-    patch_size: int = 16
-    pool: Literal["mean", "cls"] = "mean"
-    relative_bias: Literal["block", "shared"] = "block"
-    layer_scale: float | None = 1e-5
-    activation: Literal["gelu", "gelu_tanh", "quick_gelu"] = "gelu"
-    norm_eps: float = 1e-6
-    dropout: float = 0.0  # after embedding, attention and both linear layers of the MLP
+    dim: Shape[int]
+    depth: Shape[int]
+    heads: Shape[int]
+    mlp_dim: Shape[int]
+    patch_size: Shape[int] = 16
+    pool: Numerics[Literal["mean", "cls"]] = "mean"
+    relative_bias: Shape[Literal["block", "shared"]] = "block"
+    layer_scale: Shape[float | None] = 1e-5
+    activation: Numerics[Literal["gelu", "gelu_tanh", "quick_gelu"]] = "gelu"
+    norm_eps: Numerics[float] = 1e-6
+    dropout: Runtime[float] = 0.0  # after embedding, attention and both linear layers of the MLP
 
     def __post_init__(self) -> None:
-        positive = ("dim", "depth", "heads", "mlp_dim", "patch_size", "channels")
+        super().__post_init__()
+        positive = ("dim", "depth", "heads", "mlp_dim", "patch_size")
         check_counts(self, *positive, least=1)
-        check_counts(self, "num_classes", least=0)
-        check_sides(self.image_size)
-        check_rates(self, "dropout", "drop_path")
-        check_eps(self.norm_eps)
         check_multiple(self.image_size, self.patch_size, "patch")
         if self.dim % self.heads:
             raise UserError(f"dim {self.dim} does not split into {self.heads} heads")
@@ -176,14 +166,16 @@ class Block(nn.Module):
         self, x: Float[Tensor, "B N D"], shared: Float[Tensor, "1 h N N"] | None = None
     ) -> Float[Tensor, "B N D"]:
         bias = shared if self.relative is None else self.relative()
-        return self.drop_path(self.drop_path(x, partial(self.look, bias=bias)), self.think)
+        return self.drop_path(
+            self.drop_path(x, partial(self.attention_branch, bias=bias)), self.mlp_branch
+        )
 
-    def look(
+    def attention_branch(
         self, x: Float[Tensor, "B N D"], bias: Float[Tensor, "1 h N N"] | None
     ) -> Float[Tensor, "B N D"]:
         return self.scale1(self.dropout(self.attention(self.norm1(x), bias)))
 
-    def think(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+    def mlp_branch(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
         return self.scale2(self.mlp(self.norm2(x)))
 
 
@@ -202,7 +194,7 @@ class Beit(Model):
         self.cls = nn.Parameter(torch.empty(1, 1, config.dim))
         self.dropout = nn.Dropout(config.dropout)
         self.relative = RelativeBias(config.grid, config.heads) if shared else None
-        (rates,) = rising(config.drop_path, [config.depth])
+        (rates,) = linear_drop_rates(config.drop_path, [config.depth])
         self.blocks = nn.ModuleList(Block(config, rate) for rate in rates)
         self.norm = nn.LayerNorm(config.dim, eps=config.norm_eps)
         self.attach_head()
@@ -240,7 +232,7 @@ class Beit(Model):
         """A head that knows nothing yet: whatever the features, every class gets the same logit."""
         self.head = Head(self.config.features, self.config.num_classes)
 
-    def trunk(self) -> dict[str, nn.Module]:
+    def blocks_by_depth(self) -> dict[str, nn.Module]:
         return {f"blocks.{i}": block for i, block in enumerate(self.blocks)}
 
     @torch.no_grad()

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import torch
 
 from vitrail.core.errors import UserError, nearest
-from vitrail.core.hollow import hollow
 from vitrail.core.passport import Passport, Preprocessing
 from vitrail.core.records import validate
+from vitrail.core.without_init import without_init
 from vitrail.models import (
     beit,
     coatnet,
@@ -29,7 +29,7 @@ from vitrail.models import (
 )
 from vitrail.models.beit import Beit, BeitConfig
 from vitrail.models.coatnet import CoAtNet, CoAtNetConfig
-from vitrail.models.config import Config
+from vitrail.models.config import Config, Purpose, fields_for
 from vitrail.models.mobilevit import MobileViT, MobileViTConfig
 from vitrail.models.mobilevitv2 import MobileViTV2, MobileViTV2Config
 from vitrail.models.model import Model
@@ -129,22 +129,22 @@ def build(config: Config) -> Model:
     return model
 
 
-def unfilled(config: Config) -> Model:
+def build_empty(config: Config) -> Model:
     """The model with tables that are computed, but without memory for what a checkpoint brings."""
-    with hollow():
+    with without_init():
         return FAMILIES[family_of(config)].model(config)
 
 
-def skeleton(config: Config) -> Model:
+def build_meta(config: Config) -> Model:
     """The model without memory for its tensors, to count and to measure."""
-    return unfilled(config).to("meta")
+    return build_empty(config).to("meta")
 
 
 @lru_cache(maxsize=32)
 def shapes_of(config: Config) -> Mapping[str, torch.Size]:
     """The name and shape of every tensor in the model's state. Kept for the last few configs:
     reading, checking and writing one checkpoint each need them."""
-    state = skeleton(config).state_dict()
+    state = build_meta(config).state_dict()
     return MappingProxyType({name: tensor.shape for name, tensor in state.items()})
 
 
@@ -191,16 +191,11 @@ def change(config: AnyConfig, values: dict[str, Any]) -> AnyConfig:
     return validate(type(config), {**asdict(config), **values}, where="model")
 
 
-_FREE = (
-    "num_classes", "head", "image_size", "channels", "dropout", "drop_path", "patch_dropout",
-    "edges",
-)  # fmt: skip
-
-
 def variant_of(config: Config) -> str | None:
-    """The name of the published variant that a config is, but for classes, image size and
-    regularisation."""
-    fixed = [field.name for field in fields(config) if field.name not in _FREE]
+    """The name of the published variant that a config is, whatever its head, its images, its
+    regularisation and its window policy."""
+    kind = type(config)
+    fixed = {*fields_for(kind, Purpose.SHAPE, Purpose.NUMERICS)} - {"window_policy"}
     for name, variant in FAMILIES[family_of(config)].variants.items():
         if all(getattr(variant.config, field) == getattr(config, field) for field in fixed):
             return name

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail.layers.attention import Attend
-from vitrail.models.catalogue import skeleton
+from vitrail.models.catalogue import build_meta
 from vitrail.models.config import Config
 
 FLOAT = 4  # bytes
@@ -45,7 +45,7 @@ def measure(config: Config, batch_size: int = 1) -> Measure:
     >>> measure(find("vit_b_16")).macs
     17563828224
     """
-    model = skeleton(config)
+    model = build_meta(config)
     image = torch.empty(batch_size, config.channels, *config.image_size, device="meta")
     outputs: dict[str, tuple[int, ...]] = {}
     handles = [

@@ -56,7 +56,7 @@ class Model(nn.Module):
         """Every head of the model anew: attributes whose names begin with `head`."""
         raise NotImplementedError
 
-    def trunk(self) -> dict[str, nn.Module]:
+    def blocks_by_depth(self) -> dict[str, nn.Module]:
         """The blocks from image to head by their names, each a step deeper than the one before."""
         raise NotImplementedError
 

@@ -16,9 +16,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
-from vitrail.core.layout import Edges, TokenLayout
+from vitrail.core.layout import TokenLayout, WindowPolicy
 from vitrail.layers.attention import Attend
-from vitrail.layers.drop import DropPath, rising
+from vitrail.layers.drop import DropPath, linear_drop_rates
 from vitrail.layers.head import Head
 from vitrail.layers.init import zero_
 from vitrail.layers.mlp import MLP
@@ -27,23 +27,16 @@ from vitrail.layers.relative import RelativeBias
 from vitrail.layers.window import (
     Grid,
     ShiftMask,
-    cut,
-    join,
     join_heads,
     lay_windows,
     merge_neighbours,
     split_heads,
     window_of,
+    window_partition,
+    window_reverse,
 )
-from vitrail.models.config import Config
-from vitrail.models.limits import (
-    check_computed,
-    check_counts,
-    check_eps,
-    check_multiple,
-    check_rates,
-    check_sides,
-)
+from vitrail.models.config import Config, Numerics, Runtime, Shape
+from vitrail.models.limits import check_computed, check_counts, check_multiple
 from vitrail.models.model import Model
 from vitrail.models.variant import Variant
 
@@ -53,26 +46,24 @@ class SwinConfig(Config):
     """Everything that decides what a Swin computes.
 
     `depths` and `heads` are per stage; each stage has twice the width of the one before and half
-    of its grid. `edges` says what happens where windows do not divide a grid, which no file tells:
+    of its grid. `window_policy` says what happens where windows do not divide a grid, which no
+    file tells:
     `layers/window.py` has the ways that are known.
     """
 
-    dim: int  # of the first stage
-    depths: tuple[int, ...]
-    heads: tuple[int, ...]
-    window_size: int = 7
-    patch_size: int = 4
-    mlp_ratio: float = 4.0
-    edges: Edges = "paper"
-    norm_eps: float = 1e-5
-    dropout: float = 0.0  # after embedding, attention and both linear layers of the MLP
+    dim: Shape[int]  # of the first stage
+    depths: Shape[tuple[int, ...]]
+    heads: Shape[tuple[int, ...]]
+    window_size: Shape[int] = 7
+    patch_size: Shape[int] = 4
+    mlp_ratio: Shape[float] = 4.0
+    window_policy: Numerics[WindowPolicy] = "paper"
+    norm_eps: Numerics[float] = 1e-5
+    dropout: Runtime[float] = 0.0  # after embedding, attention and both linear layers of the MLP
 
     def __post_init__(self) -> None:
-        check_counts(self, "dim", "window_size", "patch_size", "channels", least=1)
-        check_counts(self, "num_classes", least=0)
-        check_sides(self.image_size)
-        check_rates(self, "dropout", "drop_path")
-        check_eps(self.norm_eps)
+        super().__post_init__()
+        check_counts(self, "dim", "window_size", "patch_size", least=1)
         check_stages(self.dim, self.depths, self.heads, self.mlp_ratio)
         check_multiple(self.image_size, self.patch_size, "patch")
         pairs = self.layout(0, 0).tokens ** 2
@@ -106,7 +97,7 @@ class SwinConfig(Config):
             patch_size=self.patch_size,
             size=self.window_size,
             shifted=block % 2 == 1,
-            edges=self.edges,
+            window_policy=self.window_policy,
         )
 
 
@@ -175,10 +166,10 @@ class WindowAttention(nn.Module):
         self.out = nn.Linear(dim, dim)
 
     def forward(self, x: Float[Tensor, "B rows columns D"]) -> Float[Tensor, "B rows columns D"]:
-        qkv = self.qkv(cut(x, self.attend.layout)).chunk(3, dim=-1)
+        qkv = self.qkv(window_partition(x, self.attend.layout)).chunk(3, dim=-1)
         q, k, v = (split_heads(part, self.heads) for part in qkv)
         y = self.attend(q, k, v, self.mask(self.bias()))
-        return join(self.out(join_heads(y)), self.attend.layout)
+        return window_reverse(self.out(join_heads(y)), self.attend.layout)
 
 
 class Block(nn.Module):
@@ -197,12 +188,14 @@ class Block(nn.Module):
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Float[Tensor, "B rows columns D"]) -> Float[Tensor, "B rows columns D"]:
-        return self.drop_path(self.drop_path(x, self.look), self.think)
+        return self.drop_path(self.drop_path(x, self.attention_branch), self.mlp_branch)
 
-    def look(self, x: Float[Tensor, "B rows columns D"]) -> Float[Tensor, "B rows columns D"]:
+    def attention_branch(
+        self, x: Float[Tensor, "B rows columns D"]
+    ) -> Float[Tensor, "B rows columns D"]:
         return self.dropout(self.attention(self.norm1(x)))
 
-    def think(self, x: Float[Tensor, "B rows columns D"]) -> Float[Tensor, "B rows columns D"]:
+    def mlp_branch(self, x: Float[Tensor, "B rows columns D"]) -> Float[Tensor, "B rows columns D"]:
         return self.mlp(self.norm2(x))
 
 
@@ -246,7 +239,7 @@ class Swin(Model):
         self.patches = PatchEmbedding(config.channels, config.dim, config.patch_size)
         self.embed_norm = nn.LayerNorm(config.dim, eps=config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
-        rates = rising(config.drop_path, config.depths)
+        rates = linear_drop_rates(config.drop_path, config.depths)
         self.stages = nn.ModuleList(map(self.make_stage, range(len(rates)), rates))
         self.norm = nn.LayerNorm(config.features, eps=config.norm_eps)
         self.attach_head()
@@ -288,7 +281,7 @@ class Swin(Model):
         """A head that knows nothing yet: whatever the features, every class gets the same logit."""
         self.head = Head(self.config.features, self.config.num_classes)
 
-    def trunk(self) -> dict[str, nn.Module]:
+    def blocks_by_depth(self) -> dict[str, nn.Module]:
         """Merging is a step of its own, because no block contains it."""
         step = re.compile(r"stages\.\d+\.(merge|blocks\.\d+)")
         return {name: module for name, module in self.named_modules() if step.fullmatch(name)}

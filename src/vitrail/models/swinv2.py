@@ -29,13 +29,14 @@ from vitrail.layers.relative import Offsets
 from vitrail.layers.window import (
     Grid,
     ShiftMask,
-    cut,
-    join,
     join_heads,
     merge_neighbours,
     split_heads,
     window_of,
+    window_partition,
+    window_reverse,
 )
+from vitrail.models.config import Numerics
 from vitrail.models.swin import Stage, Swin, SwinConfig
 from vitrail.models.variant import Variant
 
@@ -46,8 +47,8 @@ class SwinV2Config(SwinConfig):
     where they were others (empty: they were these). Offsets are measured against them, so that the
     bias that was learned for small windows goes on into larger ones."""
 
-    window_size: int = 8
-    pretrained_windows: tuple[int | Grid, ...] = ()
+    window_size: Numerics[int] = 8
+    pretrained_windows: Numerics[tuple[int | Grid, ...]] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,7 +63,7 @@ class SwinV2Config(SwinConfig):
                 f"pretrained_windows is {self.pretrained_windows}, expected 1 to 1024 cells each"
             )
 
-    def reach(self, stage: int) -> Grid:
+    def reference_window(self, stage: int) -> Grid:
         """The windows that offsets of a stage are measured against."""
         if self.pretrained_windows:
             return both_sides(self.pretrained_windows[stage])
@@ -130,11 +131,11 @@ class ContinuousBias(nn.Module):
     """Eq. 3 and 4: a small perceptron reads the offset between two cells, so that it knows windows
     of any size; what it says becomes a bias between 0 and 16 in each head."""
 
-    def __init__(self, window: Grid, reach: Grid, heads: int) -> None:
+    def __init__(self, window: Grid, reference_window: Grid, heads: int) -> None:
         super().__init__()
         self.fc1 = nn.Linear(2, 512)
         self.fc2 = nn.Linear(512, heads, bias=False)
-        self.where = Computed(partial(log_offsets, window, reach))
+        self.where = Computed(partial(log_offsets, window, reference_window))
         self.offsets = Offsets(window)
 
     def forward(self) -> Float[Tensor, "1 h n n"]:
@@ -142,8 +143,9 @@ class ContinuousBias(nn.Module):
         return self.offsets(16 * torch.sigmoid(table))
 
 
-def log_offsets(window: Grid, reach: Grid) -> Float[Tensor, "M 2"]:
-    """Down and across, brought to [-8, 8] within `reach`, then to log2(1 + |x|) / log2(8) with
+def log_offsets(window: Grid, reference_window: Grid) -> Float[Tensor, "M 2"]:
+    """Down and across, brought to [-8, 8] within `reference_window`, then to
+    log2(1 + |x|) / log2(8) with
     their sign. In float32, step by step as all published code does, whatever the precision of a
     model is: weights were trained on these very numbers.
 
@@ -152,7 +154,7 @@ def log_offsets(window: Grid, reach: Grid) -> Float[Tensor, "M 2"]:
     """
     sides = [
         torch.arange(1 - side, side, device="cpu").float() / max(most - 1, 1)
-        for side, most in zip(window, reach, strict=True)
+        for side, most in zip(window, reference_window, strict=True)
     ]
     pairs = torch.cartesian_prod(*sides) * 8
     return pairs.sign() * torch.log2(pairs.abs() + 1.0) / math.log2(8)
@@ -162,24 +164,26 @@ class CosineAttention(nn.Module):
     """Eq. 2: attention within windows by the angle between query and key, times a learned scale of
     at most 100 in each head. Queries and values have a bias, keys have none."""
 
-    def __init__(self, layout: TokenLayout, *, dim: int, heads: int, reach: Grid) -> None:
+    def __init__(
+        self, layout: TokenLayout, *, dim: int, heads: int, reference_window: Grid
+    ) -> None:
         super().__init__()
         self.heads = heads
         self.qkv = QkvLinear(dim, 3 * dim)
         self.qv_bias = nn.Parameter(torch.empty(2, dim))
         self.logit_scale = nn.Parameter(torch.empty(heads, 1, 1))
-        self.bias = ContinuousBias(window_of(layout), reach, heads)
+        self.bias = ContinuousBias(window_of(layout), reference_window, heads)
         self.mask = ShiftMask(layout)
         self.attend = Attend(layout)
         self.out = nn.Linear(dim, dim)
 
     def forward(self, x: Float[Tensor, "B rows columns D"]) -> Float[Tensor, "B rows columns D"]:
-        qkv = self.qkv(cut(x, self.attend.layout), without_key_bias(self.qv_bias))
+        qkv = self.qkv(window_partition(x, self.attend.layout), without_key_bias(self.qv_bias))
         q, k, v = (split_heads(part, self.heads) for part in qkv.chunk(3, dim=-1))
         scale = self.logit_scale.clamp(max=math.log(100)).exp()
         q, k = unit_length(q) * scale, unit_length(k)
         y = self.attend(q, k, v, self.mask(self.bias()), scale=1.0)
-        return join(self.out(join_heads(y)), self.attend.layout)
+        return window_reverse(self.out(join_heads(y)), self.attend.layout)
 
 
 class Block(nn.Module):
@@ -192,7 +196,7 @@ class Block(nn.Module):
             config.layout(stage, block),
             dim=dim,
             heads=config.heads[stage],
-            reach=config.reach(stage),
+            reference_window=config.reference_window(stage),
         )
         self.norm1 = nn.LayerNorm(dim, eps=config.norm_eps)
         self.mlp = MLP(dim, config.mlp_dim(stage), activation="gelu", dropout=config.dropout)
@@ -201,12 +205,14 @@ class Block(nn.Module):
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Float[Tensor, "B rows columns D"]) -> Float[Tensor, "B rows columns D"]:
-        return self.drop_path(self.drop_path(x, self.look), self.think)
+        return self.drop_path(self.drop_path(x, self.attention_branch), self.mlp_branch)
 
-    def look(self, x: Float[Tensor, "B rows columns D"]) -> Float[Tensor, "B rows columns D"]:
+    def attention_branch(
+        self, x: Float[Tensor, "B rows columns D"]
+    ) -> Float[Tensor, "B rows columns D"]:
         return self.norm1(self.dropout(self.attention(x)))
 
-    def think(self, x: Float[Tensor, "B rows columns D"]) -> Float[Tensor, "B rows columns D"]:
+    def mlp_branch(self, x: Float[Tensor, "B rows columns D"]) -> Float[Tensor, "B rows columns D"]:
         return self.norm2(self.mlp(x))
 
 

@@ -35,7 +35,7 @@ def doctor(
             open_data(data, val_share=val_share),
             str(data),
             threads=threads,
-            watch=steps_of(on_progress, "examining images"),
+            on_progress=steps_of(on_progress, "examining images"),
         )
         if draft is not None:
             with writing(draft):

@@ -334,7 +334,7 @@ def open_splits(
 def multi_label_note(model: Model, source: Source) -> str | None:
     """Where one side has several labels an image and the other has one."""
     multi_label = source.targets is not None and source.targets.ndim == 2
-    if multi_label == model.passport.several or model.passport.labels is None:
+    if multi_label == model.passport.multi_label or model.passport.labels is None:
         return None
     if multi_label:
         return "the model was trained for one label an image: each output counts above 0.5"

@@ -137,7 +137,7 @@ def probe(
                 cache=None if cache is None else Path(cache),
                 batch_size=batch_size,
                 workers=workers,
-                watch=steps_of(on_progress, f"reading {which}"),
+                on_progress=steps_of(on_progress, f"reading {which}"),
             )
 
         with eval_mode(loaded):
@@ -246,7 +246,7 @@ def by_lines(options: Options, train: Features, test: Features, classes: int) ->
         classes=classes,
         steps=options.steps,
         seed=options.seed,
-        watch=steps_of(options.on_progress, "training heads"),
+        on_progress=steps_of(options.on_progress, "training heads"),
     )
     found = Found({"sweep": plain(swept, "rate"), "regression": None}, [TITLES, row("SGD", swept)])
     if swept.highest:
@@ -264,7 +264,7 @@ def by_lines(options: Options, train: Features, test: Features, classes: int) ->
         test.head,
         test.targets,
         seed=options.seed,
-        watch=steps_of(options.on_progress, "logistic regression"),
+        on_progress=steps_of(options.on_progress, "logistic regression"),
     )
     found.facts["regression"] = {**plain(done, "strength"), "converged": done.converged}
     found.lines.append(row("logistic regression", done))

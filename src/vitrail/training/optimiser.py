@@ -52,8 +52,8 @@ def group_parameters(objective: Objective, recipe: Optimiser) -> list[Group]:
     """Groups of equal learning rate and decay, by name, so that their order never varies. What an
     objective has beside its model learns like a head."""
     model = objective.model
-    trunk = tuple(model.trunk())
-    depth = len(trunk)
+    steps = tuple(model.blocks_by_depth())
+    depth = len(steps)
     matrices = matrix_names(objective)
     groups: dict[tuple[float, float, int], list[Parameter]] = {}
     for full, parameter in objective.named_parameters():
@@ -61,10 +61,10 @@ def group_parameters(objective: Objective, recipe: Optimiser) -> list[Group]:
             continue
         name = full.removeprefix(MODEL)
         inside = name != full
-        scale = recipe.layer_decay ** (depth + 1 - layer_of(name, trunk)) if inside else 1.0
+        scale = recipe.layer_decay ** (depth + 1 - layer_of(name, steps)) if inside else 1.0
         is_matrix = full in matrices
         decay = recipe.weight_decay if recipe.decay_all or is_matrix else 0.0
-        parts = count_matrices(name, parameter, trunk) if inside and is_matrix else 0
+        parts = count_matrices(name, parameter, steps) if inside and is_matrix else 0
         groups.setdefault((scale, decay, parts), []).append(parameter)
     return [
         {"params": params, "weight_decay": decay, "scale": scale, "parts": parts}
@@ -92,22 +92,22 @@ def matrix_names(module: nn.Module) -> set[str]:
     return names - left_out
 
 
-def count_matrices(name: str, parameter: Parameter, trunk: tuple[str, ...]) -> int:
+def count_matrices(name: str, parameter: Parameter, steps: tuple[str, ...]) -> int:
     """How many matrices a layer's weight is for Muon: those inside blocks count, not patches, heads
     or kernels."""
-    inside = 0 < layer_of(name, trunk) <= len(trunk)
+    inside = 0 < layer_of(name, steps) <= len(steps)
     if not inside or parameter.ndim != 2:
         return 0
     return 3 if name.endswith("qkv.weight") else 1
 
 
-def layer_of(name: str, trunk: tuple[str, ...]) -> int:
+def layer_of(name: str, steps: tuple[str, ...]) -> int:
     """0 for what comes before the blocks, 1 to depth for the blocks, depth + 1 for what comes
     after."""
-    for number, block in enumerate(trunk, start=1):
+    for number, block in enumerate(steps, start=1):
         if name.startswith(f"{block}."):
             return number
-    return len(trunk) + 1 if name.startswith(("norm.", "head")) else 0
+    return len(steps) + 1 if name.startswith(("norm.", "head")) else 0
 
 
 def set_rate(optimisers: Iterable[torch.optim.Optimizer], lr: float) -> None:

@@ -45,7 +45,7 @@ class World:
     patient: dist.ProcessGroup | None = None  # for what may take one process as long as it likes
 
     @property
-    def chief(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this process writes files and speaks for all."""
         return self.rank == 0
 
@@ -103,7 +103,7 @@ class World:
 
 
 @contextmanager
-def joined() -> Iterator[World]:
+def process_group() -> Iterator[World]:
     """The world that torchrun set up for this process; a world of one where it did not."""
     place = int(os.environ.get("LOCAL_RANK", 0))
     device = torch.device("cuda", place) if torch.cuda.is_available() else torch.device("cpu")
@@ -120,7 +120,7 @@ def joined() -> Iterator[World]:
     dist.destroy_process_group()
 
 
-def leave(code: int) -> NoReturn:
+def exit_now(code: int) -> NoReturn:
     """End a process that torchrun started, at once. All is said and saved by now; but where a model
     was shared, torch's own threads may abort while the interpreter takes itself down, and a run
     that has succeeded would be called a failure."""
@@ -222,7 +222,7 @@ def is_lost_connection(error: RuntimeError) -> bool:
     return isinstance(error, dist.DistError) or "gloo" in str(error)
 
 
-def spread(objective: Objective, kind: Kind, world: World) -> nn.Module:
+def parallelise(objective: Objective, kind: Kind, world: World) -> nn.Module:
     """The same computation over all processes: each with a copy of the weights (ddp), with a share
     of them (fsdp), or with a share in each of several groups of processes (hsdp)."""
     if world.size == 1:
@@ -238,7 +238,7 @@ def spread(objective: Objective, kind: Kind, world: World) -> nn.Module:
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
     mesh = make_mesh(kind, world)
-    for block in objective.model.trunk().values():
+    for block in objective.model.blocks_by_depth().values():
         fully_shard(block, mesh=mesh)
     fully_shard(objective, mesh=mesh)
     for name in ("answer", "pictures"):
@@ -262,7 +262,7 @@ def make_mesh(kind: Kind, world: World) -> DeviceMesh:
 
 
 @contextmanager
-def gathering(compute: nn.Module, *, now: bool, empty: bool = False) -> Iterator[None]:
+def sync_gradients(compute: nn.Module, *, now: bool, empty: bool = False) -> Iterator[None]:
     """Gradients are brought together after the last part of a batch, not after each. A part that
     is `empty` has an image that counts nothing, in batch statistics neither."""
     if hasattr(compute, "set_requires_gradient_sync"):  # an FSDPModule
@@ -281,25 +281,25 @@ def uncounted(compute: nn.Module) -> AbstractContextManager[None]:
     return not_counted(compute)
 
 
-def whole(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def gather_full(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors as if there were one process, on the CPU; all processes must ask together."""
-    return {name: full(tensor).detach().cpu() for name, tensor in tensors.items()}
+    return {name: full_tensor(tensor).detach().cpu() for name, tensor in tensors.items()}
 
 
-def full(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if is_shared(tensor) else tensor
+def full_tensor(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
-def is_shared(tensor: Tensor) -> "TypeGuard[DTensor]":
+def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
     """Whether a tensor is a DTensor, whose module is there once one has been made."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
-def shared_as(tensor: Tensor, like: Tensor) -> Tensor:
+def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
     """This process's share of a whole tensor, where `like` is shared."""
     tensor = tensor.to(device=like.device, dtype=like.dtype)
-    if is_shared(like):
+    if is_sharded(like):
         from torch.distributed.tensor import distribute_tensor
 
         # every process has the whole: each takes its own share, and none is sent

@@ -76,14 +76,14 @@ def with_cache(task: Task, directory: Path, world: World) -> tuple[Task, int]:
     and the bytes that this may take; one process begins the file, and all fill it."""
     how, augmentation = task.objective.model.passport.preprocessing, task.recipe.augmentation
     decoding = Decoding(needed_size(augmentation, how), len(how.mean))
-    room = room_for(task.train, decoding) if task.recipe.cache and world.chief else None
+    room = room_for(task.train, decoding) if task.recipe.cache and world.is_main else None
     room = world.gather(room)[0]
     if room is None:
         return task, 0
-    if not world.chief:
+    if not world.is_main:
         world.wait()
     train = cached(task.train, directory, decoding, room.slot)
-    if world.chief:
+    if world.is_main:
         world.wait()
     return replace(task, train=train), room.total
 
@@ -98,9 +98,9 @@ def make_model(recipe: Recipe, train: Source) -> Model:
             model.new_head()  # as many classes, but others
     else:
         model = fresh_model(recipe, fields)
-    several = train.targets is not None and np.ndim(train.targets) == 2
+    multi_label = train.targets is not None and np.ndim(train.targets) == 2
     model.passport = replace(
-        model.passport, labels=train.labels, several=several, config=asdict(model.config)
+        model.passport, labels=train.labels, multi_label=multi_label, config=asdict(model.config)
     )
     if recipe.lora is not None:
         adapt(model, recipe.lora)
@@ -111,7 +111,7 @@ def make_model(recipe: Recipe, train: Source) -> Model:
 
 def checkpoint_blocks(model: Model) -> None:
     """Keep what goes into each block, not what happens inside it; the model does not know."""
-    for block in model.trunk().values():
+    for block in model.blocks_by_depth().values():
         block.forward = partial(_checkpointed, block, block.forward)
 
 
@@ -141,13 +141,13 @@ def _uncounted(block: nn.Module) -> Iterator[None]:
 
 
 def make_objective(model: Model, goal: Goal, train: Source) -> Supervised:
-    several = train.targets is not None and np.ndim(train.targets) == 2
-    if several and goal.loss == "softmax":
+    multi_label = train.targets is not None and np.ndim(train.targets) == 2
+    if multi_label and goal.loss == "softmax":
         raise UserError(
             "goal.loss must be sigmoid or auto where images have several labels, got softmax: "
             "its probabilities add up to one"
         )
-    loss = goal.loss if goal.loss != "auto" else "sigmoid" if several else "softmax"
+    loss = goal.loss if goal.loss != "auto" else "sigmoid" if multi_label else "softmax"
     weights = class_weights(train) if goal.class_weights == "balanced" else None
     if goal.teacher is None:
         return Supervised(model, loss=loss, smoothing=goal.smoothing, weights=weights)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.passport import Origin, Passport, Preprocessing, ResizeMethod
-from vitrail.models.catalogue import shapes_of, unfilled
+from vitrail.models.catalogue import build_empty, shapes_of
 from vitrail.models.config import Config
 from vitrail.models.model import Model
 from vitrail.weights.dialect import Dialect, Foreign
@@ -52,7 +52,7 @@ def understand(
         config=asdict(config),
         preprocessing=speaks.preprocessing(foreign, config),
         labels=speaks.labels(foreign),
-        several=speaks.multi_label(foreign),
+        multi_label=speaks.multi_label(foreign),
         resize=speaks.resizes(config),
         origin=Origin(
             source=origin,
@@ -79,7 +79,7 @@ def materialise(
     state = {name: tensor.to(dtype, copy=True) for name, tensor in state.items()}
     for sentence in passport.origin.changes:
         log.info("%s: %s", passport.origin.source, sentence)
-    model = unfilled(config)
+    model = build_empty(config)
     model.load_state_dict(state, assign=True)
     model.passport = passport
     return model.to(dtype).eval()  # fixed tables in that precision too
@@ -114,7 +114,7 @@ def refit(
 
 
 def _new_head(config: Config, like: Tensor) -> Tensors:
-    model = unfilled(config)
+    model = build_empty(config)
     model.new_head()  # these have values
     named = model.state_dict().items()
     return {name: tensor.to(like.dtype) for name, tensor in named if name.startswith("head")}

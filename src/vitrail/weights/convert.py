@@ -164,7 +164,7 @@ def losses(written: Foreign, dialect: Dialect, config: Config, passport: Passpor
             "it does not say how images were prepared: other programs may prepare images "
             "differently"
         )
-    if passport.several and not dialect.multi_label(written):
+    if passport.multi_label and not dialect.multi_label(written):
         sentences.append("it does not say that an image may have several labels")
     if labels != passport.labels:
         sentences.append("it does not say the names of the classes")
@@ -179,7 +179,7 @@ def losses(written: Foreign, dialect: Dialect, config: Config, passport: Passpor
 
 # training alone knows the first three; a slot or a bias more that is zero computes the same; edges
 # that would compute something else are refused
-_SAME = {"dropout", "drop_path", "patch_dropout", "prefix_positions", "head_bias", "edges"}
+_SAME = {"dropout", "drop_path", "patch_dropout", "prefix_positions", "head_bias", "window_policy"}
 
 
 def differences(ours: Config, theirs: Config) -> Iterator[tuple[str, object, object]]:

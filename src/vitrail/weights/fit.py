@@ -51,12 +51,12 @@ FITTINGS: dict[str, Fitting] = {
     ),
     "swin": Fitting(
         kernel=lambda _: "patches.projection.weight",
-        resized=frozenset({"patch_size", "window_size", "edges"}),
+        resized=frozenset({"patch_size", "window_size", "window_policy"}),
         shapes=fit_swin,
     ),
     "swinv2": Fitting(
         kernel=lambda _: "patches.projection.weight",
-        resized=frozenset({"patch_size", "window_size", "edges", "pretrained_windows"}),
+        resized=frozenset({"patch_size", "window_size", "window_policy", "pretrained_windows"}),
         shapes=fit_swinv2,
         follows=keep_reach,
     ),

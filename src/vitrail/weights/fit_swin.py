@@ -46,20 +46,21 @@ def fit_swinv2(
     state, done = fit_patches(state, old, new, method)
     for stage, (before, after) in changed_windows(old, new).items():
         sizes = "{}x{} to {}x{}".format(*before, *after)
-        reach = "{}x{}".format(*new.reach(stage))
+        reference_window = "{}x{}".format(*new.reference_window(stage))
         done.append(
-            f"windows of stage {stage + 1} changed from {sizes}, offsets measured against {reach}"
+            f"windows of stage {stage + 1} changed from {sizes}, offsets measured against "
+            f"{reference_window}"
         )
     return state, done
 
 
 def keep_reach(config: SwinV2Config, changes: dict[str, Any]) -> dict[str, Any]:
     """Windows change, but what offsets are measured against stays as it was in training."""
-    cutting = ("image_size", "patch_size", "window_size", "edges")
+    cutting = ("image_size", "patch_size", "window_size", "window_policy")
     new = change(config, {name: changes[name] for name in cutting if name in changes})
     if "pretrained_windows" in changes or not changed_windows(config, new):
         return {}
-    reaches = [config.reach(stage) for stage in range(len(config.depths))]
+    reaches = [config.reference_window(stage) for stage in range(len(config.depths))]
     return {"pretrained_windows": tuple(r[0] if r[0] == r[1] else r for r in reaches)}
 
 

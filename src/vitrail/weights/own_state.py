@@ -36,7 +36,7 @@ ASSUMED = (
 )
 # Fields that decide what is computed and that no tensor shows.
 UNSEEN = (
-    "heads", "pool", "final_norm", "activation", "norm_eps", "edges", "pretrained_windows",
+    "heads", "pool", "final_norm", "activation", "norm_eps", "window_policy", "pretrained_windows",
     "patch_size", "strides", "pooling", "downsampling", "preactivation", "squeeze_activation",
     "early_squeeze",
 )  # fmt: skip

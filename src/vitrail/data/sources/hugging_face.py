@@ -59,10 +59,10 @@ class Rows:
 
 def is_saved(directory: str) -> bool:
     """Whether `save_to_disk` wrote this directory."""
-    one, several = ("state.json", "dataset_info.json"), ("dataset_dict.json",)
+    one, many = ("state.json", "dataset_info.json"), ("dataset_dict.json",)
     return any(
         all(os.path.isfile(os.path.join(directory, name)) for name in names)
-        for names in (one, several)
+        for names in (one, many)
     )
 
 

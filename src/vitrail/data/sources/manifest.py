@@ -84,8 +84,8 @@ def number(
         single = table["label"]
         return number_classes({part: [single[i] for i in mine] for part, mine in rows.items()})
     if "labels" in table:
-        several = [apart(cell) for cell in table["labels"]]
-        return number_sets({part: [several[i] for i in mine] for part, mine in rows.items()})
+        label_sets = [apart(cell) for cell in table["labels"]]
+        return number_sets({part: [label_sets[i] for i in mine] for part, mine in rows.items()})
     return (), {}
 
 

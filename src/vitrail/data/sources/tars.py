@@ -216,7 +216,7 @@ def number(
 ) -> tuple[tuple[str, ...], Mapping[str, NDArray[Any]]]:
     """Class names, and the targets of the parts that have labels."""
     single: dict[str, list[str]] = {}
-    several: dict[str, list[tuple[str, ...]]] = {}
+    label_sets: dict[str, list[tuple[str, ...]]] = {}
     for part, mine in parts.items():
         samples = [sample for i in mine for sample in indexes[i]]
         bare = [sample for sample in samples if sample.label is None]
@@ -225,9 +225,9 @@ def number(
         if bare:
             raise UserError(f"{spec}: {bare[0].member} has no label, though others in {part} have")
         single[part] = [sample.label for sample in samples if isinstance(sample.label, str)]
-        several[part] = [sample.label for sample in samples if isinstance(sample.label, tuple)]
-    if not any(several.values()):
+        label_sets[part] = [sample.label for sample in samples if isinstance(sample.label, tuple)]
+    if not any(label_sets.values()):
         return number_classes(single) if single else ((), {})
     if any(single.values()):
         raise UserError(f"{spec}: some samples have one label, others a list: expected one kind")
-    return number_sets(several)
+    return number_sets(label_sets)

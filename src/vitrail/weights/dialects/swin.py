@@ -111,7 +111,7 @@ def window_of(rows: int) -> int | None:
 
 
 def timm_infer(foreign: Foreign) -> Facts:
-    facts = infer(TIMM_NAMES, foreign) | {"edges": "timm"}
+    facts = infer(TIMM_NAMES, foreign) | {"window_policy": "timm"}
     told = names.told_by_timm(foreign, published)
     told.pop("window_size", None)  # the tables tell
     return facts | told | ({"notes": []} if "image_size" in told else {})
@@ -138,7 +138,7 @@ def sides_of_masks(foreign: Foreign, pixels: int) -> Facts:
 
 
 def torchvision_infer(foreign: Foreign) -> Facts:
-    return infer(TORCHVISION_NAMES, foreign) | {"edges": "torchvision"}
+    return infer(TORCHVISION_NAMES, foreign) | {"window_policy": "torchvision"}
 
 
 def torchvision_rows(config: SwinConfig) -> list[Row]:
@@ -188,7 +188,7 @@ TIMM_SWIN = Dialect(
     preprocessing=names.timm_preprocessing,
     resize="timm",
     holds=names.HOLDS,
-    clashes=partial(names.same_windows, edges="timm"),
+    clashes=partial(names.same_windows, window_policy="timm"),
     sidecars=timm_sidecars,
     labels=partial(timm.labels, head="head.fc"),
     licence=timm.licence,
@@ -204,7 +204,7 @@ SWIN = Dialect(
     preprocessing=names.authors_preprocessing,
     resize="paper",
     holds=names.HOLDS,
-    clashes=partial(names.same_windows, edges="paper"),
+    clashes=partial(names.same_windows, window_policy="paper"),
     suffix=".pth",
     wrapped="model",
 )
@@ -218,5 +218,5 @@ TORCHVISION_SWIN = Dialect(
     preprocessing=torchvision_preprocessing,
     resize="torchvision",
     holds=names.HOLDS,
-    clashes=partial(names.same_windows, edges="torchvision"),
+    clashes=partial(names.same_windows, window_policy="torchvision"),
 )

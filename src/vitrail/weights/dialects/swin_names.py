@@ -9,7 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from vitrail.core.errors import UserError
-from vitrail.core.layout import Edges
+from vitrail.core.layout import WindowPolicy
 from vitrail.core.passport import IMAGENET_MEAN, IMAGENET_STD, Passport, Preprocessing
 from vitrail.models.config import Config
 from vitrail.models.swin import SwinConfig
@@ -21,7 +21,7 @@ from vitrail.weights.rows import Row, drop, expand, same
 PARTS = ("weight", "bias")
 COMPUTED = "follows from the size of window and image, and is computed"
 MASKED = "stands for hidden patches in pre-training alone"
-HOLDS = {"depths": ANY, "window_size": ANY, "mlp_ratio": ANY, "edges": ANY}
+HOLDS = {"depths": ANY, "window_size": ANY, "mlp_ratio": ANY, "window_policy": ANY}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,13 +122,13 @@ def drop_computed(*patterns: str) -> tuple[Row, ...]:
     return tuple(drop(f"*.{pattern}", why=COMPUTED) for pattern in patterns)
 
 
-def same_windows(config: SwinConfig, edges: Edges) -> str | None:
+def same_windows(config: SwinConfig, window_policy: WindowPolicy) -> str | None:
     """A `clashes`: weights mean the same to a code base if it cuts every grid as they were trained
     to see it."""
     for stage, depth in enumerate(config.depths):
         last = min(depth - 1, 1)  # the second block is the first that shifts
         ours = config.layout(stage, last)
-        theirs = replace(config, edges=edges).layout(stage, last)
+        theirs = replace(config, window_policy=window_policy).layout(stage, last)
         order = ours.padded == ours.grid or not any(ours.shift)
         if (ours.window, ours.shift) != (theirs.window, theirs.shift) or not (
             order or ours.rolled_first == theirs.rolled_first
@@ -136,7 +136,7 @@ def same_windows(config: SwinConfig, edges: Edges) -> str | None:
             rows, columns = ours.grid
             return (
                 f"cuts the grid of stage {stage + 1}, {rows}x{columns}, into other windows than "
-                f'these weights were trained with (edges="{config.edges}")'
+                f'these weights were trained with (window_policy="{config.window_policy}")'
             )
     return None
 

@@ -84,7 +84,7 @@ def infer(spelling: Spelling, foreign: Foreign) -> Facts:
 
 
 def timm_infer(foreign: Foreign) -> Facts:
-    facts = infer(TIMM_NAMES, foreign) | {"edges": "timm"}
+    facts = infer(TIMM_NAMES, foreign) | {"window_policy": "timm"}
     told = names.told_by_timm(foreign, published)
     arguments = timm.as_dict(foreign.sidecars.get("config.json", {}).get("model_args"))
     if "pretrained_window_sizes" in arguments:
@@ -127,7 +127,9 @@ def microsoft_infer(foreign: Foreign) -> Facts:
             f"{foreign.source}: its tables of offsets are {', '.join(map(str, windows))} cells "
             "high, and only square windows, of one size in all stages, are read"
         )
-    reaches = [reach(window, table) for window, table in zip(windows, offsets, strict=True)]
+    reaches = [
+        reference_window(window, table) for window, table in zip(windows, offsets, strict=True)
+    ]
     facts["window_size"] = windows[0]
     facts["pretrained_windows"] = () if reaches == windows else tuple(reaches)
     for stage, window in enumerate(windows):
@@ -137,7 +139,7 @@ def microsoft_infer(foreign: Foreign) -> Facts:
     return facts | swin.sides_of_masks(foreign, windows[0] * facts["patch_size"])
 
 
-def reach(window: int, offsets: Tensor) -> int:
+def reference_window(window: int, offsets: Tensor) -> int:
     """The window that offsets were measured against: the last is log2(1 + 8 (w-1)/(r-1)) / 3."""
     last = float(offsets[0, -1, -1, 0])
     if not 0 < last < 10:  # no window that anybody has is so much larger than another
@@ -146,7 +148,10 @@ def reach(window: int, offsets: Tensor) -> int:
 
 
 def torchvision_infer(foreign: Foreign) -> Facts:
-    facts = infer(TORCHVISION_NAMES, foreign) | {"edges": "torchvision", "pretrained_windows": ()}
+    facts = infer(TORCHVISION_NAMES, foreign) | {
+        "window_policy": "torchvision",
+        "pretrained_windows": (),
+    }
     offsets = offsets_of(TORCHVISION_NAMES, foreign)
     return facts | ({"window_size": (offsets[0].shape[1] + 1) // 2} if offsets else {})
 
@@ -181,7 +186,7 @@ def torchvision_preprocessing(foreign: Foreign, config: SwinV2Config) -> Preproc
 
 def torchvision_clashes(config: SwinV2Config) -> str | None:
     own = [(config.window_size,) * 2] * len(config.depths)
-    if [config.reach(stage) for stage in range(len(config.depths))] != own:
+    if [config.reference_window(stage) for stage in range(len(config.depths))] != own:
         return "measures offsets against its own windows, not against those of pre-training"
     return names.same_windows(config, "torchvision")
 
@@ -197,7 +202,7 @@ def timm_clashes(config: SwinV2Config) -> str | None:
 
 
 def hf_infer(foreign: Foreign) -> Facts:
-    facts = infer(HF_NAMES, foreign) | {"edges": "hf"} | transformers_swin.told_by(foreign)
+    facts = infer(HF_NAMES, foreign) | {"window_policy": "hf"} | transformers_swin.told_by(foreign)
     told = files.read_record(transformers_swin.Told, foreign, "config.json")
     if told.window_size is not None:
         windows = (told.pretrained_window_sizes or ())[: len(facts["depths"])]

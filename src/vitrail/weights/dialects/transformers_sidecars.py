@@ -340,7 +340,7 @@ def write_labels(passport: Passport, config: Config) -> dict[str, Any]:
     """No labels at all is how a transformers model is told to give its features."""
     names = passport.labels or [f"LABEL_{index}" for index in range(config.num_classes)]
     return {
-        **({"problem_type": MULTI_LABEL} if passport.several else {}),
+        **({"problem_type": MULTI_LABEL} if passport.multi_label else {}),
         "id2label": {str(index): name for index, name in enumerate(names)},
         "label2id": {name: index for index, name in enumerate(names)},
     }

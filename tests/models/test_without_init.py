@@ -7,19 +7,19 @@ import pytest
 import torch
 from torch import nn
 
-from vitrail.core.hollow import hollow
-from vitrail.models.catalogue import FAMILIES, skeleton, unfilled
+from vitrail.core.without_init import without_init
+from vitrail.models.catalogue import FAMILIES, build_empty, build_meta
 
 
 def test_parameters_have_a_shape_and_no_memory() -> None:
-    with hollow():
+    with without_init():
         layer = nn.Linear(3, 4)
     assert layer.weight.is_meta
     assert layer.weight.shape == (4, 3)
 
 
 def test_tensors_with_memory_are_filled_as_ever() -> None:
-    with hollow():
+    with without_init():
         table = torch.empty(2, 3, device="cpu")
         nn.init.constant_(table, 5.0)
         table.mul_(2)
@@ -31,7 +31,7 @@ def test_a_model_has_the_same_tensors_as_ever(family: str) -> None:
     config = next(iter(FAMILIES[family].variants.values())).config
     with torch.device("meta"):
         expected = FAMILIES[family].model(config).state_dict()
-    for found in (skeleton(config).state_dict(), unfilled(config).state_dict()):
+    for found in (build_meta(config).state_dict(), build_empty(config).state_dict()):
         assert {name: (one.shape, one.dtype) for name, one in found.items()} == {
             name: (one.shape, one.dtype) for name, one in expected.items()
         }
@@ -39,9 +39,9 @@ def test_a_model_has_the_same_tensors_as_ever(family: str) -> None:
 
 PROGRAM = """
 import sys
-from vitrail.models.catalogue import FAMILIES, unfilled
+from vitrail.models.catalogue import FAMILIES, build_empty
 for family in FAMILIES.values():
-    unfilled(next(iter(family.variants.values())).config)
+    build_empty(next(iter(family.variants.values())).config)
 print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
 """
 

@@ -15,7 +15,7 @@ _FILLING = frozenset((
 
 
 @contextmanager
-def hollow() -> Iterator[None]:
+def without_init() -> Iterator[None]:
     """Parameters made here are on the meta device, and nothing is drawn for them: torch would load
     its compiler to pretend to, which takes longer than reading the weights."""
     with torch.device("meta"), _Unfilled():

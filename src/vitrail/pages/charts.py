@@ -1,0 +1,430 @@
+"""Charts by matplotlib as SVG in the colours of the page, each with its numbers in a table."""
+
+import io
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from markupsafe import Markup
+
+from vitrail.core.errors import printable
+from vitrail.pages.render import either, percent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# The light palette of style.css. In a page's SVG each becomes the variable of the same name, so
+# that it follows the page into the dark; in a PNG it is the colour itself, on white.
+INK, SOFT, LINE, CARD = "#1d2730", "#52606d", "#d5dde4", "#ffffff"
+GOOD, BAD = "#23703f", "#b23a21"
+SERIES = ("#1f669f", "#c4472a", "#23703e", "#7c4aa5", "#8a5a00", "#5a6672")
+VARIABLES = {
+    INK: "currentColor",
+    SOFT: "var(--soft)",
+    LINE: "var(--line)",
+    CARD: "var(--card)",
+    GOOD: "var(--good)",
+    BAD: "var(--bad)",
+    **{colour: f"var(--series-{place})" for place, colour in enumerate(SERIES, 1)},
+}
+STYLE: dict[str, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 11,
+    "text.color": INK,
+    "axes.titlesize": 10,
+    "axes.labelcolor": SOFT,
+    "axes.edgecolor": SOFT,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "xtick.labelsize": 10.5,
+    "ytick.labelsize": 10.5,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "lines.linewidth": 1.8,
+    "path.simplify": False,
+    "svg.fonttype": "none",  # text stays text
+    "savefig.facecolor": "none",
+}
+WIDTH, HEIGHT = 380, 205  # points of a chart: letters keep a size that can be read on a phone
+LEFT, RIGHT, TOP, BOTTOM = 50, 12, 8, 38
+DPI = 200
+MAX_POINTS, MAX_DOTS, MAX_ROWS = 400, 40, 60
+SMALLEST = 1e-9  # what is nearer to 0 cannot be told from it
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A drawing, and the same in numbers: `columns` head the `rows`; of a long curve `left_out`
+    points are in the drawing only. `legend` has names, numbers of colours and who is dashed."""
+
+    title: str
+    svg: Markup
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+    legend: Sequence[tuple[str, int, bool]] = ()
+    left_out: int = 0
+
+
+@contextmanager
+def chart_style() -> Iterator[None]:
+    """The style, for as long as something is drawn."""
+    from matplotlib import rc_context
+
+    with rc_context(STYLE):  # type: ignore[arg-type]
+        yield
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """A figure of so many inches that no window shows; what is drawn finds its own room."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def figure_svg(figure: "Figure", label: str, **attributes: str) -> Markup:
+    """A figure as an SVG element that takes the colours of the page; `label` is read aloud. Artists
+    whose gid is x-axis, y-axis or series have it as their class; colours of `VARIABLES` become the
+    page's."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    file, salt = io.StringIO(), sha256(f"{label}{attributes}".encode("utf-8", "replace"))
+    with chart_style(), rc_context({"svg.hashsalt": salt.hexdigest()}):
+        FigureCanvasSVG(figure).print_svg(file, metadata={"Date": None, "Creator": None})
+    drawn = file.getvalue()
+    box = re.search(r'viewBox="([^"]*)"', drawn)
+    assert box is not None, "a drawing without a size"
+    drawn = re.sub(r"^<svg[^>]*>", "", drawn[drawn.index("<svg") :])
+    drawn = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", drawn, flags=re.S)
+    drawn = re.sub(r'<g id="(x-axis|y-axis|series)[^"]*"', r'<g class="\1"', drawn)
+    # names that nothing refers to, and that two drawings on a page would share
+    drawn = re.sub(r'(<g|<image[^>]*?) id="[^"]*"', r"\1", drawn)
+    drawn = re.sub(r"<defs>\s*</defs>|\n\s*", "", drawn.replace("\n<", "<").replace("\n", " "))
+    for colour, variable in VARIABLES.items():
+        drawn = drawn.replace(colour, variable)
+    given = Markup("").join(
+        Markup(' {}="{}"').format(name.replace("_", "-"), value)
+        for name, value in attributes.items()
+    )
+    widest = round(1.75 * 72 * figure.get_figwidth())  # pixels: letters stay as large as a page's
+    names = Markup('xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"')
+    start = Markup('<svg viewBox="{}" style="max-width:{}px" role="img" aria-label="{}" {}{}>')
+    return start.format(box[1], widest, printable(label), names, given) + Markup(drawn)
+
+
+def svg_file(element: str) -> str:
+    """An SVG element of a page as a file of its own, on white and in the light palette."""
+    for colour, variable in VARIABLES.items():
+        element = element.replace(variable, colour)
+    alone = re.sub(r'style="max-width:[^"]*"', 'style="background:#fff"', element, count=1)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{alone}'
+
+
+def figure_png(figure: "Figure") -> bytes:
+    """A figure in pixels, on white."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    file = io.BytesIO()
+    with chart_style():
+        FigureCanvasAgg(figure)
+        figure.savefig(file, format="png", dpi=DPI, facecolor="white")
+    return file.getvalue()
+
+
+def line_chart(
+    title: str,
+    series: Mapping[str, Sequence[Point]],
+    *,
+    x_label: str = "step",
+    share: bool = False,
+    log_x: bool = False,
+    from_zero: bool = True,
+    mark: Point | None = None,
+    note: str = "",
+) -> Chart:
+    """Lines over the same axis, gaps where a value is not finite. A `share` is of 1 and shown in
+    percent; an axis begins at 0 unless `from_zero` is false, so that noise stays small; the point
+    `mark` is ringed.
+
+    >>> line_chart("Loss", {"training": [(1, 2.0), (2, 1.0)]}).rows
+    [['1', '2'], ['2', '1']]
+    """
+    points = [point for line in series.values() for point in line if math.isfinite(point[1])]
+    first, last = min(x for x, _ in points), max(x for x, _ in points)
+    up = ticks([value for _, value in points], share=share, from_zero=from_zero)
+    with chart_style():
+        figure, axes = _axes(WIDTH, HEIGHT)
+        if log_x:
+            axes.set_xscale("log")
+        axes.set_xlim(first, last if last > first else first + 1)
+        axes.set_ylim(up[0], up[-1])
+        axes.set_yticks(up, _tick_texts(up, share))
+        if not log_x:
+            _whole_ticks(axes)
+        for place, line in enumerate(series.values()):
+            _draw_line(axes, line, place)
+        if mark is not None:
+            _draw_dots(axes, [mark], SERIES[0], 9)
+            _draw_dots(axes, [mark], CARD, 4.5)
+        axes.grid(axis="y", color=LINE, linewidth=0.6)
+        axes.set_axisbelow(True)
+        middle = LEFT + (WIDTH - LEFT - RIGHT) / 2
+        figure.text(middle / WIDTH, 3 / HEIGHT, x_label, ha="center", color=SOFT, size=10.5)
+        low, high = axes.get_xlim()
+        across = (math.log10(low), math.log10(high)) if log_x else (low, high)
+        svg = figure_svg(
+            figure,
+            _spoken(title, series, x_label, share),
+            data_frame=f"{LEFT} {TOP} {WIDTH - RIGHT} {HEIGHT - BOTTOM}",
+            data_range=" ".join(f"{value:.8g}" for value in (*across, up[0], up[-1])),
+            data_percent="1" if share else "0",
+            data_log="1" if log_x else "0",
+        )
+    rows, left_out = _rows(series, share)
+    legend = [(name, place % len(SERIES) + 1, place % 2 == 1) for place, name in enumerate(series)]
+    return Chart(title, svg, [x_label, *series], rows, note, legend, left_out)
+
+
+def bar_chart(
+    title: str,
+    bars: Mapping[str, float],
+    *,
+    limits: Sequence[float] = (),
+    share: bool = False,
+    note: str = "",
+    column: str = "value",
+) -> Chart:
+    """Horizontal bars from 0, with dashed lines at `limits`."""
+    wide = max([*bars.values(), *limits, 1.0 if share else 0.0]) or 1.0
+    height = 26 * len(bars) + 30
+    with chart_style():
+        figure, axes = _axes(WIDTH, height, left=110, right=50, bottom=24)
+        axes.barh(range(len(bars)), list(bars.values()), height=0.66, color=SERIES[0])
+        axes.set_yticks(range(len(bars)), [_short(name) for name in bars])
+        axes.invert_yaxis()
+        axes.set_xlim(0, wide)
+        for place, value in enumerate(bars.values()):
+            axes.annotate(
+                either(value, share),
+                (value, place),
+                (4, 0),
+                textcoords="offset points",
+                va="center",
+            )
+        for limit in limits:
+            axes.axvline(limit, color=BAD, linewidth=1, linestyle=(0, (4, 3)))
+        if share:
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        svg = figure_svg(figure, f"{title}: {len(bars)} bars, the numbers follow")
+    rows = [[name, either(value, share)] for name, value in bars.items()]
+    return Chart(title, svg, ["", column], rows, note)
+
+
+def reliability_chart(
+    title: str,
+    answers: Sequence[int],
+    confidence: Sequence[float],
+    right: Sequence[float],
+    *,
+    note: str = "",
+) -> Chart:
+    """For each bin of confidence the share that is right: red is confidence beyond that share,
+    green what is right beyond the confidence. Below, how many answers each bin has."""
+    bins, most = len(answers), max(*answers, 1)
+    width, height = 300, 340
+    known = [place for place in range(bins) if answers[place]]
+    with chart_style():
+        figure, axes = _axes(width, height, left=48, bottom=96)
+        counts = figure.add_axes((48 / width, 36 / height, (width - 60) / width, 44 / height))
+        wide = 1 / bins
+        for place in known:
+            at, low = (place + 0.5) * wide, min(right[place], confidence[place])
+            over = confidence[place] > right[place]
+            rest = abs(confidence[place] - right[place])
+            axes.bar(at, low, wide * 0.86, color=SERIES[0], alpha=0.8)
+            axes.bar(at, rest, wide * 0.86, low, color=BAD if over else GOOD, alpha=0.5)
+            counts.bar(at, answers[place] / most, wide * 0.86, color=SOFT, alpha=0.6)
+        axes.plot([0, 1], [0, 1], color=SOFT, linewidth=1.2, linestyle=(0, (4, 4)))
+        places = (0, 0.25, 0.5, 0.75, 1)
+        axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="share that is right")
+        axes.set_xticks(places, [""] * 5)
+        axes.set_yticks(places, [f"{place:.0%}" for place in places])
+        axes.grid(axis="y", color=LINE, linewidth=0.6)
+        axes.set_axisbelow(True)
+        counts.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence")
+        counts.set_yticks([0, 1], ["0", f"{most:,}"])
+        counts.set_xticks(places, [f"{place:.0%}" for place in places])
+        svg = figure_svg(figure, f"{title}: reliability diagram. {note}")
+    rows = [
+        [f"{answers[place]:,}", percent(confidence[place]), percent(right[place])]
+        for place in known
+    ]
+    return Chart(title, svg, ["answers", "mean confidence", "right"], rows, note)
+
+
+def thin(points: Sequence[Point], most: int = MAX_POINTS) -> list[Point]:
+    """Few enough to draw: the lowest and the highest of each stretch."""
+    if len(points) <= most:
+        return list(points)
+    values = np.array([value for _, value in points])
+    kept = {0, len(points) - 1}
+    for stretch in np.array_split(np.arange(len(points)), most // 2):
+        kept |= {int(stretch[values[stretch].argmin()]), int(stretch[values[stretch].argmax()])}
+    return [points[place] for place in sorted(kept)]
+
+
+def ticks(values: Sequence[float], *, share: bool = False, from_zero: bool = True) -> list[float]:
+    """Round numbers around all values; from 0 where nothing is negative, and a share that comes
+    beyond one half up to 1.
+
+    >>> ticks([0.91, 0.93], share=True), ticks([2.3, 0.4])
+    ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [0.0, 0.5, 1.0, 1.5, 2.0, 2.5])
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    low, high = min(values), max(values)
+    if max(abs(low), abs(high)) < SMALLEST:
+        low = high = 0.0
+    if from_zero and low >= 0:
+        low = 0.0
+    if share:
+        low, high = max(low, 0.0), 1.0 if 0.5 < high <= 1 else high
+    if high - low < 0.02 * max(abs(low), abs(high)) or high == low:  # noise must not fill the axis
+        room = 0.1 * max(abs(low), abs(high)) or 0.1
+        low, high = (low - room if low else low), high + room
+    locator = MaxNLocator(nbins=5, steps=[1, 2, 5, 10], min_n_ticks=2)
+    return [round(float(value), 12) for value in locator.tick_values(low, high)]
+
+
+def _axes(
+    width: float,
+    height: float,
+    *,
+    left: float = LEFT,
+    right: float = RIGHT,
+    bottom: float = BOTTOM,
+) -> tuple["Figure", "Axes"]:
+    """Axes with room in points around them."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width / 72, height / 72))
+    axes = figure.add_axes(
+        (
+            left / width,
+            bottom / height,
+            (width - left - right) / width,
+            (height - TOP - bottom) / height,
+        )
+    )
+    axes.xaxis.set_gid("x-axis")
+    axes.yaxis.set_gid("y-axis")
+    return figure, axes
+
+
+def _draw_line(axes: "Axes", line: Sequence[Point], place: int) -> None:
+    colour, dash = SERIES[place % len(SERIES)], (0, (5, 2)) if place % 2 else "-"
+    parts = _split(line)
+    xs, ys = list[float](), list[float]()
+    for part in parts:
+        few = thin(part)
+        xs += [*(x for x, _ in few), math.nan]
+        ys += [*(y for _, y in few), math.nan]
+    axes.plot(xs, ys, color=colour, linestyle=dash, gid=f"series-{place}")
+    finite = [point for part in parts for point in part]
+    alone = [part[0] for part in parts if len(part) == 1]
+    dots = finite if len(finite) <= MAX_DOTS else alone
+    if dots:
+        _draw_dots(axes, dots, colour, 4, gid=f"series-dots-{place}")
+
+
+def _draw_dots(
+    axes: "Axes", points: Sequence[Point], colour: str, size: float, gid: str = "series-mark"
+) -> None:
+    """Lines of no length with round ends: they stay round when a curve is zoomed."""
+    xs = [x for point in points for x in (point[0], point[0], math.nan)]
+    ys = [y for point in points for y in (point[1], point[1], math.nan)]
+    axes.plot(xs, ys, color=colour, linewidth=size, solid_capstyle="round", gid=gid, zorder=3)
+
+
+def _split(points: Sequence[Point]) -> list[list[Point]]:
+    """Runs of finite points."""
+    parts: list[list[Point]] = [[]]
+    for point in points:
+        if math.isfinite(point[1]):
+            parts[-1].append(point)
+        elif parts[-1]:
+            parts.append([])
+    return [part for part in parts if part]
+
+
+def _whole_ticks(axes: "Axes") -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10], integer=True))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def _tick_texts(values: Sequence[float], share: bool) -> list[str]:
+    """All with as many decimals as they need to differ.
+
+    >>> _tick_texts([0.25, 0.3], share=False), _tick_texts([0.25, 0.3], share=True)
+    (['0.25', '0.30'], ['25%', '30%'])
+    """
+    decimals = max(math.ceil(-math.log10(values[1] - values[0]) - 1e-6), 0)
+    if share:
+        return [f"{value:.{max(decimals - 2, 0)}%}" for value in values]
+    if decimals > 4 or max(map(abs, values)) >= 1e5:
+        return [f"{value:.3g}" for value in values]
+    return [f"{value:,.{decimals}f}" for value in values]
+
+
+def _rows(series: Mapping[str, Sequence[Point]], share: bool) -> tuple[list[list[str]], int]:
+    """A row for each place that any line has a point at, of many some; how many are left out."""
+    known = [dict(line) for line in series.values()]
+    places = sorted({x for line in known for x in line})
+    kept = places
+    if len(places) > MAX_ROWS:
+        kept = [places[i] for i in np.linspace(0, len(places) - 1, MAX_ROWS).round().astype(int)]
+    rows = [
+        [_x_text(x), *("" if x not in line else either(line[x], share) for line in known)]
+        for x in kept
+    ]
+    return rows, len(places) - len(kept)
+
+
+def _x_text(x: float) -> str:
+    return f"{x:,.0f}" if float(x).is_integer() else f"{x:.3g}"
+
+
+def _spoken(title: str, series: Mapping[str, Sequence[Point]], x_label: str, share: bool) -> str:
+    """What a chart says to who does not see it: where each line begins and ends."""
+    said = []
+    for name, line in series.items():
+        finite = [point for point in line if math.isfinite(point[1])]
+        if finite:
+            (x0, y0), (x1, y1) = finite[0], finite[-1]
+            ends = f"{either(y0, share)} at {x_label} {_x_text(x0)}"
+            said.append(f"{name} from {ends} to {either(y1, share)} at {x_label} {_x_text(x1)}")
+    return f"{title}: {'; '.join(said)}"
+
+
+def _short(name: str, most: int = 16) -> str:
+    name = printable(name).replace("$", r"\$")
+    return name if len(name) <= most else f"{name[: most - 1]}…"
