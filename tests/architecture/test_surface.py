@@ -11,7 +11,7 @@ from vitrail.tasks.progress import silent
 
 # The one place to update when the surface changes on purpose: name -> parameters as written.
 SIGNATURES = {
-    "capture": "model, where='*', *, reduce=None, through=False",
+    "capture": "model, where='*', *, reduce=None, differentiable=False",
     "create": "name, **fields",
     "list_models": "pattern='*'",
     "load": (
