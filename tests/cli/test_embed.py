@@ -108,9 +108,15 @@ def test_ctrl_c_says_how_to_go_on(
     [
         (["{model}", "x.jpg"], "missing --out DIR"),
         (["{model}", "--out", "{new}"], "no pictures"),
-        (["{model}", "x.jpg", "--out", "{new}", "--batch-size", "0"], "--batch-size is 0"),
+        (
+            ["{model}", "x.jpg", "--out", "{new}", "--batch-size", "0"],
+            "--batch-size must be at least 1",
+        ),
         (["{model}", "x.jpg", "--out", "{new}", "--address", "auto"], "add --engine ray"),
-        (["{model}", "x.jpg", "--out", "{new}", "--threads", "0"], "--threads is 0"),
+        (
+            ["{model}", "x.jpg", "--out", "{new}", "--threads", "0"],
+            "--threads must be at least 1, got 0",
+        ),
         (["--search", "{photo}", "{model}"], "holds no embeddings"),
         (["--search", "{photo}", "{out}", "--duplicates"], "ask one"),
         (["--search", "{photo}", "{out}", "--count", "0"], "--count is 0"),

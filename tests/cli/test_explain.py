@@ -264,7 +264,7 @@ def test_a_model_without_a_head_is_looked_into_all_the_same(
         (["--target", "digit 77"], "--target is 'digit 77', which is no class of this model"),
         (["--target", "10"], "no class of this model"),
         (["--checks", "-1"], "must not be negative"),
-        (["--threads", "0"], "--threads is 0, but must be at least 1"),
+        (["--threads", "0"], "--threads must be at least 1, got 0"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_nothing_written(

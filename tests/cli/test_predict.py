@@ -59,7 +59,9 @@ def test_a_file_that_was_named_and_does_not_exist_is_a_mistake(
     out = tmp_path / "labels.csv"
     for words in ([], ["--out", str(out)], ["--json"]):
         code, printed, err = run(capsys, model, photos[0], "gone.jpg", *words)
-        assert (code, printed, err) == (2, "", "vitrail: gone.jpg: no such file\n")
+        told = '{"error": "gone.jpg: no such file", "code": 2}'
+        line = told if words == ["--json"] else "vitrail: gone.jpg: no such file"
+        assert (code, printed, err) == (2, "", f"{line}\n")
     assert not out.exists()
 
 
@@ -253,8 +255,8 @@ def test_a_file_is_written_whole_or_not_at_all(
     ("arguments", "sentence"),
     [
         (["x.jpg", "--top", "0"], "--top must be at least 1, got 0"),
-        (["x.jpg", "--threads", "0"], "--threads is 0"),
-        (["x.jpg", "--batch-size", "0"], "--batch-size is 0"),
+        (["x.jpg", "--threads", "0"], "--threads must be at least 1, got 0"),
+        (["x.jpg", "--batch-size", "0"], "--batch-size must be at least 1"),
         (["x.jpg", "--out", "said.txt"], "expected a file that ends in .jsonl, .csv, .parquet"),
         (["x.jpg", "--engine", "ray"], "--engine ray needs --out"),
         (["x.jpg", "--address", "auto"], "add --engine ray"),
@@ -288,9 +290,9 @@ def test_pixels_are_normalised_as_was_said(
     other = run(capsys, model, photos[0], "--json", "--mean", "0.2", "--std", "0.3")
     assert plain == same != other
     for words, reason in (
-        (["--mean", "half"], "--mean is 'half', expected numbers"),
-        (["--std", "0.5,0.5"], "--std has 2 numbers, but the model has 3 channels"),
-        (["--std", "0"], "--std is '0', but a deviation is above 0"),
+        (["--mean", "half"], "--mean must be numbers like 0.5,0.5,0.5, got 'half'"),
+        (["--std", "0.5,0.5"], "--std must have 1 or 3 numbers, one a channel, got 2"),
+        (["--std", "0"], "--std must be above 0, got '0'"),
     ):
         code, _, err = run(capsys, model, photos[0], *words)
         assert code == 2

@@ -209,7 +209,7 @@ def test_several_labels_are_refused_and_broken_images_named(
         (["digits", "--seeds", "0"], "seeds must be at least 1, got 0"),
         (["digits", "--images", "-1"], "images must be at least 1, got -1"),
         (["digits", "--workers", "-1"], "workers must be at least 0, got -1"),
-        (["digits", "--threads", "0"], "--threads is 0"),
+        (["digits", "--threads", "0"], "--threads must be at least 1, got 0"),
         (["digits", "--shots", "0"], "shots must be at least 1, got 0"),
         (["digits", "--neighbours", "0"], "neighbours must be at least 1, got 0"),
         (["digits", "--split", "tset"], "digits has no split 'tset'"),

@@ -171,9 +171,9 @@ def test_convert_warns_where_the_other_computes_differently(
     [
         (["info", "vit_b_61"], "unknown model 'vit_b_61', did you mean vit_b_16?"),
         (["info", "nowhere/at_all"], "nowhere/at_all: no such file or directory"),
-        (["info", "vit_b_16", "--image-size", "big"], "--image-size is 'big'"),
+        (["info", "vit_b_16", "--image-size", "big"], "--image-size must be a side like 224"),
         (["info", "vit_b_16", "--image-size", "225"], "not a multiple of patch 16: use 224 or 240"),
-        (["info", "vit_b_16", "--set", "pool"], "expected field=value"),
+        (["info", "vit_b_16", "--set", "pool"], "--set must be field=value"),
         (["info", "vit_b_16", "--set", "pol=mean"], "unknown field 'pol', did you mean pool?"),
         (["info", "vit_b_16", "--batch-size", "0"], "at least one image"),
         (["info", "{native}", "--dialect", "timm"], "this is a Vitrail checkpoint"),
@@ -186,7 +186,7 @@ def test_convert_warns_where_the_other_computes_differently(
             "exists already: choose another name, or add --overwrite",
         ),
         (["convert", "{native}", "{out}.npz"], "is a directory"),
-        (["convert", "{native}", "{out}.pth", "--to", "torchvision"], "knows square grids only"),
+        (["convert", "{native}", "{out}.pth", "--to", "torchvision"], "supports square grids only"),
         (["convert", "{native}/README.md", "{out}"], "unknown format '.md'"),
         (
             ["train", "digits", "--dry-run", "--set", "optimiser.lrr=1"],

@@ -3,6 +3,8 @@
 A verb is a function of one frozen record, and the record's fields are its command line: those
 before `_: KW_ONLY` may be given by position, those after it are options.
 
+With --json an error is one JSON object on standard error: {"error": "…", "code": 2}.
+
     0 done · 1 a bug, with its traceback · 2 a person's mistake, in one sentence · 130 Ctrl-C ·
     141 the reader of a pipe has left, quietly, as programs end that SIGPIPE (13) kills: 128 + 13
 """
@@ -10,6 +12,8 @@ before `_: KW_ONLY` may be given by position, those after it are options.
 import inspect
 import os
 import sys
+import time
+import traceback
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import version
@@ -28,12 +32,13 @@ from vitrail.cli.explain import Explain, explain
 from vitrail.cli.figures import Figures, figures
 from vitrail.cli.info import Info, info
 from vitrail.cli.models import Models, models
-from vitrail.cli.output import say, warn
+from vitrail.cli.output import Verbosity, is_verbose, say, verbosity, warn, warn_lines
 from vitrail.cli.predict import STDIN, Predict, predict
 from vitrail.cli.pretrain import Pretrain, pretrain
 from vitrail.cli.probe import Probe, probe
 from vitrail.cli.train import Train, train
 from vitrail.core.errors import UserError
+from vitrail.core.json_text import to_json
 
 CLOSED_PIPE = 141
 OTHER_NAMES = {
@@ -78,7 +83,8 @@ def build_parser() -> App:
         name="vitrail",
         help="Train vision transformers, look inside them, convert them.",
         version=lambda: version("vitrail"),
-        default_parameter=Parameter(negative=()),  # a flag is off until named: no --no-json
+        # a flag is off until named: no --no-json; and an empty default is none to print
+        default_parameter=Parameter(negative=(), show_default=format_default),
         suppress_keyboard_interrupt=False,  # `main` has its own line and exit code for it
         print_error=False,
         exit_on_error=False,
@@ -86,8 +92,21 @@ def build_parser() -> App:
         result_action="return_value",
     )
     for record, verb in VERBS.items():
-        parser.command(record, name=verb.__name__, help=inspect.getdoc(verb))
+        text, _, examples = (inspect.getdoc(verb) or "").partition("\n\nExamples:\n")
+        epilogue = f"Examples:\n{examples}" if examples else None
+        parser.command(record, name=verb.__name__, help=text, help_epilogue=epilogue)
     return parser
+
+
+def format_default(value: object) -> object:
+    """What help shows as an option's default, if anything.
+
+    >>> format_default(8), format_default(False), format_default((1, 5))
+    (8, None, '1,5')
+    """
+    if isinstance(value, tuple):
+        return ",".join(map(str, value)) or None
+    return None if value is False else value
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -99,27 +118,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a name may hold what a terminal cannot show
             stream.reconfigure(errors="backslashreplace")
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    json = "--json" in words
     try:
-        words = sys.argv[1:] if arguments is None else arguments
-        # a lone hyphen is a name, that of standard input, and no option
-        words = [STDIN if word == "-" else word for word in words]
-        parser = build_parser()
-        parser.console = HelpConsole()  # a terminal may have changed since the last command
-        record = parser(with_plain_flags(words))
-        if record is not None:  # None: help or version was printed instead
-            VERBS[type(record)](record)
-        if sys.stdout is not None:  # None: it was closed, and nobody wants to read
-            sys.stdout.flush()  # notice here, not at exit, that the reader of a pipe has left
+        return run_command(words)
     except UserError as error:
-        return end(str(error), code=2)
+        return end(str(error), code=2, json=json)
     except CycloptsError as error:
-        command = " ".join(["vitrail", *(error.command_chain or ())])
-        sentence = str(error).rstrip(".")
-        if isinstance(error, UnusedCliTokensError):
-            sentence = f"too many arguments: {' '.join(error.unused_tokens or ())}"
-        return end(f"{sentence}{other_name(sentence)} (see {command} --help)", code=2)
+        return end(explain_parse_error(error), code=2, json=json)
     except KeyboardInterrupt as stop:  # a verb that saved its work says how to go on
-        return end(str(stop) or "stopped by Ctrl-C", code=130)
+        return end(str(stop) or "stopped by Ctrl-C", code=130, json=json)
     except BrokenPipeError:
         # `vitrail models | head -1` wants no more: what is left to print goes nowhere, quietly.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -129,9 +137,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say("")  # was it this that failed? Then it fails again
         except OSError as error:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it fails at exit
-            return end(f"standard output cannot be written: {error.strerror}", code=2)
+            return end(f"standard output cannot be written: {error.strerror}", code=2, json=json)
         raise
+
+
+def run_command(words: list[str]) -> int:
+    """Parse a command line and run its verb; every ending but a good one is an exception."""
+    # a lone hyphen is a name, that of standard input, and no option
+    words = [STDIN if word == "-" else word for word in words]
+    parser = build_parser()
+    parser.console = HelpConsole()  # a terminal may have changed since the last command
+    record = parser(with_plain_flags(words))
+    if record is not None:  # None: help or version was printed instead
+        began = time.perf_counter()
+        with verbosity(chosen_verbosity(record)):
+            try:
+                VERBS[type(record)](record)
+            except UserError:
+                if is_verbose():
+                    warn_lines(traceback.format_exc())
+                raise
+            if is_verbose():
+                warn(f"vitrail {version('vitrail')}: {time.perf_counter() - began:.1f} s")
+    if sys.stdout is not None:  # None: it was closed, and nobody wants to read
+        sys.stdout.flush()  # notice here, not at exit, that the reader of a pipe has left
     return 0
+
+
+def chosen_verbosity(record: Any) -> Verbosity:
+    quiet, verbose = getattr(record, "quiet", False), getattr(record, "verbose", False)
+    if quiet and verbose:
+        raise UserError("-q and -v contradict each other: give one")
+    return "quiet" if quiet else "verbose" if verbose else "normal"
+
+
+def explain_parse_error(error: CycloptsError) -> str:
+    """A command line that cannot be parsed, in one sentence."""
+    command = " ".join(["vitrail", *(error.command_chain or ())])
+    sentence = str(error).rstrip(".")
+    if isinstance(error, UnusedCliTokensError):
+        sentence = f"too many arguments: {' '.join(error.unused_tokens or ())}"
+    return f"{sentence}{other_name(sentence)} (see {command} --help)"
 
 
 def with_plain_flags(words: list[str]) -> list[str]:
@@ -157,9 +203,10 @@ def other_name(sentence: str) -> str:
     return "" if known is None or "Did you mean" in sentence else f". Did you mean {known}?"
 
 
-def end(message: str, *, code: int) -> int:
-    """Say in one line of stderr why the command ends, and pass its exit code on."""
-    warn(f"vitrail: {' '.join(message.split())}")
+def end(message: str, *, code: int, json: bool) -> int:
+    """Print in one line of stderr why the command ends, and pass its exit code on."""
+    sentence = " ".join(message.split())
+    warn(to_json({"error": sentence, "code": code}) if json else f"vitrail: {sentence}")
     return code
 
 

@@ -3,12 +3,12 @@
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
-from vitrail.cli.asking import parse_changes, parse_grid, refuse_existing
+from vitrail.cli.options import OutputOptions, parse_changes, parse_grid, refuse_existing
 from vitrail.cli.output import say, say_json
 
 
 @dataclass(frozen=True)
-class Convert:
+class Convert(OutputOptions):
     """What to convert, where to and into which dialect."""
 
     source: str
@@ -35,8 +35,6 @@ class Convert:
     """Another field of the model: --set num_classes=10. May be repeated."""
     overwrite: bool = False
     """Replace OUT where it exists."""
-    json: bool = False
-    """Print a JSON object."""
 
 
 def convert(asked: Convert) -> None:

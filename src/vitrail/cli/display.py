@@ -3,53 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.cli.output import say, say_above, say_json
-from vitrail.core.errors import printable
+from vitrail.cli.progress import escape_markup
 
 if TYPE_CHECKING:
-    from vitrail.training.loop import Outcome, Progress
-
-# Called with what is done, how much of it, and of how much if that is known.
-Watch = Callable[[str, int, "int | None"], None]
+    from vitrail.training.loop import Outcome
+    from vitrail.training.progress import Progress
 
 MOST_BROKEN = 10  # lines: the report has all
 MOST_IGNORED = 5  # names
 INTERRUPTED = "interrupted at step"
 # What a speed is told from, and the seconds from which the time left is worth a line.
 ENOUGH_STEPS, ENOUGH_SECONDS, WORTH_TELLING = 20, 5.0, 60.0
-
-
-@contextmanager
-def progress() -> Iterator[Watch]:
-    """A bar for each piece of work, on the terminal, where there is one."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    silent = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=silent) as bar:
-        tasks: dict[str, Any] = {}
-
-        def watch(what: str, done: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(plain(what), total=total)
-            bar.update(tasks[what], completed=done, total=total)
-
-        yield watch
-
-
-def plain(text: str) -> str:
-    """What a bar shows as it is: rich would take what stands in brackets for colours."""
-    from rich.markup import escape
-
-    return escape(printable(text))
 
 
 class Display:
@@ -94,7 +64,11 @@ class Display:
         if (estimate := self.pace.estimate(now.step, now.total)) is not None:
             self.say(estimate)
         self.bar.update(
-            self.task, completed=now.step, total=now.total, description=plain(text), visible=True
+            self.task,
+            completed=now.step,
+            total=now.total,
+            description=escape_markup(text),
+            visible=True,
         )
 
     def watch(self, what: str) -> Callable[[int, int], None]:
@@ -103,7 +77,7 @@ class Display:
 
         def update(done: int, total: int) -> None:
             if not tasks:
-                tasks.append(self.bar.add_task(plain(what), total=total))
+                tasks.append(self.bar.add_task(escape_markup(what), total=total))
             self.bar.update(tasks[0], completed=done)  # type: ignore[arg-type]
 
         return update
@@ -167,7 +141,7 @@ class Written:
 
 def facts_of(out: Path, outcome: Outcome, written: Written) -> dict[str, Any]:
     """How the run ended, in plain values."""
-    memory = outcome.memory
+    memory = outcome.run_state
     report = out / "report.html"
     return {
         "out": str(out),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
+from vitrail.cli.options import OutputOptions
 from vitrail.cli.output import say, say_json
+from vitrail.cli.progress import progress
 
 
 @dataclass(frozen=True)
-class Doctor:
+class Doctor(OutputOptions):
     """Which data to look at, and where to write what was found."""
 
     data: str
@@ -23,16 +25,13 @@ class Doctor:
     """Share of the images that training would validate on, where the data has no val part; the
     same are drawn here."""
     threads: int | None = None
-    """Threads to decode with; as many as there are processors unless said."""
-    json: bool = False
-    """Print a JSON object."""
+    """Threads to decode with. [default: one for each processor]"""
 
 
 def doctor(asked: Doctor) -> None:
     """Examine every image: broken files, duplicates, leakage between splits, classes, sizes."""
     from pathlib import Path
 
-    from vitrail.cli.display import progress
     from vitrail.tasks.doctor import PAGE
     from vitrail.tasks.doctor import doctor as run
 

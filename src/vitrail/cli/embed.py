@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, asdict, dataclass, field, replace
+from dataclasses import KW_ONLY, asdict, dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vitrail.cli.asking import Loading, check_batch_size, check_threads, load_asked
-from vitrail.cli.display import progress
+from vitrail.cli.options import (
+    ComputeOptions,
+    ModelOptions,
+    OutputOptions,
+    check_batch_size,
+    check_threads,
+    load_model,
+)
 from vitrail.cli.output import plural, say, say_json
+from vitrail.cli.progress import progress
 from vitrail.core.errors import UserError
 from vitrail.inference.paths import check_paths, pictures
 
@@ -20,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Embed:
+class Embed(ModelOptions, ComputeOptions, OutputOptions):
     """Which model embeds which pictures, or which embeddings to search."""
 
     source: str
@@ -34,8 +41,8 @@ class Embed:
     """The directory for Parquet parts. Pictures that have a row there are not computed again."""
     tokens: bool = False
     """Every token's features instead of the pooled ones that the head reads."""
-    precision: Literal["float16", "float32"] = "float32"
-    """How features are written."""
+    vector_precision: Literal["float16", "float32"] = "float32"
+    """Precision of the stored vectors."""
     search: str | None = None
     """A picture: tell which embedded ones are nearest to it."""
     count: int = 10
@@ -54,11 +61,6 @@ class Embed:
     """Compute in this process, or on Ray."""
     address: str | None = None
     """The Ray cluster: auto, or host:port; by default one on this machine."""
-    loading: Loading = field(default_factory=Loading)
-    threads: int | None = None
-    """Threads to decode and compute with; by default one for each processor."""
-    json: bool = False
-    """Print JSON."""
 
 
 def embed(asked: Embed) -> None:
@@ -87,11 +89,11 @@ def write(asked: Embed) -> None:
     out, threads = Path(asked.out or ""), usable_threads(asked.threads)
     names = pictures(asked.paths)
     names = chain([next(names)], names)  # none at all is told before anything is written
-    model = load_asked(asked)
+    model = load_model(asked)
     output: Literal["tokens", "pooled"] = "tokens" if asked.tokens else "pooled"
     job = Job(output=output, batch_size=asked.batch_size, exact=not asked.fast)
     open_parts(out, manifest_of(asked, model, job))
-    rows = Embedded(asked.precision)
+    rows = Embedded(asked.vector_precision)
 
     def show(progress: Progress) -> None:
         watch("embedding", progress.done, None)
@@ -131,10 +133,10 @@ def manifest_of(asked: Embed, model: Model, job: Any) -> Manifest:
         digest=digest_of(model),
         output=job.output,
         shape=shape_of(model, job),
-        precision=asked.precision,
+        precision=asked.vector_precision,
         exact=job.exact,
         batch_size=asked.batch_size,
-        asked=asdict(asked.loading),
+        asked={one.name: getattr(asked, one.name) for one in fields(ModelOptions)},
     )
 
 
@@ -169,7 +171,7 @@ def answer_search(asked: Embed, picture: str) -> None:
     if manifest.output != "pooled":
         raise UserError(f"{folder}: holds tokens, and a search compares pooled features")
     loading = asked if len(asked.paths) == 1 else with_loading(asked, manifest, folder)
-    model = load_asked(loading)
+    model = load_model(loading)
     vector = embed_one(model, picture, manifest, where=str(folder))
     for match in search(folder, np.asarray(vector), count=asked.count):
         if asked.json:
@@ -210,5 +212,5 @@ def with_loading(asked: Embed, manifest: Manifest, folder: Path) -> Embed:
     from vitrail.core.records import validate
     from vitrail.inference.parts import MANIFEST
 
-    then = validate(Loading, manifest.asked, where=str(folder / MANIFEST))
-    return replace(asked, source=manifest.model, loading=then)
+    then = validate(ModelOptions, manifest.asked, where=str(folder / MANIFEST))
+    return replace(asked, source=manifest.model, **asdict(then))

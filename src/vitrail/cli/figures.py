@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.asking import Loading, load_asked, use_threads
-from vitrail.cli.display import progress
+from vitrail.cli.options import ComputeOptions, ModelOptions, OutputOptions, load_model, use_threads
 from vitrail.cli.output import say, say_json
+from vitrail.cli.progress import progress
 from vitrail.core.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Figures:
+class Figures(ModelOptions, ComputeOptions, OutputOptions):
     """Which model to draw, over which images."""
 
     source: str
@@ -39,11 +39,6 @@ class Figures:
     """Of how many images positions are taken away, place by place; 0 leaves that out."""
     batch_size: int = 8
     """Images computed at once."""
-    loading: Loading = field(default_factory=Loading)
-    threads: int | None = None
-    """Threads to compute with."""
-    json: bool = False
-    """Print a JSON object with the numbers."""
 
 
 def figures(asked: Figures) -> None:
@@ -61,7 +56,7 @@ def figures(asked: Figures) -> None:
     where = Results(Path(asked.out), "figures", asked.overwrite)
     where.check(alone=True)
     use_threads(asked.threads)
-    model = load_asked(asked)
+    model = load_model(asked)
     how = model.passport.preprocessing
     broken: dict[str, str] = {}
     images = chosen(asked, how, broken, val_share(model.passport.provenance))
@@ -77,8 +72,8 @@ def figures(asked: Figures) -> None:
     if asked.json:
         say_json({**drawn.numbers(), "out": asked.out, "broken": broken})
         return
-    for plate in drawn.plates:
-        say(f"{plate.title}: {plate.told}", "")
+    for panel in drawn.panels:
+        say(f"{panel.title}: {panel.caption}", "")
     for path, reason in broken.items():
         say(f"left out {path}: {reason}")
     say(f"the page with all figures: {page}")

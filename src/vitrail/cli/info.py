@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, asdict, dataclass
 from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.asking import is_checkpoint, parse_changes, parse_grid
+from vitrail.cli.options import OutputOptions, is_checkpoint, parse_changes, parse_grid
 from vitrail.cli.output import say, say_json, say_table
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Info:
+class Info(OutputOptions):
     """Which model or checkpoint to describe, at which size."""
 
     source: str
@@ -36,8 +36,6 @@ class Info:
     """Rows x columns of a foreign file's positions, where it does not tell."""
     set: tuple[str, ...] = ()
     """Another field of the model: --set num_classes=10. May be repeated."""
-    json: bool = False
-    """Print a JSON object."""
 
 
 def info(asked: Info) -> None:
@@ -45,7 +43,7 @@ def info(asked: Info) -> None:
     from vitrail.core.errors import UserError
     from vitrail.models.catalogue import change, find
     from vitrail.models.measure import measure
-    from vitrail.weights.checkpoint import refit
+    from vitrail.weights.checkpoint import resize_checkpoint
     from vitrail.weights.load import fine_tuned, open_checkpoint
 
     if asked.batch_size < 1:
@@ -58,10 +56,10 @@ def info(asked: Info) -> None:
             model=asked.model,
             dialect=asked.dialect,
             grid=parse_grid(asked.grid),
-            said=changes,
+            overrides=changes,
         )
         config = change(opened.config, fine_tuned(opened.config, changes))
-        _, passport = refit(opened, config)
+        _, passport = resize_checkpoint(opened, config)
         facts |= {"checkpoint": describe(opened), "passport": asdict(passport)}
     else:
         config = change(find(asked.source), changes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
+from vitrail.cli.options import OutputOptions
 from vitrail.cli.output import say_json, say_table
 
 if TYPE_CHECKING:
@@ -12,14 +13,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Models:
+class Models(OutputOptions):
     """Which models to list, and how."""
 
     pattern: str = "*"
     """A shell pattern for names: 'vit_b_*'."""
     _: KW_ONLY
-    json: bool = False
-    """Print a JSON list."""
 
 
 def models(asked: Models) -> None:

@@ -7,14 +7,37 @@ prints (tests/architecture/test_output.py), so what they hold is escaped here an
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from vitrail.core.errors import printable
 from vitrail.core.json_text import to_json
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+Verbosity: TypeAlias = Literal["quiet", "normal", "verbose"]
+_verbosity: ContextVar[Verbosity] = ContextVar("verbosity", default="normal")
+
+
+@contextmanager
+def verbosity(level: Verbosity) -> Iterator[None]:
+    """How much the command inside prints."""
+    token = _verbosity.set(level)
+    try:
+        yield
+    finally:
+        _verbosity.reset(token)
+
+
+def is_quiet() -> bool:
+    return _verbosity.get() == "quiet"
+
+
+def is_verbose() -> bool:
+    return _verbosity.get() == "verbose"
 
 
 def say(*lines: str) -> None:
@@ -26,6 +49,18 @@ def say(*lines: str) -> None:
 def warn(line: str) -> None:
     """Print a line on standard error."""
     print(printable(line), file=sys.stderr, flush=True)
+
+
+def warn_lines(text: str) -> None:
+    """Print each line of a text on standard error."""
+    for line in text.splitlines():
+        warn(line)
+
+
+def note(line: str) -> None:
+    """Print a remark on standard error, unless -q was given."""
+    if not is_quiet():
+        warn(line)
 
 
 def say_json(facts: Any) -> None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import KW_ONLY, asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from vitrail.cli.asking import (
-    Loading,
+from vitrail.cli.options import (
+    ComputeOptions,
+    ModelOptions,
+    OutputOptions,
     check_batch_size,
     check_threads,
-    load_asked,
+    load_model,
     refuse_existing,
 )
-from vitrail.cli.display import progress
 from vitrail.cli.output import plural, say, say_json, warn
+from vitrail.cli.progress import progress
 from vitrail.core.errors import UserError
 from vitrail.inference.paths import STDIN, check_paths, pictures
 
@@ -32,7 +34,7 @@ GOES_ON = "the same command goes on from there"
 
 
 @dataclass(frozen=True)
-class Predict:
+class Predict(ModelOptions, ComputeOptions, OutputOptions):
     """Which model labels which images."""
 
     source: str
@@ -57,11 +59,6 @@ class Predict:
     """Compute in this process, or on Ray."""
     address: str | None = None
     """The Ray cluster: auto, or host:port; by default one on this machine."""
-    loading: Loading = field(default_factory=Loading)
-    threads: int | None = None
-    """Threads to decode and compute with; by default one for each processor."""
-    json: bool = False
-    """Print a JSON object a line."""
 
 
 @dataclass
@@ -94,7 +91,7 @@ def predict(asked: Predict) -> None:
     from vitrail.inference.arrow import prediction_row
     from vitrail.inference.writers import as_line
 
-    model = load_asked(asked)
+    model = load_model(asked)
     warn_untrained(model)
     if asked.out is not None:
         write(asked, Path(asked.out), model)

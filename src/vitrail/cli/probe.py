@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from vitrail.cli.asking import Loading, load_asked, use_threads
-from vitrail.cli.display import MOST_BROKEN, progress
+from vitrail.cli.display import MOST_BROKEN
+from vitrail.cli.options import ComputeOptions, ModelOptions, OutputOptions, load_model, use_threads
 from vitrail.cli.output import plural, say, say_json
+from vitrail.cli.progress import progress
 
 if TYPE_CHECKING:
     from vitrail.tasks.probe import ProbeResult
 
 
 @dataclass(frozen=True)
-class Probe:
+class Probe(ModelOptions, ComputeOptions, OutputOptions):
     """Which model's features to judge, on which images, and how."""
 
     source: str
@@ -54,11 +55,6 @@ class Probe:
     """A directory for probe.json."""
     overwrite: bool = False
     """Replace probe.json where it exists."""
-    loading: Loading = field(default_factory=Loading)
-    threads: int | None = None
-    """Threads to compute with."""
-    json: bool = False
-    """Print a JSON object."""
 
 
 def probe(asked: Probe) -> None:
@@ -69,7 +65,7 @@ def probe(asked: Probe) -> None:
     use_threads(asked.threads)
     with progress() as watch:
         found = run(
-            load_asked(asked),
+            load_model(asked),
             asked.data,
             method=asked.method,
             split=asked.split,

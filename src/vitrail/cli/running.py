@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from vitrail.cli.asking import arguments_of, use_threads
+from vitrail.cli.options import format_arguments, use_threads
 from vitrail.core.errors import UserError
 
 # What a run writes to its directory, beside recipe.yaml.
@@ -50,7 +50,7 @@ def start(asked: Asked, verb: str, write_report: WriteReport) -> None:
     if asked.processes < 1:
         raise UserError(f"--processes is {asked.processes}, but must be at least 1")
     if asked.processes > 1 and not launched() and not asked.dry_run:
-        launch("vitrail.cli.app", [verb, *arguments_of(asked)], asked.processes)
+        launch("vitrail.cli.app", [verb, *format_arguments(asked)], asked.processes)
         return
     with reported():
         with process_group() as world:
@@ -243,7 +243,7 @@ def measured(asked: Asked, recipe: Recipe, splits: Splits, judge: Judge, world: 
     for; what they find is written down, so that resuming does not try again."""
     from vitrail.cli.said import begun
     from vitrail.training.capacity import best, find_batch_size
-    from vitrail.training.finder import find_rate
+    from vitrail.training.finder import find_lr
     from vitrail.training.loop import Trainer
     from vitrail.training.prepare import prepare_task
 
@@ -256,7 +256,7 @@ def measured(asked: Asked, recipe: Recipe, splits: Splits, judge: Judge, world: 
         recipe = begun(replace(asked, batch_size=str(size * world.size)))
         recipe = because(recipe, f"batches of {recipe.batch_size}: images/s of {told}")
     if asked.lr == "find":
-        found = find_rate(Trainer(prepare_task(recipe, splits, judge), Path(), world=world))
+        found = find_lr(Trainer(prepare_task(recipe, splits, judge), Path(), world=world))
         optimiser = replace(recipe.optimiser, lr=found.lr)
         recipe = because(
             replace(recipe, optimiser=optimiser),

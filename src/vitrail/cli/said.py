@@ -6,7 +6,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.asking import parse_changes, parse_size
+from vitrail.cli.options import parse_changes, parse_size
 from vitrail.cli.running import DEFAULT
 from vitrail.core.errors import UserError, nearest
 
@@ -214,8 +214,9 @@ def put(values: dict[str, Any], place: str, value: Any) -> None:
     """Set a field by its dotted place, one that holds a list by words with commas between them;
     whether there is such a field the record itself will say."""
     from vitrail.training.recipe import Lora
-    from vitrail.training.recipe_file import plain
+    from vitrail.training.recipe_file import RENAMED, plain
 
+    place = RENAMED.get(place, place)
     *outer, last = place.split(".")
     for name in outer:
         if name == "lora" and values.get(name) is None:

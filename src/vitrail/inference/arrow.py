@@ -62,7 +62,7 @@ class Embedded:
         if largest <= np.finfo(self.precision).max:
             return one
         reason = f"its features reach {largest:.3g}, which {self.precision} cannot hold"
-        return Answer(one.name, None, f"{reason}: use --precision float32")
+        return Answer(one.name, None, f"{reason}: use --vector-precision float32")
 
     def __call__(self, answers: Sequence[Answer]) -> Any:
         pa = pyarrow()

@@ -1,4 +1,4 @@
-"""What a run remembers beside its tensors, as its checkpoints keep it."""
+"""The state of a run beside its tensors, as its checkpoints keep it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import torch
 from vitrail.models.model import Model
 from vitrail.training.tally import Tally
 
+RENAMED = {"guide": "teacher_digest"}  # fields by the names that they had in earlier versions
+
 
 @dataclass
-class Memory:
-    """What a run remembers beside its tensors."""
+class RunState:
+    """Best score so far, steps to skip, images that cannot be used, and running means."""
 
     decides: str = ""  # the name of the value by which weights are chosen
     best: float | None = None
@@ -28,18 +30,19 @@ class Memory:
     unjudged: bool = False  # too few validation images could be read: to be evaluated on resuming
     shown: list[str] = field(default_factory=list)  # rows of the sheets of pictures
     warning: str | None = None  # of the last evaluation
-    guide: str = ""  # the sum of what the objective learns from, a teacher or a tokenizer
+    teacher_digest: str = ""  # SHA-256 of the teacher's or the tokenizer's weights
     tally: Tally = field(default_factory=Tally)  # of the steps since the last line of metrics
 
     @classmethod
-    def from_saved(cls, saved: dict[str, Any]) -> Memory:
+    def from_saved(cls, saved: dict[str, Any]) -> RunState:
         """From the values of `dataclasses.asdict`, perhaps those of an earlier version."""
+        saved = {RENAMED.get(name, name): value for name, value in saved.items()}
         known = {field.name for field in fields(cls)}
         saved = {name: value for name, value in saved.items() if name in known}
         return cls(**{**saved, "tally": Tally(**saved.get("tally", {}))})
 
 
-def sum_of(model: Model | None) -> str:
+def weights_digest(model: Model | None) -> str:
     """The SHA-256 of all weights; of no model nothing."""
     total = hashlib.sha256()
     for name, tensor in ({} if model is None else model.state_dict()).items():

@@ -9,47 +9,47 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
 from vitrail.objectives.objective import Objective
-from vitrail.training.average import Average
 from vitrail.training.checkpoint import flatten_optimisers, restore_optimisers
+from vitrail.training.ema import EMA
 from vitrail.training.lora import merged
 from vitrail.training.optimiser import MODEL, make_optimisers
-from vitrail.training.parallel import shared_as, whole
+from vitrail.training.parallel import gather_full, shard_like
 from vitrail.training.precision import make_scaler
 from vitrail.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
-class Kept:
+class Weights:
     """Weights to use: the model's, and what its objective has beside it."""
 
     model: dict[str, Tensor]
     beside: dict[str, Tensor]
 
-    def clone(self) -> "Kept":
+    def clone(self) -> "Weights":
         parts = (self.model, self.beside)
-        return Kept(*({name: t.clone() for name, t in part.items()} for part in parts))
+        return Weights(*({name: t.clone() for name, t in part.items()} for part in parts))
 
 
-class State:
+class TrainState:
     """What steps change. Where processes share a model, all must ask for tensors together."""
 
     def __init__(self, objective: Objective, recipe: Recipe, device: torch.device) -> None:
         self.objective, self.lora = objective, recipe.lora
         self.optimisers = make_optimisers(objective, recipe.optimiser)
-        self.average = None if recipe.average is None else Average(objective, recipe.average)
+        self.ema = None if recipe.ema_decay is None else EMA(objective, recipe.ema_decay)
         self.scaler = make_scaler(recipe.precision, device)
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything to go on from, by name."""
         found = {f"now.{name}": tensor for name, tensor in self.objective.state_dict().items()}
         found |= flatten_optimisers(self.optimisers)
-        if self.average is not None:
-            found |= {f"average.{name}": tensor for name, tensor in self.average.state.items()}
+        if self.ema is not None:
+            found |= {f"average.{name}": tensor for name, tensor in self.ema.state.items()}
         if self.scaler.is_enabled():
             said = self.scaler.state_dict()
             found["scaler.scale"] = torch.tensor(said["scale"])
             found["scaler.tracker"] = torch.tensor(said["_growth_tracker"])
-        return whole(found)
+        return gather_full(found)
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Take up what `tensors` gave, by however many processes it was given."""
@@ -64,41 +64,41 @@ class State:
                 "with that version, or begin another run with --from its last checkpoint"
             )
         fill(self.objective.state_dict(), parts["now"])
-        if self.average is not None:
-            fill(self.average.state, parts["average"])
+        if self.ema is not None:
+            fill(self.ema.state, parts["average"])
         if said := parts["scaler"]:
             known = self.scaler.state_dict()
             known |= {"scale": float(said["scale"]), "_growth_tracker": int(said["tracker"])}
             self.scaler.load_state_dict(known)
         restore_optimisers(self.optimisers, tensors)
 
-    def judged(self) -> Kept:
+    def eval_weights(self) -> Weights:
         """The weights to keep for use: the mean where there is one, adaptations merged."""
         state = self.objective.state_dict()
-        found = whole(state if self.average is None else state | self.average.state)
+        found = gather_full(state if self.ema is None else state | self.ema.state)
         model = {
             name.removeprefix(MODEL): tensor
             for name, tensor in found.items()
             if name.startswith(MODEL)
         }
         beside = {name: tensor for name, tensor in found.items() if not name.startswith(MODEL)}
-        return Kept(merged(model, self.lora), beside)
+        return Weights(merged(model, self.lora), beside)
 
     @contextmanager
-    def judging(self) -> Iterator[nn.Module]:
+    def with_eval_weights(self) -> Iterator[nn.Module]:
         """The objective with the weights to be judged inside, ready to answer."""
         self.objective.eval()
-        if self.average is not None:
-            self.average.swap(self.objective)
+        if self.ema is not None:
+            self.ema.swap(self.objective)
         try:
             yield self.objective
         finally:
-            if self.average is not None:
-                self.average.swap(self.objective)
+            if self.ema is not None:
+                self.ema.swap(self.objective)
 
 
 @torch.no_grad()
 def fill(state: dict[str, Tensor], values: dict[str, Tensor]) -> None:
     assert state.keys() == values.keys(), "a checkpoint of another run"
     for name, tensor in state.items():
-        tensor.copy_(shared_as(values[name], tensor))
+        tensor.copy_(shard_like(values[name], tensor))

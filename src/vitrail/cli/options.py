@@ -1,0 +1,252 @@
+"""Options that mean the same in every verb, and how they write sizes, fields, lists and models.
+
+A verb's record inherits the options that it takes, so that each is defined once:
+
+    class Evaluate(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions): …
+"""
+
+import json
+import math
+import os
+import re
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+from cyclopts import Group, Parameter
+
+from vitrail.core.errors import UserError
+
+if TYPE_CHECKING:
+    from vitrail.models.model import Model
+
+MODEL = Group("Model", sort_key=2)
+COMPUTING = Group("Computing", sort_key=3)
+OUTPUT = Group("Output", sort_key=4)
+
+MAX_THREADS = 256
+MAX_BATCH = 4096  # images
+
+Precision: TypeAlias = Literal["float16", "bfloat16", "float32", "float64"]
+Out: TypeAlias = Annotated[str | None, Parameter(group=OUTPUT)]
+BatchSize: TypeAlias = Annotated[int, Parameter(group=COMPUTING, help="Images computed at once.")]
+Workers: TypeAlias = Annotated[
+    int, Parameter(group=COMPUTING, help="Processes that read images; 0 reads in this one.")
+]
+Seed: TypeAlias = Annotated[int, Parameter(group=COMPUTING, help="Random seed.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """How to read the checkpoint `source`, where its file leaves something open."""
+
+    model: Annotated[str | None, Parameter(group=MODEL)] = None
+    """Architecture, if the file does not name it (see vitrail models)."""
+    dialect: Annotated[str | None, Parameter(group=MODEL)] = None
+    """Format of a foreign file, if its tensor names are ambiguous: timm, torchvision, …"""
+    grid: Annotated[str | None, Parameter(group=MODEL)] = None
+    """Rows x columns of the position embedding, if the file does not tell."""
+    image_size: Annotated[str | None, Parameter(group=MODEL)] = None
+    """Resize the model to another image size: 224, or height x width as 192x672."""
+    set: Annotated[tuple[str, ...], Parameter(group=MODEL)] = ()
+    """Set another field of the model's config: --set heads=8. May be repeated."""
+    mean: Annotated[str | None, Parameter(group=MODEL)] = None
+    """Mean that pixels are normalised by, if the file does not tell: 0.5 or 0.485,0.456,0.406."""
+    std: Annotated[str | None, Parameter(group=MODEL)] = None
+    """Standard deviation that pixels are normalised by, if the file does not tell."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeOptions:
+    """Where and how to compute."""
+
+    device: Annotated[str | None, Parameter(group=COMPUTING)] = None
+    """Device: auto (cuda, then mps, then cpu), cpu, cuda, cuda:N or mps. [default: cpu]"""
+    precision: Annotated[Precision | None, Parameter(group=COMPUTING)] = None
+    """Precision of weights and activations. [default: that of the file]"""
+    threads: Annotated[int | None, Parameter(group=COMPUTING)] = None
+    """CPU threads. [default: one for each processor]"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverwriteOption:
+    overwrite: Annotated[bool, Parameter(group=OUTPUT)] = False
+    """Replace what an earlier run of this command wrote to OUT."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DryRunOption:
+    dry_run: Annotated[bool, Parameter(group=OUTPUT)] = False
+    """Check everything, print what would be done, and stop."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """What is printed; every verb has these."""
+
+    json: Annotated[bool, Parameter(group=OUTPUT)] = False
+    """Print JSON; an error is a JSON object on standard error."""
+    quiet: Annotated[bool, Parameter(name=["--quiet", "-q"], group=OUTPUT)] = False
+    """Print results and errors only: no progress, no notes."""
+    verbose: Annotated[bool, Parameter(name=["--verbose", "-v"], group=OUTPUT)] = False
+    """Print versions and the time taken; show where an error was raised."""
+
+
+def load_model(options: Any, **changes: Any) -> "Model":
+    """The model that a record with `source`, `ModelOptions` and `ComputeOptions` describes, ready
+    to evaluate; `changes` are fields of its config that take precedence."""
+    from vitrail.weights.load import load
+
+    changes = parse_changes(options.image_size, options.set) | changes
+    model = load(
+        options.source,
+        model=options.model,
+        dialect=options.dialect,
+        grid=parse_grid(options.grid),
+        device=options.device,
+        dtype=options.precision,
+        **changes,
+    )
+    known = model.passport.preprocessing
+    mean = parse_channels(options.mean, "--mean", len(known.mean)) or known.mean
+    std = parse_channels(options.std, "--std", len(known.std)) or known.std
+    model.passport = replace(model.passport, preprocessing=replace(known, mean=mean, std=std))
+    return model.eval()
+
+
+def parse_size(text: str, option: str) -> tuple[int, int]:
+    """
+    >>> parse_size("224", "--image-size"), parse_size("192x672", "--image-size")
+    ((224, 224), (192, 672))
+    """
+    match = re.fullmatch(r"(\d+)(?:x(\d+))?", text.strip())
+    if match is None:
+        raise UserError(
+            f"{option} must be a side like 224 or height x width like 192x672, got {text!r}"
+        )
+    return int(match[1]), int(match[2] or match[1])
+
+
+def parse_grid(text: str | None) -> tuple[int, int] | None:
+    return None if text is None else parse_size(text, "--grid")
+
+
+def parse_list(text: str | None, option: str, example: str) -> list[str]:
+    """The items of a comma-separated list, each once.
+
+    >>> parse_list("112, 160", "--resolutions", "112,160,224")
+    ['112', '160']
+    """
+    if text is None:
+        return []
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    if not items:
+        raise UserError(f"{option} must be a list like {example}, got {text!r}")
+    return list(dict.fromkeys(items))
+
+
+def parse_changes(image_size: str | None, fields: tuple[str, ...]) -> dict[str, Any]:
+    """Fields of a model's config from --image-size and every --set field=value."""
+    changes: dict[str, Any] = {}
+    for field in fields:
+        name, equals, value = field.partition("=")
+        if not equals or not name:
+            raise UserError(f"--set must be field=value, such as num_classes=10, got {field!r}")
+        try:
+            changes[name.strip()] = json.loads(value)
+        except (ValueError, RecursionError):
+            changes[name.strip()] = parse_numbers(value) or value.strip()  # a word: pool=mean
+    if image_size is not None:
+        changes["image_size"] = parse_size(image_size, "--image-size")
+    return changes
+
+
+def parse_numbers(text: str) -> list[int | float] | None:
+    """
+    >>> parse_numbers("1,1,2,1"), parse_numbers("mean")
+    ([1, 1, 2, 1], None)
+    """
+    try:
+        found = json.loads(f"[{text}]")
+    except (ValueError, RecursionError):
+        return None
+    numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in found)
+    return found if len(found) > 1 and numbers else None
+
+
+def parse_channels(text: str | None, option: str, channels: int) -> tuple[float, ...] | None:
+    """A number for each channel, or one for all.
+
+    >>> parse_channels("0.5", "--mean", 3)
+    (0.5, 0.5, 0.5)
+    """
+    if text is None:
+        return None
+    try:
+        values = tuple(float(word) for word in text.split(","))
+        if not all(map(math.isfinite, values)):
+            raise ValueError
+    except ValueError:
+        raise UserError(f"{option} must be numbers like 0.5,0.5,0.5, got {text!r}") from None
+    if option == "--std" and min(values) <= 0:
+        raise UserError(f"{option} must be above 0, got {text!r}")
+    if len(values) not in (1, channels):
+        raise UserError(
+            f"{option} must have 1 or {channels} numbers, one a channel, got {len(values)}"
+        )
+    return values * channels if len(values) == 1 else values
+
+
+def format_arguments(record: Any) -> list[str]:
+    """The command line that gives this record, for another process to read."""
+    words: list[str] = []
+    for field in fields(record):
+        value = getattr(record, field.name)
+        option = "--from" if field.name == "start" else f"--{field.name.replace('_', '-')}"
+        if not field.kw_only:
+            words.append(str(value))
+        elif value is True:
+            words.append(option)
+        elif isinstance(value, tuple):
+            words += [word for each in value for word in (option, str(each))]
+        elif value is not None and value is not False and value != field.default:
+            words += [option, str(value)]
+    return words
+
+
+def refuse_existing(out: str, *, overwrite: bool) -> None:
+    """Nothing is replaced unless that is asked for."""
+    if os.path.lexists(out) and not overwrite:
+        raise UserError(f"{out}: exists already: choose another name, or add --overwrite")
+
+
+def use_threads(threads: int | None) -> None:
+    """Compute with this many CPU threads, if a number was given."""
+    import torch
+
+    check_threads(threads)
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+def check_threads(threads: int | None) -> None:
+    if threads is not None:
+        check_between("--threads", threads, 1, MAX_THREADS)
+
+
+def check_batch_size(size: int) -> None:
+    check_between("--batch-size", size, 1, MAX_BATCH)
+
+
+def check_between(option: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        bound = f"at least {least}" if value < least else f"at most {most}"
+        raise UserError(f"{option} must be {bound}, got {value}")
+
+
+def is_checkpoint(model: str) -> bool:
+    """Whether a MODEL argument means a checkpoint rather than the name of a variant."""
+    from vitrail.weights.files import SUFFIXES
+
+    path = Path(model)
+    return model.startswith("hf-hub:") or "/" in model or path.suffix in SUFFIXES or path.exists()
