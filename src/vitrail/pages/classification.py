@@ -33,9 +33,9 @@ class Example:
     predicted: int | None = None
 
 
-def confusion_section(labels: Sequence[str], matrix: Any) -> Section:
+def confusion_section(labels: Sequence[str], matrix: Any, *, linked: bool = True) -> Section:
     """`matrix` (K, K) counts images of each class (rows) by what was predicted (columns); of many
-    classes those that are confused most."""
+    classes those that are confused most. Where `linked`, a number leads to its images."""
     counts = np.asarray(matrix, dtype=np.int64)
     if not counts.sum():
         return Section("confusions", "Confusions", Markup())
@@ -60,7 +60,7 @@ def confusion_section(labels: Sequence[str], matrix: Any) -> Section:
         pairs=confused_pairs(labels, counts) if len(counts) > 2 else [],
         dense=len(shown) > DENSE,
         images=int(counts.sum()),
-        gallery=GALLERY,
+        gallery=GALLERY if linked else "",
     )
     return Section("confusions", "Confusions", body)
 
@@ -95,7 +95,9 @@ def confused_pairs(labels: Sequence[str], counts: NDArray[np.int64]) -> list[dic
     ]
 
 
-def classes_section(classes: Sequence[Mapping[str, Any]], *, multi_label: bool) -> Section:
+def classes_section(
+    classes: Sequence[Mapping[str, Any]], *, multi_label: bool, linked: bool = True
+) -> Section:
     """`classes` have label, images, precision, recall, f1, average_precision (null where there is
     nothing to divide by) and, optionally, marked; the worst come first."""
     key = "average_precision" if multi_label else "f1"
@@ -111,7 +113,7 @@ def classes_section(classes: Sequence[Mapping[str, Any]], *, multi_label: bool) 
         means={name: mean_of([row[name] for row in present]) for name in columns},
         images=sum(row["images"] for row in rows),
         multi_label=multi_label,
-        gallery=GALLERY,
+        gallery=GALLERY if linked else "",
     )
     return Section("classes", "Classes", body if classes else Markup())
 
