@@ -17,7 +17,7 @@ from vitrail.core.errors import UserError, writing
 from vitrail.core.json_text import to_json
 from vitrail.inference.arrow import prediction_row, text
 from vitrail.inference.predict import Prediction
-from vitrail.inference.reading import Item
+from vitrail.data.reader import Item
 
 KIND = "vitrail predictions, format 1"
 
