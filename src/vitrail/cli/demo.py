@@ -32,8 +32,7 @@ def demo(asked: Demo) -> None:
 
     from vitrail.cli.evaluate import Evaluate, evaluate
     from vitrail.cli.train import Train, train
-    from vitrail.data.loader import pixels_of
-    from vitrail.data.preprocess import prepare
+    from vitrail.data.reader import Sample, preprocess, read_pixels
     from vitrail.data.sources import open_data
     from vitrail.explanation.overlays import draw_panel, head_maps
     from vitrail.weights.load import load
@@ -58,10 +57,11 @@ def demo(asked: Demo) -> None:
     evaluate(Evaluate(str(run / "best"), "digits", threads=asked.threads))
 
     model = load(run / "best").eval()
-    digit = pixels_of(open_data("digits", val_share=0.2)["val"], 0, channels=1)
-    image = prepare(digit.permute(1, 2, 0).numpy(), model.passport.preprocessing)[None]
+    digit = Sample(open_data("digits", val_share=0.2)["val"], 0)
+    pixels = torch.from_numpy(read_pixels(digit)).permute(2, 0, 1)
+    image = preprocess(digit, model.passport.preprocessing)
     maps = head_maps(model, image)
-    large = torch.nn.functional.interpolate(digit.expand(3, -1, -1)[None], scale_factor=24)
+    large = torch.nn.functional.interpolate(pixels[None], scale_factor=24)
     picture = draw_panel(
         large[0].permute(1, 2, 0).numpy(),
         maps,

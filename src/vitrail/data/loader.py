@@ -108,7 +108,7 @@ class Stream:
         plain = not self.augmentation.sides and fits(self.augmentation)
         if plain and has_model_size(self.source, self.how):
             return (self.warped(share) for share in self.shares(start, stop))
-        dataset = Loader(self.source, self.how, self.augmentation, self.seed)
+        dataset = SampleDataset(self.source, self.how, self.augmentation, self.seed)
         shares, ahead = tee(self.shares(start, stop))  # workers read ahead
         keys = (
             [(share.epoch, int(image), int(view), share.side) for image, view in share.rows]
@@ -195,13 +195,15 @@ def iterate_batches(
         for first in range(0, len(source), batch_size)
     ]
     keys: Iterable[list[Key]] = ([(0, int(index), 0, None) for index in part] for part in parts)
-    for part, loaded in zip(parts, load(Loader(source, how, None, 0), keys, workers), strict=True):
+    for part, loaded in zip(
+        parts, load(SampleDataset(source, how, None, 0), keys, workers), strict=True
+    ):
         indices = part[loaded.rows]
         images = normalise(loaded.images, how, reorder=False)
         yield Batch(images, targets_of(source, indices), indices, loaded.broken)
 
 
-class Loader(Dataset[Tensor]):
+class SampleDataset(Dataset[Tensor]):
     """Loader by their keys, decoded and augmented, as pixels; for evaluation framed as the
     passport says, in the model's order of channels."""
 
@@ -272,7 +274,7 @@ def needed_size(augmentation: Augmentation, how: Preprocessing) -> tuple[int, in
     return math.ceil(largest.size[0] * enlarge), math.ceil(largest.size[1] * enlarge)
 
 
-def load(dataset: Loader, keys: Iterable[list[Key]], workers: int) -> Iterator[Loaded]:
+def load(dataset: SampleDataset, keys: Iterable[list[Key]], workers: int) -> Iterator[Loaded]:
     """What the keys of each batch name, in order, by so many processes."""
     found: Iterable[Loaded]
     if workers:

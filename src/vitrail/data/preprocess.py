@@ -34,13 +34,13 @@ MODES: dict[int, Literal["L", "RGB"]] = {1: "L", 3: "RGB"}
 SHAPES = ((), (1,), (3,))  # of one pixel
 
 
-def preprocess_image(
+def prepare(
     image: Image.Image | NDArray[np.uint8], preprocessing: Preprocessing, *, exact: bool = True
 ) -> Float[Tensor, "C H W"]:
     """Resize, crop, scale to [0, 1] and normalise one image: Pillow's, or uint8 pixels of shape
     (H, W) or (H, W, C) as the decoder returns them.
 
-    >>> preprocess_image(Image.new("RGB", (500, 375)), model.passport.preprocessing).shape
+    >>> prepare(Image.new("RGB", (500, 375)), model.passport.preprocessing).shape
     torch.Size([3, 224, 224])
     """
     pixels = resize_and_crop(image, preprocessing, exact=exact)

@@ -14,9 +14,9 @@ from PIL import Image
 
 from vitrail.core.errors import UserError
 from vitrail.core.eval_mode import eval_mode
+from vitrail.data.paths import is_one, pictures
 from vitrail.data.reader import ImageSource, Item, Named, is_one_image, not_an_image
 from vitrail.inference.engine import BATCH, Answer, Job, answers, torch_threads, usable_threads
-from vitrail.inference.paths import is_one, pictures
 from vitrail.models.model import Model
 
 T = TypeVar("T")
