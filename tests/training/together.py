@@ -106,7 +106,7 @@ def outage_of_one(folder: Path) -> None:
             source.lost = now.step == STOP and not world.is_main
 
         run = trainer_of(source, out, world)
-        run.show = lose
+        run.on_step = lose
         told = refusal_of_all(run.run, world)
         assert f"stopped and saved at step {STOP}: 8 of 100 training images" in told, told
         assert "Input/output error" in told, told
