@@ -34,7 +34,7 @@ from vitrail.data.planted import Planted
 from vitrail.data.preprocess import prepare
 from vitrail.data.sources import open_data
 from vitrail.evaluation.classify import score
-from vitrail.explanation.capture import attentions_of
+from vitrail.explanation.capture import find_attentions
 from vitrail.explanation.integrated import IncompleteWarning
 from vitrail.explanation.methods import AUTO, METHODS, choose_method
 from vitrail.explanation.pointing import pointing_game
@@ -246,7 +246,7 @@ def methods(model: Model, family: str) -> Iterator[tuple[str, Maps]]:
     """Ours, theirs, and chance."""
     for name in METHODS:
         yield name, ours(model, name)
-    yield AUTO, ours(model, choose_method(model))
+    yield AUTO, ours(model, choose_method(model).method)
     layer = FAMILIES[family].layer
     yield "gradcam, the same layer as below", ours(model, "gradcam", layer=layer)
     yield from grad_cams(model, model.get_submodule(layer))
@@ -293,7 +293,7 @@ def captums(model: Model) -> Iterator[tuple[str, Maps]]:
     """Captum's, of pixels: summed over the cells of the finest attention."""
     from captum.attr import InputXGradient, IntegratedGradients, Occlusion, Saliency
 
-    finest = min((one.layout for one in attentions_of(model).values()), key=lambda at: at.stride)
+    finest = min((one.layout for one in find_attentions(model).values()), key=lambda at: at.stride)
     step = max(finest.stride, 8)
 
     def maps_by(attribute: Callable[..., Tensor], **options: Any) -> Maps:

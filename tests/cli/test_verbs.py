@@ -186,7 +186,7 @@ def test_convert_warns_where_the_other_computes_differently(
             "exists already: choose another name, or add --overwrite",
         ),
         (["convert", "{native}", "{out}.npz"], "is a directory"),
-        (["convert", "{native}", "{out}.pth", "--to", "torchvision"], "knows square grids only"),
+        (["convert", "{native}", "{out}.pth", "--to", "torchvision"], "supports square grids only"),
         (["convert", "{native}/README.md", "{out}"], "unknown format '.md'"),
         (
             ["train", "digits", "--dry-run", "--set", "optimiser.lrr=1"],
@@ -217,7 +217,7 @@ def test_a_mistake_is_one_sentence_and_nothing_written(
 def test_demo_trains_judges_and_shows(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "demo"
     words = ("demo", "--out", str(out), "--threads", "1", "--epochs", "1")
-    code, _, err = run(capsys, *words)
+    code, _, err = run(capsys, *words, "--quiet")
     assert (code, err) == (0, "")
     code, _, err = run(capsys, *words)
     assert code == 2

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from vitrail.core.outputs import Outputs
 from vitrail.data.doctor import examine
 from vitrail.data.findings import Findings
 from vitrail.data.source import Splits
-from vitrail.evaluation.answers import Answers, answers_of
-from vitrail.evaluation.cautions import Score, cautions, score_of
-from vitrail.evaluation.judged import Judged, judged_answers
 from vitrail.evaluation.pretraining_page import Pretraining, pretraining_page
 from vitrail.evaluation.report import Report
 from vitrail.evaluation.report_page import report_page
+from vitrail.evaluation.warnings import SplitScore, find_warnings, score_split
+from vitrail.inference.outputs import compute_outputs
 from vitrail.models.summary import summarise
 from vitrail.tasks.progress import OnProgress, steps_of
 from vitrail.training.log import Log
@@ -63,18 +63,19 @@ def write_training_report(ended: EndedRun, on_progress: OnProgress) -> Written:
     """Curves, what the best weights get wrong, and what is wrong with the data. Of a run that was
     interrupted only what is known already: nothing is computed for it."""
     task, outcome, out = ended.task, ended.outcome, ended.out
-    judged = evaluate_best(ended)
+    outputs = best_outputs(ended)
     test, findings = None, None
     if not outcome.stopped:
-        test = evaluate_test(ended, judged.part, on_progress)
+        test = evaluate_test(ended, outputs.split, on_progress)
         seconds = max(EXAMINE_SECONDS, ended.seconds * EXAMINE_SHARE)
         steps = steps_of(on_progress, "examining the data")
         findings = examine(ended.splits, task.recipe.data, on_progress=steps, seconds=seconds)
         # a short run has not met every image
         outcome.run_state.broken |= {bad.picture.name: bad.reason for bad in findings.broken}
-    warned = cautions(judged, pretrained=task.recipe.start is not None)
+    warned = find_warnings(outputs, pretrained=task.recipe.start is not None)
     report = Report(
-        **{field.name: getattr(judged, field.name) for field in fields(Judged)},
+        **{field.name: getattr(outputs, field.name) for field in fields(Outputs)},
+        source=judged_part(ended.splits, task.recipe.data)[1],
         title=out.name,
         recipe=asdict(task.recipe),
         facts={
@@ -86,8 +87,8 @@ def write_training_report(ended: EndedRun, on_progress: OnProgress) -> Written:
         findings=findings,
         model=summarise(task.objective.model),
         test=test,
-        cautions=warned,
-        stopped=stopped_at(outcome, judged),
+        warnings=warned,
+        stopped=stopped_at(outcome, outputs),
         best_step=outcome.run_state.best_step,
     )
     write_page(out, report_page(report))
@@ -127,31 +128,35 @@ def write_page(out: Path, page: str) -> None:
     write_file(out / "report.html", fill, overwrite=True)
 
 
-def evaluate_best(ended: EndedRun) -> Judged:
+def best_outputs(ended: EndedRun) -> Outputs:
     """The outputs of the best weights: as they were when these became the best, or computed again.
     Of a run that was interrupted before they were, none."""
-    task, outcome = ended.task, ended.outcome
-    part, source = judged_part(ended.splits, task.recipe.data)
+    data, outcome = ended.task.recipe.data, ended.outcome
+    part, source = judged_part(ended.splits, data)
     kept = outcome.answers
-    if kept is not None:
-        answers = Answers(kept.logits, kept.targets, kept.indices, {})
-    elif outcome.stopped:
-        nothing = np.empty((0, len(source.labels)), dtype=np.float32)
-        answers = Answers(nothing, nothing, np.empty(0, dtype=np.int64), {})
-    else:
-        answers = answers_of(load(ended.out / "best"), source, name=task.recipe.data)
-    return replace(judged_answers(answers, source, part), broken=outcome.run_state.broken)
+    if kept is None and not outcome.stopped:
+        found = compute_outputs(load(ended.out / "best"), source, name=data, split=part)
+        return replace(found, broken=outcome.run_state.broken)
+    empty = np.empty((0, len(source.labels)), dtype=np.float32)
+    return Outputs(
+        labels=source.labels,
+        logits=empty if kept is None else kept.logits,
+        targets=empty if kept is None else kept.targets,
+        indices=np.empty(0, dtype=np.int64) if kept is None else kept.indices,
+        multi_label=source.targets is not None and source.targets.ndim == 2,
+        split=part,
+        broken=outcome.run_state.broken,
+    )
 
 
-def evaluate_test(ended: EndedRun, judged: str, on_progress: OnProgress) -> Score | None:
+def evaluate_test(ended: EndedRun, chosen_on: str, on_progress: OnProgress) -> SplitScore | None:
     """The score on the test split, which had no say in anything; None where there is none."""
     source = ended.splits.parts.get("test")
-    if judged == "test" or source is None or source.targets is None or not len(source):
+    if chosen_on == "test" or source is None or source.targets is None or not len(source):
         return None
-    steps = steps_of(on_progress, "evaluating the test images")
     model, name = load(ended.out / "best"), ended.task.recipe.data
-    answers = answers_of(model, source, name=name, on_progress=steps)
-    return score_of(judged_answers(answers, source, "test"))
+    steps = steps_of(on_progress, "evaluating the test images")
+    return score_split(compute_outputs(model, source, name=name, on_progress=steps))
 
 
 def interrupted_at(outcome: Outcome) -> str | None:
@@ -161,9 +166,9 @@ def interrupted_at(outcome: Outcome) -> str | None:
     return f"interrupted at step {outcome.step:,} of {outcome.total:,}; resume continues from there"
 
 
-def stopped_at(outcome: Outcome, judged: Judged) -> str | None:
+def stopped_at(outcome: Outcome, outputs: Outputs) -> str | None:
     at = interrupted_at(outcome)
-    return at if at is None or judged.images else f"{at}. No weights were evaluated before that."
+    return at if at is None or outputs.images else f"{at}. No weights were evaluated before that."
 
 
 def sampled(findings: Findings | None) -> list[str]:

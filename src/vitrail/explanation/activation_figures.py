@@ -1,4 +1,4 @@
-"""The figures of what was seen while a model ran over pictures."""
+"""The figures of what was seen while a model ran over images."""
 
 from typing import Any
 
@@ -7,23 +7,23 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitrail.explanation.distance import even_distance
+from vitrail.explanation.activation_statistics import ActivationStatistics
+from vitrail.explanation.attention_sinks import OUTLIER, prefix_names
+from vitrail.explanation.distance import uniform_distance
 from vitrail.explanation.drawing import ACCENT, COLOURS, INK, OTHER, by_depth, key, new_figure, show
-from vitrail.explanation.plates import Plate
-from vitrail.explanation.sinks import OUTLIER, prefix_names
-from vitrail.explanation.study import Study
-from vitrail.explanation.tokens import colours_of
+from vitrail.explanation.tokens import pca_colours
+from vitrail.explanation.weight_figures import Panel
 
-LITTLE = 0.01  # of the answer's length
-WIDE = 30  # times larger than the smallest: such lengths are drawn by their logarithm
+SMALL_CHANGE = 0.01  # of the answer's length
+LOG_SCALE_FROM = 30  # times larger than the smallest: such lengths are drawn by their logarithm
 
 
-def distance_plate(seen: Study) -> Plate:
+def distance_panel(seen: ActivationStatistics) -> Panel:
     """Figure 7, right, and figure 11: how far attention reaches."""
     names = list(seen.distance)
     means = {name: seen.distance[name].double().mean(dim=0) for name in names}
-    plain = {name: seen.plain_distance[name].double().mean(dim=0) for name in names}
-    even = [even_distance(seen.layouts[name]) for name in names]
+    plain = {name: seen.raw_distance[name].double().mean(dim=0) for name in names}
+    even = [uniform_distance(seen.layouts[name]) for name in names]
     figure = new_figure(6.4, 3.6)
     axis = figure.subplots()
     for place, name in enumerate(names):
@@ -47,12 +47,12 @@ def distance_plate(seen: Study) -> Plate:
     )
     windows = (
         " The dashed line has steps, because windows, strides or folds let each layer see another "
-        "part of the picture."
+        "part of the image."
         if len({round(value, 6) for value in even}) > 1
         else ""
     )
-    told = (
-        f"A dot for each head, over {seen.pictures} pictures: the distance from a patch to what it "
+    caption = (
+        f"A dot for each head, over {seen.images} images: the distance from a patch to what it "
         f"looks at, weighted by attention. It goes from {closest[0]:.1f} pixels ({closest[1]}) to "
         f"{farthest[0]:.1f} ({farthest[1]}). Dots near the dashed line look everywhere alike, dots "
         f"below it look near, dots above it far.{prefix}{windows}"
@@ -67,105 +67,105 @@ def distance_plate(seen: Study) -> Plate:
         for name, reference in zip(names, even, strict=True)
     }
     arrays = {f"distance.{name}": seen.distance[name].numpy() for name in names}
-    return Plate("distance", "Mean attention distance", told, figure, numbers, arrays)
+    return Panel("distance", "Mean attention distance", caption, figure, numbers, arrays)
 
 
-def ablation_plate(
+def ablation_panel(
     changes: Float[Tensor, "B rows columns"],
-    pictures: NDArray[np.float64],
+    images: NDArray[np.float64],
     what: str,
-) -> Plate:
+) -> Panel:
     """What happens to the answer when a place forgets where it is."""
     values = changes.double().numpy()
     top = max(float(values.max()), 1e-12)
     count = len(values)
-    width = 1.6 if pictures.shape[1] >= pictures.shape[2] / 2 else 3.2
-    high = width * pictures.shape[1] / pictures.shape[2]
+    width = 1.6 if images.shape[1] >= images.shape[2] / 2 else 3.2
+    high = width * images.shape[1] / images.shape[2]
     many = count > 1
     figure = new_figure(width * (count + many) + 0.8, 2 * high + 0.5)
     axes = figure.subplots(2, count + many, squeeze=False)
     for place in range(count):
-        show(axes[0, place], pictures[place])
-        here = frame(pictures[place])
+        show(axes[0, place], images[place])
+        here = image_extent(images[place])
         drawn = show(axes[1, place], values[place], cmap="magma", vmin=0, vmax=top, extent=here)
     if many:
         axes[0, count].set_axis_off()
         mean = values.mean(axis=0)
-        show(axes[1, count], mean, cmap="magma", vmin=0, vmax=top, extent=frame(pictures[0]))
+        show(axes[1, count], mean, cmap="magma", vmin=0, vmax=top, extent=image_extent(images[0]))
         axes[1, count].set_xlabel("mean")
     key(figure, drawn, list(axes.flat), f"change of the {what}")
     rows, columns = values.shape[1:]
-    told = (
+    caption = (
         f"Each of {rows}x{columns} tiles in turn forgets where it is: its positions become the "
         "mean of all, and so do the biases of attention between it and the rest. The colour is by "
         f"how much the {what} change then, as a share of their length: on average by "
-        f"{few_digits(values.mean())}, at most by {few_digits(values.max())}. Bright tiles are "
-        "places whose position the model uses for this picture."
+        f"{format_percent(values.mean())}, at most by {format_percent(values.max())}. Bright tiles "
+        "are places whose position the model uses for this image."
     )
-    if values.max() < LITTLE:
-        told += " That is very little: to this model, places hardly matter here."
+    if values.max() < SMALL_CHANGE:
+        caption += " That is very little: to this model, places hardly matter here."
     if what == "features":
-        told += " The model has no trained head, so its features are compared, not its logits."
+        caption += " The model has no trained head, so its features are compared, not its logits."
     numbers = {"mean": float(values.mean()), "largest": float(values.max()), "of": what}
     arrays = {"ablation": values}
-    return Plate("ablation", "Positions taken away", told, figure, numbers, arrays)
+    return Panel("ablation", "Positions taken away", caption, figure, numbers, arrays)
 
 
-def few_digits(share: float) -> str:
+def format_percent(share: float) -> str:
     """
-    >>> few_digits(0.1234), few_digits(0.0000123)
+    >>> format_percent(0.1234), format_percent(0.0000123)
     ('12%', '0.0012%')
     """
     return f"{100 * share:.2g}%"
 
 
-def token_plate(seen: Study, pictures: NDArray[np.float64]) -> Plate:
+def token_panel(seen: ActivationStatistics, images: NDArray[np.float64]) -> Panel:
     """Tokens by their principal components, as DINOv2 shows them."""
     names = list(seen.tokens)
     names = [*(name for name in names if name != "encode"), "encode"]
-    count = len(pictures)
-    high = 1.5 * pictures.shape[1] / pictures.shape[2]
+    count = len(images)
+    high = 1.5 * images.shape[1] / images.shape[2]
     figure = new_figure(1.5 * (len(names) + 1), (high + 0.12) * count + 0.25)
     axes = figure.subplots(count, len(names) + 1, squeeze=False)
     shares = {}
     arrays = {}
     for column, name in enumerate(names):
-        colours, parts = colours_of(seen.tokens[name])
+        colours, parts = pca_colours(seen.tokens[name])
         shares[name] = float(parts.sum(dim=1).mean())
         arrays[f"colours.{name}"] = colours.numpy()
         for row in range(count):
-            show(axes[row, column + 1], colours[row].numpy(), extent=frame(pictures[row]))
+            show(axes[row, column + 1], colours[row].numpy(), extent=image_extent(images[row]))
         title = "what is pooled" if name == "encode" else name
         axes[0, column + 1].set_title(title)
     for row in range(count):
-        show(axes[row, 0], pictures[row])
-    axes[0, 0].set_title("picture")
-    told = (
-        "The patches of each picture after some of the steps, coloured by the first three "
+        show(axes[row, 0], images[row])
+    axes[0, 0].set_title("image")
+    caption = (
+        "The patches of each image after some of the steps, coloured by the first three "
         "principal components of their features: red, green and blue. Patches that the model finds "
-        "alike have like colours. The components are each picture's own, so colours cannot be "
-        f"compared between pictures or steps. They hold at least {min(shares.values()):.0%} of the "
+        "alike have like colours. The components are each image's own, so colours cannot be "
+        f"compared between images or steps. They hold at least {min(shares.values()):.0%} of the "
         "variance."
     )
     title, numbers = "Principal components of tokens", {"variance": shares}
-    return Plate("tokens", title, told, figure, numbers, arrays)
+    return Panel("tokens", title, caption, figure, numbers, arrays)
 
 
-def frame(picture: NDArray[Any]) -> tuple[float, float, float, float]:
-    """Left, right, bottom, top, so that a map covers what its picture does."""
-    return 0, picture.shape[1], picture.shape[0], 0
+def image_extent(image: NDArray[Any]) -> tuple[float, float, float, float]:
+    """Left, right, bottom, top, so that a map covers what its image does."""
+    return 0, image.shape[1], image.shape[0], 0
 
 
-def alignment_plate(seen: Study) -> Plate:
-    """How alike any two steps see the pictures."""
+def cka_panel(seen: ActivationStatistics) -> Panel:
+    """How alike any two steps see the images."""
     title = "Likeness of layers (CKA)"
-    matrix, names = seen.alignment.matrix(), seen.alignment.names
+    matrix, names = seen.cka.matrix(), seen.cka.names
     if matrix is None:
-        told = (
-            f"The likeness of layers is not shown: it needs batches of at least 4 pictures, and "
-            f"there were {seen.pictures}. Give DATA, or a larger --images or --batch-size."
+        caption = (
+            f"The likeness of layers is not shown: it needs batches of at least 4 images, and "
+            f"there were {seen.images}. Give DATA, or a larger --images or --batch-size."
         )
-        return Plate("alignment", title, told)
+        return Panel("cka", title, caption)
     values = matrix.numpy()
     side = min(max(0.24 * len(names) + 2.4, 4.2), 7.2)
     figure = new_figure(side + 0.7, side)
@@ -183,24 +183,24 @@ def alignment_plate(seen: Study) -> Plate:
         if len(side_by_side)
         else ""
     )
-    few = seen.alignment.pictures < 32
+    few = seen.cka.images < 32
     doubt = (
-        f" {seen.alignment.pictures} pictures are few, so these numbers are rough: "
+        f" {seen.cka.images} images are few, so these numbers are rough: "
         "give DATA and a larger --images for more."
         if few
         else ""
     )
-    told = (
+    caption = (
         "Linear centred kernel alignment of every two steps, unbiased, over "
-        f"{seen.alignment.pictures} pictures: 1 where both find the same pictures alike, 0 where "
+        f"{seen.cka.images} images: 1 where both find the same images alike, 0 where "
         f"they have nothing to do with each other. The first and the last step: "
         f"{values[0, -1]:.2f}.{change}{doubt}"
     )
-    numbers = {"steps": list(names), "pictures": seen.alignment.pictures, "cka": values.tolist()}
-    return Plate("alignment", title, told, figure, numbers, {"cka": values})
+    numbers = {"steps": list(names), "images": seen.cka.images, "cka": values.tolist()}
+    return Panel("cka", title, caption, figure, numbers, {"cka": values})
 
 
-def sink_plate(model: nn.Module, seen: Study) -> Plate:
+def sink_panel(model: nn.Module, seen: ActivationStatistics) -> Panel:
     """Whether a few tokens get all attention, or have features far too large."""
     names, steps = list(seen.strongest), list(seen.norms)
     tokens = prefix_names(model, seen.prefix)
@@ -219,7 +219,7 @@ def sink_plate(model: nn.Module, seen: Study) -> Plate:
         axis.plot(evenly, color=INK, ls=(0, (4, 3)), lw=1, alpha=0.7, label="its even share")
         by_depth(axis, names, "% of the patches' attention")
         axis.set_ylim(0)
-        above(axis)
+        legend_above(axis)
     times = {name: float(seen.strongest[name].double().mean()) for name in names}
     axes[0].plot(list(times.values()), color=ACCENT, marker=".", ms=4)
     by_depth(axes[0], names, "busiest patch, times its even share")
@@ -227,12 +227,12 @@ def sink_plate(model: nn.Module, seen: Study) -> Plate:
     norms = {name: norm_numbers(seen, name) for name in steps}
     draw_norms(axes[1], norms, steps)
     worst = max(steps, key=lambda name: norms[name]["outliers"])
-    told = sink_words(tokens, shares, times, norms, worst)
+    caption = sink_caption(tokens, shares, times, norms, worst)
     numbers = {"attention_to": shares, "strongest_patch": times, "norms": norms}
-    return Plate("sinks", "Registers and attention sinks", told, figure, numbers)
+    return Panel("sinks", "Registers and attention sinks", caption, figure, numbers)
 
 
-def norm_numbers(seen: Study, name: str) -> dict[str, Any]:
+def norm_numbers(seen: ActivationStatistics, name: str) -> dict[str, Any]:
     one = seen.norms[name]
     return {
         "median": float(one.median.mean()),
@@ -251,19 +251,19 @@ def draw_norms(axis: Any, norms: dict[str, dict[str, Any]], steps: list[str]) ->
     limit = [OUTLIER * norms[name]["median"] for name in steps]
     axis.plot(limit, color=INK, ls=(0, (4, 3)), lw=1, alpha=0.7, label=f"{OUTLIER:g} medians")
     by_depth(axis, steps, "norm of the patches")
-    if max(limit) > WIDE * min(limit) > 0:
+    if max(limit) > LOG_SCALE_FROM * min(limit) > 0:
         axis.set_yscale("log")
     else:
         axis.set_ylim(0)
-    above(axis)
+    legend_above(axis)
 
 
-def above(axis: Any) -> None:
+def legend_above(axis: Any) -> None:
     """A legend where no line is."""
     axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, columnspacing=1.2)
 
 
-def sink_words(
+def sink_caption(
     tokens: tuple[str, ...],
     shares: dict[str, list[float]],
     times: dict[str, float],
@@ -289,13 +289,13 @@ def sink_words(
     share = norms[worst]["outliers"]
     if share == 0:
         third = (
-            f"No patch is longer than {OUTLIER:g} times the median of its picture: there are no "
+            f"No patch is longer than {OUTLIER:g} times the median of its image: there are no "
             "norm outliers."
         )
     else:
         third = (
             f"After {worst}, {share:.2%} of the patches are longer than {OUTLIER:g} times the "
-            "median of their picture. Where these show plain background and many look at them, "
+            "median of their image. Where these show plain background and many look at them, "
             "they are the attention sinks that registers are made for (arXiv:2309.16588)."
         )
     return first + second + third

@@ -1,4 +1,4 @@
-"""Relevance on its way back to the picture: through attention of any layout, from grid to grid."""
+"""Relevance on its way back to the image: through attention of any layout, from grid to grid."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -38,18 +38,18 @@ class Cells:
 
 
 def count_tokens(layout: TokenLayout) -> int:
-    """Of the whole picture, however many attentions share them."""
+    """Of the whole image, however many attentions share them."""
     rows, columns = layout.grid
     return layout.prefix + rows * columns
 
 
-def groups_of(layout: TokenLayout) -> Int[Tensor, "W n"]:
+def attention_groups(layout: TokenLayout) -> Int[Tensor, "W n"]:
     """The groups within which tokens attend, and the place in the sequence of each one's tokens, in
     the order of their attention; -1 for the empty cells of padding.
 
     All tokens are one group, or each window is one, or each place of a fold.
 
-    >>> groups_of(TokenLayout(grid=(2, 4), stride=8, fold=(2, 2))).tolist()
+    >>> attention_groups(TokenLayout(grid=(2, 4), stride=8, fold=(2, 2))).tolist()
     [[0, 2], [1, 3], [4, 6], [5, 7]]
     """
     if layout.window is None and layout.fold is None:
@@ -64,17 +64,15 @@ def groups_of(layout: TokenLayout) -> Int[Tensor, "W n"]:
     return rearrange(numbers, pattern, p=down, q=across)
 
 
-def by_attention(
-    weights: Float[Tensor, "B *W #n n"], layout: TokenLayout, relevance: Cells
-) -> Cells:
+def propagate(weights: Float[Tensor, "B *W #n n"], layout: TokenLayout, relevance: Cells) -> Cells:
     """relevance · weights: what tokens have is handed to those that they looked at.
 
     Heads are fused already. One row may stand for all, as in separable attention. What goes to
-    empty cells has no place in the picture and is left out: `normalise` weights first where the sum
-    is to be kept.
+    empty cells has no place in the image and is left out: `normalise_rows` first where the
+    sum is to be kept.
     """
-    groups = groups_of(layout).to(weights.device)
-    weights = grouped(weights, layout)
+    groups = attention_groups(layout).to(weights.device)
+    weights = with_groups(weights, layout)
     tokens = F.pad(relevance.sequence().to(weights), (0, 1))  # one more, for -1
     asking: Float[Tensor, "B W n"] = tokens[:, groups]
     if weights.shape[-2] == 1:
@@ -84,13 +82,15 @@ def by_attention(
     return Cells.of(spread[:, :-1], layout)
 
 
-def grouped(weights: Float[Tensor, "B *W #n n"], layout: TokenLayout) -> Float[Tensor, "B W #n n"]:
+def with_groups(
+    weights: Float[Tensor, "B *W #n n"], layout: TokenLayout
+) -> Float[Tensor, "B W #n n"]:
     """The same with an axis for groups, whether or not there are several; checked."""
-    fits(weights, layout)
+    check_weights(weights, layout)
     return weights if weights.ndim == 4 else weights[:, None]
 
 
-def fits(weights: Tensor, layout: TokenLayout) -> None:
+def check_weights(weights: Tensor, layout: TokenLayout) -> None:
     if weights.shape[-1] != layout.tokens:
         height, width = (side * layout.stride for side in layout.grid)
         raise UserError(
@@ -105,17 +105,17 @@ def fits(weights: Tensor, layout: TokenLayout) -> None:
         )
 
 
-def filled(layout: TokenLayout) -> Bool[Tensor, "W 1 n"]:
-    """Which keys are cells of the picture, and not of padding."""
-    return groups_of(layout)[:, None] >= 0
+def valid_keys(layout: TokenLayout) -> Bool[Tensor, "W 1 n"]:
+    """Which keys are cells of the image, and not of padding."""
+    return attention_groups(layout)[:, None] >= 0
 
 
-def normalise(
+def normalise_rows(
     weights: Float[Tensor, "B *W #n n"], layout: TokenLayout
 ) -> Float[Tensor, "B *W #n n"]:
     """Rows that sum to one over the cells that there are; rows of nothing stay so."""
     if layout.window is not None and layout.padded != layout.grid:
-        weights = weights * filled(layout).to(weights.device)
+        weights = weights * valid_keys(layout).to(weights.device)
     total = weights.sum(dim=-1, keepdim=True)
     return weights / torch.where(total > 0, total, 1)
 
@@ -126,15 +126,15 @@ def with_residual(
     """(1 - share) · weights + share · identity, rows normalised (arXiv:2005.00928, section 3): a
     token is also what it was before."""
     own = torch.eye(weights.shape[-1], dtype=weights.dtype, device=weights.device)
-    return normalise(torch.lerp(weights, own, share), layout)
+    return normalise_rows(torch.lerp(weights, own, share), layout)
 
 
-def globally(one: "AttentionMap") -> Float[Tensor, "B h N N"]:
-    """One matrix over all tokens of the picture: zero where two never meet.
+def global_attention(one: "AttentionMap") -> Float[Tensor, "B h N N"]:
+    """One matrix over all tokens of the image: zero where two never meet.
 
     Rows sum to less than one where a window has empty cells, which were looked at too.
     """
-    groups = groups_of(one.layout).to(one.weights.device)
+    groups = attention_groups(one.layout).to(one.weights.device)
     weights = one.grouped()
     batch, _, heads = weights.shape[:3]
     weights = weights.expand(-1, -1, -1, groups.shape[1], -1).movedim(1, 2)
@@ -161,15 +161,15 @@ def regrid(relevance: Cells, old: TokenLayout, new: TokenLayout) -> Cells:
         prefix = prefix.new_zeros(len(prefix), new.prefix)
     if old.grid == new.grid:
         return Cells(prefix, relevance.grid)
-    down, across = (shares(old, new, side).to(relevance.grid) for side in (0, 1))
+    down, across = (overlap_shares(old, new, side).to(relevance.grid) for side in (0, 1))
     return Cells(prefix, down.mT @ relevance.grid @ across)
 
 
-def shares(old: TokenLayout, new: TokenLayout, side: int) -> Float[Tensor, "m n"]:
+def overlap_shares(old: TokenLayout, new: TokenLayout, side: int) -> Float[Tensor, "m n"]:
     """How much of each old cell along a side goes to each new one.
 
-    Cells are as long as their stride, and the last may reach beyond the picture. A map that was
-    folded may have been stretched instead, so that its cells divide the picture evenly.
+    Cells are as long as their stride, and the last may reach beyond the image. A map that was
+    folded may have been stretched instead, so that its cells divide the image evenly.
     """
     count, counts = old.grid[side], new.grid[side]
     step, steps = (counts, count) if old.fold or new.fold else (old.stride, new.stride)
@@ -177,11 +177,11 @@ def shares(old: TokenLayout, new: TokenLayout, side: int) -> Float[Tensor, "m n"
     theirs = torch.arange(counts + 1, device="cpu") * steps
     ends = torch.minimum(ours[1:, None], theirs[1:])
     common = (ends - torch.maximum(ours[:-1, None], theirs[:-1])).clamp(min=0).double()
-    assert (common.sum(dim=1) > 0).all(), "grids that do not lie on the same picture"
+    assert (common.sum(dim=1) > 0).all(), "grids that do not lie on the same image"
     return common / common.sum(dim=1, keepdim=True)
 
 
-def on_cells(
+def sum_over_cells(
     pixels: Float[Tensor, "B H W"], layout: TokenLayout
 ) -> Float[Tensor, "B rows columns"]:
     """The other way: numbers of pixels, summed over the cells that they lie in."""
@@ -206,7 +206,7 @@ def on_pixels(
     tensor([[[1., 1., 1., 1., 2., 2., 2., 2., 3.]]])
     """
     rows, columns = heat.shape[1:]
-    height, width = extent((rows, columns), size, layout)
+    height, width = pixel_extent((rows, columns), size, layout)
     if mode == "bilinear":
         large = F.interpolate(heat[:, None], (height, width), mode=mode, align_corners=False)
     else:  # exact: the cell under the middle of a pixel, not under its corner
@@ -214,7 +214,7 @@ def on_pixels(
     return large[:, 0, : size[0], : size[1]]
 
 
-def extent(
+def pixel_extent(
     grid: tuple[int, int], size: tuple[int, int], layout: TokenLayout | None
 ) -> tuple[int, int]:
     """Height and width in pixels of a grid of cells that lies on an image, its empty edge too."""

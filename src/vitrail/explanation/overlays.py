@@ -1,4 +1,4 @@
-"""Maps as pictures: laid over a photo, side by side, and a panel of all layers and heads."""
+"""Maps as images: laid over an image, side by side, and a panel of all layers and heads."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ from torch.nn import functional as F
 from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.explanation.capture import AttentionMap
-from vitrail.explanation.observe import layouts_of, observe
+from vitrail.explanation.hooks import forward_hooks, token_layouts
+from vitrail.explanation.propagation import normalise_rows, on_pixels, propagate
 from vitrail.explanation.readout import readout
-from vitrail.explanation.spread import by_attention, normalise, on_pixels
 
-Photo = UInt8[np.ndarray, "H W 3"]
+Pixels = UInt8[np.ndarray, "H W 3"]
 
 PAPER, INK, SOFT = (255, 255, 255), (29, 39, 48), (93, 107, 120)
 GAP, TEXT, LINE = 8, 13, 19  # pixels: between tiles, of letters, of a line
-MOST_HEADS = 16  # columns of a panel
-LEGEND = "dark: least · bright: most, each picture by its own scale"
+MAX_HEADS = 16  # columns of a panel
+LEGEND = "dark: least · bright: most, each image by its own scale"
 
 
 @dataclass(frozen=True)
@@ -39,24 +39,24 @@ class HeadMaps:
     def on_pixels(self) -> Float[Tensor, "maps H W"]:
         """The mean of all heads, then each of the first few."""
         mean = self.heat.mean(dim=0, keepdim=True)
-        return on_pixels(torch.cat([mean, self.heat[:MOST_HEADS]]), self.size, layout=self.layout)
+        return on_pixels(torch.cat([mean, self.heat[:MAX_HEADS]]), self.size, layout=self.layout)
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A picture and the words above it."""
+    """An image and the words above it."""
 
     title: str
-    pixels: Photo
+    pixels: Pixels
 
 
 def overlay_map(
-    photo: UInt8[np.ndarray, "H W 3"], heat: Float[Tensor, "rows columns"], strength: float = 0.6
+    image: UInt8[np.ndarray, "H W 3"], heat: Float[Tensor, "rows columns"], strength: float = 0.6
 ) -> UInt8[np.ndarray, "H W 3"]:
-    """The photo under a map: the darkest patch is looked at least, the brightest most."""
+    """The image under a map: the darkest patch is looked at least, the brightest most."""
     from matplotlib import colormaps
 
-    height, width = photo.shape[:2]
+    height, width = image.shape[:2]
     heat = heat.detach().float().cpu().nan_to_num()
     smooth = F.interpolate(heat[None, None], (height, width), mode="bicubic", align_corners=False)[
         0, 0
@@ -65,28 +65,28 @@ def overlay_map(
     low, high = smooth.min(), smooth.max()
     level = ((smooth - low) / (high - low).clamp(min=1e-12)).numpy()
     colour = colormaps["inferno"](level)[..., :3] * 255
-    return ((1 - strength) * photo + strength * colour).round().clip(0, 255).astype(np.uint8)
+    return ((1 - strength) * image + strength * colour).round().clip(0, 255).astype(np.uint8)
 
 
-def enlarge(photo: UInt8[np.ndarray, "H W 3"], side: int) -> UInt8[np.ndarray, "h w 3"]:
-    """The photo with so many pixels along its longer side; a small one keeps its hard edges."""
-    height, width = photo.shape[:2]
+def enlarge(image: UInt8[np.ndarray, "H W 3"], side: int) -> UInt8[np.ndarray, "h w 3"]:
+    """The image with so many pixels along its longer side; a small one keeps its hard edges."""
+    height, width = image.shape[:2]
     share = side / max(height, width)
     size = (max(round(width * share), 1), max(round(height * share), 1))
     filters = Image.Resampling.NEAREST if share >= 2 else Image.Resampling.LANCZOS
-    return np.array(Image.fromarray(photo).resize(size, filters))
+    return np.array(Image.fromarray(image).resize(size, filters))
 
 
 def draw_panel(
-    photo: UInt8[np.ndarray, "H W 3"],
+    image: UInt8[np.ndarray, "H W 3"],
     maps: Mapping[str, HeadMaps],
     out: Path,
     *,
     title: str,
 ) -> Path:
-    """A row of pictures: the photo, then each layer, the mean of its heads."""
-    tiles = [Tile(name, overlay_map(photo, one.on_pixels()[0])) for name, one in maps.items()]
-    row = [Tile("photo", photo), *tiles]
+    """A row of images: the image, then each layer, the mean of its heads."""
+    tiles = [Tile(name, overlay_map(image, one.on_pixels()[0])) for name, one in maps.items()]
+    row = [Tile("image", image), *tiles]
     return write_png(side_by_side(row, title=title, across=len(row)), out)
 
 
@@ -99,14 +99,14 @@ def side_by_side(
 
 
 def layers_and_heads(
-    photo: UInt8[np.ndarray, "H W 3"],
+    image: UInt8[np.ndarray, "H W 3"],
     maps: Mapping[str, HeadMaps],
     *,
     title: str = "",
     side: int = 112,
 ) -> UInt8[np.ndarray, "h w 3"]:
     """A row for each layer, the first at the top: the mean of its heads, then each of them."""
-    small = enlarge(photo, side)
+    small = enlarge(image, side)
     most = max((len(one.heat) for one in maps.values()), default=0)
     rows = []
     for name, one in maps.items():
@@ -116,12 +116,12 @@ def layers_and_heads(
             Tile(f"head {number}", overlay_map(small, heat)) for number, heat in enumerate(heads)
         ]
         rows.append((name, tiles))
-    cut = f" · the first {MOST_HEADS} of {most} heads" if most > MOST_HEADS else ""
-    return _lay_out([("photo", [Tile("", small)]), *rows], title=title + cut, titles_once=True)
+    cut = f" · the first {MAX_HEADS} of {most} heads" if most > MAX_HEADS else ""
+    return _lay_out([("image", [Tile("", small)]), *rows], title=title + cut, titles_once=True)
 
 
 @torch.no_grad()
-def heads_of(
+def head_maps(
     model: nn.Module,
     image: Float[Tensor, "1 C H W"],
     query: int | tuple[int, int] | None = None,
@@ -131,19 +131,19 @@ def heads_of(
 
     Weights are gone as soon as their maps are made, so that no more than one attention's are held.
     """
-    first = next(iter(layouts_of(model).values())).grid
+    first = next(iter(token_layouts(model).values())).grid
     size = (image.shape[2], image.shape[3])
     found: dict[str, HeadMaps] = {}
 
-    def see(name: str, one: AttentionMap, _: Tensor | None) -> None:
-        found[name] = HeadMaps(_of_one(model, one, query, first).cpu(), one.layout, size)
+    def see_attention(name: str, one: AttentionMap, _: Tensor | None) -> None:
+        found[name] = HeadMaps(_maps_of_query(model, one, query, first).cpu(), one.layout, size)
 
-    with observe(model, attention=see):
+    with forward_hooks(model, attention=see_attention):
         model(image)
     return found
 
 
-def _of_one(
+def _maps_of_query(
     model: nn.Module,
     one: AttentionMap,
     query: int | tuple[int, int] | None,
@@ -153,7 +153,7 @@ def _of_one(
         each = []
         for weights in one.weights.unbind(dim=-3):
             start = readout(model, one.layout, weights)
-            each.append(by_attention(normalise(weights, one.layout), one.layout, start).grid[0])
+            each.append(propagate(normalise_rows(weights, one.layout), one.layout, start).grid[0])
         return torch.stack(each)
     if isinstance(query, tuple):
         (row, column), (rows, columns) = query, first

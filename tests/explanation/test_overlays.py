@@ -16,19 +16,19 @@ import vitrail
 from vitrail import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.explanation.capture import AttentionMap, capture
-from vitrail.explanation.pictures import (
-    MOST_HEADS,
+from vitrail.explanation.overlays import (
+    MAX_HEADS,
     HeadMaps,
     Tile,
     draw_panel,
     enlarge,
-    heads_of,
+    head_maps,
     layers_and_heads,
     overlay_map,
     side_by_side,
     write_png,
 )
-from vitrail.explanation.spread import globally
+from vitrail.explanation.propagation import global_attention
 from vitrail.models.model import Model
 
 GREY = np.full((96, 96, 3), 128, dtype=np.uint8)
@@ -92,13 +92,13 @@ def test_a_panel_has_a_row_a_layer_and_a_column_a_head(family: str) -> None:
     model, image = model_of(family)
     with capture(model) as maps, torch.no_grad():
         model(image)
-    heads = heads_of(model, image)
+    heads = head_maps(model, image)
     assert list(heads) == list(maps)
     for name, one in maps.items():
         assert heads[name].heat.shape == (one.weights.shape[-3], *one.layout.grid)
         assert heads[name].layout == one.layout
         if "pool" not in vars(model.config):  # it reads all cells: the mean row of the whole matrix
-            expected = globally(one)[0].mean(dim=1).unflatten(-1, one.layout.grid)
+            expected = global_attention(one)[0].mean(dim=1).unflatten(-1, one.layout.grid)
             shares = [h / h.sum(dim=(1, 2), keepdim=True) for h in (heads[name].heat, expected)]
             if family != "padded":  # there empty cells were looked at too
                 torch.testing.assert_close(shares[0], shares[1])
@@ -113,7 +113,7 @@ def test_a_query_is_found_again_on_coarser_grids() -> None:
     model, image = model_of("swin")
     with capture(model) as maps, torch.no_grad():
         model(image)
-    heads = heads_of(model, image, (13, 5))  # of 16 x 16, so (6, 2) of 8 x 8
+    heads = head_maps(model, image, (13, 5))  # of 16 x 16, so (6, 2) of 8 x 8
     assert torch.equal(
         heads["stages.0.blocks.0.attention"].heat,
         maps["stages.0.blocks.0.attention"].on_grid((13, 5))[0],
@@ -124,14 +124,14 @@ def test_a_query_is_found_again_on_coarser_grids() -> None:
     )
     assert heads["stages.0.blocks.0.attention"].heat[:, 12:16, 4:8].sum() == pytest.approx(2)
     with pytest.raises(UserError, match="16x16"):
-        heads_of(model, image, (16, 0))
+        head_maps(model, image, (16, 0))
 
 
 def test_many_heads_are_cut_and_that_is_said() -> None:
     layout = TokenLayout(grid=(4, 4), stride=8)
     narrow, wide = (
         layers_and_heads(GREY, {"a": HeadMaps(torch.rand(count, 4, 4), layout, (32, 32))}, side=32)
-        for count in (MOST_HEADS, MOST_HEADS + 9)
+        for count in (MAX_HEADS, MAX_HEADS + 9)
     )
     assert wide.shape[1] == narrow.shape[1]
     assert wide.shape[0] > narrow.shape[0]  # by the line that says so
@@ -154,7 +154,7 @@ def test_tiles_keep_their_pixels(tmp_path: Path) -> None:
 
 def test_draw_panel_shows_each_layer(tmp_path: Path) -> None:
     model, image = model_of("vit")
-    maps = heads_of(model, image)
+    maps = head_maps(model, image)
     path = draw_panel(GREY, maps, tmp_path / "panel.png", title="where the class token looks")
     with Image.open(path) as sheet:
         assert sheet.width > 3 * 96
@@ -167,7 +167,7 @@ def test_heads_lie_on_the_pixels_of_their_cells_where_a_grid_is_padded() -> None
     model = vitrail.create(
         "swin_t", image_size=(72, 100), dim=12, depths=(1, 1, 1), heads=(1, 2, 3), num_classes=4
     ).eval()
-    found = heads_of(model, torch.randn(1, 3, 72, 100))
+    found = head_maps(model, torch.randn(1, 3, 72, 100))
     last = list(found.values())[-1]
     assert last.layout.grid == (5, 7)
     heat = torch.zeros_like(last.heat)
@@ -187,6 +187,6 @@ def test_no_more_than_one_attention_is_held_for_the_panel(monkeypatch: pytest.Mo
         alive.append(weakref.ref(one.weights))
         return torch.zeros(1, *one.layout.grid)
 
-    monkeypatch.setattr("vitrail.explanation.pictures._of_one", watched)
-    heads_of(model, image)
+    monkeypatch.setattr("vitrail.explanation.overlays._maps_of_query", watched)
+    head_maps(model, image)
     assert counts == [0, 0]

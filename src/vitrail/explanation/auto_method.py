@@ -9,50 +9,41 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from vitrail.explanation.capture import attentions_of
+from vitrail.explanation.capture import find_attentions
 from vitrail.explanation.readout import readout
 
 
 @dataclass(frozen=True)
-class Choice:
+class MethodChoice:
     """A method, and in a few words why it was chosen."""
 
     method: str
     reason: str
 
 
-def choose(model: nn.Module) -> Choice:
+def choose_method(model: nn.Module) -> MethodChoice:
     """`attribution` where attention is the only way by which a patch reaches the answer: the head
     reads the class token alone, attention is over all patches, and no convolution mixes them;
     `smoothgrad` where one of these is not so; `rollout` without a head.
 
-    >>> choose(model).method
+    >>> choose_method(model).method
     'attribution'
     """
     if not getattr(getattr(model, "config", None), "num_classes", 1):
-        return Choice("rollout", "the model has no head, so there is no class to explain")
-    layouts = [attend.layout for attend in attentions_of(model).values()]
+        return MethodChoice("rollout", "the model has no head, so there is no class to explain")
+    layouts = [attend.layout for attend in find_attentions(model).values()]
     if any(layout.window is not None for layout in layouts):
-        return Choice("smoothgrad", "attention is within windows")
+        return MethodChoice("smoothgrad", "attention is within windows")
     if any(layout.fold is not None for layout in layouts):
-        return Choice("smoothgrad", "attention is across folds")
-    if any(overlaps(module) for module in model.modules()):
-        return Choice("smoothgrad", "convolutions mix neighbouring patches")
+        return MethodChoice("smoothgrad", "attention is across folds")
+    if any(has_overlapping_windows(module) for module in model.modules()):
+        return MethodChoice("smoothgrad", "convolutions mix neighbouring patches")
     if bool((readout(model, layouts[-1], torch.zeros(1)).grid > 0).any()):
-        return Choice("smoothgrad", "the head reads the patches themselves")
-    return Choice("attribution", "the head reads the class token, which only attention feeds")
+        return MethodChoice("smoothgrad", "the head reads the patches themselves")
+    return MethodChoice("attribution", "the head reads the class token, which only attention feeds")
 
 
-def choose_method(model: nn.Module) -> str:
-    """The method of `choose`.
-
-    >>> choose_method(model)
-    'attribution'
-    """
-    return choose(model).method
-
-
-def overlaps(module: nn.Module) -> bool:
+def has_overlapping_windows(module: nn.Module) -> bool:
     """Whether it is a convolution whose windows overlap, as those that cut patches do not."""
     return isinstance(module, nn.Conv2d) and any(
         size > stride for size, stride in zip(module.kernel_size, module.stride, strict=True)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitrail.explanation.alignment import Alignment, gram, independence
+from vitrail.explanation.cka import CKA, gram, hsic
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -30,13 +30,13 @@ def by_definition(k: np.ndarray, other: np.ndarray) -> float:
 def test_independence_is_the_mean_over_quadruples(n: int, seed: int) -> None:
     k, other = gram(drawn(n, 3, seed=seed)), gram(drawn(n, 5, seed=seed + 1) + 2)
     expected = by_definition(k.numpy(), other.numpy())
-    assert independence(k, other).item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+    assert hsic(k, other).item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
 def test_a_layer_is_like_itself_rotated_scaled_and_moved() -> None:
     x, noise = drawn(12, 8), drawn(12, 6, seed=3)
     rotation = torch.linalg.qr(drawn(8, 8, seed=1)).Q
-    found = Alignment()
+    found = CKA()
     found.add({"x": x, "rotated": 3 * x @ rotation, "moved": x + 5, "other": noise})
     matrix = found.matrix()
     assert matrix is not None
@@ -47,14 +47,14 @@ def test_a_layer_is_like_itself_rotated_scaled_and_moved() -> None:
 
 def test_the_axes_of_a_layer_do_not_matter() -> None:
     x, other = drawn(6, 4, 3, 5), drawn(6, 7, seed=2)
-    whole, flat = Alignment(), Alignment()
+    whole, flat = CKA(), CKA()
     whole.add({"x": x, "other": other})
     flat.add({"x": x.flatten(1), "other": other})
     assert torch.equal(whole.matrix(), flat.matrix())  # type: ignore[arg-type]
 
 
 def test_few_pictures_do_not_make_strangers_alike() -> None:
-    found, biased = Alignment(), []
+    found, biased = CKA(), []
     for seed in range(200):
         x, y = drawn(8, 500, seed=2 * seed), drawn(8, 500, seed=2 * seed + 1)
         found.add({"x": x, "y": y})
@@ -68,7 +68,7 @@ def test_few_pictures_do_not_make_strangers_alike() -> None:
 
 
 def test_batches_that_are_too_small_are_left_out() -> None:
-    found = Alignment()
+    found = CKA()
     found.add({"x": drawn(3, 4)})
     assert found.matrix() is None
-    assert (found.pictures, found.left_out) == (0, 3)
+    assert (found.images, found.left_out) == (0, 3)

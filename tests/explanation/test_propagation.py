@@ -12,18 +12,18 @@ from torch import Tensor
 from vitrail import UserError
 from vitrail.core.layout import TokenLayout, WindowPolicy
 from vitrail.explanation.capture import AttentionMap, attention_weights, capture, context_weights
-from vitrail.explanation.rollout import roll
-from vitrail.explanation.spread import (
+from vitrail.explanation.propagation import (
     Cells,
-    by_attention,
+    attention_groups,
     count_tokens,
-    globally,
-    groups_of,
-    normalise,
+    global_attention,
+    normalise_rows,
     on_pixels,
+    propagate,
     regrid,
     with_residual,
 )
+from vitrail.explanation.rollout import propagate_back
 from vitrail.layers.attention import Attend, SeparableAttend
 from vitrail.layers.fold import fold, unfold
 from vitrail.layers.window import ShiftMask, cut, join, join_heads, lay_windows, split_heads
@@ -67,7 +67,7 @@ def random(*shape: int) -> Tensor:
 
 
 def random_map(layout: TokenLayout) -> AttentionMap:
-    groups, tokens = groups_of(layout).shape
+    groups, tokens = attention_groups(layout).shape
     shape = (2, groups, HEADS) if layout.window or layout.fold else (2, HEADS)
     rows = 1 if layout.separable else tokens
     return AttentionMap(random(*shape, rows, tokens).softmax(dim=-1), layout)
@@ -84,9 +84,9 @@ def close(one: Tensor, other: Tensor) -> None:
 @settings(deadline=None)
 @given(layouts)
 def test_every_token_is_in_one_group(layout: TokenLayout) -> None:
-    numbers = groups_of(layout).flatten()
+    numbers = attention_groups(layout).flatten()
     assert numbers[numbers >= 0].sort().values.tolist() == list(range(count_tokens(layout)))
-    assert groups_of(layout).shape[1] == layout.tokens
+    assert attention_groups(layout).shape[1] == layout.tokens
 
 
 @settings(deadline=None)
@@ -97,7 +97,7 @@ def test_windows_scattered_reproduce_the_output(layout: TokenLayout) -> None:
     q, k, v = (split_heads(cut(grid, layout), HEADS) for grid in grids)
     bias = ShiftMask(layout)(random(1, HEADS, layout.tokens, layout.tokens))
     expected = join(join_heads(Attend(layout)(q, k, v, bias)), layout)
-    matrix = globally(AttentionMap(attention_weights(q, k, bias), layout))
+    matrix = global_attention(AttentionMap(attention_weights(q, k, bias), layout))
     values = grids[2].flatten(1, 2).unflatten(-1, (HEADS, WIDTH)).transpose(1, 2)
     close((matrix @ values).transpose(1, 2).flatten(2).unflatten(1, layout.grid), expected)
 
@@ -114,7 +114,7 @@ def test_folds_scattered_reproduce_the_output(layout: TokenLayout) -> None:
     )
     out = Attend(layout)(q, k, v).permute(0, 2, 4, 1, 3).flatten(1, 2)
     expected = fold(out, side, rows=layout.grid[0] // side)
-    matrix = globally(AttentionMap(attention_weights(q, k), layout))
+    matrix = global_attention(AttentionMap(attention_weights(q, k), layout))
     values = grids[2].flatten(2).unflatten(1, (HEADS, WIDTH)).mT
     close((matrix @ values).mT.flatten(1, 2).unflatten(2, layout.grid), expected)
 
@@ -129,7 +129,7 @@ def test_the_context_of_separable_attention_is_reproduced(layout: TokenLayout) -
     folded = unfold(scores, side), unfold(keys, side)
     context = SeparableAttend(layout)(*folded).expand_as(folded[1])
     expected = fold(context.contiguous(), side, rows=layout.grid[0] // side)
-    matrix = globally(AttentionMap(context_weights(*folded), layout))[:, 0]
+    matrix = global_attention(AttentionMap(context_weights(*folded), layout))[:, 0]
     close((matrix @ keys.flatten(2).mT).mT.unflatten(2, layout.grid), expected)
 
 
@@ -155,7 +155,7 @@ def test_a_padded_block_is_its_matrix_and_what_padding_says(window_policy: Windo
     layout = maps["stages.0.blocks.1.attention"].layout
     assert layout.padded != layout.grid
     assert any(layout.shift)
-    matrix = globally(maps["stages.0.blocks.1.attention"])
+    matrix = global_attention(maps["stages.0.blocks.1.attention"])
     missing = 1 - matrix.sum(dim=-1, keepdim=True)
     assert missing.max() > 0.01
 
@@ -173,8 +173,8 @@ def test_a_padded_block_is_its_matrix_and_what_padding_says(window_policy: Windo
 def test_relevance_goes_as_by_the_dense_matrix(layout: TokenLayout, separable: bool) -> None:
     layout = replace(layout, separable=separable)
     attention, before = random_map(layout), random_cells(layout)
-    after = by_attention(attention.weights.mean(dim=-3), layout, before)
-    dense = globally(attention).mean(dim=1)
+    after = propagate(attention.weights.mean(dim=-3), layout, before)
+    dense = global_attention(attention).mean(dim=1)
     close(after.sequence(), (before.sequence()[:, None] @ dense)[:, 0])
     assert after.prefix.shape[1] == layout.prefix
 
@@ -185,19 +185,19 @@ def test_sums_are_kept_by_attention(layout: TokenLayout, separable: bool, residu
     layout = replace(layout, separable=separable)
     weights = random_map(layout).weights.mean(dim=-3)
     before = random_cells(layout)
-    for rows in (normalise(weights, layout), with_residual(weights, layout, residual)):
-        close(by_attention(rows, layout, before).total(), before.total())
+    for rows in (normalise_rows(weights, layout), with_residual(weights, layout, residual)):
+        close(propagate(rows, layout, before).total(), before.total())
 
 
 @settings(deadline=None)
 @given(layouts)
 def test_identity_attention_changes_nothing_however_often(layout: TokenLayout) -> None:
-    groups, tokens = groups_of(layout).shape
+    groups, tokens = attention_groups(layout).shape
     same = torch.eye(tokens, dtype=torch.float64)
     shape = (2, groups) if layout.window or layout.fold else (2,)
     layers = [(same.expand(*shape, tokens, tokens), layout)] * 3
     before = random_cells(layout)
-    after, at = roll(layers, before, layout, residual=0.5)
+    after, at = propagate_back(layers, before, layout, residual=0.5)
     close(after.sequence(), before.sequence())
     assert at == layout
 
@@ -238,7 +238,7 @@ def test_prefix_tokens_have_nothing_where_there_were_none() -> None:
 def test_tokens_of_another_picture_are_refused_with_the_way_out() -> None:
     layout = TokenLayout(grid=(4, 4), stride=8, fold=(2, 2))
     with pytest.raises(UserError, match=r"met 6 tokens.*image_size of these images"):
-        by_attention(random(2, 4, 6, 6).softmax(-1), layout, random_cells(layout))
+        propagate(random(2, 4, 6, 6).softmax(-1), layout, random_cells(layout))
 
 
 def test_a_map_lies_where_its_cells_do() -> None:
@@ -259,7 +259,7 @@ def test_a_map_lies_where_its_cells_do() -> None:
 def test_one_query_on_the_grid_is_a_row_of_the_matrix(layout: TokenLayout, separable: bool) -> None:
     layout = replace(layout, separable=separable)
     attention = random_map(layout)
-    matrix = globally(attention)
+    matrix = global_attention(attention)
     (rows, columns), prefix = layout.grid, layout.prefix
     for query in {0, count_tokens(layout) // 2, count_tokens(layout) - 1}:
         expected = matrix[:, :, query, prefix:].unflatten(-1, layout.grid)

@@ -1,6 +1,6 @@
 """Attention sinks: tokens that everybody looks at, and patches whose features are far too large.
 
-Large models put what they know of the whole picture into a few patches that show nothing, whose
+Large models put what they know of the whole image into a few patches that show nothing, whose
 norms are then many times those of the others; registers are prefix tokens made to take that over
 (arXiv:2309.16588).
 """
@@ -15,11 +15,11 @@ from vitrail.explanation.capture import AttentionMap
 from vitrail.explanation.distance import group_cells
 from vitrail.explanation.tokens import Tokens
 
-OUTLIER = 3.0  # times the median norm of the patches of one picture
+OUTLIER = 3.0  # times the median norm of the patches of one image
 
 
 @dataclass(frozen=True)
-class Received:
+class ReceivedAttention:
     """To which tokens patches look: the share that goes to each prefix token, and how many times
     its even share the most looked-at patch gets."""
 
@@ -27,7 +27,7 @@ class Received:
     strongest: Float[Tensor, "B h"]
 
 
-def received(one: AttentionMap) -> Received:
+def received_attention(one: AttentionMap) -> ReceivedAttention:
     """How the attention of patches is spread; within windows each one has its own even share."""
     weights, prefix = one.grouped(), one.layout.prefix
     real = (group_cells(one.layout) >= 0).to(weights)
@@ -41,12 +41,12 @@ def received(one: AttentionMap) -> Received:
     to_prefix = each[..., :prefix].mean(dim=1)
     patches = each[..., prefix:] * real[:, None]
     times = patches * real.sum(dim=-1)[:, None, None]
-    return Received(to_prefix, times.amax(dim=(1, 3)))
+    return ReceivedAttention(to_prefix, times.amax(dim=(1, 3)))
 
 
 @dataclass(frozen=True)
-class Norms:
-    """Lengths of the features of one step, a number for each picture."""
+class FeatureNorms:
+    """Lengths of the features of one step, a number for each image."""
 
     median: Float[Tensor, " B"]
     high: Float[Tensor, " B"]  # of a hundred patches one is longer
@@ -55,13 +55,13 @@ class Norms:
     prefix: Float[Tensor, "B P"]
 
 
-def norms_of(tokens: Tokens) -> Norms:
-    """Outliers are patches longer than `OUTLIER` times the median of their picture."""
+def feature_norms(tokens: Tokens) -> FeatureNorms:
+    """Outliers are patches longer than `OUTLIER` times the median of their image."""
     lengths = tokens.grid.flatten(1, 2).double().norm(dim=-1)
     median = lengths.quantile(0.5, dim=1)
     outliers = (lengths > OUTLIER * median[:, None]).double().mean(dim=1)
     high, most = lengths.quantile(0.99, dim=1), lengths.amax(dim=1)
-    return Norms(median, high, most, outliers, tokens.prefix.double().norm(dim=-1))
+    return FeatureNorms(median, high, most, outliers, tokens.prefix.double().norm(dim=-1))
 
 
 def prefix_names(model: nn.Module, prefix: int) -> tuple[str, ...]:
