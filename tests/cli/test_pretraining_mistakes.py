@@ -126,7 +126,7 @@ def test_what_is_said_wins_over_a_written_recipe(runs: Path, tmp_path: Path) -> 
 def test_models_without_classes_are_not_scored(runs: Path, capsys: Said) -> None:
     for name in ("mae", "tokenizer"):
         sentence = refused(capsys, "evaluate", runs / name / "last", "digits")
-        assert "has no head" in sentence
+        assert "has no classification head" in sentence
     sentence = refused(capsys, "train", "digits", "--from", runs / "tokenizer" / "last", *SHORT)
     assert "a tokenizer has no classes" in sentence
 
