@@ -31,7 +31,7 @@ def demo(options: Demo) -> None:
     import torch
 
     from vitrail.cli.display import Display, print_run
-    from vitrail.cli.evaluate import print_numbers
+    from vitrail.cli.evaluate import print_metrics
     from vitrail.data.reader import Sample, preprocess, read_pixels
     from vitrail.data.sources import open_data
     from vitrail.explanation.overlays import draw_panel, head_maps
@@ -77,5 +77,5 @@ def demo(options: Demo) -> None:
         return
     print_run(run)
     say("", f"{plural(evaluation.images, 'image')} of {evaluation.outputs.split}")
-    print_numbers(evaluation)
+    print_metrics(evaluation)
     say("", f"attention of {len(maps)} layers: {picture}")
