@@ -62,8 +62,8 @@ def compute_outputs(
     if not len(found[0]):
         raise UserError("no validation image could be read: look at the data with the doctor")
     order = found[2].argsort()
-    output, truth, places = (part[order].numpy() for part in found)
-    return ValidationOutputs(output, truth, places, broken, shown)
+    values, truth, places = (part[order].numpy() for part in found)
+    return ValidationOutputs(values, truth, places, broken, shown)
 
 
 def inputs(batch: Batch, objective: Objective, seed: int) -> tuple[Tensor, Tensor | None]:
