@@ -27,7 +27,7 @@ SIGNATURES = {
     ),
     "evaluate": (
         "model, data, *, split=None, corruptions=False, corrupted_images=None, resolutions=(), "
-        "patch_sizes=(), by_order=False, batch_size=64, workers=0, seed=0, out=None, "
+        "patch_sizes=(), by_index=False, batch_size=64, workers=0, seed=0, out=None, "
         "overwrite=False, name=None, on_progress=<silent>"
     ),
     "open_data": "spec, *, val_share=0.1, seed=0",

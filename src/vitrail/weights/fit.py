@@ -11,10 +11,11 @@ from vitrail.core.errors import UserError
 from vitrail.core.passport import ResizeMethod
 from vitrail.models.catalogue import family_of
 from vitrail.models.config import Config
+from vitrail.weights.families import vit
 from vitrail.weights.fit_beit import fine_tuned, fit_beit
 from vitrail.weights.fit_coatnet import fit_coatnet
 from vitrail.weights.fit_swin import fit_swin, fit_swinv2, keep_reach
-from vitrail.weights.resize import fit_vit, resize_channels
+from vitrail.weights.resize import resize_channels
 from vitrail.weights.rows import Tensors
 
 # Fields whose change leaves every tensor alone: those that regularise, and those that compute.
@@ -39,9 +40,7 @@ class Fitting:
 
 FITTINGS: dict[str, Fitting] = {
     "vit": Fitting(
-        kernel=lambda c: "stem.root.conv.weight" if c.stem else "patches.projection.weight",
-        resized=frozenset({"patch_size", "prefix_positions"}),
-        shapes=fit_vit,
+        kernel=vit.FAMILY.kernel, resized=vit.FAMILY.resized, shapes=vit.FAMILY.resize_state
     ),
     "beit": Fitting(
         kernel=lambda _: "patches.projection.weight",

@@ -1,41 +1,35 @@
-"""What a model says of all images of a source."""
+"""A classifier's outputs for every image of a source."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
 
 from vitrail.core.errors import UserError
+from vitrail.core.outputs import Outputs
 from vitrail.data.loader import in_order
 from vitrail.data.source import Source
 from vitrail.models.model import Model
 
 
-@dataclass(frozen=True)
-class Answers:
-    """Logits and targets of the images that can be read, which ones they are, and why the others
-    cannot."""
-
-    logits: Float[np.ndarray, "N K"]
-    targets: Float[np.ndarray, "N K"]
-    indices: Int[np.ndarray, " N"]
-    broken: dict[str, str]
-
-
 @torch.inference_mode()
-def answers_of(
+def compute_outputs(
     model: Model,
     source: Source,
     *,
     name: str,
+    split: str = "test",
     batch_size: int = 64,
     workers: int = 0,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Answers:
-    """Every image once, prepared as the model's passport says; `name` is for the one complaint,
-    `watch` is told how many images are done, and of how many."""
+) -> Outputs:
+    """Read every image once, prepared as the model's passport says, and compute its logits. `name`
+    is that of the data in errors; `on_progress` gets how many images are done, and of how many.
+
+    >>> from vitrail.data.sources import open_data
+    >>> compute_outputs(model, open_data("digits")["val"], name="digits").logits.shape
+    (179, 3)
+    """
     model.eval()
     weights = next(model.parameters())
     logits, targets, indices, broken = [], [], [], dict[str, str]()
@@ -50,4 +44,12 @@ def answers_of(
         on_progress(done, len(source))
     if not logits:
         raise UserError(f"{name}: none of its images can be read")
-    return Answers(np.concatenate(logits), np.concatenate(targets), np.concatenate(indices), broken)
+    return Outputs(
+        labels=source.labels,
+        logits=np.concatenate(logits),
+        targets=np.concatenate(targets),
+        indices=np.concatenate(indices),
+        multi_label=source.targets is not None and source.targets.ndim == 2,
+        split=split,
+        broken=broken,
+    )
