@@ -30,7 +30,6 @@ THEIRS = (
     "probe.json",
     "doctor.html",
     "doctor.json",
-    "index.html",
     "maps.npz",
     "00000.attribution.png",
     "00000.layers.png",

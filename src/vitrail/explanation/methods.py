@@ -84,12 +84,12 @@ def class_index(model: nn.Module, target: int | str) -> int:
     if target in labels:
         return labels.index(target)
     classes = getattr(getattr(model, "config", None), "num_classes", None)
-    if isinstance(target, int) or target.isdecimal():
-        if classes is None or 0 <= int(target) < classes:
-            return int(target)
+    is_number = isinstance(target, int) or target.isdecimal()
+    if is_number and (classes is None or 0 <= int(target) < classes):
+        return int(target)
     if labels:
         hint = nearest(str(target), labels)
-    elif isinstance(target, str) and not target.isdecimal():
+    elif not is_number:
         hint = "this model has no labels, give the number of a class"
     else:
         hint = f"this model has classes 0 to {(classes or 1) - 1}"
@@ -108,12 +108,12 @@ def select_methods(
     every = check_names(names)
     auto = choose_method(model) if AUTO in every else None
     every = tuple(dict.fromkeys(auto.method if auto and n == AUTO else n for n in every))
-    if not getattr(getattr(model, "config", None), "num_classes", 1):
-        if wrong := [name for name in every if name not in CLASSLESS]:
-            raise UserError(
-                f"{called} has no head, and {wrong[0]} explains a class: choose method "
-                f"{' or '.join(CLASSLESS)}"
-            )
+    has_head = getattr(getattr(model, "config", None), "num_classes", 1)
+    if not has_head and (wrong := [name for name in every if name not in CLASSLESS]):
+        raise UserError(
+            f"{called} has no head, and {wrong[0]} explains a class: choose method "
+            f"{' or '.join(CLASSLESS)}"
+        )
     given = {name: value for name, value in options.items() if value is not None}
     chosen = {
         name: {option: value for option, value in given.items() if option in options_of(name)}
