@@ -28,10 +28,9 @@ def demo(options: Demo) -> None:
     minute."""
     from pathlib import Path
 
-    import numpy as np
-
     from vitrail.cli.display import Display, print_run
     from vitrail.cli.evaluate import print_numbers
+    from vitrail.data.reader import Sample, read_pixels
     from vitrail.data.sources import open_data
     from vitrail.tasks.evaluate import evaluate
     from vitrail.tasks.explain import explain
@@ -56,8 +55,8 @@ def demo(options: Demo) -> None:
     if run.stopped or run.best is None:
         raise KeyboardInterrupt
     evaluation = evaluate(run.best, "digits")
-    digit = open_data("digits", val_share=0.2)["val"].read(0)
-    why = explain(run.best, np.asarray(digit), out=out / "explained")
+    digit = read_pixels(Sample(open_data("digits", val_share=0.2)["val"], 0), channels=1)
+    why = explain(run.best, digit, out=out / "explained")
     files = (path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file())
     where.record(sorted(name for name in files if name != LISTING))
     if options.json:

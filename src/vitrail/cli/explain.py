@@ -62,7 +62,7 @@ class Explain(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
 def explain(options: Explain) -> None:
     """Explain predictions: which parts of an image drive them. Tests whether the maps track the
     model."""
-    from vitrail.inference.paths import check_paths
+    from vitrail.data.paths import check_paths
     from vitrail.tasks.explain import explain as run
 
     check_paths(options.paths)

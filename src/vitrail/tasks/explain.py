@@ -19,7 +19,9 @@ from vitrail.core.errors import UserError, writing
 from vitrail.core.eval_mode import eval_mode
 from vitrail.core.ranges import check
 from vitrail.data.images import BadImage
+from vitrail.data.paths import check_paths, is_address, is_one
 from vitrail.data.preprocess import prepare
+from vitrail.data.reader import ImageSource, Item, is_one_image, name_of, read_pixels
 from vitrail.explanation.head_maps import HeadMaps, head_maps, query_maps
 from vitrail.explanation.integrated import IncompleteWarning
 from vitrail.explanation.methods import (
@@ -39,9 +41,7 @@ from vitrail.explanation.overlays import (
 )
 from vitrail.explanation.readout import Relevance
 from vitrail.explanation.verdict import MethodCheck, check_methods
-from vitrail.inference.paths import check_paths, is_address, is_one
 from vitrail.inference.predict import images_of
-from vitrail.inference.reading import ImageSource, Item, name_of, read_pixels
 from vitrail.models.model import Model
 from vitrail.tasks.explanation import (
     MAPS,
@@ -104,7 +104,7 @@ def explain(
     listed = [images] if isinstance(images, str | Path) else images
     if isinstance(listed, list | tuple):
         check_listed(listed)
-    one = is_one_image(images)
+    one = is_one(str(images)) if isinstance(images, str | Path) else is_one_image(images)
     with writing_results(out, "explain", None, overwrite=overwrite) as draft:
         loaded = open_model(model, device=device, precision=precision)
         called = name or model_name(model)
@@ -137,12 +137,6 @@ def check_listed(images: Sequence[Any]) -> None:
     paths = [str(image) for image in images if isinstance(image, str | Path)]
     if paths or not images:
         check_paths(paths)
-
-
-def is_one_image(images: Any) -> bool:
-    if isinstance(images, str | Path):
-        return is_one(str(images))
-    return isinstance(images, Image.Image) or (isinstance(images, np.ndarray) and images.ndim < 4)
 
 
 def is_integer(text: str) -> bool:
@@ -185,7 +179,7 @@ class Work:
         """One image, or nothing where it cannot be read, which `problems` says."""
         run, how, name = self.run, self.run.preprocessing, name_of(item)
         try:
-            pixels = np.asarray(read_pixels(item, how))
+            pixels = read_pixels(item, channels=len(how.mean))
         except BadImage as problem:
             run.problems[name] = problem.reason
             return None

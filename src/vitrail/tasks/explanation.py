@@ -15,13 +15,13 @@ from vitrail.core.errors import UserError, nearest
 from vitrail.core.layout import TokenLayout
 from vitrail.core.passport import Preprocessing
 from vitrail.data.images import BadImage
-from vitrail.data.preprocess import as_picture, middle, scaled
+from vitrail.data.preprocess import crop_start, resized_size, to_pillow
+from vitrail.data.reader import read_pixels
 from vitrail.explanation.auto_method import MethodChoice
 from vitrail.explanation.head_maps import Grid, QueryMaps
 from vitrail.explanation.overlays import enlarge, overlay_map
 from vitrail.explanation.propagation import on_pixels
 from vitrail.explanation.verdict import RULE, MethodCheck, Verdict
-from vitrail.inference.reading import read_pixels
 from vitrail.pages.render import as_iframe
 
 SIDE = 448  # pixels of the longer side of an overlay
@@ -116,9 +116,8 @@ class Explanation:
         if isinstance(self.source, bytes):
             return np.asarray(Image.open(BytesIO(self.source)).convert("RGB"))
         try:
-            return visible_part(
-                np.asarray(read_pixels(self.source, self.run.preprocessing)), self.run.preprocessing
-            )
+            how = self.run.preprocessing
+            return visible_part(read_pixels(self.source, channels=len(how.mean)), how)
         except BadImage as problem:
             raise UserError(f"{self.name}: {problem.reason}") from None
 
@@ -229,10 +228,10 @@ class Explanations(Sequence[Explanation]):
 
 def visible_part(pixels: UInt8[np.ndarray, "h w *C"], how: Preprocessing) -> Pixels:
     """The part of an image that the model sees, in its own detail, `SIDE` pixels long."""
-    image = as_picture(pixels).convert("RGB")
+    image = to_pillow(pixels).convert("RGB")
     height, width = how.size
-    wide, tall = scaled(image.size, how)
-    left, top = middle(wide, width, how), middle(tall, height, how)
+    wide, tall = resized_size(image.size, how)
+    left, top = crop_start((wide, tall), how)
     across, down = image.width / wide, image.height / tall
     box = (left * across, top * down, (left + width) * across, (top + height) * down)
     own = max(round(box[2] - box[0]), 1), max(round(box[3] - box[1]), 1)
