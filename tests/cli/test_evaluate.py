@@ -69,8 +69,18 @@ def test_everything_about_a_model(
     capsys: pytest.CaptureFixture[str], photos: Path, tmp_path: Path
 ) -> None:
     folder, out = make(tmp_path), tmp_path / "new" / "out"
-    words = ("--corruptions", "--corrupted-images", "4", "--resolutions", "16,24,17")
-    words = (*words, "--patch-sizes", "4,8", "--out", out, "--batch-size", "5")
+    words: tuple[str | Path, ...] = ("--corruptions", "--corrupted-images", "4")
+    words = (
+        *words,
+        "--resolutions",
+        "16,24,17",
+        "--patch-sizes",
+        "4,8",
+        "--out",
+        out,
+        "--batch-size",
+        "5",
+    )
     facts = asked(capsys, folder, photos, *words)
     assert (facts["split"], facts["images"]) == ("test", 21)
     assert list(facts["broken"].values()) == ["its header is broken, or it is none of " + FORMATS]
@@ -257,7 +267,7 @@ def test_patches_of_a_hybrid_are_counted_in_pixels_of_the_image(
     capsys: pytest.CaptureFixture[str], photos: Path, tmp_path: Path
 ) -> None:
     stem = ResNetConfig(width=8, groups=4, blocks=())  # one pixel of what it makes stands for four
-    fields = {"image_size": 32, "dim": 16, "depth": 1, "heads": 2, "mlp_dim": 32}
+    fields: dict[str, Any] = {"image_size": 32, "dim": 16, "depth": 1, "heads": 2, "mlp_dim": 32}
     folder = make(tmp_path, stem=stem, patch_size=2, **fields)
     rows = asked(capsys, folder, photos, "--patch-sizes", "8,16")["patch_sizes"]
     assert [row["size"] for row in rows] == ["8", "16"]
@@ -271,9 +281,9 @@ def test_patches_of_a_hybrid_are_counted_in_pixels_of_the_image(
     ("words", "sentence"),
     [
         (["--resolutions", "big"], "--resolutions must be a side like 224"),
-        (["--resolutions", ","], "--resolutions is ',', expected sizes like 112,160,224"),
-        (["--patch-sizes", "8,x"], "--patch-sizes has 'x', expected sides like 8,16,32"),
-        (["--patch-sizes", "0"], "--patch-sizes has '0'"),
+        (["--resolutions", ","], "--resolutions must be a list like 112,160,224, got ','"),
+        (["--patch-sizes", "8,x"], "--patch-sizes must be sides like 8,16,32, got 'x'"),
+        (["--patch-sizes", "0"], "got '0'"),
         (["--batch-size", "0"], "batch_size must be at least 1, got 0"),
         (["--workers", "-1"], "workers must be at least 0, got -1"),
         (
@@ -341,3 +351,29 @@ def test_other_classes_are_refused(
     assert "--by-index matches them by index" in err
     facts = asked(capsys, folder, photos, "--by-index")
     assert "class names differ" in facts["notes"][0]
+
+
+def test_swapped_arguments_are_recognised(
+    capsys: pytest.CaptureFixture[str], photos: Path, tmp_path: Path
+) -> None:
+    folder = make(tmp_path)
+    for verb in ("evaluate", "probe"):
+        for first, second in (("digits", folder), (photos, folder), ("digits", photos)):
+            assert main([verb, str(first), str(second)]) == 2
+            err = capsys.readouterr().err
+            assert f"the model comes first, then the data, got the data {first} first" in err
+            assert err.count("\n") == 1
+    assert main(["evaluate", str(folder), str(folder)]) == 2
+    assert "comes first" not in capsys.readouterr().err
+
+
+def test_a_temperature_that_makes_calibration_worse_is_called_so(
+    capsys: pytest.CaptureFixture[str], photos: Path, tmp_path: Path
+) -> None:
+    (photos / "train").rename(photos / "val")
+    for image in (photos / "val" / "blue").glob("*.png"):  # so that val chooses a wrong one
+        image.rename(photos / "val" / "red" / f"blue-{image.name}")
+    facts = asked(capsys, make(tmp_path), photos, "--device", "cpu", "--precision", "float64")
+    worse = facts["temperature"]["ece"] > facts["ece"]
+    assert worse == any("makes calibration worse" in note for note in facts["notes"])
+    assert worse

@@ -24,13 +24,12 @@ THEIRS = (
     "steps/step-000000001/notes.txt",
     "digits/recipe.yaml",
     "digits/notes.txt",
-    "attention.png",
+    "explained/report.html",
     "evaluation.json",
     "predictions.csv",
     "probe.json",
     "doctor.html",
     "doctor.json",
-    "index.html",
     "maps.npz",
     "00000.attribution.png",
     "00000.layers.png",
@@ -142,7 +141,7 @@ def test_a_run_begins_only_where_none_of_its_names_is_taken(
     before = fill(out, (name,))
     assert run(verb, places, out) == 2
     taken = name.split("/")[0]
-    assert f"{out / taken}: exists already: choose another --out" in capsys.readouterr().err
+    assert f"{out / taken}: exists already: choose another out" in capsys.readouterr().err
     assert contents(out) == before
 
 

@@ -7,7 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from vitrail.cli.display import MOST_BROKEN
-from vitrail.cli.options import ComputeOptions, ModelOptions, OutputOptions, load_model, use_threads
+from vitrail.cli.options import (
+    BatchSize,
+    ComputeOptions,
+    ModelOptions,
+    Out,
+    OutputOptions,
+    OverwriteOption,
+    Workers,
+    load_model,
+    use_threads,
+)
 from vitrail.cli.output import plural, say, say_json
 from vitrail.cli.progress import progress
 
@@ -16,8 +26,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Probe(ModelOptions, ComputeOptions, OutputOptions):
-    """Which model's features to judge, on which images, and how."""
+class Probe(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
+    """Evaluate the frozen features of a model."""
 
     source: str
     """The model: a Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
@@ -26,76 +36,74 @@ class Probe(ModelOptions, ComputeOptions, OutputOptions):
     digits, planted or fashion-mnist; one label an image."""
     _: KW_ONLY
     method: Literal["fewshot", "knn", "linear"] = "fewshot"
-    """fewshot: the paper's least squares from a few images of each class. knn: the nearest training
-    images vote. linear: a sweep of linear heads, and logistic regression."""
+    """Method: fewshot (least squares from a few images of each class), knn (the nearest training
+    images vote) or linear (a sweep of linear heads, and logistic regression)."""
     split: str | None = None
-    """The part to test on; by default test, else val."""
+    """Split to test on. [default: test, else val]"""
     shots: tuple[int, ...] = (1, 5, 10, 25)
-    """For fewshot: images of each class. May be repeated."""
+    """fewshot: training images of each class. May be repeated."""
     seeds: int = 3
-    """For fewshot: how many draws of images."""
+    """fewshot: how many random draws of these images."""
     neighbours: tuple[int, ...] = (10, 20, 100, 200)
-    """For knn: how many neighbours vote. May be repeated."""
+    """knn: how many neighbours vote. May be repeated."""
     steps: int | None = None
-    """For linear: steps of 128 images; by default 12,500, or 100 rounds through a small set."""
+    """linear: steps of 128 images. [default: 12,500, or 100 epochs if that is less]"""
     images: int | None = None
-    """At most so many training images, spread evenly over the part; by default all."""
-    batch_size: int = 64
-    """Images that the model computes at once."""
-    workers: int = 0
-    """Processes that read images."""
+    """Use at most so many training images, spread evenly. [default: all]"""
+    batch_size: BatchSize = 64
+    workers: Workers = 0
     seed: int = 0
-    """The first seed of fewshot; for linear the one that holds images out and orders them."""
+    """Random seed; the first of those of fewshot."""
     cache: str = "runs/features"
-    """A directory that keeps features, so that the next probe reads no image again. It may be
-    deleted at any time."""
+    """Directory to cache features in: the next probe reads no image again. It may be deleted at any
+    time."""
     no_cache: bool = False
-    """Neither use features that were kept nor keep any."""
-    out: str | None = None
-    """A directory for probe.json."""
-    overwrite: bool = False
-    """Replace probe.json where it exists."""
+    """Neither read nor write cached features."""
+    out: Out = None
+    """Directory for probe.json."""
 
 
-def probe(asked: Probe) -> None:
+def probe(options: Probe) -> None:
     """Evaluate frozen features: few-shot least squares, nearest neighbours, linear heads."""
+    from vitrail.tasks.arguments import check_not_swapped
     from vitrail.tasks.probe import OUT
     from vitrail.tasks.probe import probe as run
 
-    use_threads(asked.threads)
-    with progress() as watch:
+    check_not_swapped(options.source, options.data)
+    use_threads(options.threads)
+    with progress() as on_progress:
         found = run(
-            load_model(asked),
-            asked.data,
-            method=asked.method,
-            split=asked.split,
-            shots=asked.shots,
-            seeds=asked.seeds,
-            neighbours=asked.neighbours,
-            steps=asked.steps,
-            images=asked.images,
-            batch_size=asked.batch_size,
-            workers=asked.workers,
-            seed=asked.seed,
-            cache=None if asked.no_cache else asked.cache,
-            out=asked.out,
-            overwrite=asked.overwrite,
-            name=asked.source,
-            on_progress=watch,
+            load_model(options),
+            options.data,
+            method=options.method,
+            split=options.split,
+            shots=options.shots,
+            seeds=options.seeds,
+            neighbours=options.neighbours,
+            steps=options.steps,
+            images=options.images,
+            batch_size=options.batch_size,
+            workers=options.workers,
+            seed=options.seed,
+            cache=None if options.no_cache else options.cache,
+            out=options.out,
+            overwrite=options.overwrite,
+            name=options.source,
+            on_progress=on_progress,
         )
-    if asked.json:
+    if options.json:
         say_json(found.facts())
         return
-    report(found)
-    if asked.out is not None:
-        say(f"written: {Path(asked.out) / OUT}")
+    print_probe(found)
+    if options.out is not None:
+        say(f"written: {Path(options.out) / OUT}")
 
 
-def report(found: ProbeResult) -> None:
-    for part in (found.train, found.test):
-        kept = ", from features that were kept (--no-cache reads them again)"
-        images = plural(part["images"], "image")
-        say(f"{images} of {part['part']}{kept if part['kept'] else ''}")
+def print_probe(found: ProbeResult) -> None:
+    for split in (found.train, found.test):
+        cached = ", from cached features (--no-cache reads them again)"
+        images = plural(split["images"], "image")
+        say(f"{images} of {split['split']}{cached if split['cached'] else ''}")
     classes = plural(found.classes, "class", "classes")
     say(f"{classes}, features of {found.width} numbers", "", *found.table)
     if found.notes or found.broken:
