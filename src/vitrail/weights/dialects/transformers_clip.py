@@ -7,8 +7,8 @@ from vitrail.core.passport import CLIP_MEAN, CLIP_STD, Passport, Preprocessing
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.dialect import AllowList, Dialect, Foreign
 from vitrail.weights.dialects import transformers_sidecars as files
-from vitrail.weights.dialects.clip import TEXT
-from vitrail.weights.old_rows import drop, fuse, reshape, same
+from vitrail.weights.dialects.clip import SUPPORTS, TEXT, why_unsupported
+from vitrail.weights.rows import FLAT_TABLE, FLAT_TOKEN, Facts, drop, fuse, reshape, same, within
 
 ROWS = (
     *within(
