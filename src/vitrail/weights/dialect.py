@@ -1,7 +1,7 @@
 """A dialect: one public way of writing a family into a file, as a record of rows and constants."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -126,6 +126,26 @@ class Dialect:
     def resize_method(self, config: Config) -> ResizeMethod:
         """How its own code would fit the positions of such a model to another grid."""
         return (self.resize_registers if getattr(config, "registers", 0) else None) or self.resize
+
+
+def both_versions(dialect: Dialect) -> tuple[Dialect, Dialect]:
+    """The dialect in the names of transformers 5, and in the classic ones of version 4: each reads
+    both, and writes its own."""
+    old = tuple(row for row in dialect.rows if row.version == "v4")
+    named = Table(old, dialect.values)
+
+    def is_classic(foreign: Foreign) -> bool:
+        return any(map(named.uses, foreign.tensors))
+
+    new = replace(dialect, accepts=lambda f: dialect.accepts(f) and not is_classic(f))
+    classic = replace(
+        dialect,
+        name=f"{dialect.name}-v4",
+        about=f"{dialect.about}, written in the classic ones",
+        rows=(*old, *(row for row in dialect.rows if row.version != "v4")),
+        accepts=lambda f: dialect.accepts(f) and is_classic(f),
+    )
+    return new, classic
 
 
 def plain_blocks(config: ViTConfig) -> str | None:

@@ -102,8 +102,8 @@ def hints(foreign: Foreign, request: Request) -> Facts:
 ALONE = Table(TOWER, {"v": ("",)})
 
 
-def is_tower(foreign: Foreign) -> bool:
-    return prefix(foreign) is not None
+def is_openai(foreign: Foreign) -> bool:
+    return prefix(foreign) is not None and not is_open(foreign)
 
 
 def is_open(foreign: Foreign) -> bool:
@@ -316,7 +316,7 @@ OPENAI_CLIP = Dialect(
     constants=CONSTANTS,
     hints=hints,
     sidecar_facts=openai_facts,
-    accepts=is_tower,
+    accepts=is_openai,
     preprocessing=preprocessing,
     resize="timm",
     supports=SUPPORTS,
