@@ -7,7 +7,7 @@ from typing import Any
 
 from vitrail.core.passport import Passport, Preprocessing, ResizeMethod
 from vitrail.models.catalogue import family_of
-from vitrail.models.config import Config
+from vitrail.models.config import Config, Purpose, fields_for
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.families.family import NamedTensors, Request
 from vitrail.weights.patterns import Table
@@ -17,10 +17,10 @@ Sidecars = Mapping[str, dict[str, Any]]
 Values = Mapping[str, Iterable[str | tuple[str, str]]]
 ANY = object()
 
-# Fields that any dialect supports: they are shapes, or leave no trace in a file.
+# Fields that any dialect supports, beside those of input and training.
 FREE = {
-    "dim", "depth", "heads", "mlp_dim", "patch_size", "image_size", "channels", "num_classes",
-    "dropout", "drop_path", "patch_dropout", "norm_eps", "activation", "prefix_positions",
+    "dim", "depth", "heads", "mlp_dim", "patch_size", "num_classes", "norm_eps", "activation",
+    "prefix_positions",
 }  # fmt: skip
 
 
@@ -113,7 +113,8 @@ class Dialect:
         if family_of(config) != self.family:
             return f"the {self.name} dialect supports no {family_of(config)}"
         plain = {field.name: field.default for field in fields(config)}
-        for name in (name for name in plain if name not in FREE):
+        free = {*FREE, *fields_for(type(config), Purpose.INPUT, Purpose.RUNTIME)}
+        for name in (name for name in plain if name not in free):
             value, allowed = getattr(config, name), self.supports.get(name, (plain[name],))
             if allowed is not ANY and value not in allowed:
                 return f"the {self.name} dialect does not support {name}={value!r}"

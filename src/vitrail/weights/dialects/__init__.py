@@ -68,7 +68,7 @@ DIALECTS: tuple[AnyDialect, ...] = (
     transformers_clip.TRANSFORMERS_CLIP,
 )
 
-_TRANSFORMERS = (
+_TRANSFORMERS: tuple[AnyDialect, ...] = (
     *transformers.TRANSFORMERS,
     *transformers_beit.TRANSFORMERS_BEIT,
     *transformers_swin.TRANSFORMERS_SWIN,
