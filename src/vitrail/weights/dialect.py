@@ -104,6 +104,13 @@ class Dialect:
             bool(foreign.tensors) and self.table.uses_all(foreign.tensors) and self.accepts(foreign)
         )
 
+    def refuses(self, foreign: Foreign) -> bool:
+        """Whether it knows a tensor of the file as one of a model that we do not compute."""
+        rows = [row for row in self.table.rows if row.row.refuses]
+        return any(
+            row.theirs[0].match(name) is not None for row in rows for name in foreign.tensors
+        )
+
     def covers(self, foreign: Foreign) -> float:
         """The share of a file's tensors that its rows use."""
         return sum(map(self.table.uses, foreign.tensors)) / max(len(foreign.tensors), 1)

@@ -135,8 +135,10 @@ def recognise(foreign: Foreign, named: str | None = None, *, proven: bool = Fals
 def nearest_dialects(
     foreign: Foreign, choice: Iterable[AnyDialect], named: bool
 ) -> list[AnyDialect]:
-    """The dialect that has names for most tensors, if it has for half of them or was named."""
-    best = max(choice, key=lambda dialect: dialect.covers(foreign))
+    """The dialect that knows why it does not read a file, or else has names for most tensors, if
+    it has for half of them or was named."""
+    refusing = [dialect for dialect in choice if dialect.refuses(foreign)]
+    best = max(refusing or choice, key=lambda dialect: dialect.covers(foreign))
     return [best] if named or best.covers(foreign) >= 0.5 else []
 
 

@@ -96,7 +96,8 @@ DISTILLATION = (
 )
 # DINOv2 with registers cannot be told to do without one.
 MASK = (supply("{b}embeddings.mask_token", lambda config: torch.zeros(1, config.dim), UNMASKED),)
-DECODER = (drop("decoder.*", why="the decoder of masked pre-training is not part of the encoder"),)
+DECODED = "the decoder of masked pre-training is not part of the encoder"
+DECODER = (drop("decoder.decoder_*", why=DECODED), drop("decoder.mask_token", why=DECODED))
 
 
 def slotted(wanted: int) -> Op:
@@ -119,6 +120,7 @@ class Kind:
     about: str
     block: tuple[Row, ...] = VIT_BLOCK
     own: tuple[Row, ...] = ()  # rows beside those of its blocks
+    mark: str = "embeddings.cls_token"  # a name without which it is another kind
     slots: int = 1  # tokens before the patches that have a position
     distills: bool = False  # the second token is there with or without a head of its own
     gated: bool = False
@@ -143,7 +145,15 @@ def rows(kind: Kind) -> tuple[Row, ...]:
         same("classifier.{p}", "head.classes.{p}", distilled=False),
         drop("{b}pooler.*", why="transformers' classifiers do not read the pooler either"),
         drop("{b}embeddings.mask_token", why=UNMASKED),
+        drop("decoder.[0-9]*", why=DECODED),
     )
+
+
+def accepts(kind: Kind, foreign: Foreign) -> bool:
+    """By the tensor that marks the kind; its encoder alone may be marked by config.json."""
+    named = foreign.sidecars.get("config.json", {}).get("model_type") == kind.model_type
+    marks = [f"{base}{kind.mark}" for base in (kind.base, "")]
+    return any(mark in foreign.tensors for mark in marks) or (named and kind is VIT_MAE)
 
 
 def unbound(kind: Kind, config: ViTConfig, bound: Mapping[str, int]) -> dict[str, str]:
@@ -279,6 +289,7 @@ DEIT = Kind(
     base="deit.",
     about="DeiT with one head or two",
     own=DISTILLATION,
+    mark="embeddings.distillation_token",
     slots=2,
     distills=True,
     supports=BLOCKS | {"distilled": ANY, "registers": (0, 1)},
@@ -308,6 +319,7 @@ DINOV2_WITH_REGISTERS = replace(
     base="dinov2_with_registers.",
     about="DINOv2 with registers",
     own=REGISTERS + MASK,
+    mark="embeddings.register_tokens",
     resize="dinov2_registers",
     supports={**DINOV2.supports, "registers": range(1, 1 << 16)},
 )
@@ -316,7 +328,8 @@ VIT_MAE = Kind(
     classes="ViTMAE",
     base="vit.",
     about="the encoder of a masked autoencoder",
-    own=DECODER,  # its encoder is a ViT like any other
+    own=DECODER,
+    mark="decoder.decoder_embed.weight",  # its encoder is a ViT like any other
     supports=BLOCKS,
     why_unsupported=why_not_mae,
     extras=extras_mae,
@@ -333,6 +346,7 @@ def dialect_of(kind: Kind) -> Dialect:
         hints=partial(hints, kind),
         sidecar_facts=partial(sidecar_facts, kind),
         unbound=partial(unbound, kind),
+        accepts=partial(accepts, kind),
         preprocessing=lambda foreign, config: files.read_preprocessing(foreign, config, kind.usual),
         resize=kind.resize,
         supports={**kind.supports, "dim_head": ANY},

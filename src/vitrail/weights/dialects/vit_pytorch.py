@@ -8,6 +8,7 @@ since           2-D tables, and no class token where the mean is pooled     vit_
 """
 
 import math
+from functools import partial
 
 import torch
 
@@ -27,7 +28,6 @@ from vitrail.weights.rows import (
     same,
     supply,
     within,
-    zeros_like,
 )
 
 # Flattened, their patches have the channels innermost, ours outermost.
@@ -48,15 +48,15 @@ ONE_HEAD = "vit-pytorch projects nothing where the only head is as wide as the m
 LONE_HEAD = (  # first, so that the identity is not written
     fill(
         "blocks.{i}.attention.out.weight",
-        "blocks.{i}.norm1.weight",
-        lambda norm: torch.eye(len(norm)),
+        "blocks.{i}.attention.qkv.weight",
+        lambda qkv: torch.eye(len(qkv) // 3),
         why=ONE_HEAD,
         heads=1,
     ),
     fill(
         "blocks.{i}.attention.out.bias",
-        "blocks.{i}.norm1.bias",
-        zeros_like,
+        "blocks.{i}.attention.qkv.weight",
+        lambda qkv: torch.zeros(len(qkv) // 3),
         why=ONE_HEAD,
         heads=1,
     ),
@@ -168,8 +168,9 @@ def old_facts(foreign: Foreign, facts: Facts) -> Facts:
     return {"notes": [PREPARED, POOLED], **({"final_norm": "none"} if headless else {})}
 
 
-def is_new(foreign: Foreign) -> bool:
-    return "pos_embedding" in foreign.tensors and foreign.tensors["pos_embedding"].ndim == 2
+def has_axes(axes: int, foreign: Foreign) -> bool:
+    """Tables lost an axis in 2025."""
+    return "pos_embedding" in foreign.tensors and foreign.tensors["pos_embedding"].ndim == axes
 
 
 def preprocessing(foreign: Foreign, config: ViTConfig) -> Preprocessing:
@@ -197,7 +198,7 @@ VIT_PYTORCH = Dialect(
     constants=CONSTANTS,
     hints=hints,
     sidecar_facts=sidecar_facts,
-    accepts=is_new,
+    accepts=partial(has_axes, 2),
     preprocessing=preprocessing,
     resize="paper",
     supports={
@@ -217,6 +218,7 @@ VIT_PYTORCH_OLD = Dialect(
     constants=CONSTANTS,
     hints=hints,
     sidecar_facts=old_facts,
+    accepts=partial(has_axes, 3),
     preprocessing=preprocessing,
     resize="paper",
     supports={
