@@ -149,7 +149,9 @@ def both_versions(dialect: Dialect) -> tuple[Dialect, Dialect]:
     classic = replace(
         dialect,
         name=f"{dialect.name}-v4",
-        about=f"{dialect.about}, written in the classic ones",
+        about=dialect.about.replace(
+            "names of version 5", "classic names, which versions 4 and 5 read"
+        ),
         rows=(*old, *(row for row in dialect.rows if row.version != "v4")),
         accepts=lambda f: dialect.accepts(f) and is_classic(f),
     )
