@@ -18,6 +18,7 @@ __all__ = [
     "doctor",
     "evaluate",
     "explain",
+    "figures",
     "list_models",
     "load",
     "open_data",
@@ -39,6 +40,7 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.tasks.doctor import doctor
     from vitrail.tasks.evaluate import evaluate
     from vitrail.tasks.explain import explain
+    from vitrail.tasks.figures import figures
     from vitrail.tasks.pretrain import pretrain
     from vitrail.tasks.probe import probe
     from vitrail.tasks.resume import resume
@@ -56,6 +58,7 @@ else:
         "doctor": "vitrail.tasks.doctor",
         "evaluate": "vitrail.tasks.evaluate",
         "explain": "vitrail.tasks.explain",
+        "figures": "vitrail.tasks.figures",
         "list_models": "vitrail.models.catalogue",
         "load": "vitrail.weights.load",
         "open_data": "vitrail.data.sources",
