@@ -124,7 +124,7 @@ class Work:
             "batch_size": self.batch_size,
             "workers": self.workers,
             "seed": self.seed,
-            "watch": steps_of(self.on_progress, what),
+            "on_progress": steps_of(self.on_progress, what),
         }
 
     def judge(self, model: Model, source: Source, part: str, data: str) -> Judged:
