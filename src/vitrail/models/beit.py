@@ -28,15 +28,8 @@ from vitrail.layers.head import Head
 from vitrail.layers.init import zero_
 from vitrail.layers.mlp import MLP
 from vitrail.layers.patch import PatchEmbedding
-from vitrail.models.config import Config
-from vitrail.models.limits import (
-    check_computed,
-    check_counts,
-    check_eps,
-    check_multiple,
-    check_rates,
-    check_sides,
-)
+from vitrail.models.config import Config, Numerics, Runtime, Shape
+from vitrail.models.limits import check_computed, check_counts, check_multiple
 from vitrail.models.model import Model
 from vitrail.models.variant import Variant
 
@@ -53,25 +46,22 @@ class BeitConfig(Config):
     pre-training, and a table for each block from then on.
     """
 
-    dim: int
-    depth: int
-    heads: int
-    mlp_dim: int
-    patch_size: int = 16
-    pool: Literal["mean", "cls"] = "mean"
-    relative_bias: Literal["block", "shared"] = "block"
-    layer_scale: float | None = 1e-5
-    activation: Literal["gelu", "gelu_tanh", "quick_gelu"] = "gelu"
-    norm_eps: float = 1e-6
-    dropout: float = 0.0  # after embedding, attention and both linear layers of the MLP
+    dim: Shape[int]
+    depth: Shape[int]
+    heads: Shape[int]
+    mlp_dim: Shape[int]
+    patch_size: Shape[int] = 16
+    pool: Numerics[Literal["mean", "cls"]] = "mean"
+    relative_bias: Shape[Literal["block", "shared"]] = "block"
+    layer_scale: Shape[float | None] = 1e-5
+    activation: Numerics[Literal["gelu", "gelu_tanh", "quick_gelu"]] = "gelu"
+    norm_eps: Numerics[float] = 1e-6
+    dropout: Runtime[float] = 0.0  # after embedding, attention and both linear layers of the MLP
 
     def __post_init__(self) -> None:
-        positive = ("dim", "depth", "heads", "mlp_dim", "patch_size", "channels")
+        super().__post_init__()
+        positive = ("dim", "depth", "heads", "mlp_dim", "patch_size")
         check_counts(self, *positive, least=1)
-        check_counts(self, "num_classes", least=0)
-        check_sides(self.image_size)
-        check_rates(self, "dropout", "drop_path")
-        check_eps(self.norm_eps)
         check_multiple(self.image_size, self.patch_size, "patch")
         if self.dim % self.heads:
             raise UserError(f"dim {self.dim} does not split into {self.heads} heads")

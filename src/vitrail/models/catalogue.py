@@ -29,7 +29,7 @@ from vitrail.models import (
 )
 from vitrail.models.beit import Beit, BeitConfig
 from vitrail.models.coatnet import CoAtNet, CoAtNetConfig
-from vitrail.models.config import Config
+from vitrail.models.config import Config, Purpose, fields_for
 from vitrail.models.mobilevit import MobileViT, MobileViTConfig
 from vitrail.models.mobilevitv2 import MobileViTV2, MobileViTV2Config
 from vitrail.models.model import Model
@@ -191,16 +191,11 @@ def change(config: AnyConfig, values: dict[str, Any]) -> AnyConfig:
     return validate(type(config), {**asdict(config), **values}, where="model")
 
 
-_FREE = (
-    "num_classes", "head", "image_size", "channels", "dropout", "drop_path", "patch_dropout",
-    "window_policy",
-)  # fmt: skip
-
-
 def variant_of(config: Config) -> str | None:
-    """The name of the published variant that a config is, but for classes, image size and
-    regularisation."""
-    fixed = [field.name for field in fields(config) if field.name not in _FREE]
+    """The name of the published variant that a config is, whatever its head, its images, its
+    regularisation and its window policy."""
+    kind = type(config)
+    fixed = {*fields_for(kind, Purpose.SHAPE, Purpose.NUMERICS)} - {"window_policy"}
     for name, variant in FAMILIES[family_of(config)].variants.items():
         if all(getattr(variant.config, field) == getattr(config, field) for field in fixed):
             return name

@@ -37,8 +37,8 @@ from vitrail.layers.mlp import MLP, make_activation
 from vitrail.layers.norm import BatchNorm
 from vitrail.layers.relative import ComputedBias, RelativeBias
 from vitrail.layers.squeeze import SqueezeExcite
-from vitrail.models.config import Config
-from vitrail.models.limits import check_computed, check_counts, check_eps, check_rates, check_sides
+from vitrail.models.config import Classifier, Config, Numerics, Runtime, Shape
+from vitrail.models.limits import check_computed, check_counts
 from vitrail.models.model import Model
 from vitrail.models.variant import Variant
 
@@ -53,37 +53,37 @@ class CoAtNetConfig(Config):
     timm's own "rw" models do otherwise has a field each, from `widening` on.
     """
 
-    stem: tuple[int, int]  # widths of its two convolutions
-    dims: tuple[int, ...]  # of the stages
-    depths: tuple[int, ...]  # blocks in each stage
-    kinds: str = "CCTT"
-    strides: tuple[int, ...] | None = None  # of each stage's first block; None: 2
-    dim_head: int = 32
-    head: Literal["linear", "pretrain"] = "pretrain"
-    final_norm: Literal["pooled", "cells"] = "pooled"  # after pooling, or on every cell before it
-    norm_eps: float = 1e-6  # of LayerNorm
-    dropout: float = 0.0  # after attention and both linear layers of the MLP
+    stem: Shape[tuple[int, int]]  # widths of its two convolutions
+    dims: Shape[tuple[int, ...]]  # of the stages
+    depths: Shape[tuple[int, ...]]  # blocks in each stage
+    kinds: Shape[str] = "CCTT"
+    strides: Shape[tuple[int, ...] | None] = None  # of each stage's first block; None: 2
+    dim_head: Shape[int] = 32
+    head: Classifier[Literal["linear", "pretrain"]] = "pretrain"
+    # after pooling, or on every cell before it
+    final_norm: Numerics[Literal["pooled", "cells"]] = "pooled"
+    norm_eps: Numerics[float] = 1e-6  # of LayerNorm
+    dropout: Runtime[float] = 0.0  # after attention and both linear layers of the MLP
     # where a stage's first block takes on its new width: in its first layer, or in its last
-    widening: Literal["early", "late"] = "early"
-    pooling: Literal["mean", "max"] = "mean"  # of shortcuts, and before attention
-    downsampling: Literal["convolution", "pool"] = "convolution"  # in the branch of a C block
-    activation: Literal["gelu", "silu"] = "gelu"  # of C blocks and the stem
-    preactivation: bool = False  # another one, after the first norm of a C block
-    squeeze: int = 16  # hidden channels for each that squeeze-excitation has
-    squeeze_activation: Literal["silu", "relu"] = "silu"
-    early_squeeze: bool = False  # before the norm, not after norm and activation
-    conv_bias: bool = True  # of a C block's last layer and shortcut
-    shortcut_bias: bool = True  # of a T block's shortcut
-    bias_hidden: int | None = None  # of the perceptron that computes attention's bias; None: learnt
-    layer_scale: float | None = None  # in T blocks
+    widening: Shape[Literal["early", "late"]] = "early"
+    pooling: Numerics[Literal["mean", "max"]] = "mean"  # of shortcuts, and before attention
+    # in the branch of a C block
+    downsampling: Numerics[Literal["convolution", "pool"]] = "convolution"
+    activation: Numerics[Literal["gelu", "silu"]] = "gelu"  # of C blocks and the stem
+    preactivation: Numerics[bool] = False  # another one, after the first norm of a C block
+    squeeze: Shape[int] = 16  # hidden channels for each that squeeze-excitation has
+    squeeze_activation: Numerics[Literal["silu", "relu"]] = "silu"
+    early_squeeze: Numerics[bool] = False  # before the norm, not after norm and activation
+    conv_bias: Shape[bool] = True  # of a C block's last layer and shortcut
+    shortcut_bias: Shape[bool] = True  # of a T block's shortcut
+    # hidden units of the MLP that computes attention's bias; None: the bias is a table
+    bias_hidden: Shape[int | None] = None
+    layer_scale: Shape[float | None] = None  # in T blocks
 
     def __post_init__(self) -> None:
-        positive = ("channels", "stem", "dims", "depths", "strides", "dim_head", "squeeze")
+        super().__post_init__()
+        positive = ("stem", "dims", "depths", "strides", "dim_head", "squeeze")
         check_counts(self, *positive, "bias_hidden", least=1)
-        check_counts(self, "num_classes", least=0)
-        check_sides(self.image_size)
-        check_rates(self, "dropout", "drop_path")
-        check_eps(self.norm_eps)
         if set(self.kinds) - {"C", "T"} or "T" not in self.kinds or len(self.kinds) > 8:
             raise UserError(
                 f'kinds is {self.kinds!r}, but has up to 8 letters, C and T, such as "CCTT"'

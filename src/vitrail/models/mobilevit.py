@@ -29,14 +29,8 @@ from vitrail.layers.head import Head
 from vitrail.layers.init import zero_
 from vitrail.layers.inverted import ConvNorm, mobile_stages
 from vitrail.layers.mlp import MLP
-from vitrail.models.config import Config
-from vitrail.models.limits import (
-    check_counts,
-    check_eps,
-    check_factors,
-    check_rates,
-    check_sides,
-)
+from vitrail.models.config import Config, Input, Numerics, Runtime, Shape
+from vitrail.models.limits import check_counts, check_factors
 from vitrail.models.model import Model
 from vitrail.models.variant import Variant
 
@@ -53,27 +47,24 @@ class MobileViTConfig(Config):
     are for, and a model reads images of any size.
     """
 
-    image_size: tuple[int, int] = (256, 256)
-    stem: int = 16
-    widths: tuple[int, int, int, int, int]
-    dims: tuple[int, int, int]
-    depths: tuple[int, int, int] = (2, 4, 3)
-    heads: int
-    last: int  # channels of the last convolution, which the head reads
-    expand: float = 4.0  # an inverted residual's inner channels, as a multiple of its outer ones
-    mlp_ratio: float = 2.0
-    patch_size: int = 2  # cells of a map
-    norm_eps: float = 1e-5
-    dropout: float = 0.0  # after attention, after the MLP and before the head
+    image_size: Input[tuple[int, int]] = (256, 256)
+    stem: Shape[int] = 16
+    widths: Shape[tuple[int, int, int, int, int]]
+    dims: Shape[tuple[int, int, int]]
+    depths: Shape[tuple[int, int, int]] = (2, 4, 3)
+    heads: Numerics[int]
+    last: Shape[int]  # channels of the last convolution, which the head reads
+    expand: Shape[float] = 4.0  # hidden channels of an inverted residual, a multiple of its input's
+    mlp_ratio: Shape[float] = 2.0
+    patch_size: Numerics[int] = 2  # cells of a map
+    norm_eps: Numerics[float] = 1e-5
+    dropout: Runtime[float] = 0.0  # after attention, after the MLP and before the head
 
     def __post_init__(self) -> None:
-        positive = ("stem", "widths", "dims", "depths", "heads", "last", "patch_size", "channels")
+        super().__post_init__()
+        positive = ("stem", "widths", "dims", "depths", "heads", "last", "patch_size")
         check_counts(self, *positive, least=1)
-        check_counts(self, "num_classes", least=0)
         check_factors(self, "expand", "mlp_ratio")
-        check_sides(self.image_size)
-        check_rates(self, "dropout", "drop_path")
-        check_eps(self.norm_eps)
         if int(min(self.dims) * self.mlp_ratio) < 1:
             raise UserError(f"mlp_ratio is {self.mlp_ratio}, which leaves an MLP without a channel")
         for dim in self.dims:

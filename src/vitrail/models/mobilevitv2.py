@@ -27,14 +27,8 @@ from vitrail.layers.fold import fold, unfold, whole
 from vitrail.layers.head import Head
 from vitrail.layers.init import zero_
 from vitrail.layers.inverted import ConvNorm, mobile_stages
-from vitrail.models.config import Config
-from vitrail.models.limits import (
-    check_counts,
-    check_eps,
-    check_factors,
-    check_rates,
-    check_sides,
-)
+from vitrail.models.config import Config, Input, Numerics, Runtime, Shape
+from vitrail.models.limits import check_counts, check_factors
 from vitrail.models.model import Model
 from vitrail.models.variant import Variant
 
@@ -50,25 +44,22 @@ class MobileViTV2Config(Config):
     are for, and a model reads images of any size.
     """
 
-    image_size: tuple[int, int] = (256, 256)
-    stem: int
-    widths: tuple[int, int, int, int, int]
-    dims: tuple[int, int, int]
-    depths: tuple[int, int, int] = (2, 4, 3)
-    expand: float = 2.0  # an inverted residual's inner channels, as a multiple of its outer ones
-    mlp_ratio: float = 2.0
-    patch_size: int = 2  # cells of a map
-    norm_eps: float = 1e-5
-    dropout: float = 0.0  # after attention, after the MLP and before the head
+    image_size: Input[tuple[int, int]] = (256, 256)
+    stem: Shape[int]
+    widths: Shape[tuple[int, int, int, int, int]]
+    dims: Shape[tuple[int, int, int]]
+    depths: Shape[tuple[int, int, int]] = (2, 4, 3)
+    expand: Shape[float] = 2.0  # hidden channels of an inverted residual, a multiple of its input's
+    mlp_ratio: Shape[float] = 2.0
+    patch_size: Numerics[int] = 2  # cells of a map
+    norm_eps: Numerics[float] = 1e-5
+    dropout: Runtime[float] = 0.0  # after attention, after the MLP and before the head
 
     def __post_init__(self) -> None:
-        positive = ("stem", "widths", "dims", "depths", "patch_size", "channels")
+        super().__post_init__()
+        positive = ("stem", "widths", "dims", "depths", "patch_size")
         check_counts(self, *positive, least=1)
-        check_counts(self, "num_classes", least=0)
         check_factors(self, "expand", "mlp_ratio")
-        check_sides(self.image_size)
-        check_rates(self, "dropout", "drop_path")
-        check_eps(self.norm_eps)
         if int(min(self.dims) * self.mlp_ratio) < 1:
             raise UserError(f"mlp_ratio is {self.mlp_ratio}, which leaves an MLP without a channel")
 

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from vitrail.core.errors import UserError
 from vitrail.layers.conv import MaxPoolSame, Standardize, StandardizedConv
+from vitrail.models.config import Numerics, Shape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,11 +23,11 @@ class ResNetConfig:
     """`blocks` in each stage, () for the root alone; `standardize` and `norm_eps` differ between
     the paper's code ("jax", 1e-6) and timm ("timm", 1e-5)."""
 
-    blocks: tuple[int, ...]
-    width: int = 64
-    groups: int = 32
-    standardize: Standardize = "jax"
-    norm_eps: float = 1e-6
+    blocks: Shape[tuple[int, ...]]
+    width: Shape[int] = 64
+    groups: Numerics[int] = 32
+    standardize: Numerics[Standardize] = "jax"
+    norm_eps: Numerics[float] = 1e-6
 
     def __post_init__(self) -> None:
         if any(not 1 <= count <= 100 for count in self.blocks) or len(self.blocks) > 6:

@@ -35,15 +35,8 @@ from vitrail.layers.window import (
     window_partition,
     window_reverse,
 )
-from vitrail.models.config import Config
-from vitrail.models.limits import (
-    check_computed,
-    check_counts,
-    check_eps,
-    check_multiple,
-    check_rates,
-    check_sides,
-)
+from vitrail.models.config import Config, Numerics, Runtime, Shape
+from vitrail.models.limits import check_computed, check_counts, check_multiple
 from vitrail.models.model import Model
 from vitrail.models.variant import Variant
 
@@ -58,22 +51,19 @@ class SwinConfig(Config):
     `layers/window.py` has the ways that are known.
     """
 
-    dim: int  # of the first stage
-    depths: tuple[int, ...]
-    heads: tuple[int, ...]
-    window_size: int = 7
-    patch_size: int = 4
-    mlp_ratio: float = 4.0
-    window_policy: WindowPolicy = "paper"
-    norm_eps: float = 1e-5
-    dropout: float = 0.0  # after embedding, attention and both linear layers of the MLP
+    dim: Shape[int]  # of the first stage
+    depths: Shape[tuple[int, ...]]
+    heads: Shape[tuple[int, ...]]
+    window_size: Shape[int] = 7
+    patch_size: Shape[int] = 4
+    mlp_ratio: Shape[float] = 4.0
+    window_policy: Numerics[WindowPolicy] = "paper"
+    norm_eps: Numerics[float] = 1e-5
+    dropout: Runtime[float] = 0.0  # after embedding, attention and both linear layers of the MLP
 
     def __post_init__(self) -> None:
-        check_counts(self, "dim", "window_size", "patch_size", "channels", least=1)
-        check_counts(self, "num_classes", least=0)
-        check_sides(self.image_size)
-        check_rates(self, "dropout", "drop_path")
-        check_eps(self.norm_eps)
+        super().__post_init__()
+        check_counts(self, "dim", "window_size", "patch_size", least=1)
         check_stages(self.dim, self.depths, self.heads, self.mlp_ratio)
         check_multiple(self.image_size, self.patch_size, "patch")
         pairs = self.layout(0, 0).tokens ** 2

@@ -36,6 +36,7 @@ from vitrail.layers.window import (
     window_partition,
     window_reverse,
 )
+from vitrail.models.config import Numerics
 from vitrail.models.swin import Stage, Swin, SwinConfig
 from vitrail.models.variant import Variant
 
@@ -46,8 +47,8 @@ class SwinV2Config(SwinConfig):
     where they were others (empty: they were these). Offsets are measured against them, so that the
     bias that was learned for small windows goes on into larger ones."""
 
-    window_size: int = 8
-    pretrained_windows: tuple[int | Grid, ...] = ()
+    window_size: Numerics[int] = 8
+    pretrained_windows: Numerics[tuple[int | Grid, ...]] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()

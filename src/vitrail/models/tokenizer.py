@@ -21,8 +21,8 @@ from torch.nn import functional as F
 
 from vitrail.core.errors import UserError
 from vitrail.layers.norm import unit_length
-from vitrail.models.config import Config
-from vitrail.models.limits import check_counts, check_multiple, check_sides
+from vitrail.models.config import Classifier, Config, Input, Shape
+from vitrail.models.limits import check_counts, check_multiple
 from vitrail.models.model import Model
 from vitrail.models.variant import Variant
 
@@ -39,22 +39,22 @@ class TokenizerConfig(Config):
     columns; the decoder goes the same way back. An encoder alone names words and paints none.
     """
 
-    image_size: tuple[int, int] = (256, 256)
-    num_classes: int = 0
-    kind: Literal["dvae", "vq"] = "dvae"
-    words: int = 8192
-    width: int = 256  # of the first stage
-    stages: int = 4
-    depth: int = 2  # blocks of a stage
-    code_dim: int = 8  # in how many dimensions the words of a "vq" point
-    entry: int = 128  # how wide the decoder begins
-    decoder: bool = True
+    image_size: Input[tuple[int, int]] = (256, 256)
+    num_classes: Classifier[int] = 0
+    kind: Shape[Literal["dvae", "vq"]] = "dvae"
+    words: Shape[int] = 8192
+    width: Shape[int] = 256  # of the first stage
+    stages: Shape[int] = 4
+    depth: Shape[int] = 2  # blocks of a stage
+    code_dim: Shape[int] = 8  # in how many dimensions the words of a "vq" point
+    entry: Shape[int] = 128  # how wide the decoder begins
+    decoder: Shape[bool] = True
 
     def __post_init__(self) -> None:
-        counts = ("channels", "width", "stages", "depth", "code_dim", "entry")
+        super().__post_init__()
+        counts = ("width", "stages", "depth", "code_dim", "entry")
         check_counts(self, *counts, least=1)
-        check_counts(self, "words", "num_classes", least=0)
-        check_sides(self.image_size)
+        check_counts(self, "words", least=0)
         if self.num_classes:
             raise UserError(
                 f"num_classes is {self.num_classes}, but a tokenizer has no classes: it is for a "

@@ -31,15 +31,8 @@ from vitrail.layers.init import lecun_normal_, zero_
 from vitrail.layers.mlp import MLP, Activation
 from vitrail.layers.patch import NormedPatchEmbedding, PatchEmbedding
 from vitrail.layers.position import LearnedPositions, LearnedPositions2d, Positions, make_positions
-from vitrail.models.config import Config
-from vitrail.models.limits import (
-    check_computed,
-    check_counts,
-    check_eps,
-    check_multiple,
-    check_rates,
-    check_sides,
-)
+from vitrail.models.config import Classifier, Config, Numerics, Runtime, Shape
+from vitrail.models.limits import check_computed, check_counts, check_multiple
 from vitrail.models.model import Model
 from vitrail.models.resnet import Bottleneck, ResNet, ResNetConfig
 from vitrail.models.variant import Variant
@@ -54,39 +47,39 @@ class ViTConfig(Config):
     and distillation token do, registers do not).
     """
 
-    dim: int
-    depth: int
-    heads: int
-    mlp_dim: int
-    dim_head: int | None = None  # None: dim / heads
-    patch_size: int = 16  # of the image, or of the stem's feature map
-    pool: Literal["cls", "mean", "all", "cls+mean"] = "cls"  # "mean": patches; "all": every token
-    head: Literal["linear", "pretrain"] = "linear"
-    head_bias: bool = True
-    stem: ResNetConfig | None = None
-    class_token: bool = True
-    distilled: bool = False
-    registers: int = 0
-    positions: Positions = "learned"
-    prefix_positions: int | None = None
-    patch_bias: bool = True
-    patch_norm: bool = False
-    embed_norm: bool = False  # a LayerNorm before the first block (CLIP)
-    final_norm: Literal["tokens", "pooled", "none"] = "tokens"  # on the sequence or after pooling
-    qkv_bias: QkvBias = "qkv"
-    activation: Activation = "gelu"
-    layer_scale: float | None = None
-    norm_eps: float = 1e-6
-    dropout: float = 0.0  # after embedding, attention and both linear layers of the MLP
-    patch_dropout: float = 0.0  # share of the patches that a training step leaves out
+    dim: Shape[int]
+    depth: Shape[int]
+    heads: Numerics[int]
+    mlp_dim: Shape[int]
+    dim_head: Shape[int | None] = None  # None: dim / heads
+    patch_size: Shape[int] = 16  # of the image, or of the stem's feature map
+    # "mean": patches; "all": every token
+    pool: Numerics[Literal["cls", "mean", "all", "cls+mean"]] = "cls"
+    head: Classifier[Literal["linear", "pretrain"]] = "linear"
+    head_bias: Classifier[bool] = True
+    stem: Shape[ResNetConfig | None] = None
+    class_token: Shape[bool] = True
+    distilled: Shape[bool] = False
+    registers: Shape[int] = 0
+    positions: Shape[Positions] = "learned"
+    prefix_positions: Shape[int | None] = None
+    patch_bias: Shape[bool] = True
+    patch_norm: Shape[bool] = False
+    embed_norm: Shape[bool] = False  # a LayerNorm before the first block (CLIP)
+    # on the sequence or after pooling
+    final_norm: Numerics[Literal["tokens", "pooled", "none"]] = "tokens"
+    qkv_bias: Shape[QkvBias] = "qkv"
+    activation: Numerics[Activation] = "gelu"
+    layer_scale: Shape[float | None] = None
+    norm_eps: Numerics[float] = 1e-6
+    dropout: Runtime[float] = 0.0  # after embedding, attention and both linear layers of the MLP
+    patch_dropout: Runtime[float] = 0.0  # share of the patches that a training step leaves out
 
     def __post_init__(self) -> None:
-        positive = ("dim", "depth", "heads", "dim_head", "mlp_dim", "patch_size", "channels")
+        super().__post_init__()
+        positive = ("dim", "depth", "heads", "dim_head", "mlp_dim", "patch_size")
         check_counts(self, *positive, least=1)
-        check_counts(self, "num_classes", "registers", "prefix_positions", least=0)
-        check_sides(self.image_size)
-        check_rates(self, "dropout", "drop_path", "patch_dropout")
-        check_eps(self.norm_eps)
+        check_counts(self, "registers", "prefix_positions", least=0)
         check_multiple(self.image_size, self.stride, "patch")
         if self.dim_head is None and self.dim % self.heads:
             raise UserError(f"dim {self.dim} does not split into {self.heads} heads: give dim_head")
