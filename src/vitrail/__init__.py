@@ -16,6 +16,8 @@ __all__ = [
     "convert",
     "create",
     "doctor",
+    "duplicates",
+    "embed",
     "evaluate",
     "list_models",
     "load",
@@ -23,18 +25,22 @@ __all__ = [
     "predict",
     "probe",
     "save",
+    "search",
 ]
 
 if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any other name
     from vitrail.core.errors import UserError
     from vitrail.data.sources import open_data
     from vitrail.explanation.capture import capture
-    from vitrail.inference.predict import predict
     from vitrail.models.catalogue import create, list_models
     from vitrail.tasks.convert import convert
     from vitrail.tasks.doctor import doctor
+    from vitrail.tasks.duplicates import duplicates
+    from vitrail.tasks.embed import embed
     from vitrail.tasks.evaluate import evaluate
+    from vitrail.tasks.predict import predict
     from vitrail.tasks.probe import probe
+    from vitrail.tasks.search import search
     from vitrail.weights.load import load
     from vitrail.weights.native import save
 
@@ -46,13 +52,16 @@ else:
         "convert": "vitrail.tasks.convert",
         "create": "vitrail.models.catalogue",
         "doctor": "vitrail.tasks.doctor",
+        "duplicates": "vitrail.tasks.duplicates",
+        "embed": "vitrail.tasks.embed",
         "evaluate": "vitrail.tasks.evaluate",
         "list_models": "vitrail.models.catalogue",
         "load": "vitrail.weights.load",
         "open_data": "vitrail.data.sources",
-        "predict": "vitrail.inference.predict",
+        "predict": "vitrail.tasks.predict",
         "probe": "vitrail.tasks.probe",
         "save": "vitrail.weights.native",
+        "search": "vitrail.tasks.search",
     }
 
     def __getattr__(name: str) -> object:

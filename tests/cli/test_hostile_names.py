@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.inference.pictures import small_model, write_photos
+from tests.inference.photos import small_model, write_photos
 
 from vitrail import load, save
 from vitrail.cli.app import main

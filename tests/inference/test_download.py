@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.inference.pictures import small_model
+from tests.inference.photos import small_model
 from vitrail.data.images import BadImage
 from vitrail.inference import download as web
-from vitrail.inference.engine import Job, answers
+from vitrail.inference.engine import Job, compute_outputs
 
 
 def png() -> bytes:
@@ -215,7 +215,7 @@ def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_engine_takes_addresses_beside_files(server: str) -> None:
     names = [f"{server}/good.png", f"{server}/missing.png"]
-    good, bad = answers(small_model(), names, Job(output="scores"))
+    good, bad = compute_outputs(small_model(), names, Job(output="scores"))
     assert [good.name, bad.name] == names
     assert good.values is not None
     assert bad.problem == "cannot be fetched: the server says 404 Not Found"

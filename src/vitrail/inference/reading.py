@@ -15,21 +15,21 @@ from vitrail.data.images import BadImage, decode, from_pillow, read_image
 from vitrail.data.preprocess import FAST, framed
 from vitrail.inference.paths import is_address
 
-ImageSource: TypeAlias = "str | Path | Image.Image | NDArray[np.uint8]"
+ImageSource: TypeAlias = str | Path | Image.Image | NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedImage:
     """An image in memory, and what it is called."""
 
     name: str
     image: Image.Image | NDArray[np.uint8]
 
 
-Item: TypeAlias = "str | Named"  # a path or an address is its own name
+Item: TypeAlias = str | NamedImage  # a path or an address is its own name
 
 
-def name_of(item: Item) -> str:
+def item_name(item: Item) -> str:
     return item if isinstance(item, str) else item.name
 
 
@@ -50,7 +50,7 @@ def read_pixels(
     channels = len(how.mean)
     # scaled decoding averages pixels, which only filters that do so too can be compared with
     at_least = (how.resize or how.size) if not exact and how.interpolation in FAST else None
-    if isinstance(item, Named):
+    if isinstance(item, NamedImage):
         if isinstance(item.image, Image.Image):
             return from_pillow(item.image, item.name, channels=channels)
         if 0 in item.image.shape[:2]:
