@@ -17,7 +17,7 @@ from statistics import median
 import torch
 
 from vitrail import capture, create
-from vitrail.explanation.methods import METHODS, explain
+from vitrail.explanation.methods import METHODS, explain_tensor
 
 GOAL_TIME, GOAL_MEMORY = 1.25, 2.0  # of a plain forward, GB
 LARGE, SIDE = "vit_l_16", 384
@@ -77,7 +77,7 @@ def roll_out_large() -> str:
     """Peak of this process in GB after a rollout, and what it had before."""
     model = create(LARGE, image_size=SIDE).eval()
     before = resident("VmRSS")
-    explain(model, torch.randn(1, 3, SIDE, SIDE), "rollout")
+    explain_tensor(model, torch.randn(1, 3, SIDE, SIDE), "rollout")
     return f"{resident('VmHWM'):.3f} {before:.3f}"
 
 
@@ -94,7 +94,7 @@ def time_methods(said: argparse.Namespace) -> None:
         target = torch.tensor([3])
 
         def by(method: str) -> Callable[[], object]:
-            return lambda: explain(model, images, method, target=target)  # noqa: B023
+            return lambda: explain_tensor(model, images, method, target=target)  # noqa: B023
 
         runs = {"plain forward": lambda: forward(model, images)}  # noqa: B023
         runs |= {method: by(method) for method in METHODS}

@@ -34,13 +34,14 @@ from vitrail.data.planted import Planted
 from vitrail.data.preprocess import prepare
 from vitrail.data.sources import open_data
 from vitrail.evaluation.classify import score
-from vitrail.explanation.capture import attentions_of
+from vitrail.explanation.capture import find_attentions
 from vitrail.explanation.integrated import IncompleteWarning
 from vitrail.explanation.methods import AUTO, METHODS, choose_method
 from vitrail.explanation.pointing import pointing_game
 from vitrail.models.model import Model
-from vitrail.training.loop import Progress, Trainer
+from vitrail.training.loop import Trainer
 from vitrail.training.prepare import prepare_task
+from vitrail.training.progress import Progress
 from vitrail.training.recipe import Optimiser, Recipe, Schedule, Watch
 
 BATCH = 25  # pictures explained at once
@@ -234,9 +235,9 @@ def recipe_for(family: Family, seed: int) -> Recipe:
         optimiser=Optimiser(name="muon", lr=family.lr, weight_decay=0.05),
         schedule=Schedule(steps=family.steps, warmup=family.steps // 10),
         augmentation=Augmentation(crop=None, flip=0.0),
-        watch=Watch(every=0.25),
+        watch=Watch(eval_every_epochs=0.25),
         batch_size=family.batch_size,
-        average=0.99,
+        ema_decay=0.99,
         seed=seed,
     )
 
@@ -245,7 +246,7 @@ def methods(model: Model, family: str) -> Iterator[tuple[str, Maps]]:
     """Ours, theirs, and chance."""
     for name in METHODS:
         yield name, ours(model, name)
-    yield AUTO, ours(model, choose_method(model))
+    yield AUTO, ours(model, choose_method(model).method)
     layer = FAMILIES[family].layer
     yield "gradcam, the same layer as below", ours(model, "gradcam", layer=layer)
     yield from grad_cams(model, model.get_submodule(layer))
@@ -292,7 +293,7 @@ def captums(model: Model) -> Iterator[tuple[str, Maps]]:
     """Captum's, of pixels: summed over the cells of the finest attention."""
     from captum.attr import InputXGradient, IntegratedGradients, Occlusion, Saliency
 
-    finest = min((one.layout for one in attentions_of(model).values()), key=lambda at: at.stride)
+    finest = min((one.layout for one in find_attentions(model).values()), key=lambda at: at.stride)
     step = max(finest.stride, 8)
 
     def maps_by(attribute: Callable[..., Tensor], **options: Any) -> Maps:

@@ -41,8 +41,9 @@ from vitrail.data.sources import open_data
 from vitrail.models.vit import ViTConfig
 from vitrail.recipes.choice import Choice
 from vitrail.recipes.small import small
-from vitrail.training.loop import Trainer, Values
+from vitrail.training.loop import Trainer
 from vitrail.training.prepare import prepare_task
+from vitrail.training.progress import Values
 from vitrail.training.recipe import Recipe, Watch
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "golden"
@@ -198,8 +199,8 @@ def fitted(recipe: Recipe, steps: int, *, every: int, count: int) -> Recipe:
     return replace(
         recipe,
         schedule=replace(recipe.schedule, steps=steps, warmup=min(500, steps // 10)),
-        average=0.99 if steps < 5_000 else 0.998,
-        watch=Watch(every=every * recipe.batch_size / count, save=10**9),
+        ema_decay=0.99 if steps < 5_000 else 0.998,
+        watch=Watch(eval_every_epochs=every * recipe.batch_size / count, save=10**9),
     )
 
 

@@ -184,7 +184,7 @@ class Work:
             recipe,
             goal=replace(recipe.goal, options={"target": begin.target} if begin.target else {}),
             schedule=replace(recipe.schedule, steps=steps, warmup=steps // 20),
-            watch=Watch(every=looks / len(splits["train"]) / 4),
+            watch=Watch(eval_every_epochs=looks / len(splits["train"]) / 4),
         )
         task = prepare_task(recipe, splits, judge)
         began = time.process_time()
@@ -217,8 +217,8 @@ class Work:
             schedule=Schedule(steps=steps, warmup=steps // 10),
             augmentation=augmentation_for(side, mirrored=channels == 3),
             batch_size=32,
-            average=0.99,
-            watch=Watch(every=1e9),
+            ema_decay=0.99,
+            watch=Watch(eval_every_epochs=1e9),
             seed=seed,
         )
         parts = Splits({**splits.parts, "train": train})
@@ -226,9 +226,9 @@ class Work:
         began = time.process_time()
         out = self.runs / "tuned" / f"{start}-{share:g}-{seed}-{lr:g}-{decay:g}"
         outcome = Trainer(task, out).run()
-        assert outcome.memory.best is not None
+        assert outcome.run_state.best is not None
         took = time.process_time() - began
-        result = Result(self.field.data, *asked, outcome.memory.best, took)
+        result = Result(self.field.data, *asked, outcome.run_state.best, took)
         with (self.runs / "results.jsonl").open("a") as file:
             file.write(json.dumps(asdict(result)) + "\n")
         print(result, flush=True)

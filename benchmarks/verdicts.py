@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.pointing import FAMILIES, Evidence, evidence_for, trained
-from vitrail.explanation.blur import gaussian
-from vitrail.explanation.methods import METHODS, checked, choose_method
+from vitrail.explanation.blur import gaussian_blur
+from vitrail.explanation.methods import METHODS, bind_method, choose_method
 from vitrail.explanation.pointing import pointing_game
+from vitrail.explanation.propagation import sum_over_cells
 from vitrail.explanation.readout import Relevance, finest_layout
-from vitrail.explanation.shuffling import Explain, shuffled_copy
-from vitrail.explanation.spread import on_cells
+from vitrail.explanation.shuffling import ExplainFunction, shuffled_copy
 from vitrail.explanation.verdict import check_methods
 from vitrail.models.model import Model
 
@@ -87,8 +87,8 @@ def good_evidence(model: Model, count: int) -> Evidence:
     return Evidence(every.images[chosen], every.targets[chosen], every.boxes[chosen], every.side)
 
 
-def maps_of(kind: str, model: Model, target: Tensor, trial: int) -> Explain:
-    method, layout = checked(choose_method(model), model, target), finest_layout(model)
+def maps_of(kind: str, model: Model, target: Tensor, trial: int) -> ExplainFunction:
+    method, layout = bind_method(choose_method(model), model, target), finest_layout(model)
     generator = torch.Generator().manual_seed(trial)
     other = shuffled_copy(model, seed=1000 + trial)
 
@@ -97,15 +97,15 @@ def maps_of(kind: str, model: Model, target: Tensor, trial: int) -> Explain:
 
     def random(_: nn.Module, images: Tensor) -> Relevance:
         noise = torch.randn(images.shape, generator=generator)
-        smooth = gaussian(noise, 0.1, beyond="zeros")[:, 0]
-        return Relevance(on_cells(smooth, layout), layout, "random")
+        smooth = gaussian_blur(noise, 0.1, beyond="zeros")[:, 0]
+        return Relevance(sum_over_cells(smooth, layout), layout, "random")
 
     def shuffled(asked: nn.Module, images: Tensor) -> Relevance:
         return method(other if asked is model else shuffled_copy(asked), images)
 
     def edges(_: nn.Module, images: Tensor) -> Relevance:
-        rough = (images - gaussian(images, 0.1)).square().sum(dim=1)
-        return Relevance(on_cells(rough, layout), layout, "edges")
+        rough = (images - gaussian_blur(images, 0.1)).square().sum(dim=1)
+        return Relevance(sum_over_cells(rough, layout), layout, "edges")
 
     kinds: dict[str, Callable[[nn.Module, Tensor], Relevance]] = {
         "right": right, "random": random, "shuffled": shuffled, "edges": edges,

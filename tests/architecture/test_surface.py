@@ -11,7 +11,7 @@ from vitrail.tasks.progress import silent
 
 # The one place to update when the surface changes on purpose: name -> parameters as written.
 SIGNATURES = {
-    "capture": "model, where='*', *, reduce=None, through=False",
+    "capture": "model, where='*', *, reduce=None, differentiable=False",
     "create": "name, **fields",
     "list_models": "pattern='*'",
     "load": (
@@ -33,7 +33,7 @@ SIGNATURES = {
     ),
     "evaluate": (
         "model, data, *, split=None, corruptions=False, corrupted_images=None, resolutions=(), "
-        "patch_sizes=(), by_order=False, batch_size=64, workers=0, seed=0, out=None, "
+        "patch_sizes=(), by_index=False, batch_size=64, workers=0, seed=0, out=None, "
         "overwrite=False, name=None, on_progress=<silent>"
     ),
     "open_data": "spec, *, val_share=0.1, seed=0",

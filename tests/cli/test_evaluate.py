@@ -19,7 +19,7 @@ from vitrail.data.sources import open_data
 from vitrail.data.sources.origin import Subset
 from vitrail.evaluation.corruptions import CORRUPTIONS
 from vitrail.models.resnet import ResNetConfig
-from vitrail.tasks.evaluate import fewer
+from vitrail.tasks.evaluate import thin_out
 
 LABELS = ("blue", "green", "red")
 SMALL = {"dim": 24, "depth": 1, "heads": 3, "mlp_dim": 32, "image_size": 16, "patch_size": 8}
@@ -72,7 +72,7 @@ def test_everything_about_a_model(
     words = ("--corruptions", "--corrupted-images", "4", "--resolutions", "16,24,17")
     words = (*words, "--patch-sizes", "4,8", "--out", out, "--batch-size", "5")
     facts = asked(capsys, folder, photos, *words)
-    assert (facts["part"], facts["images"]) == ("test", 21)
+    assert (facts["split"], facts["images"]) == ("test", 21)
     assert list(facts["broken"].values()) == ["its header is broken, or it is none of " + FORMATS]
     assert "halves" in facts["temperature"]["fitted_on"], "val has 3 images only"
     assert list(facts["corruptions"]["by_severity"]) == list(CORRUPTIONS)
@@ -99,7 +99,7 @@ def test_everything_about_a_model(
     good = [row for row in rows if not row["problem"]]
     assert np.mean([row["right"] == "yes" for row in good]) == pytest.approx(facts["accuracy"])
     said = vitrail.predict(vitrail.load(folder), [row["image"] for row in good])
-    assert [row["said"] for row in good] == [one.label for one in said]
+    assert [row["predicted"] for row in good] == [one.label for one in said]
     assert [Path(row["image"]).parent.name for row in good] == [row["truth"] for row in good]
 
     code, _, err = run(capsys, folder, photos, *words)
@@ -160,7 +160,7 @@ def test_validation_chooses_the_temperature_where_it_has_enough_images(
     (photos / "train").rename(photos / "val")
     folder = make(tmp_path)
     facts = asked(capsys, folder, photos)
-    assert (facts["part"], facts["temperature"]["fitted_on"]) == ("test", "val, 30 images")
+    assert (facts["split"], facts["temperature"]["fitted_on"]) == ("test", "val, 30 images")
     alone = asked(capsys, folder, photos, "--split", "val")
     assert facts["temperature"]["temperature"] == alone["temperature"]["temperature"]
     assert facts["notes"] == alone["notes"] == []
@@ -168,9 +168,9 @@ def test_validation_chooses_the_temperature_where_it_has_enough_images(
 
 def test_of_a_large_part_some_images_choose_it() -> None:
     whole = open_data("digits", val_share=0)["train"]
-    assert fewer(whole) is whole
+    assert thin_out(whole) is whole
     many = Subset(whole, np.arange(20_000) % len(whole))  # type: ignore[arg-type]
-    some = fewer(many)
+    some = thin_out(many)
     assert len(some) == 5000
     assert (some.name(0), some.name(4999)) == (many.name(0), many.name(19_999))
 
@@ -205,7 +205,7 @@ def test_several_labels(capsys: pytest.CaptureFixture[str], photos: Path, tmp_pa
     assert "lowest average precision: " in printed
 
 
-def test_a_foreign_file_without_labels_is_taken_by_order(
+def test_a_foreign_file_without_labels_is_matched_by_index(
     capsys: pytest.CaptureFixture[str], photos: Path, tmp_path: Path
 ) -> None:
     folder, file = make(tmp_path), tmp_path / "timm.safetensors"
@@ -213,11 +213,11 @@ def test_a_foreign_file_without_labels_is_taken_by_order(
     capsys.readouterr()
     words = ("--set", "heads=3", "--grid", "2x2", "--dialect", "timm")
     facts = asked(capsys, file, photos, *words, "--resolutions", "24")
-    assert "order is assumed" in facts["notes"][0]
+    assert "matched by index" in facts["notes"][0]
     assert facts["resolutions"][0]["value"] is not None
     code, _, err = run(capsys, file, "digits", *words)
     assert code == 2
-    assert "answers with 3 classes, but digits has 10" in err
+    assert "as many classes" in err
 
 
 def test_classes_in_another_order_are_found_by_name(
@@ -338,6 +338,6 @@ def test_other_classes_are_refused(
     folder = make(tmp_path, labels=("cat", "dog", "hen"))
     code, _, err = run(capsys, folder, photos)
     assert code == 2
-    assert "these are not the classes it was trained for: --by-order" in err
-    facts = asked(capsys, folder, photos, "--by-order")
-    assert "calls its classes otherwise" in facts["notes"][0]
+    assert "--by-index matches them by index" in err
+    facts = asked(capsys, folder, photos, "--by-index")
+    assert "class names differ" in facts["notes"][0]

@@ -254,20 +254,26 @@ def test_a_file_is_written_whole_or_not_at_all(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["x.jpg", "--top", "0"], "--top must be at least 1, got 0"),
-        (["x.jpg", "--threads", "0"], "--threads must be at least 1, got 0"),
-        (["x.jpg", "--batch-size", "0"], "--batch-size must be at least 1"),
-        (["x.jpg", "--out", "said.txt"], "must be a file that ends in .jsonl, .csv, .parquet"),
-        (["x.jpg", "--engine", "ray"], "--engine ray needs --out"),
-        (["x.jpg", "--address", "auto"], "add --engine ray"),
+        (["{photo}", "--top", "0"], "top must be at least 1, got 0"),
+        (["{photo}", "--threads", "0"], "threads must be at least 1, got 0"),
+        (["{photo}", "--batch-size", "0"], "batch_size must be at least 1"),
+        (["{photo}", "--out", "said.txt"], "must be a file that ends in .jsonl, .csv, .parquet"),
+        (["{photo}", "--engine", "ray"], "engine ray needs out"),
+        (["{photo}", "--address", "auto"], "choose the engine ray too"),
+        (["{photo}", "--dry-run"], "give out too"),
+        (["{photo}", "-q", "-v"], "contradict"),
         (["nothing-like-*.jpg"], "no file matches"),
-        ([], "no pictures"),
+        ([], "no images"),
     ],
 )
 def test_a_mistake_is_one_sentence(
-    capsys: pytest.CaptureFixture[str], model: str, arguments: list[str], sentence: str
+    capsys: pytest.CaptureFixture[str],
+    model: str,
+    photos: list[str],
+    arguments: list[str],
+    sentence: str,
 ) -> None:
-    code, out, err = run(capsys, model, *arguments)
+    code, out, err = run(capsys, model, *(word.format(photo=photos[0]) for word in arguments))
     assert (code, out) == (2, "")
     assert sentence in err
     assert err.count("\n") == 1

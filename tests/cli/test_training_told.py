@@ -15,7 +15,7 @@ from tests.cli.test_training import SMALL
 from vitrail import load
 from vitrail.cli.app import main
 from vitrail.cli.display import Display, Pace
-from vitrail.training.loop import Progress
+from vitrail.training.progress import Progress
 
 
 @pytest.fixture

@@ -186,7 +186,7 @@ def test_convert_warns_where_the_other_computes_differently(
             "exists already: choose another name, or add --overwrite",
         ),
         (["convert", "{native}", "{out}.npz"], "is a directory"),
-        (["convert", "{native}", "{out}.pth", "--to", "torchvision"], "knows square grids only"),
+        (["convert", "{native}", "{out}.pth", "--to", "torchvision"], "supports square grids only"),
         (["convert", "{native}/README.md", "{out}"], "unknown format '.md'"),
         (
             ["train", "digits", "--dry-run", "--set", "optimiser.lrr=1"],

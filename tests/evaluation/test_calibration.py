@@ -11,23 +11,23 @@ from sklearn import metrics as sk
 
 from vitrail.core.randomness import permutation
 from vitrail.evaluation.calibration import (
-    HOTTEST,
+    MAX_TEMPERATURE,
     ROWS,
-    best_temperature,
-    bins_of,
+    bin_indices,
     brier_scores,
     confidences,
+    fit_temperature,
     losses,
     reliability,
-    temper,
+    scale_temperature,
 )
 
-Answers = tuple[NDArray[np.float32], NDArray[np.float32]]
+Pair = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
 def make(
     images: int = 600, classes: int = 7, *, multi_label: bool = False, scale: float = 2
-) -> Answers:
+) -> Pair:
     random = np.random.default_rng(images + classes)
     targets = np.eye(classes)[random.integers(0, classes, images)]
     if multi_label:
@@ -49,7 +49,7 @@ def test_the_error_of_one_label_is_torchmetrics(scale: float) -> None:
         norm="l1",
     )
     # which counts in float32
-    assert reliability(confidence, right).error == pytest.approx(float(theirs), abs=1e-6)
+    assert reliability(confidence, right).ece == pytest.approx(float(theirs), abs=1e-6)
 
 
 def test_the_error_of_several_labels_is_torchmetrics() -> None:
@@ -62,7 +62,7 @@ def test_the_error_of_several_labels_is_torchmetrics() -> None:
         n_bins=15,
         norm="l1",
     )
-    mine = reliability(confidence.reshape(-1), right.reshape(-1)).error
+    mine = reliability(confidence.reshape(-1), right.reshape(-1)).ece
     assert mine == pytest.approx(float(theirs), abs=1e-6)
 
 
@@ -98,7 +98,7 @@ def test_huge_logits_have_finite_losses() -> None:
 
 @given(st.lists(st.floats(0, 1), min_size=1), st.integers(1, 20))
 def test_every_confidence_has_one_bin(values: list[float], bins: int) -> None:
-    places = bins_of(np.array(values), bins)
+    places = bin_indices(np.array(values), bins)
     edges = np.linspace(0, 1, bins + 1)
     for value, place in zip(values, places, strict=True):
         assert 0 <= place < bins
@@ -109,8 +109,8 @@ def test_every_confidence_has_one_bin(values: list[float], bins: int) -> None:
 @pytest.mark.parametrize("multi_label", [False, True])
 def test_the_temperature_undoes_a_scale(multi_label: bool) -> None:
     logits, targets = make(images=4000, multi_label=multi_label, scale=1)
-    base = best_temperature(logits, targets, multi_label=multi_label)
-    hot = best_temperature(3 * logits, targets, multi_label=multi_label)
+    base = fit_temperature(logits, targets, multi_label=multi_label)
+    hot = fit_temperature(3 * logits, targets, multi_label=multi_label)
     assert hot == pytest.approx(3 * base, rel=1e-4)
     least = losses(logits, targets, multi_label=multi_label, temperature=base).mean()
     for factor in (0.98, 1.02):
@@ -123,51 +123,61 @@ def test_the_temperature_undoes_a_scale(multi_label: bool) -> None:
 def test_another_part_chooses_the_temperature() -> None:
     logits, targets = make()
     other, truth = make(images=500, scale=5)
-    found = temper(logits, targets, multi_label=False, held_out=("val", other, truth))
+    found = scale_temperature(logits, targets, multi_label=False, held_out=("val", other, truth))
     assert found is not None
-    assert found.temperature == best_temperature(other, truth, multi_label=False)
+    assert found.temperature == fit_temperature(other, truth, multi_label=False)
     assert found.fitted_on == "val, 500 images"
     expected = losses(logits, targets, multi_label=False, temperature=found.temperature).mean()
-    assert found.loss == pytest.approx(expected)
+    assert found.nll == pytest.approx(expected)
 
 
 def test_without_one_each_half_chooses_for_the_other() -> None:
     logits, targets = make(images=301)
-    found = temper(logits, targets, multi_label=False, seed=4)
+    found = scale_temperature(logits, targets, multi_label=False, seed=4)
     assert found is not None
     first = permutation("halves", 301, 4) % 2 == 0
     total = 0.0
     for half in (first, ~first):
-        chosen = best_temperature(logits[~half], targets[~half], multi_label=False)
+        chosen = fit_temperature(logits[~half], targets[~half], multi_label=False)
         total += losses(logits[half], targets[half], multi_label=False, temperature=chosen).sum()
-    assert found.loss == pytest.approx(total / 301)
-    assert found.temperature == best_temperature(logits, targets, multi_label=False)
-    other = temper(logits, targets, multi_label=False, seed=5)
+    assert found.nll == pytest.approx(total / 301)
+    assert found.temperature == fit_temperature(logits, targets, multi_label=False)
+    other = scale_temperature(logits, targets, multi_label=False, seed=5)
     assert other is not None
-    assert other.loss != found.loss
+    assert other.nll != found.nll
 
 
 def test_too_few_or_too_good_answers_are_told() -> None:
     logits, targets = make(images=1)
-    assert temper(logits, targets, multi_label=False) is None
-    found = temper(targets - 0.5, targets, multi_label=False)
+    assert scale_temperature(logits, targets, multi_label=False) is None
+    found = scale_temperature(targets - 0.5, targets, multi_label=False)
     assert found is None
     logits, targets = make(images=50)
-    assert temper(targets, targets, multi_label=False) is None, "the colder the better, for ever"
+    assert scale_temperature(targets, targets, multi_label=False) is None, (
+        "the colder the better, for ever"
+    )
     once = targets.copy()
     once[0] = -once[0]
-    assert temper(once, targets, multi_label=False) is None, "one half has no mistake to learn from"
-    assert temper(-targets, targets, multi_label=False, held_out=("val", targets, targets)) is None
-    hopeless = temper(-targets, targets, multi_label=False)
+    assert scale_temperature(once, targets, multi_label=False) is None, (
+        "one half has no mistake to learn from"
+    )
+    assert (
+        scale_temperature(-targets, targets, multi_label=False, held_out=("val", targets, targets))
+        is None
+    )
+    hopeless = scale_temperature(-targets, targets, multi_label=False)
     assert hopeless is not None
-    assert hopeless.at_edge
-    assert hopeless.temperature == pytest.approx(HOTTEST, rel=1e-2)
+    assert hopeless.at_limit
+    assert hopeless.temperature == pytest.approx(MAX_TEMPERATURE, rel=1e-2)
 
 
 def test_calibration_gets_better_by_it() -> None:
     logits, targets = make(images=3000, scale=4)
     confidence, right = confidences(logits, targets, multi_label=False)
-    before, after = reliability(confidence, right), temper(logits, targets, multi_label=False)
+    before, after = (
+        reliability(confidence, right),
+        scale_temperature(logits, targets, multi_label=False),
+    )
     assert after is not None
     assert after.temperature > 2
-    assert after.reliability.error < before.error / 2
+    assert after.reliability.ece < before.ece / 2

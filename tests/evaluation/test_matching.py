@@ -1,96 +1,79 @@
-"""Classes meet by name, in whatever order, or by order where that is said."""
-
-from dataclasses import replace
-from typing import Any
+"""Classes of data and model are matched by name, in any order, or by index."""
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-import vitrail
 from vitrail.core.errors import UserError
-from vitrail.data.source import Raw
-from vitrail.evaluation.matching import matched
-from vitrail.models.model import Model
+from vitrail.core.outputs import Outputs
+from vitrail.evaluation.matching import LabelMatch, match_labels
 
-NAMES = ("the model", "the data")
-
-
-class Few:
-    uniform = True
-
-    def __init__(self, labels: tuple[str, ...], targets: NDArray[Any] | None) -> None:
-        self.labels, self.targets = labels, targets
-
-    def __len__(self) -> int:
-        return 3
-
-    def read(self, index: int) -> Raw:
-        return np.full((4, 4), index, dtype=np.uint8)
-
-    def name(self, index: int) -> str:
-        return f"image {index}"
+ABC = ("a", "b", "c")
 
 
-def model_with(labels: tuple[str, ...] | None, classes: int = 3) -> Model:
-    fields = {"dim": 8, "depth": 1, "heads": 1, "mlp_dim": 8, "image_size": 16}
-    model = vitrail.create("vit_ti_16", num_classes=classes, **fields)
-    model.passport = replace(model.passport, labels=labels)
-    return model
+def match(
+    known: tuple[str, ...] | None,
+    labels: tuple[str, ...],
+    outputs: int = 3,
+    *,
+    by_index: bool = False,
+) -> LabelMatch:
+    names = ("the model", "the data")
+    return match_labels(known, labels, outputs=outputs, names=names, by_index=by_index)
 
 
-def test_the_same_labels_need_no_word() -> None:
-    source = Few(("a", "b", "c"), np.array([0, 1, 2]))
-    assert matched(model_with(("a", "b", "c")), source, names=NAMES) == (source, None)
+def outputs_with(labels: tuple[str, ...], targets: list[list[int]]) -> Outputs:
+    return Outputs(
+        labels=labels,
+        logits=np.zeros((len(targets), 3), dtype=np.float32),
+        targets=np.array(targets, dtype=np.float32),
+        indices=np.arange(len(targets)),
+    )
+
+
+def test_equal_names_need_no_note() -> None:
+    assert match(ABC, ABC) == LabelMatch(ABC, (0, 1, 2), None)
+    outputs = outputs_with(ABC, [[1, 0, 0]])
+    assert match(ABC, ABC).relabel(outputs) is outputs
 
 
 def test_some_labels_in_another_order_are_found_by_name() -> None:
-    source = Few(("c", "a"), np.array([0, 1, 1]))
-    found, note = matched(model_with(("a", "b", "c")), source, names=NAMES)
-    assert found.labels == ("a", "b", "c")
-    assert found.targets is not None
-    assert found.targets.tolist() == [2, 0, 0]
-    assert note == "classes matched by name: the data has 2 of the 3 of the model"
-    assert (found.name(1), len(found), found.uniform) == ("image 1", 3, True)
-    assert np.array_equal(found.read(2), source.read(2))
-
-    rows = Few(("c", "a"), np.array([[1, 0], [1, 1], [0, 0]]))
-    found, _ = matched(model_with(("a", "b", "c")), rows, names=NAMES)
-    assert found.targets is not None
-    assert found.targets.tolist() == [[0, 0, 1], [1, 0, 1], [0, 0, 0]]
+    found = match(ABC, ("c", "a"))
+    assert found.note == "classes matched by name: the data has 2 of the model's 3"
+    moved = found.relabel(outputs_with(("c", "a"), [[1, 0], [0, 1], [1, 1], [0, 0]]))
+    assert moved.labels == ABC
+    assert moved.targets.tolist() == [[0, 0, 1], [1, 0, 0], [1, 0, 1], [0, 0, 0]]
 
 
-def test_without_names_the_order_is_assumed_and_told() -> None:
-    source = Few(("n01", "n02", "n03"), np.array([0, 1, 2]))
-    found, note = matched(model_with(None), source, names=NAMES)
-    assert found.labels == source.labels
-    assert found.targets is not None
-    assert found.targets.tolist() == [0, 1, 2]
-    assert note is not None
-    assert "order is assumed" in note
-    with pytest.raises(UserError, match="answers with 4 classes, but the data has 3"):
-        matched(model_with(None, 4), source, names=NAMES)
+def test_without_names_classes_are_matched_by_index() -> None:
+    labels = ("n01", "n02", "n03")
+    found = match(None, labels)
+    assert (found.labels, found.columns) == (labels, (0, 1, 2))
+    assert found.note == (
+        "the model has no class names; matched by index: output 0 is n01, output 2 n03"
+    )
+    with pytest.raises(UserError, match="as many classes as the model has outputs, 4, got 3"):
+        match(None, labels, 4)
 
 
-def test_other_names_are_refused_unless_the_order_is_said_to_be_right() -> None:
-    source = Few(("n01", "n02", "n03"), np.array([0, 1, 2]))
-    model = model_with(("tench", "shark", "hen"))
-    with pytest.raises(UserError, match="not the classes it was trained for: --by-order"):
-        matched(model, source, names=NAMES)
-    found, note = matched(model, source, names=NAMES, by_order=True)
-    assert found.labels == ("tench", "shark", "hen")
-    assert note is not None
-    assert "first output is taken for n01" in note
+def test_other_names_are_refused_unless_matched_by_index() -> None:
+    labels, known = ("n01", "n02", "n03"), ("tench", "shark", "hen")
+    with pytest.raises(UserError, match="such as n01, n02, n03: --by-index"):
+        match(known, labels)
+    found = match(known, labels, by_index=True)
+    assert found.labels == known
+    assert found.note is not None
+    assert found.note.startswith("class names differ; matched by index: output 0 is n01")
+    moved = found.relabel(outputs_with(labels, [[0, 1, 0]]))
+    assert (moved.labels, moved.targets.tolist()) == (known, [[0, 1, 0]])
 
 
-def test_a_name_that_means_two_outputs_is_refused() -> None:
-    source = Few(("crane", "hen"), np.array([0, 1, 1]))
-    with pytest.raises(UserError, match=r"not the classes it was trained for$"):
-        matched(model_with(("crane", "hen", "crane")), source, names=NAMES)
+def test_a_name_of_two_outputs_is_refused() -> None:
+    with pytest.raises(UserError, match=r"and two of its own are equal$"):
+        match(("crane", "hen", "crane"), ("crane", "hen"))
 
 
-def test_what_cannot_be_judged_says_so() -> None:
-    with pytest.raises(UserError, match="no labels to compare with"):
-        matched(model_with(None), Few((), None), names=NAMES)
-    with pytest.raises(UserError, match="has no head"):
-        matched(model_with(None, 0), Few(("a",), np.zeros(3, int)), names=NAMES)
+def test_a_model_without_head_or_data_without_labels_is_refused() -> None:
+    with pytest.raises(UserError, match="the data has no labels"):
+        match(None, ())
+    with pytest.raises(UserError, match="no classification head: use vitrail probe"):
+        match(None, ("a",), 0)

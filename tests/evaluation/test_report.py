@@ -17,8 +17,8 @@ from vitrail.data.doctor import examine
 from vitrail.data.images import BadImage
 from vitrail.data.source import Raw
 from vitrail.data.sources import open_data
+from vitrail.evaluation.classify import class_metrics, top_confusions
 from vitrail.evaluation.curves import curve, map_png, points_of, thin, ticks
-from vitrail.evaluation.judged import class_scores, most_confused
 from vitrail.evaluation.judged_page import MOST_MISTAKES
 from vitrail.evaluation.mistakes import mistakes
 from vitrail.evaluation.report import Report
@@ -100,7 +100,7 @@ def make(
     images: int = 200,
     classes: int = 5,
     *,
-    multi_label: bool = False,
+    several: bool = False,
     skill: float = 2.0,
     gone: tuple[int, ...] = (),
     **changes: Any,
@@ -110,10 +110,10 @@ def make(
     labels = tuple(f"class {number}" for number in range(classes))
     truth = random.integers(0, classes - 1, images)
     targets = np.eye(classes, dtype=np.float32)[truth]
-    if multi_label:
+    if several:
         targets[:, :-1] += random.random((images, classes - 1)) < 0.3
         targets = np.minimum(targets, 1)
-    logits = random.normal(size=(images, classes)) + skill * targets - multi_label
+    logits = random.normal(size=(images, classes)) + skill * targets - several
     values: dict[str, Any] = {
         "title": "a-run",
         "recipe": {"data": "photos", "model": "vit_ti_16", "reasons": ("few images",)},
@@ -123,8 +123,9 @@ def make(
         "logits": logits.astype(np.float32),
         "targets": targets,
         "indices": np.arange(images) + 1000,
-        "source": Drawn(labels, targets if multi_label else truth, gone),
-        "part": "val",
+        "source": Drawn(labels, targets if several else truth, gone),
+        "split": "val",
+        "multi_label": several,
         "findings": None,
         "broken": {},
         "model": "ViT (custom), 145,893 parameters",
@@ -165,13 +166,13 @@ def test_the_table_of_classes_is_sklearns() -> None:
 
 def test_the_worst_classes_are_marked_and_only_they() -> None:
     report = make(classes=12)
-    scores = class_scores(report)
+    scores = class_metrics(report)
     marked = [row.f1 for row in scores if row.marked]
     others = [row.f1 for row in scores if not row.marked and row.images]
     assert len(marked) == 3
     assert max(marked) < min(others)
     assert report_page(report).count('<tr class="marked">') == 3
-    assert not any(row.marked for row in class_scores(make(skill=50)))
+    assert not any(row.marked for row in class_metrics(make(skill=50)))
 
 
 def test_the_mistakes_are_the_most_confident_ones() -> None:
@@ -183,7 +184,7 @@ def test_the_mistakes_are_the_most_confident_ones() -> None:
     found = list(mistakes(report))
     assert [mistake.index for mistake in found] == (surest + 1000).tolist()
     for mistake, row in zip(found, surest, strict=True):
-        ((said, chance),) = mistake.said
+        ((said, chance),) = mistake.predicted
         assert (said, mistake.truth[0][0]) == (f"class {guess[row]}", f"class {truth[row]}")
         assert chance == pytest.approx(chances[row].max())
         assert mistake.truth[0][1] == pytest.approx(chances[row, truth[row]])
@@ -214,7 +215,7 @@ def test_no_mistake_reads_well() -> None:
 
 
 def test_several_labels_have_average_precision_and_no_confusions() -> None:
-    report = make(multi_label=True)
+    report = make(several=True)
     page = report_page(report)
     read = Page(page)
     assert "confusion" not in read.tables
@@ -232,7 +233,7 @@ def test_several_labels_have_average_precision_and_no_confusions() -> None:
 
 
 def test_several_labels_rank_mistakes_by_their_surest_wrong_label() -> None:
-    report = make(multi_label=True)
+    report = make(several=True)
     chances = expit(report.logits.astype(np.float64))
     wrong = (chances > 0.5) != (report.targets > 0.5)
     sureness = np.where(wrong, np.maximum(chances, 1 - chances), 0).max(axis=1)
@@ -241,7 +242,7 @@ def test_several_labels_rank_mistakes_by_their_surest_wrong_label() -> None:
     assert (np.diff(sureness[found]) <= 0).all()
     first = next(mistakes(report))
     said = {f"class {place}" for place in np.flatnonzero(chances[found[0]] > 0.5)}
-    assert {label for label, _ in first.said} == said
+    assert {label for label, _ in first.predicted} == said
 
 
 def test_every_image_passed_over_is_named_and_nothing_from_a_file_is_markup() -> None:
@@ -252,7 +253,7 @@ def test_every_image_passed_over_is_named_and_nothing_from_a_file_is_markup() ->
         labels=labels,
         broken=broken,
         facts={NASTY: NASTY},
-        part=NASTY,
+        split=NASTY,
         recipe={"data": NASTY, "model": NASTY, "reasons": [NASTY], NASTY: {NASTY: [NASTY]}},
         lines=[{"step": 1, NASTY: 0.5}],
     )
@@ -269,24 +270,24 @@ def test_every_image_passed_over_is_named_and_nothing_from_a_file_is_markup() ->
 
 
 @pytest.mark.parametrize(
-    ("images", "classes", "multi_label"),
+    ("images", "classes", "several"),
     [
-        *((7, 2, multi_label) for multi_label in (False, True)),
-        *((300, 30, multi_label) for multi_label in (False, True)),
-        *((300, 31, multi_label) for multi_label in (False, True)),
+        *((7, 2, several) for several in (False, True)),
+        *((300, 30, several) for several in (False, True)),
+        *((300, 31, several) for several in (False, True)),
         (2000, 1000, False),
         (200, 200, True),
     ],
 )
 def test_any_number_of_classes_gives_a_page_of_reasonable_size(
-    images: int, classes: int, multi_label: bool
+    images: int, classes: int, several: bool
 ) -> None:
-    report = make(images, classes, multi_label=multi_label)
+    report = make(images, classes, several=several)
     page = report_page(report)
     read = Page(page)
     assert len(page) < 700_000
-    assert ("confusion" in read.tables) == (classes <= 30 and not multi_label)
-    assert ('class="map"' in page) == (classes > 30 and not multi_label)
+    assert ("confusion" in read.tables) == (classes <= 30 and not several)
+    assert ('class="map"' in page) == (classes > 30 and not several)
     # nothing is asked of the network
     assert {load[:5] for load in read.loads} <= {"data:", "#curv", "#conf", "#clas", "#mist"} | {
         "#pass",
@@ -298,15 +299,15 @@ def test_any_number_of_classes_gives_a_page_of_reasonable_size(
 def test_the_most_frequent_confusions_are_named() -> None:
     report = make(images=500, classes=40, skill=1)
     matrix = sk.confusion_matrix(report.targets.argmax(axis=1), report.logits.argmax(axis=1))
-    found = most_confused(report, 10)
+    found = top_confusions(report, 10)
     off = matrix[: len(matrix) - 1] * (1 - np.eye(len(matrix), dtype=int)[: len(matrix) - 1])
     assert [pair.images for pair in found] == sorted(off.ravel().tolist(), reverse=True)[:10]
     for pair in found:
-        truth, said = report.labels.index(pair.truth), report.labels.index(pair.said)
+        truth, said = report.labels.index(pair.truth), report.labels.index(pair.predicted)
         assert truth != said
         assert matrix[truth, said] == pair.images
         assert pair.share == pytest.approx(pair.images / matrix[truth].sum())
-    first = f"{found[0].truth} {found[0].said} {found[0].images}".split()
+    first = f"{found[0].truth} {found[0].predicted} {found[0].images}".split()
     assert " ".join(first) in " ".join(
         " ".join(row) for row in Page(report_page(report)).tables["wide"]
     )
@@ -360,15 +361,17 @@ def test_ticks_enclose_the_values(values: tuple[float, float]) -> None:
     assert found == sorted(set(found))
 
 
-@pytest.mark.parametrize("multi_label", [False, True])
-def test_answers_that_are_no_numbers_are_told(multi_label: bool) -> None:
-    report = make(multi_label=multi_label)
+@pytest.mark.parametrize("several", [False, True])
+def test_answers_that_are_no_numbers_are_told(several: bool) -> None:
+    report = make(several=several)
     logits = report.logits.copy()
     logits[:3] = np.nan
     report = replace(report, logits=logits)
     text = Page(report_page(report)).text
     assert "For 3 images the model's answer is not a number" in text
-    chances = [chance for found in mistakes(report) for _, chance in (*found.truth, *found.said)]
+    chances = [
+        chance for found in mistakes(report) for _, chance in (*found.truth, *found.predicted)
+    ]
     assert np.isfinite(chances).all()
 
 

@@ -33,7 +33,7 @@ def test_logits_are_identical_to_the_bit_and_hooks_go(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["plain", "relative positions", "registers", "hybrid"])
 def test_weights_are_those_of_the_fused_attention(kind: str) -> None:
     model = ViT(KINDS[kind]).double().eval()
-    seen = {}
+    seen: dict[str, torch.Tensor] = {}
     attend = model.get_submodule("blocks.1.attention.attend")
     attend.register_forward_hook(lambda m, args, out: seen.update(v=args[2], out=out))
     with capture(model) as maps:

@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,13 @@ from tests.parity.test_every_family import FAMILIES, make, picture
 from torch import Tensor, nn
 
 from vitrail import UserError, capture
-from vitrail.explanation.capture import AttentionMap, Fusion, attend_by, attend_separably_by, fuse
+from vitrail.explanation.capture import (
+    AttentionMap,
+    Fusion,
+    apply_attention,
+    apply_separable_attention,
+    fuse_heads,
+)
 from vitrail.layers.attention import SeparableAttend
 from vitrail.models.vit import ViT
 
@@ -30,7 +37,7 @@ def test_heads_are_fused_as_they_are_seen(family: str, how: Fusion) -> None:
     assert list(maps) == list(whole)
     for name, one in maps.items():
         assert one.weights.shape[-3] == 1
-        assert torch.equal(one.weights, fuse(whole[name].weights, how))
+        assert torch.equal(one.weights, fuse_heads(whole[name].weights, how))
 
 
 def test_no_more_is_kept_than_was_asked_for() -> None:
@@ -63,7 +70,7 @@ def test_weights_times_values_are_the_fused_output(family: str) -> None:
     model, image = make(family, torch.float64), picture(family, torch.float64)
     seen: dict[bool, list[Tensor]] = {False: [], True: []}
     for through, outputs in seen.items():
-        with capture(model, through=through) as maps:
+        with capture(model, differentiable=through) as maps:
             # hooks run in their order: these see what capture gave
             hooks = [
                 module.register_forward_hook(lambda m, a, out, to=outputs: to.append(out))
@@ -86,7 +93,7 @@ def test_weights_times_values_are_the_fused_output(family: str) -> None:
 def test_gradients_reach_every_weight_and_are_right(family: str) -> None:
     """The gradient at the weights foretells what a small change of them does to the logits."""
     model, image = make(family, torch.float64), picture(family, torch.float64)
-    with capture(model, through=True) as maps:
+    with capture(model, differentiable=True) as maps:
         logits = model(image)[:, 1].sum()
     names = list(maps)
     gradients = torch.autograd.grad(logits, [maps[name].weights for name in names])
@@ -106,8 +113,8 @@ def logits_with(model: nn.Module, image: Tensor, name: str, step: Tensor) -> flo
 
     def change(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
         if isinstance(module, SeparableAttend):
-            return attend_separably_by(weights, args[1])
-        return attend_by(weights, args[2])
+            return apply_separable_attention(weights, args[1])
+        return apply_attention(weights, args[2])
 
     hook = model.get_submodule(f"{name}.attend").register_forward_hook(change)
     with torch.no_grad():
@@ -121,7 +128,7 @@ def test_autocast_goes_on_in_its_own_precision(family: str) -> None:
     model, image = make(family), picture(family)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         plain = model(image)
-        with capture(model, through=True) as maps:
+        with capture(model, differentiable=True) as maps:
             inside = model(image)
     assert inside.dtype == plain.dtype
     assert (inside - plain).abs().max() <= 0.05 * plain.abs().max().clamp(min=1)
@@ -134,13 +141,15 @@ def test_autocast_goes_on_in_its_own_precision(family: str) -> None:
 def test_two_threads_look_into_one_model_and_do_not_mix() -> None:
     """Each goes through its own weights, sees its own pictures, and leaves no hook to the other."""
     model = ViT(SMALL).eval()
-    ready, found, errors = threading.Barrier(2), {}, []
+    ready = threading.Barrier(2)
+    found: dict[int, Any] = {}
+    errors: list[BaseException] = []
 
     def look(batch: int) -> None:
         try:
             image = torch.full((batch, 3, 32, 48), float(batch))
             for _ in range(5):
-                with capture(model, through=batch == 3) as maps:
+                with capture(model, differentiable=batch == 3) as maps:
                     ready.wait(timeout=30)
                     model(image)
                     ready.wait(timeout=30)

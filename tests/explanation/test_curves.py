@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from typing import cast
 
 import numpy as np
 import pytest
@@ -13,18 +14,19 @@ from torch import Tensor, nn
 
 from vitrail.core.layout import TokenLayout
 from vitrail.explanation.curves import (
-    AT_ONCE,
+    BATCH_SIZE,
     FILLINGS,
-    averaged,
-    blurred,
-    by_relevance,
-    curves_of,
-    probability_of,
+    Filling,
+    class_probability,
+    compute_curves,
+    fill_blur,
+    fill_mean,
     random_order,
+    relevance_order,
     scores_without,
 )
 from vitrail.explanation.readout import Relevance
-from vitrail.explanation.verdict import DRAWN, REMOVED, contrast
+from vitrail.explanation.verdict import CURVE_SHARES, REMOVED_SHARES, contrast
 
 # Swin-T at 72x100: its windows' grids reach beyond the image
 PADDED = [
@@ -44,14 +46,16 @@ def test_a_cell_takes_away_the_pixels_that_it_was_made_of(layout: TokenLayout) -
         heat = torch.zeros(1, *layout.grid)
         heat[0, row, column] = 1
         found = Relevance(heat, layout, "by hand")
-        order, seen = by_relevance(found), list[Tensor]()
+        order, seen = relevance_order(found), list[Tensor]()
 
         def score(x: Tensor, seen: list[Tensor] = seen) -> Tensor:
             seen.append(x)
             return x.mean(dim=(1, 2, 3))
 
-        curves_of(score, images, order, layout, (0, 1 / cells, 1), filling="zero")
-        scores_without(score, images, order, layout, (1 / cells,), filling="zero")
+        compute_curves(
+            score, images, order, layout, (0, 1 / cells, 1), filling=cast(Filling, "zero")
+        )
+        scores_without(score, images, order, layout, (1 / cells,), filling=cast(Filling, "zero"))
         gone = seen[0][2, 0] == 0
         assert torch.equal(gone, seen[1][0, 0] == 0)
         side = layout.stride
@@ -65,7 +69,7 @@ def test_a_cell_takes_away_the_pixels_that_it_was_made_of(layout: TokenLayout) -
 
 @pytest.fixture(autouse=True)
 def _black(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FILLINGS, "zero", torch.zeros_like)  # type: ignore[arg-type]
+    monkeypatch.setitem(FILLINGS, cast(Filling, "zero"), torch.zeros_like)
 
 
 @given(seed=st.integers(0, 10_000), rows=st.integers(2, 6), columns=st.integers(2, 6))
@@ -85,8 +89,8 @@ def test_curves_of_a_sum_are_partial_sums(seed: int, rows: int, columns: int) ->
     layout = TokenLayout(grid=(rows, 2 * columns), stride=4)
     maps = torch.cat([cells, torch.full_like(cells, -1)], dim=2)  # the left half goes first
     steps = [step / (2 * count) for step in range(2 * count + 1)]
-    own = by_relevance(Relevance(maps, layout, "by hand"))
-    follow = partial(curves_of, score, doubled, layout=layout, shares=steps, filling="mean")
+    own = relevance_order(Relevance(maps, layout, "by hand"))
+    follow = partial(compute_curves, score, doubled, layout=layout, shares=steps, filling="mean")
     curves = follow(order=own)
     ordered = cells.flatten(1).sort(dim=1, descending=True).values
     gone = torch.cat([torch.zeros(3, 1), ordered.cumsum(dim=1) / count], dim=1)
@@ -115,12 +119,15 @@ def test_the_reverse_order_has_the_same_contrast_with_the_other_sign(
 
     order = random_order(2, layout.grid, seed, 0)
     forth, back = (
-        scores_without(score, images, each, layout, REMOVED) for each in (order, order.flip(1))
+        scores_without(score, images, each, layout, REMOVED_SHARES)
+        for each in (order, order.flip(1))
     )
     torch.testing.assert_close(forth, back.flip(0))
     torch.testing.assert_close(contrast(forth), -contrast(back))
-    curves = curves_of(score, images, order, layout, DRAWN)  # what both have in common is the same
-    places = [DRAWN.index(share) for share in REMOVED]
+    curves = compute_curves(
+        score, images, order, layout, CURVE_SHARES
+    )  # what both have in common is the same
+    places = [CURVE_SHARES.index(share) for share in REMOVED_SHARES]
     torch.testing.assert_close(forth[0], curves.deletion[:, places].mT)
     torch.testing.assert_close(forth[1], curves.insertion.flip(1)[:, places].mT)
 
@@ -139,10 +146,10 @@ def test_random_maps_are_smooth_and_each_another_one() -> None:
 def test_both_curves_end_where_the_other_begins() -> None:
     model = Templates().eval()
     images, kinds, _ = pictures(model, 3)
-    score = probability_of(model, kinds)
+    score = class_probability(model, kinds)
     for filling in ("blur", "mean"):
-        order = by_relevance(chance(images))
-        curves = curves_of(score, images, order, LAYOUT, DRAWN, filling=filling)
+        order = relevance_order(chance(images))
+        curves = compute_curves(score, images, order, LAYOUT, CURVE_SHARES, filling=filling)
         assert torch.equal(curves.deletion[:, 0], curves.insertion[:, -1])
         assert torch.equal(curves.deletion[:, -1], curves.insertion[:, 0])
         torch.testing.assert_close(curves.deletion[:, 0], score(images))
@@ -151,34 +158,34 @@ def test_both_curves_end_where_the_other_begins() -> None:
 
 def test_equal_cells_go_in_a_random_order() -> None:
     layout = TokenLayout(grid=(5, 5), stride=1)
-    order = by_relevance(Relevance(torch.zeros(4, 5, 5), layout, "by hand"))
+    order = relevance_order(Relevance(torch.zeros(4, 5, 5), layout, "by hand"))
     assert all(sorted(row) == list(range(25)) for row in order.tolist())
     assert all(row != list(range(25)) for row in order.tolist())
     assert len({tuple(row) for row in order.tolist()}) == 4
     maps = torch.zeros(1, 2, 2)
     maps[0, 1, 0], maps[0, 0, 1] = 3, math.nan  # what is no number goes last
-    order = by_relevance(Relevance(maps, TokenLayout(grid=(2, 2), stride=1), "by hand"))
-    assert (order[0, 0], order[0, -1]) == (2, 1)
+    order = relevance_order(Relevance(maps, TokenLayout(grid=(2, 2), stride=1), "by hand"))
+    assert order[0, [0, -1]].tolist() == [2, 1]
 
 
 def test_fillings_keep_the_mean_and_lose_the_rest() -> None:
     images = torch.rand(2, 3, 40, 56, dtype=torch.float64)
-    assert averaged(images).std(dim=(2, 3)).max() < 1e-12
-    soft = blurred(images)
+    assert fill_mean(images).std(dim=(2, 3)).max() < 1e-12
+    soft = fill_blur(images)
     assert soft.shape == images.shape
     assert (soft.std(dim=(2, 3)) < 0.2 * images.std(dim=(2, 3))).all()
     torch.testing.assert_close(soft.mean(dim=(2, 3)), images.mean(dim=(2, 3)), atol=0.03, rtol=0)
     flat = torch.full((1, 1, 16, 16), 0.3, dtype=torch.float64)
-    torch.testing.assert_close(blurred(flat), flat)
+    torch.testing.assert_close(fill_blur(flat), flat)
 
 
 def test_several_labels_are_scored_each_for_itself() -> None:
     linear = nn.Flatten()
     images = torch.tensor([[[[0.0, 2.0]]]])
-    assert float(probability_of(linear, torch.tensor([1]))(images)) == pytest.approx(
+    assert float(class_probability(linear, torch.tensor([1]))(images)) == pytest.approx(
         float(np.exp(2) / (1 + np.exp(2)))
     )
-    both = probability_of(linear, torch.tensor([0]), multi_label=True)(images)
+    both = class_probability(linear, torch.tensor([0]), multi_label=True)(images)
     assert float(both) == pytest.approx(0.5)
 
 
@@ -190,9 +197,11 @@ def test_many_images_are_read_some_at_a_time() -> None:
             sizes.append(len(x))
             return x.flatten(1)
 
-    images = torch.rand(3 * AT_ONCE, 1, 1, 4)
+    images = torch.rand(3 * BATCH_SIZE, 1, 1, 4)
     target = torch.arange(3) % 4
-    found = probability_of(Counted(), target)(images)
-    expected = images.flatten(1).softmax(dim=1)[torch.arange(len(images)), target.repeat(AT_ONCE)]
+    found = class_probability(Counted(), target)(images)
+    expected = images.flatten(1).softmax(dim=1)[
+        torch.arange(len(images)), target.repeat(BATCH_SIZE)
+    ]
     torch.testing.assert_close(found, expected)
-    assert max(sizes) == AT_ONCE
+    assert max(sizes) == BATCH_SIZE

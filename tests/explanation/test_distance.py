@@ -8,14 +8,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.explanation.test_spread import folds, sequences, windows
+from tests.explanation.test_propagation import folds, sequences, windows
 from tests.parity.test_every_family import FAMILIES, make, picture
 
 from vitrail import UserError, capture
 from vitrail.core.layout import TokenLayout
 from vitrail.explanation.capture import AttentionMap
-from vitrail.explanation.distance import even_distance, group_cells, mean_distance
-from vitrail.explanation.spread import globally
+from vitrail.explanation.distance import group_cells, mean_distance, uniform_distance
+from vitrail.explanation.propagation import global_attention
 from vitrail.layers.window import ShiftMask
 
 HEADS = 2
@@ -49,7 +49,7 @@ def random_map(layout: TokenLayout, seed: int = 0) -> AttentionMap:
 def by_definition(one: AttentionMap, *, renormalise: bool) -> np.ndarray:
     """Query by query over one matrix of the whole picture."""
     prefix, (_, columns) = one.layout.prefix, one.layout.grid
-    matrix = globally(one)[:, :, prefix:, prefix:].numpy()
+    matrix = global_attention(one)[:, :, prefix:, prefix:].numpy()
     place = np.array([divmod(cell, columns) for cell in range(matrix.shape[-1])])
     apart = np.linalg.norm(place[:, None] - place, axis=-1) * one.layout.stride
     reach = (matrix * apart).sum(axis=-1)
@@ -69,7 +69,7 @@ def test_even_attention_has_the_closed_form(layout: TokenLayout) -> None:
     share = (tokens - layout.prefix) / tokens  # of attention that goes to patches
     found = mean_distance(one, renormalise=False)
     assert found.tolist() == [pytest.approx([expected * share] * HEADS, abs=1e-9)]
-    assert even_distance(layout) == pytest.approx(expected, abs=1e-9)
+    assert uniform_distance(layout) == pytest.approx(expected, abs=1e-9)
 
 
 @given(st.one_of(sequences(), windows(), folds()), st.booleans(), st.booleans())
@@ -98,7 +98,7 @@ def test_even_attention_in_shifted_windows_respects_what_is_kept_apart(layout: T
     bias = ShiftMask(layout)(torch.zeros(1, 1, tokens, tokens, dtype=torch.float64))
     weights = bias.expand(groups, -1, -1, -1).softmax(dim=-1)[None]
     found = mean_distance(AttentionMap(weights, layout)).item()
-    assert even_distance(layout) == pytest.approx(found, rel=1e-9, abs=1e-9)
+    assert uniform_distance(layout) == pytest.approx(found, rel=1e-9, abs=1e-9)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -15,13 +15,13 @@ from tests.parity.test_every_family import FAMILIES, make, picture
 
 from vitrail import UserError
 from vitrail.core.passport import Preprocessing
+from vitrail.explanation.activation_statistics import collect_statistics
 from vitrail.explanation.drawing import as_svg, in_rows, mosaic, with_holes
-from vitrail.explanation.figures import NEEDS, Figures, figures
-from vitrail.explanation.plates import seen_pictures
-from vitrail.explanation.study import study
+from vitrail.explanation.figures import NEEDS_IMAGES, Figures, figures
+from vitrail.explanation.weight_figures import denormalise
 from vitrail.models.vit import ViT
 
-EVERY = ["filters", "positions", "distance", "ablation", "tokens", "alignment", "sinks"]
+EVERY = ["filters", "positions", "distance", "ablation", "tokens", "cka", "sinks"]
 POSITIONS = {
     "vit": "table",
     "beit": "bias",
@@ -49,16 +49,16 @@ def quick_or_slow(names: Iterable[str], quick: Sequence[str]) -> list[Any]:
 @pytest.mark.parametrize("family", quick_or_slow(FAMILIES, ["vit", "mobilevit"]))
 def test_every_family_has_every_figure_or_says_why_not(family: str, tmp_path: Path) -> None:
     found = drawn(family)
-    plates = {plate.name: plate for plate in found.plates}
-    assert list(plates) == EVERY
+    panels = {panel.name: panel for panel in found.panels}
+    assert list(panels) == EVERY
     kind = POSITIONS[family]
-    assert plates["positions"].numbers["kind"] == kind
-    missing = {name for name, plate in plates.items() if plate.figure is None}
+    assert panels["positions"].numbers["kind"] == kind
+    missing = {name for name, panel in panels.items() if panel.figure is None}
     assert missing == ({"ablation"} if kind == "none" else set())
     if kind == "none":
-        assert "nothing to take away" in plates["ablation"].told
-        assert "no table of positions and no bias" in plates["positions"].told
-    assert found.facts["pictures"] == "9"
+        assert "nothing to take away" in panels["ablation"].caption
+        assert "no table of positions and no bias" in panels["positions"].caption
+    assert found.facts["images"] == "9"
     page = found.write(tmp_path).read_text(encoding="utf-8")
     for name in set(EVERY) - missing:
         file = (tmp_path / f"{name}.svg").read_text(encoding="utf-8")
@@ -82,9 +82,9 @@ def test_the_same_model_is_drawn_the_same_way(images: int) -> None:
     batches = [picture("vit", batch=images)] if images else []
     one, two = (
         {
-            plate.name: as_svg(plate.figure, plate.name)
-            for plate in figures(make("vit"), batches, title="twice").plates
-            if plate.figure
+            panel.name: as_svg(panel.figure, panel.name)
+            for panel in figures(make("vit"), batches, title="twice").panels
+            if panel.figure
         }
         for _ in range(2)
     )
@@ -95,11 +95,11 @@ def test_the_same_model_is_drawn_the_same_way(images: int) -> None:
 def test_without_pictures_weights_are_drawn_and_the_rest_says_so(tmp_path: Path) -> None:
     for family in ("vit", "swin", "mobilevit"):
         found = figures(make(family), [], title="<b>no pictures</b>")
-        plates = {plate.name: plate for plate in found.plates}
-        assert list(plates) == EVERY
-        assert plates["filters"].figure is not None
-        assert plates["positions"].figure is not None
-        assert all(plates[name].told == NEEDS for name in EVERY[2:])
+        panels = {panel.name: panel for panel in found.panels}
+        assert list(panels) == EVERY
+        assert panels["filters"].figure is not None
+        assert panels["positions"].figure is not None
+        assert all(panels[name].caption == NEEDS_IMAGES for name in EVERY[2:])
         page = found.write(tmp_path).read_text(encoding="utf-8")
         assert "<b>no" not in page
         assert "&lt;b&gt;no pictures" in page
@@ -114,9 +114,9 @@ def test_every_kind_of_vit_can_be_drawn(kind: str) -> None:
     torch.manual_seed(0)
     image = torch.randn(4, config.channels, *config.image_size)
     found = figures(ViT(config), [image], title=kind, ablated=1)
-    assert [plate.name for plate in found.plates] == EVERY
+    assert [panel.name for panel in found.panels] == EVERY
     json.dumps(found.numbers(), allow_nan=False)
-    told = found.plates[0].told
+    told = found.panels[0].caption
     assert ("begins with convolutions" in told) == (config.stem is not None)
 
 
@@ -124,18 +124,18 @@ def test_a_model_in_half_precision_is_drawn_from_wider_numbers() -> None:
     found = figures(
         make("swin", torch.bfloat16), [picture("swin", batch=4)], title="half", ablated=1
     )
-    assert all(plate.figure is not None for plate in found.plates)
-    assert {plate.name: plate for plate in found.plates}["positions"].numbers["kind"] == "bias"
-    arrays = [array for plate in found.plates for array in plate.arrays.values()]
+    assert all(panel.figure is not None for panel in found.panels)
+    assert {panel.name: panel for panel in found.panels}["positions"].numbers["kind"] == "bias"
+    arrays = [array for panel in found.panels for array in panel.arrays.values()]
     assert {array.dtype.itemsize for array in arrays} <= {4, 8}
     assert all(np.isfinite(array).all() for array in arrays)
 
 
 def test_what_is_gathered_does_not_depend_on_the_batches() -> None:
     model, images = make("swin", torch.float64), picture("swin", torch.float64, batch=8)
-    whole = study(model, [images])
-    parts = study(model, [images[:5], images[5:]])
-    assert whole.pictures == parts.pictures == 8
+    whole = collect_statistics(model, [images])
+    parts = collect_statistics(model, [images[:5], images[5:]])
+    assert whole.images == parts.images == 8
     for name, values in whole.distance.items():
         torch.testing.assert_close(parts.distance[name], values)
         torch.testing.assert_close(parts.strongest[name], whole.strongest[name])
@@ -144,23 +144,23 @@ def test_what_is_gathered_does_not_depend_on_the_batches() -> None:
     assert {name: len(tokens) for name, tokens in parts.tokens.items()} == dict.fromkeys(
         whole.tokens, 4
     )
-    assert parts.alignment.left_out == 3
+    assert parts.cka.left_out == 3
 
 
 def test_norms_are_of_steps_that_attend() -> None:
     model = make("coatnet")
-    seen = study(model, [picture("coatnet")])
+    seen = collect_statistics(model, [picture("coatnet")])
     assert list(seen.norms) == ["stages.2.0", "stages.2.1", "stages.3.0"]
-    assert len(seen.alignment.names) == 6
+    assert len(seen.cka.names) == 6
 
 
 def test_pictures_are_shown_as_the_model_sees_them() -> None:
     how = Preprocessing(size=(2, 2), mean=(0.1, 0.2, 0.3), std=(0.5, 0.4, 0.3))
     pixels = torch.rand(1, 3, 2, 2)
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (how.mean, how.std))
-    shown = seen_pictures((pixels - mean) / std, how)
+    shown = denormalise((pixels - mean) / std, how)
     np.testing.assert_allclose(shown[0], pixels[0].movedim(0, -1), atol=1e-6)
-    assert seen_pictures(torch.rand(2, 13, 4, 4), None).shape == (2, 4, 4, 3)
+    assert denormalise(torch.rand(2, 13, 4, 4), None).shape == (2, 4, 4, 3)
 
 
 def test_tiles_are_laid_out_in_reading_order() -> None:

@@ -9,7 +9,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from vitrail import UserError
-from vitrail.explanation.filters import as_pictures, first_filters, principal_components, strongest
+from vitrail.explanation.filters import (
+    first_filters,
+    kernels_to_rgb,
+    largest_kernels,
+    principal_components,
+)
 from vitrail.layers.conv import pad_same
 from vitrail.models.vit import ViT
 
@@ -71,22 +76,22 @@ def test_a_norm_of_the_pixels_belongs_to_the_filters() -> None:
 
 def test_pictures_of_kernels_have_zero_in_the_middle() -> None:
     given = kernels(5)
-    pictures, _ = as_pictures(given)
+    pictures, _ = kernels_to_rgb(given)
     assert pictures.shape == (5, 4, 4, 3)
     assert pictures.min() >= 0
     assert pictures.max() <= 1
     assert ((pictures > 0.5) == (given.movedim(1, -1) > 0)).all()
-    assert torch.equal(as_pictures(given, flipped=True)[0], pictures.flip(-1))
-    assert as_pictures(kernels(5, 1))[0].shape == (5, 4, 4, 3)
-    many, told = as_pictures(kernels(5, 13))
+    assert torch.equal(kernels_to_rgb(given, flipped=True)[0], pictures.flip(-1))
+    assert kernels_to_rgb(kernels(5, 1))[0].shape == (5, 4, 4, 3)
+    many, told = kernels_to_rgb(kernels(5, 13))
     assert many.shape == (5, 4, 4, 3)
     assert "13 channels" in told
-    assert as_pictures(torch.zeros(1, 3, 2, 2))[0].eq(0.5).all()
+    assert kernels_to_rgb(torch.zeros(1, 3, 2, 2))[0].eq(0.5).all()
 
 
 def test_the_strongest_come_first() -> None:
     given = kernels(9)
-    lengths = strongest(given, 4).flatten(1).norm(dim=1)
+    lengths = largest_kernels(given, 4).flatten(1).norm(dim=1)
     assert torch.equal(lengths, given.flatten(1).norm(dim=1).sort(descending=True).values[:4])
 
 

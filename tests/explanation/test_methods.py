@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,18 +14,18 @@ from torch.nn import functional as F
 
 from vitrail import UserError, capture
 from vitrail.core.layout import TokenLayout
-from vitrail.explanation.capture import attentions_of
+from vitrail.explanation.capture import find_attentions
 from vitrail.explanation.integrated import (
     MAX_DELTA,
-    MOST_STEPS,
+    MAX_STEPS,
     SMALL_DELTA,
     IncompleteWarning,
     integrated,
 )
-from vitrail.explanation.methods import METHODS, choose, choose_method, explain
-from vitrail.explanation.readout import as_tokens
-from vitrail.explanation.rollout import discarded, rollout
-from vitrail.explanation.spread import globally
+from vitrail.explanation.methods import METHODS, choose_method, explain_tensor
+from vitrail.explanation.propagation import global_attention
+from vitrail.explanation.readout import to_tokens
+from vitrail.explanation.rollout import discard_lowest, rollout
 from vitrail.layers.attention import Attend
 from vitrail.layers.fold import unfold
 from vitrail.models.catalogue import build
@@ -74,7 +74,7 @@ def image(config: ViTConfig, dtype: torch.dtype = torch.float64) -> Tensor:
 def assert_sane(model: nn.Module, x: Tensor, method: str) -> None:
     """A map of numbers for each picture by itself, which follows the class where it may."""
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    found = explain(model, x, method, target=CLASSES, **QUICK.get(method, {}))
+    found = explain_tensor(model, x, method, target=CLASSES, **QUICK.get(method, {}))
     assert found.map.shape == (2, *found.layout.grid)
     assert found.map.dtype == x.dtype
     assert found.map.isfinite().all()
@@ -82,9 +82,9 @@ def assert_sane(model: nn.Module, x: Tensor, method: str) -> None:
     assert found.method == method
     assert found.map.abs().max() > 0
     assert found.map.std() > 0
-    other = explain(model, x, method, target=CLASSES.flip(0), **QUICK.get(method, {}))
+    other = explain_tensor(model, x, method, target=CLASSES.flip(0), **QUICK.get(method, {}))
     assert torch.equal(other.map, found.map) == (method in CLASSLESS)
-    alone = explain(model, x[1:], method, target=CLASSES[1:], **QUICK.get(method, {}))
+    alone = explain_tensor(model, x[1:], method, target=CLASSES[1:], **QUICK.get(method, {}))
     torch.testing.assert_close(alone.map, found.map[1:], rtol=1e-6, atol=1e-9)
     if method in CLASSLESS:
         assert found.target is None
@@ -164,14 +164,14 @@ def test_every_method_under_autocast_and_in_inference_mode(method: str) -> None:
 
 def assert_same_in_every_mode(family: str, method: str) -> None:
     model, x = make(family), picture(family)
-    plain = explain(model, x, method, target=CLASSES, **QUICK.get(method, {}))
+    plain = explain_tensor(model, x, method, target=CLASSES, **QUICK.get(method, {}))
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     with torch.inference_mode():
-        again = explain(model, x, method, target=CLASSES, **QUICK.get(method, {}))
+        again = explain_tensor(model, x, method, target=CLASSES, **QUICK.get(method, {}))
     torch.testing.assert_close(again.map, plain.map, rtol=1e-4, atol=1e-6)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        half = explain(model, x, method, target=CLASSES, **QUICK.get(method, {}))
+        half = explain_tensor(model, x, method, target=CLASSES, **QUICK.get(method, {}))
     assert half.map.isfinite().all()
 
 
@@ -181,7 +181,7 @@ def test_the_likeliest_class_where_none_is_named(method: str) -> None:
     likeliest = model(x).argmax(dim=1)
     quick = QUICK.get(method, {})
     found, named, every = (
-        explain(model, x, method, target=target, **quick) for target in (None, likeliest, 2)
+        explain_tensor(model, x, method, target=target, **quick) for target in (None, likeliest, 2)
     )
     assert torch.equal(found.map, named.map)
     if method not in CLASSLESS:
@@ -243,7 +243,7 @@ def test_relevance_is_the_authors_formula() -> None:
     relevance = torch.eye(25, dtype=torch.float64).expand(2, -1, -1)
     for weights, gradient in zip(maps, gradients, strict=True):
         relevance = relevance + (gradient * weights).clamp(min=0).mean(dim=1) @ relevance
-    found = explain(model, x, "relevance", target=CLASSES)
+    found = explain_tensor(model, x, "relevance", target=CLASSES)
     torch.testing.assert_close(found.map, patches_of(relevance.detach()), rtol=0, atol=1e-12)
     assert found.map.max() > 1e-4
 
@@ -260,7 +260,7 @@ def test_attribution_is_the_same_rolled_out() -> None:
         rows = torch.where(total > 0, positive / total, 0)
         layer = rows + torch.eye(25)
         layers.append(layer / layer.sum(dim=-1, keepdim=True))
-    found = explain(model, x, "attribution", target=CLASSES)
+    found = explain_tensor(model, x, "attribution", target=CLASSES)
     torch.testing.assert_close(found.map, patches_of(rolled(layers)), rtol=0, atol=1e-12)
 
 
@@ -280,16 +280,16 @@ def test_rollout_is_the_product_of_normalised_rows(fusion: str, discard: float) 
         layer = one + torch.eye(25)
         layers.append(layer / layer.sum(dim=-1, keepdim=True))
         torch.testing.assert_close(layers[-1].sum(-1), torch.ones(2, 25, dtype=torch.float64))
-    found = explain(model, x, "rollout", fusion=fusion, discard=discard)
+    found = explain_tensor(model, x, "rollout", fusion=fusion, discard=discard)
     torch.testing.assert_close(found.map, patches_of(rolled(layers)), rtol=0, atol=1e-12)
 
 
 def test_discarding_keeps_what_is_highest() -> None:
     weights = torch.rand(2, 3, 4, 4)
-    kept = discarded(weights, 0.75)
+    kept = discard_lowest(weights, 0.75)
     assert (kept > 0).flatten(1).sum(1).tolist() == [12, 12]
     assert torch.equal(kept.flatten(1).amax(1), weights.flatten(1).amax(1))
-    assert discarded(weights, 0.0) is weights
+    assert discard_lowest(weights, 0.0) is weights
 
 
 @every_family
@@ -297,7 +297,7 @@ def test_rollout_keeps_the_whole(family: str) -> None:
     """What is read out is a mixture of all tokens: with what is on prefix tokens it sums to one."""
     model, x = make(family, torch.float64), picture(family, torch.float64)
     total = rollout(model, x).map.sum(dim=(1, 2))
-    if any(attend.layout.prefix for attend in attentions_of(model).values()):
+    if any(attend.layout.prefix for attend in find_attentions(model).values()):
         assert ((total > 0) & (total < 1)).all()
     else:
         torch.testing.assert_close(total, torch.ones_like(total), rtol=0, atol=1e-12)
@@ -317,10 +317,10 @@ def test_rollout_is_a_product_of_global_matrices(family: str) -> None:
     for one in reversed(list(maps.values())):
         read = split(read, grid, one.layout)
         grid = one.layout.grid
-        dense = globally(one).mean(dim=1)
+        dense = global_attention(one).mean(dim=1)
         mixed = dense + torch.eye(dense.shape[-1])
         read = read @ (mixed / mixed.sum(dim=-1, keepdim=True))
-    found = explain(model, x, "rollout").map
+    found = explain_tensor(model, x, "rollout").map
     torch.testing.assert_close(found.flatten(1), read[:, 0], rtol=0, atol=1e-12)
 
 
@@ -375,7 +375,7 @@ def test_relevance_is_the_rule_on_global_matrices(family: str) -> None:
     name, channels = READ[family]
     seen: dict[str, Tensor] = {}
     hook = model.get_submodule(name).register_forward_hook(lambda m, a, out: seen.update(y=out))
-    with capture(model, through=True) as maps:
+    with capture(model, differentiable=True) as maps:
         logits = model(x)[[0, 1], CLASSES].sum()
     hook.remove()
     weights = [one.weights for one in maps.values()]
@@ -388,8 +388,8 @@ def test_relevance_is_the_rule_on_global_matrices(family: str) -> None:
         positive = (gradient * one.weights).clamp(min=0).detach()
         # a row that all share has the sum of their gradients
         sharing = positive.shape[-1] if positive.shape[-2] == 1 else 1
-        read = read + read @ globally(replace(one, weights=positive / sharing)).mean(dim=1)
-    found = explain(model, x, "relevance", target=CLASSES).map
+        read = read + read @ global_attention(replace(one, weights=positive / sharing)).mean(dim=1)
+    found = explain_tensor(model, x, "relevance", target=CLASSES).map
     torch.testing.assert_close(found.flatten(1), read[:, 0], rtol=0, atol=1e-12)
 
 
@@ -401,40 +401,40 @@ def test_tokens_of_a_layer_come_in_reading_order(last: bool) -> None:
     expected = picture.flatten(2).mT
     places = unfold(picture, 2)
     for x in (picture, places):
-        tokens, found = as_tokens(x.movedim(1, -1) if last else x, [layout], size)
+        tokens, found = to_tokens(x.movedim(1, -1) if last else x, [layout], size)
         assert torch.equal(tokens, expected)
         assert found == layout
     shifted = TokenLayout(grid=(6, 8), stride=8, window=(2, 2), shift=(1, 1))
-    tokens, found = as_tokens(picture.movedim(1, -1) if last else picture, [shifted], size)
+    tokens, found = to_tokens(picture.movedim(1, -1) if last else picture, [shifted], size)
     assert torch.equal(tokens, expected)
     assert found == TokenLayout(grid=(6, 8), stride=8)
     prefixed = TokenLayout(grid=(6, 8), stride=8, prefix=2)
     sequence = torch.randn(2, 50, 5)
-    assert as_tokens(sequence, [prefixed], size) == (sequence, prefixed)
-    assert as_tokens(torch.zeros(2, 5, 2, 3), [prefixed], size)[1].grid == (2, 3)
+    assert to_tokens(sequence, [prefixed], size) == (sequence, prefixed)
+    assert to_tokens(torch.zeros(2, 5, 2, 3), [prefixed], size)[1].grid == (2, 3)
     with pytest.raises(UserError, match="tokens of no attention"):
-        as_tokens(torch.zeros(2, 49, 5), [prefixed], size)
+        to_tokens(torch.zeros(2, 49, 5), [prefixed], size)
 
 
 @pytest.mark.parametrize("family", ["mobilevit", "mobilevitv2"])
 def test_tokens_that_may_be_folded_or_not_are_not_guessed(family: str) -> None:
     """A grid of 4x6 has four places of six patches as well."""
     model, x = make(family), picture(family)
-    assert explain(model, x, "gradcam", layer="stages.3.1").map.shape == (2, 4, 6)
+    assert explain_tensor(model, x, "gradcam", layer="stages.3.1").map.shape == (2, 4, 6)
     with pytest.raises(UserError, match=r"may be folded.*take stages\.3\.1"):
-        explain(model, x, "gradcam", layer="stages.3.1.blocks.0")
-    assert explain(model, x, "gradcam", layer="stages.2.1.blocks.0").map.shape == (2, 8, 12)
+        explain_tensor(model, x, "gradcam", layer="stages.3.1.blocks.0")
+    assert explain_tensor(model, x, "gradcam", layer="stages.2.1.blocks.0").map.shape == (2, 8, 12)
 
 
 def test_raw_attention_is_one_row() -> None:
     model, x = shaken(SMALL), image(SMALL)
     maps = by_hand(model, x)[1]
-    found = explain(model, x, "attention").map
+    found = explain_tensor(model, x, "attention").map
     torch.testing.assert_close(found, patches_of(maps[1].mean(1)).detach(), rtol=0, atol=1e-12)
-    found = explain(model, x, "attention", layer="blocks.0", head=3, query=(2, 5)).map
+    found = explain_tensor(model, x, "attention", layer="blocks.0", head=3, query=(2, 5)).map
     row = maps[0][:, 3, 1 + 2 * 6 + 5, 1:].detach()
     torch.testing.assert_close(found.flatten(1), row, rtol=0, atol=1e-12)
-    assert torch.equal(explain(model, x, "attention", layer=0, head=3, query=18).map, found)
+    assert torch.equal(explain_tensor(model, x, "attention", layer=0, head=3, query=18).map, found)
 
 
 @pytest.mark.parametrize(
@@ -450,7 +450,7 @@ def test_integrated_gradients_are_complete_or_say_by_how_much_not(family: str) -
     with torch.no_grad():
         ends = model(x) - model(torch.full_like(x, 0.25))
     difference = ends[[0, 1], CLASSES]
-    found = explain(model, x, "integrated", target=CLASSES, baseline=0.25)
+    found = explain_tensor(model, x, "integrated", target=CLASSES, baseline=0.25)
     allowed = (MAX_DELTA * difference.abs()).clamp(min=SMALL_DELTA)
     missing = found.map.sum(dim=(1, 2)) - difference
     assert (missing.abs() <= allowed).all()
@@ -467,7 +467,7 @@ class Steep(nn.Module):
         self.register_buffer("steepness", torch.tensor(40.0))
 
     def forward(self, x: Tensor) -> Tensor:
-        logit = (self.steepness * (x.mean(dim=(1, 2, 3)) - 0.4)).tanh()
+        logit = (self.get_buffer("steepness") * (x.mean(dim=(1, 2, 3)) - 0.4)).tanh()
         return torch.stack([logit, -logit], dim=1)
 
 
@@ -490,8 +490,8 @@ def test_steps_are_added_until_integrated_gradients_are_complete() -> None:
     assert enough.delta is not None
     assert float(enough.delta.abs().max()) < 0.1
     assert calls.count(1) > 0  # the image that was complete is not computed again
-    assert sum(calls) <= 2 * (2 + 2 * MOST_STEPS)
-    model.steepness.fill_(1e6)  # no number of points will do: bounded, and said
+    assert sum(calls) <= 2 * (2 + 2 * MAX_STEPS)
+    model.get_buffer("steepness").fill_(1e6)  # no number of points will do: bounded, and said
     with pytest.warns(IncompleteWarning, match="use more steps"):
         integrated(model, x, target)
 
@@ -499,8 +499,8 @@ def test_steps_are_added_until_integrated_gradients_are_complete() -> None:
 @pytest.mark.parametrize("family", ["vit", "swin"])  # one of either choice
 def test_auto_is_chosen_by_the_layout_and_says_what_it_is(family: str) -> None:
     model, x = make(family), picture(family)
-    found = explain(model, x, target=CLASSES)
-    assert found.method == choose_method(model)
+    found = explain_tensor(model, x, target=CLASSES)
+    assert found.method == choose_method(model).method
     expected = METHODS[found.method](model, x, CLASSES)
     torch.testing.assert_close(found.map, expected.map)
 
@@ -523,13 +523,13 @@ def test_auto_is_chosen_by_the_layout_and_says_what_it_is(family: str) -> None:
 def test_auto_asks_what_the_head_reads_and_how_patches_mix(
     fields: dict[str, Any], method: str, reason: str
 ) -> None:
-    choice = choose(build(replace(SMALL, **fields)).eval())
+    choice = choose_method(build(replace(SMALL, **fields)).eval())
     assert choice.method == method
     assert reason in choice.reason
 
 
 def test_windows_folds_and_convolutions_are_reasons_too() -> None:
-    choices = {family: choose(make(family)) for family in FAMILIES}
+    choices = {family: choose_method(make(family)) for family in FAMILIES}
     assert {family for family, choice in choices.items() if choice.method == "attribution"} == {
         "vit"
     }
@@ -542,38 +542,50 @@ def test_windows_folds_and_convolutions_are_reasons_too() -> None:
 
 def test_without_a_head_auto_explains_no_class() -> None:
     model = build(replace(SMALL, num_classes=0)).eval()
-    assert explain(model, torch.randn(1, 3, 32, 48)).method == "rollout"
+    assert explain_tensor(model, torch.randn(1, 3, 32, 48)).method == "rollout"
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m, x: explain(m.train(), x), "call model.eval"),
-        (lambda m, x: explain(m, x, "gradcan"), "did you mean gradcam"),
-        (lambda m, x: explain(m, x, "rollout", layer=3), "it has fusion, discard, residual"),
-        (lambda m, x: explain(m, x, "relevance", layer=3), "it has none"),
-        (lambda m, x: explain(m, x, target=5), "classes 0 to 4"),
-        (lambda m, x: explain(m, x, target=-1), "classes 0 to 4"),
-        (lambda m, x: explain(m, x, target=torch.zeros(3).long()), "for each of 2 images"),
+        (lambda m, x: explain_tensor(m.train(), x), "call model.eval"),
+        (lambda m, x: explain_tensor(m, x, "gradcan"), "did you mean gradcam"),
+        (lambda m, x: explain_tensor(m, x, "rollout", layer=3), "it has fusion, discard, residual"),
+        (lambda m, x: explain_tensor(m, x, "relevance", layer=3), "it has none"),
+        (lambda m, x: explain_tensor(m, x, target=5), "classes 0 to 4"),
+        (lambda m, x: explain_tensor(m, x, target=-1), "classes 0 to 4"),
+        (lambda m, x: explain_tensor(m, x, target=torch.zeros(3).long()), "for each of 2 images"),
         (
-            lambda m, x: explain(m, x, "gradcam", layer="blocks.7"),
+            lambda m, x: explain_tensor(m, x, "gradcam", layer="blocks.7"),
             "last ones are blocks.0, blocks.1",
         ),
-        (lambda m, x: explain(m, x, "gradcam", layer="head"), "no map of tokens"),
-        (lambda m, x: explain(m, x, "gradcam", layer="blocks"), "no tensor that depends"),
-        (lambda m, x: explain(m, x, "attention", layer=2), "there are 2 attentions"),
-        (lambda m, x: explain(m, x, "attention", layer="blocks.2"), "no attention is called"),
-        (lambda m, x: explain(m, x, "attention", head=4), "heads 0 to 3"),
-        (lambda m, x: explain(m, x, "attention", query=(9, 9)), "query is patch"),
-        (lambda m, x: explain(m, x, "rollout", discard=1.0), "discard is 1.0"),
-        (lambda m, x: explain(m, x, "integrated", steps=0), "steps must be at least 1, got 0"),
-        (lambda m, x: explain(m, x, "smoothgrad", samples=0), "samples must be at least 1, got 0"),
-        (lambda m, x: explain(m, x, "smoothgrad", noise=-1.0), "noise must be from 0 to 1"),
-        (lambda m, x: explain(m, x, "occlusion", window=0.0), "window is 0.0"),
-        (lambda m, x: explain(m, x, "occlusion", step=2.0), "step is 2.0"),
-        (lambda m, x: explain(m, x, "rollout", target="cat"), "this model has no labels"),
-        (lambda m, x: explain(torch.compile(m), x), "before compiling"),
-        (lambda m, x: explain(nn.Flatten().eval(), x, "rollout"), "none of the known dialects"),
+        (lambda m, x: explain_tensor(m, x, "gradcam", layer="head"), "no map of tokens"),
+        (lambda m, x: explain_tensor(m, x, "gradcam", layer="blocks"), "no tensor that depends"),
+        (lambda m, x: explain_tensor(m, x, "attention", layer=2), "there are 2 attentions"),
+        (
+            lambda m, x: explain_tensor(m, x, "attention", layer="blocks.2"),
+            "no attention is called",
+        ),
+        (lambda m, x: explain_tensor(m, x, "attention", head=4), "heads 0 to 3"),
+        (lambda m, x: explain_tensor(m, x, "attention", query=(9, 9)), "query is patch"),
+        (lambda m, x: explain_tensor(m, x, "rollout", discard=1.0), "discard is 1.0"),
+        (
+            lambda m, x: explain_tensor(m, x, "integrated", steps=0),
+            "steps must be at least 1, got 0",
+        ),
+        (
+            lambda m, x: explain_tensor(m, x, "smoothgrad", samples=0),
+            "samples must be at least 1, got 0",
+        ),
+        (lambda m, x: explain_tensor(m, x, "smoothgrad", noise=-1.0), "noise must be from 0 to 1"),
+        (lambda m, x: explain_tensor(m, x, "occlusion", window=0.0), "window is 0.0"),
+        (lambda m, x: explain_tensor(m, x, "occlusion", step=2.0), "step is 2.0"),
+        (lambda m, x: explain_tensor(m, x, "rollout", target="cat"), "this model has no labels"),
+        (lambda m, x: explain_tensor(cast(nn.Module, torch.compile(m)), x), "before compiling"),
+        (
+            lambda m, x: explain_tensor(nn.Flatten().eval(), x, "rollout"),
+            "none of the known dialects",
+        ),
     ],
 )
 def test_mistakes_get_one_sentence(
@@ -589,16 +601,16 @@ def test_a_layer_that_does_not_look_at_the_picture_is_refused() -> None:
     for trains in (True, False):
         model.requires_grad_(trains)
         with pytest.raises(UserError, match="no tensor that depends on the image"):
-            explain(model, picture("beit"), "gradcam", layer="blocks.0.relative")
+            explain_tensor(model, picture("beit"), "gradcam", layer="blocks.0.relative")
 
 
 @pytest.mark.parametrize("method", ["attention", "rollout", "relevance", "attribution"])
 def test_attention_to_pictures_of_another_size_has_no_place(method: str) -> None:
     model = make("mobilevit")
     with pytest.raises(UserError, match="image_size"):
-        explain(model, torch.zeros(1, 3, 64, 64), method)
+        explain_tensor(model, torch.zeros(1, 3, 64, 64), method)
 
 
 def test_grad_cam_knows_pictures_of_any_size_that_a_model_reads() -> None:
-    found = explain(make("mobilevit"), torch.randn(1, 3, 128, 160), "gradcam")
+    found = explain_tensor(make("mobilevit"), torch.randn(1, 3, 128, 160), "gradcam")
     assert found.layout == TokenLayout(grid=(4, 5), stride=32)

@@ -6,10 +6,10 @@ import pytest
 from benchmarks.pointing import captums, evidence_for, ours, point, trained
 from torch import Tensor
 
-from vitrail.explanation.blur import gaussian
-from vitrail.explanation.choice import choose_method
+from vitrail.explanation.auto_method import choose_method
+from vitrail.explanation.blur import gaussian_blur
+from vitrail.explanation.propagation import sum_over_cells
 from vitrail.explanation.readout import finest_layout
-from vitrail.explanation.spread import on_cells
 
 IMAGES = 100
 MARGIN = 0.05  # of 100 images: two standard deviations of a share of 95 % are 4 points
@@ -30,9 +30,9 @@ def test_auto_points_at_the_evidence_and_chance_does_not(
 
     def smooth_noise(images: Tensor, _: Tensor) -> Tensor:
         noise = images.new_empty(images.shape).normal_()
-        return on_cells(gaussian(noise, 0.1, beyond="zeros")[:, 0], layout)
+        return sum_over_cells(gaussian_blur(noise, 0.1, beyond="zeros")[:, 0], layout)
 
-    auto, _ = point(ours(model, choose_method(model)), evidence)
+    auto, _ = point(ours(model, choose_method(model).method), evidence)
     random, _ = point(smooth_noise, evidence)
     saliency, _ = point(dict(captums(model))["Captum Saliency"], evidence)
     assert auto > 0.8

@@ -10,11 +10,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.core.layout import TokenLayout
-from vitrail.explanation.ablation import cells_in, forget, position_ablation, tiles_of
+from vitrail.explanation.ablation import (
+    cells_of_tile,
+    position_ablation,
+    tile_grid,
+    without_positions,
+)
 from vitrail.explanation.capture import AttentionMap, capture
 from vitrail.explanation.distance import group_cells
-from vitrail.explanation.observe import layouts_of, observe
-from vitrail.explanation.positions import by_offset, position_table, shared_bias, similarity
+from vitrail.explanation.hooks import forward_hooks, token_layouts
+from vitrail.explanation.positions import (
+    bias_by_offset,
+    position_similarity,
+    position_table,
+    shared_bias,
+)
 from vitrail.layers.position import LearnedPositions, sincos_2d
 from vitrail.layers.relative import RelativeBias
 from vitrail.layers.window import ShiftMask, lay_windows
@@ -26,7 +36,7 @@ sides = st.integers(1, 7)
 @given(sides, sides)
 @settings(max_examples=20, deadline=None)
 def test_sine_positions_are_alike_by_their_offset_alone(rows: int, columns: int) -> None:
-    tiles = similarity(sincos_2d((rows, columns), 32).unflatten(0, (rows, columns)))
+    tiles = position_similarity(sincos_2d((rows, columns), 32).unflatten(0, (rows, columns)))
     flat = tiles.flatten(2).flatten(0, 1)
     torch.testing.assert_close(flat, flat.mT)
     torch.testing.assert_close(flat.diagonal(), torch.ones(rows * columns, dtype=torch.float64))
@@ -62,7 +72,7 @@ def test_offsets_give_back_the_table(rows: int, columns: int) -> None:
     bias = RelativeBias((rows, columns), heads=2)
     nn.init.normal_(bias.table)
     with torch.no_grad():
-        found = by_offset(bias()[0], (rows, columns))
+        found = bias_by_offset(bias()[0], (rows, columns))
         # the table counts from the key to the query, a tile from the query to the key
         expected = bias.table.mT.unflatten(1, (2 * rows - 1, 2 * columns - 1)).flip(1, 2)
     torch.testing.assert_close(found, expected)
@@ -84,19 +94,19 @@ def test_shifted_windows_show_the_bias_that_all_have() -> None:
 @settings(max_examples=40, deadline=None)
 def test_tiles_part_every_grid(rows: int, columns: int, down: int, across: int) -> None:
     tiles, grid = (down, across), (rows, columns)
-    every = [cells_in(divmod(n, across), tiles, grid) for n in range(down * across)]
+    every = [cells_of_tile(divmod(n, across), tiles, grid) for n in range(down * across)]
     assert torch.stack(every).sum(dim=0).eq(1).all()
 
 
 def test_there_are_not_too_many_tiles() -> None:
-    assert tiles_of([TokenLayout(grid=(14, 14), stride=16)]) == (14, 14)
-    assert tiles_of(
+    assert tile_grid([TokenLayout(grid=(14, 14), stride=16)]) == (14, 14)
+    assert tile_grid(
         [TokenLayout(grid=(7, 7), stride=32), TokenLayout(grid=(56, 56), stride=4)]
     ) == (
         8,
         8,
     )
-    assert tiles_of([TokenLayout(grid=(1, 5000), stride=4)])[0] == 1
+    assert tile_grid([TokenLayout(grid=(1, 5000), stride=4)])[0] == 1
 
 
 def biases_of(model: nn.Module, image: Tensor) -> dict[str, Tensor]:
@@ -106,7 +116,7 @@ def biases_of(model: nn.Module, image: Tensor) -> dict[str, Tensor]:
         assert bias is not None
         found[name] = bias
 
-    with torch.no_grad(), observe(model, attention=see):
+    with torch.no_grad(), forward_hooks(model, attention=see):
         model(image)
     return found
 
@@ -117,7 +127,7 @@ def test_all_places_forgotten_is_a_model_without_bias(family: str) -> None:
     model, image = make(family, torch.float64), picture(family, torch.float64)
     with torch.no_grad():
         before = model(image)
-        with forget(model, (0, 0), (1, 1)), capture(model) as flat:
+        with without_positions(model, (0, 0), (1, 1)), capture(model) as flat:
             forgotten = model(image)
         for module in model.modules():
             if isinstance(module, RelativeBias):
@@ -131,7 +141,7 @@ def test_all_places_forgotten_is_a_model_without_bias(family: str) -> None:
         torch.testing.assert_close(forgotten, without, rtol=0, atol=1e-10)
         return
     # the first layer sees the same tokens in both; padding has no place and keeps its bias
-    whole = [name for name, one in layouts_of(model).items() if one.padded == one.grid]
+    whole = [name for name, one in token_layouts(model).items() if one.padded == one.grid]
     for name in whole[:1]:
         torch.testing.assert_close(flat[name].weights, kept[name].weights, rtol=0, atol=1e-10)
 
@@ -140,9 +150,9 @@ def test_all_places_forgotten_is_a_model_without_bias(family: str) -> None:
 def test_a_forgotten_tile_has_the_mean_bias_and_masks_stay(family: str) -> None:
     model, image = make(family, torch.float64), picture(family, torch.float64)
     before = biases_of(model, image)
-    with forget(model, (1, 0), (2, 2)):
+    with without_positions(model, (1, 0), (2, 2)):
         after = biases_of(model, image)
-    for name, layout in layouts_of(model).items():
+    for name, layout in token_layouts(model).items():
         old, new = before[name].expand_as(after[name]), after[name]
         apart = old < -50
         cells, prefix = group_cells(layout), layout.prefix
@@ -165,7 +175,7 @@ def test_all_positions_forgotten_are_their_mean() -> None:
     assert isinstance(model, ViT)
     assert isinstance(model.positions, LearnedPositions)
     with torch.no_grad():
-        with forget(model, (0, 0), (1, 1)):
+        with without_positions(model, (0, 0), (1, 1)):
             forgotten = model(image)
         table = model.positions.table
         table[:, 1:] = table[:, 1:].mean(dim=1, keepdim=True)

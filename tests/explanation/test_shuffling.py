@@ -14,8 +14,8 @@ import vitrail
 from vitrail import UserError
 from vitrail.explanation.readout import Relevance
 from vitrail.explanation.shuffling import (
-    alike,
     head_weights,
+    mean_rank_correlation,
     rank_correlation,
     shuffle_check,
     shuffled_copy,
@@ -35,7 +35,9 @@ def test_rank_correlation_is_spearmans(values: list[list[int]]) -> None:
 
 def test_the_negative_of_a_map_is_as_much_like_it_as_itself() -> None:
     maps = torch.rand(3, 4, 4)
-    assert alike(maps, -maps) == alike(maps, maps) == pytest.approx(1)
+    assert (
+        mean_rank_correlation(maps, -maps) == mean_rank_correlation(maps, maps) == pytest.approx(1)
+    )
 
 
 MODELS = {

@@ -11,8 +11,8 @@ from torch import Tensor
 from vitrail import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.explanation.capture import AttentionMap
-from vitrail.explanation.observe import attending_steps, layouts_of, observe, steps_of
-from vitrail.explanation.tokens import colours_of, on_grid
+from vitrail.explanation.hooks import attention_blocks, forward_hooks, named_blocks, token_layouts
+from vitrail.explanation.tokens import pca_colours, tokens_on_grid
 from vitrail.models.vit import ViT
 
 SIZE = (32, 48)
@@ -24,12 +24,12 @@ CHANNELS_FIRST = ("mobilevit", "mobilevitv2", "coatnet")
 def test_every_step_of_every_family_is_a_grid(family: str) -> None:
     model, image = make(family), picture(family)
     steps: dict[str, Tensor] = {}
-    with torch.no_grad(), observe(model, step=steps.__setitem__):
+    with torch.no_grad(), forward_hooks(model, block=steps.__setitem__):
         model(image)
-    assert list(steps) == list(steps_of(model))
+    assert list(steps) == list(named_blocks(model))
     height, width = image.shape[2:]
     for name, output in steps.items():
-        found = on_grid(output, layouts_of(model).values(), (height, width))
+        found = tokens_on_grid(output, token_layouts(model).values(), (height, width))
         rows, columns = found.grid.shape[1:3]
         # cells are about square, but for a map that was stretched to be folded
         assert abs(height / rows - width / columns) < 0.5 * width / columns, name
@@ -41,20 +41,22 @@ def test_every_step_of_every_family_is_a_grid(family: str) -> None:
         else:
             assert torch.equal(found.prefix, output[:, :1])
             assert torch.equal(found.grid.flatten(1, 2), output[:, 1:])
-    assert set(attending_steps(model)) <= set(steps)
+    assert set(attention_blocks(model)) <= set(steps)
 
 
 def test_registers_and_distillation_tokens_are_no_patches() -> None:
     for kind, prefix in {"registers": 3, "distilled": 2, "mean pooling": 0}.items():
         model = ViT(KINDS[kind]).eval()
-        tokens = on_grid(model.encode(torch.randn(2, 3, *SIZE)), layouts_of(model).values(), SIZE)
+        tokens = tokens_on_grid(
+            model.encode(torch.randn(2, 3, *SIZE)), token_layouts(model).values(), SIZE
+        )
         assert tokens.prefix.shape[1] == prefix
         assert tokens.grid.shape[1:3] == SMALL.grid
 
 
 def test_what_fits_no_layout_is_told() -> None:
     with pytest.raises(UserError, match="tokens of no attention"):
-        on_grid(torch.zeros(1, 7, 3), [TokenLayout(grid=(2, 2), stride=4)], (8, 8))
+        tokens_on_grid(torch.zeros(1, 7, 3), [TokenLayout(grid=(2, 2), stride=4)], (8, 8))
 
 
 def test_watching_changes_nothing_and_leaves_nothing() -> None:
@@ -69,19 +71,19 @@ def test_watching_changes_nothing_and_leaves_nothing() -> None:
 
     with torch.no_grad():
         before = model(image)
-        with observe(model, attention=see, step=lambda name, x: None):
+        with forward_hooks(model, attention=see, block=lambda name, x: None):
             assert torch.equal(model(image), before)
-    assert seen == list(layouts_of(model))
+    assert seen == list(token_layouts(model))
     assert not any(module._forward_hooks for module in model.modules())
-    with pytest.raises(UserError, match="nothing was seen"), observe(model, attention=see):
+    with pytest.raises(UserError, match="nothing was seen"), forward_hooks(model, attention=see):
         pass
-    with pytest.raises(UserError, match="compiled"), observe(torch.compile(model)):  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="compiled"), forward_hooks(torch.compile(model)):  # type: ignore[arg-type]
         pass
 
 
 def test_colours_are_the_components_of_scikit_learn() -> None:
     grid = torch.randn(2, 5, 7, 9, generator=torch.Generator().manual_seed(0)).double()
-    colours, shares = colours_of(grid)
+    colours, shares = pca_colours(grid)
     assert colours.shape == (2, 5, 7, 3)
     for one, colour, share in zip(grid, colours, shares, strict=True):
         peer = PCA(n_components=3).fit(one.flatten(0, 1).numpy())
@@ -97,7 +99,7 @@ def test_colours_are_the_components_of_scikit_learn() -> None:
 def test_like_patches_have_like_colours() -> None:
     kinds = torch.randn(3, 16, generator=torch.Generator().manual_seed(0))
     where = torch.tensor([[0, 0, 1], [2, 2, 1]])
-    colours, _ = colours_of(kinds[where][None])
+    colours, _ = pca_colours(kinds[where][None])
     for kind in range(3):
         mine = colours[0][where == kind]
         torch.testing.assert_close(mine, mine[:1].expand_as(mine))
@@ -106,7 +108,7 @@ def test_like_patches_have_like_colours() -> None:
 
 
 def test_patches_that_are_all_the_same_are_grey() -> None:
-    colours, shares = colours_of(torch.ones(1, 4, 4, 8))
+    colours, shares = pca_colours(torch.ones(1, 4, 4, 8))
     assert colours.eq(0.5).all()
     assert shares.eq(0).all()
-    assert colours_of(torch.randn(1, 1, 2, 8))[0].isfinite().all()
+    assert pca_colours(torch.randn(1, 1, 2, 8))[0].isfinite().all()

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from vitrail.explanation.pointing import pointing_game
 from vitrail.explanation.readout import Relevance
 from vitrail.explanation.verdict import (
+    MAX_ORDERS,
     MAX_P,
-    MOST_ORDERS,
     Verdict,
     check_methods,
     holm,
-    most_orders,
-    p_value,
+    max_orders,
+    permutation_p_value,
 )
 
 
@@ -41,7 +41,7 @@ def test_a_map_of_what_the_model_computes_tracks_it(model: Templates, count: int
     assert check.verdict.tracks == "yes", check.verdict
     assert check.verdict.sentence == "this map does track the model"
     assert check.verdict.images == count
-    assert check.verdict.p < MAX_P  # the least that can be shown lies below the limit
+    assert check.verdict.p_value < MAX_P  # the least that can be shown lies below the limit
     assert check.verdict.contrast > 0.3
     assert pointing_game(class_activation(model, images).map, boxes, (48, 48)).all()
 
@@ -79,7 +79,7 @@ def test_random_maps_stop_the_test_early_and_rarely_pass(model: Templates) -> No
         passed += verdict.beats_chance == "yes"
         orders += verdict.orders
     assert passed <= 12  # of 120, where 6 are expected: P(more) < 1 %
-    assert orders / 120 < 0.7 * most_orders(1, 1)
+    assert orders / 120 < 0.7 * max_orders(1, 1)
 
 
 def test_the_truth_beats_chance_but_does_not_depend_on_the_model(model: Templates) -> None:
@@ -89,8 +89,8 @@ def test_the_truth_beats_chance_but_does_not_depend_on_the_model(model: Template
         "truth"
     ].verdict
     assert verdict.beats_chance == "yes"
-    assert verdict.p < 0.001
-    assert verdict.alike == pytest.approx(1)
+    assert verdict.p_value < 0.001
+    assert verdict.correlation == pytest.approx(1)
     assert verdict.tracks == "no"
     assert "does not depend on the weights" in verdict.reasons[1]
     assert "whatever the class" in verdict.reasons[2]
@@ -113,13 +113,13 @@ def test_a_map_that_is_upside_down_is_worse_than_chance(model: Templates) -> Non
     upside_down = as_relevance(-truth(boxes).map)
     verdict = check_methods({"x": lambda *_: upside_down}, model, images, kinds)["x"].verdict
     assert verdict.contrast < -0.1
-    assert verdict.p > 0.9
+    assert verdict.p_value > 0.9
     assert verdict.beats_chance == "no"
 
 
 FAIR = Verdict(
-    images=1, whole=0.9, deletion=0.3, insertion=0.6, contrast=0.3, orders=19, p=0.025,
-    adjusted_p=0.025, head_alike=0.2, alike=0.2,
+    images=1, score=0.9, deletion=0.3, insertion=0.6, contrast=0.3, orders=19, p_value=0.025,
+    adjusted_p_value=0.025, head_correlation=0.2, correlation=0.2,
 )  # fmt: skip
 
 
@@ -127,13 +127,13 @@ FAIR = Verdict(
     ("changes", "expected"),
     [
         ({}, "yes"),
-        ({"p": 0.1, "adjusted_p": 0.1}, "unclear"),
-        ({"adjusted_p": 0.175}, "unclear"),  # seven methods
-        ({"p": 0.3, "adjusted_p": 0.3}, "no"),
+        ({"p_value": 0.1, "adjusted_p_value": 0.1}, "unclear"),
+        ({"adjusted_p_value": 0.175}, "unclear"),  # seven methods
+        ({"p_value": 0.3, "adjusted_p_value": 0.3}, "no"),
         ({"contrast": 0.01}, "no"),
-        ({"alike": 0.6}, "unclear"),
-        ({"alike": 0.77}, "no"),
-        ({"alike": 0.77, "p": 0.1, "adjusted_p": 0.1}, "no"),
+        ({"correlation": 0.6}, "unclear"),
+        ({"correlation": 0.77}, "no"),
+        ({"correlation": 0.77, "p_value": 0.1, "adjusted_p_value": 0.1}, "no"),
     ],
 )
 def test_there_are_three_verdicts(changes: dict[str, float], expected: str) -> None:
@@ -150,7 +150,7 @@ def test_p_is_uniform_over_which_is_the_own_one(seed: int, images: int) -> None:
     half = torch.randn(10, images, generator=generator)
     signed = torch.cat([half, -half])
     own = [(signed[k], torch.cat([half[: k % 10], half[k % 10 + 1 :]])) for k in range(20)]
-    values = [p_value(*each) for each in own]
+    values = [permutation_p_value(*each) for each in own]
     assert all(0 < value <= 1 for value in values)
     # the larger the sum, the smaller p
     assert spearmanr(values, -signed.sum(dim=1)).statistic > (0.999 if images <= 3 else 0.99)
@@ -161,8 +161,10 @@ def test_p_is_uniform_over_which_is_the_own_one(seed: int, images: int) -> None:
 def test_p_is_exact_where_all_ways_can_be_tried() -> None:
     own, others = torch.tensor([1.0, 1.0]), torch.tensor([[0.5, 2.0]])
     # sums of {1, 0.5, -1, -0.5} and {1, 2, -1, -2}: at least 2 are 1+1, 1+2, 0.5+2
-    assert p_value(own, others) == pytest.approx(3 / 16)
-    many = p_value(torch.full((30,), 0.0), torch.rand(4, 30, generator=torch.Generator()))
+    assert permutation_p_value(own, others) == pytest.approx(3 / 16)
+    many = permutation_p_value(
+        torch.full((30,), 0.0), torch.rand(4, 30, generator=torch.Generator())
+    )
     assert 0.4 < many < 0.6
 
 
@@ -183,6 +185,6 @@ def test_holm_rejects_step_by_step(p: list[float]) -> None:
 def test_orders_are_enough_for_the_level_and_bounded() -> None:
     for images in range(1, 6):
         for methods in (1, 3, 10):
-            least = 1 / (2 * (most_orders(images, methods) + 1)) ** images
+            least = 1 / (2 * (max_orders(images, methods) + 1)) ** images
             assert methods * least <= MAX_P
-            assert most_orders(images, methods) <= MOST_ORDERS
+            assert max_orders(images, methods) <= MAX_ORDERS

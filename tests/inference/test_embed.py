@@ -89,7 +89,7 @@ def test_a_run_that_stops_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.Mo
 
         return compute_outputs(model, seen(), *rest, **more)
 
-    monkeypatch.setattr(embedding, "outputs", counting)
+    monkeypatch.setattr(embedding, "compute_outputs", counting)
     open_parts(out, manifest(model, job))
     done = embed_local(model, names, out, job, ROWS)
     assert (done.before, done.done, done.broken) == (20, 20, 1)

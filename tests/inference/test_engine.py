@@ -62,10 +62,8 @@ def test_values_are_those_of_the_model(kind: OutputKind, tmp_path: Path) -> None
     job = Job(output=kind, exact=True, batch_size=2)
     compute = {"scores": model, "pooled": model.features, "tokens": model.encode}[kind]
     for name, output in zip(names, compute_outputs(model, names, job), strict=True):
-        with Image.open(name) as picture, torch.inference_mode():
-            expected = compute(prepare(picture.convert("RGB"), model.passport.preprocessing)[None])[
-                0
-            ]
+        with Image.open(name) as photo, torch.inference_mode():
+            expected = compute(prepare(photo.convert("RGB"), model.passport.preprocessing)[None])[0]
         expected = expected.softmax(0) if kind == "scores" else expected
         assert output.values is not None
         assert output.values == pytest.approx(expected.numpy(), abs=1e-5)
@@ -81,8 +79,8 @@ def test_several_labels_are_scored_one_by_one(tmp_path: Path) -> None:
 
 def test_blue_comes_first_where_the_passport_says_so(tmp_path: Path) -> None:
     names = write_photos(tmp_path, 1)
-    with Image.open(names[0]) as picture:
-        pixels = np.asarray(picture.convert("RGB"))
+    with Image.open(names[0]) as photo:
+        pixels = np.asarray(photo.convert("RGB"))
     Image.fromarray(pixels).save(tmp_path / "rgb.png")
     Image.fromarray(np.ascontiguousarray(pixels[..., ::-1])).save(tmp_path / "bgr.png")
     model = small_model()
@@ -146,7 +144,7 @@ def test_what_cannot_be_asked_is_refused_at_once() -> None:
         Engine(build(replace(SMALL, channels=13)), Job(output="pooled"))
     with pytest.raises(UserError, match="has no head"):
         Engine(build(KINDS["no head"]), Job(output="scores"))
-    with pytest.raises(UserError, match="batch size is 0"):
+    with pytest.raises(UserError, match="batch_size must be at least 1, got 0"):
         Job(output="pooled", batch_size=0)
 
 

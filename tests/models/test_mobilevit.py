@@ -21,7 +21,7 @@ from vitrail.models import mobilevit, mobilevitv2
 from vitrail.models.catalogue import build, find
 from vitrail.models.mobilevit import MobileViTConfig
 from vitrail.models.mobilevitv2 import MobileViTV2Config
-from vitrail.training.average import Average
+from vitrail.training.ema import EMA
 from vitrail.training.prepare import checkpoint_blocks
 
 EVERY = {**mobilevit.VARIANTS, **mobilevitv2.VARIANTS}
@@ -164,7 +164,7 @@ def test_state_goes_round_through_a_file(kind: str, tmp_path: Path) -> None:
 def test_a_running_mean_of_weights_has_the_statistics_too() -> None:
     for config in (SMALL, SMALL2):
         model = shaken(config)
-        average = Average(model, decay=0.5)
+        average = EMA(model, decay=0.5)
         assert average.state.keys() == model.state_dict().keys()
         before = average.state["stem.norm.running_mean"].clone()
         model.train()(picture(config))

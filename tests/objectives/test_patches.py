@@ -7,12 +7,12 @@ from vitrail.core.passport import Preprocessing
 from vitrail.objectives.patches import (
     at_least_float32,
     cut,
+    gather_patches,
     paste,
     pixels,
     places_of,
     prepared,
-    put,
-    take,
+    scatter_patches,
 )
 
 IMAGES = torch.arange(2 * 3 * 4 * 6, dtype=torch.float64).view(2, 3, 4, 6)
@@ -30,9 +30,9 @@ def test_what_is_taken_and_put_has_the_places_of_its_own_sample() -> None:
     places = places_of(mask, 2)
     assert places.tolist() == [[0, 3], [1, 2]]
     x = torch.arange(16.0).view(2, 4, 2)
-    taken = take(x, places)
+    taken = gather_patches(x, places)
     assert torch.equal(taken, x[mask].view(2, 2, 2))
-    changed = put(x, places, -taken.double())
+    changed = scatter_patches(x, places, -taken.double())
     assert changed.dtype == x.dtype
     assert torch.equal(changed, torch.where(mask[..., None], -x, x))
 

@@ -358,13 +358,13 @@ TOWER: dict[str, Any] = {
         (OPENAI_CLIP, {"head_bias": True, "num_classes": 0}, None),
         (OPENAI_CLIP, {"heads": 4}, "heads of width 64"),
         (OPENAI_CLIP, {"head_bias": True}, "without a bias"),
-        (OPENAI_CLIP, {"layer_scale": 0.1}, "cannot hold layer_scale=0.1"),
+        (OPENAI_CLIP, {"layer_scale": 0.1}, "does not support layer_scale=0.1"),
         (OPENAI_CLIP, {"image_size": WIDE}, "square grids only"),
         (OPEN_CLIP, {"heads": 4, "layer_scale": 0.1, "image_size": WIDE}, None),
-        (OPEN_CLIP, {"patch_bias": True}, "cannot hold patch_bias=True"),
+        (OPEN_CLIP, {"patch_bias": True}, "does not support patch_bias=True"),
         (OPEN_CLIP, {"activation": "swiglu"}, "no gated MLP"),
     ],
 )
 def test_says_what_it_can_hold(dialect: Any, fields: dict[str, Any], sentence: str | None) -> None:
-    why = dialect.refuses(ViTConfig(**TOWER | fields))
+    why = dialect.reason_unsupported(ViTConfig(**TOWER | fields))
     assert why is None if sentence is None else sentence in why

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from tests.models.kinds import SMALL
 from tests.parity.test_every_family import FAMILIES, make, picture
-from vitrail.explanation.integrated import on_every_pixel
-from vitrail.explanation.methods import explain
+from vitrail.explanation.integrated import integrate_pixels
+from vitrail.explanation.methods import explain_tensor
+from vitrail.explanation.propagation import on_pixels, sum_over_cells
 from vitrail.explanation.saliency import noisy_copies
-from vitrail.explanation.spread import on_cells, on_pixels
 from vitrail.models.catalogue import build
 
 CLASSES = [1, 3]
@@ -44,7 +44,7 @@ def theirs(
 
 
 def ours(model: nn.Module, x: Tensor, layer: str | None, method: str = "gradcam") -> np.ndarray:
-    found = explain(model, x, method, target=torch.tensor(CLASSES), layer=layer)
+    found = explain_tensor(model, x, method, target=torch.tensor(CLASSES), layer=layer)
     heat = found.map - found.map.amin(dim=(1, 2), keepdim=True)
     heat = heat / (1e-7 + heat.amax(dim=(1, 2), keepdim=True))
     heat = on_pixels(heat, (x.shape[2], x.shape[3]))
@@ -123,7 +123,7 @@ def test_integrated_gradients_are_those_of_captum(family: str, baseline: float) 
     expected = IntegratedGradients(model).attribute(
         x, baselines=baseline, target=CLASSES, n_steps=6, method="gausslegendre"
     )
-    found = on_every_pixel(model, x, torch.tensor(CLASSES), steps=6, baseline=baseline)
+    found = integrate_pixels(model, x, torch.tensor(CLASSES), steps=6, baseline=baseline)
     near(found.pixels, expected.sum(dim=1))
 
 
@@ -132,7 +132,7 @@ def test_what_integrated_gradients_miss_is_what_captum_says() -> None:
     _, delta = IntegratedGradients(model).attribute(
         x, target=CLASSES, n_steps=3, method="gausslegendre", return_convergence_delta=True
     )
-    found = on_every_pixel(model, x, torch.tensor(CLASSES), steps=3, baseline=0.0)
+    found = integrate_pixels(model, x, torch.tensor(CLASSES), steps=3, baseline=0.0)
     assert delta.abs().max() > 1e-6
     torch.testing.assert_close(found.delta, delta, rtol=1e-3, atol=1e-7)
 
@@ -142,8 +142,10 @@ def test_saliency_is_that_of_captum(family: str) -> None:
     """Summed over the pixels of each cell of the finest attention."""
     model, x = make(family, torch.float64), picture(family, torch.float64)
     expected = Saliency(model).attribute(x.clone().requires_grad_(), target=CLASSES).sum(dim=1)
-    found = explain(model, x, "saliency", target=torch.tensor(CLASSES))
-    torch.testing.assert_close(found.map, on_cells(expected, found.layout), rtol=1e-9, atol=1e-12)
+    found = explain_tensor(model, x, "saliency", target=torch.tensor(CLASSES))
+    torch.testing.assert_close(
+        found.map, sum_over_cells(expected, found.layout), rtol=1e-9, atol=1e-12
+    )
     torch.testing.assert_close(found.map.sum(dim=(1, 2)), expected.sum(dim=(1, 2)))
 
 
@@ -157,16 +159,16 @@ def test_smoothgrad_is_the_mean_of_captums_saliency_of_noisy_images() -> None:
     expected = torch.stack(each).mean(dim=0).sum(dim=1)
     options = {"samples": 3, "noise": 0.2, "seed": 5}
     target = torch.tensor(CLASSES)
-    sharp = explain(model, x, "smoothgrad", target=target, blur=0.0, **options)
-    near(sharp.map, on_cells(expected, sharp.layout))
-    soft = explain(model, x, "smoothgrad", target=target, **options)
+    sharp = explain_tensor(model, x, "smoothgrad", target=target, blur=0.0, **options)
+    near(sharp.map, sum_over_cells(expected, sharp.layout))
+    soft = explain_tensor(model, x, "smoothgrad", target=target, **options)
     assert soft.map.std() < sharp.map.std()
 
 
 def test_integrated_gradients_of_a_patch_are_the_sum_of_its_pixels() -> None:
     model, x = make("vit", torch.float64), picture("vit", torch.float64)
     expected = IntegratedGradients(model).attribute(x, target=CLASSES, n_steps=6).sum(dim=1)
-    found = explain(model, x, "integrated", target=torch.tensor(CLASSES), steps=6).map
+    found = explain_tensor(model, x, "integrated", target=torch.tensor(CLASSES), steps=6).map
     patches = nn.functional.avg_pool2d(expected[:, None], 8)[:, 0] * 64
     near(found, patches)
 
@@ -183,7 +185,7 @@ def test_occlusion_is_that_of_captum(family: str, window: float, step: float) ->
         x, sliding_window_shapes=(3, high, wide), strides=(3, down, across), target=CLASSES
     )
     target = torch.tensor(CLASSES)
-    found = explain(model, x, "occlusion", target=target, window=window, step=step).map
+    found = explain_tensor(model, x, "occlusion", target=target, window=window, step=step).map
     near(found, expected[:, 0, ::side, ::side].double())
 
 

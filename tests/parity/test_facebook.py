@@ -109,7 +109,7 @@ def test_dino_training_run(prefix: str, tmp_path: Path) -> None:
     args = argparse.Namespace(arch="vit_small", patch_size=8)
     torch.save({"student": student, "teacher": teacher, "epoch": 3, "args": args}, source)
 
-    opened = open_checkpoint(source, said={"heads": 4})
+    opened = open_checkpoint(source, overrides={"heads": 4})
     assert opened.dialect == "dino"
     assert {name for name, _ in opened.coverage.dropped} == {
         "head.mlp.0.weight",
@@ -180,7 +180,7 @@ def test_dinov2(kind: str, tmp_path: Path) -> None:
     source = tmp_path / "dinov2.pth"
     torch.save(state, source)
 
-    opened = open_checkpoint(source, said={"heads": 4})
+    opened = open_checkpoint(source, overrides={"heads": 4})
     assert opened.dialect == "dinov2"
     assert opened.coverage.dropped == [("mask_token", facebook.MASKED)]
     ours = load(source, heads=4)
@@ -213,7 +213,7 @@ def test_dinov2_training_run(block_chunks: int, tmp_path: Path) -> None:
     source = tmp_path / "teacher_checkpoint.pth"
     torch.save({"teacher": teacher}, source)
 
-    opened = open_checkpoint(source, said={"heads": 4})
+    opened = open_checkpoint(source, overrides={"heads": 4})
     assert opened.dialect == "dinov2"
     assert dict(opened.coverage.dropped) == {
         "backbone.mask_token": facebook.MASKED,
@@ -222,7 +222,7 @@ def test_dinov2_training_run(block_chunks: int, tmp_path: Path) -> None:
     }
     plain = tmp_path / "plain.pth"
     torch.save(dinov2_state(peer), plain)
-    assert_identical(opened.state, open_checkpoint(plain, said={"heads": 4}).state)
+    assert_identical(opened.state, open_checkpoint(plain, overrides={"heads": 4}).state)
 
 
 @pytest.mark.parametrize("registers", [0, 3])
@@ -269,7 +269,7 @@ def test_mae_pre_trained(tmp_path: Path) -> None:
     source = tmp_path / "mae.pth"
     torch.save({"model": peer.state_dict() | mae_decoder()}, source)
 
-    opened = open_checkpoint(source, said={"heads": 4})
+    opened = open_checkpoint(source, overrides={"heads": 4})
     assert opened.dialect == "mae"
     assert dict(opened.coverage.dropped) == dict.fromkeys(mae_decoder(), facebook.REBUILT) | {
         "mask_token": facebook.MASKED

@@ -60,7 +60,7 @@ def ours(weights: Path) -> Model:
 
 def test_every_tensor_is_read(weights: Path) -> None:
     said = {"heads": 8, "image_size": (HEIGHT, WIDTH)}
-    opened = open_checkpoint(weights, said=said)
+    opened = open_checkpoint(weights, overrides=said)
     assert opened.dialect == "timm"
     assert len(opened.coverage.used) == len(opened.state) == len(load_file(weights)) == 174
     assert opened.coverage.dropped == opened.coverage.filled == []

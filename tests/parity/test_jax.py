@@ -497,8 +497,8 @@ def test_attention_pooling_is_refused(key: str, tmp_path: Path) -> None:
         ("vit_jax", {"stem": replace(STEM, groups=8), "patch_size": 1}, "norms in 32 groups"),
         ("vit_jax", {"activation": "swiglu"}, "has no gated MLP"),
         ("big_vision", {"activation": "swiglu"}, "has no gated MLP"),
-        ("vit_jax", {"registers": 2}, "cannot hold registers=2"),
-        ("big_vision", {"positions": "none"}, "cannot hold positions='none'"),
+        ("vit_jax", {"registers": 2}, "does not support registers=2"),
+        ("big_vision", {"positions": "none"}, "does not support positions='none'"),
     ],
 )
 def test_what_a_dialect_cannot_hold_is_not_written(

@@ -492,9 +492,11 @@ def test_what_would_be_computed_otherwise_is_refused(
     dialect: str, changes: dict[str, Any], why: str
 ) -> None:
     config = SwinConfig(**{**vars(SQUARE), **changes})
-    sentences = [d.refuses(config) for d in dialects_called(dialect) if d.family == "swin"]
+    sentences = [
+        d.reason_unsupported(config) for d in dialects_called(dialect) if d.family == "swin"
+    ]
     assert why in (sentences[0] or "")
-    assert dialects_called(dialect)[-1].refuses(SQUARE) is None or dialect == "timm"
+    assert dialects_called(dialect)[-1].reason_unsupported(SQUARE) is None or dialect == "timm"
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def test_windows_that_nothing_tells_are_asked_for(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="swinv2_t, swinv2_t_w16 have its shape: name the model"):
         load(source)
     assert open_checkpoint(source, model="swinv2_t_w16").config.window_size == 16  # type: ignore[attr-defined]
-    opened: Any = open_checkpoint(source, said={"window_size": 8})
+    opened: Any = open_checkpoint(source, overrides={"window_size": 8})
     assert opened.config.image_size == (256, 256)
     with pytest.raises(UserError, match="the model you named has 128"):
         open_checkpoint(source, model="swinv2_b")
@@ -427,8 +427,8 @@ def test_what_would_be_computed_otherwise_is_refused(
     dialect: str, changes: dict[str, Any], why: str
 ) -> None:
     (one,) = dialects_called(dialect)
-    assert one.refuses(SQUARE) is None
-    assert why in (one.refuses(SwinV2Config(**{**vars(SQUARE), **changes})) or "")
+    assert one.reason_unsupported(SQUARE) is None
+    assert why in (one.reason_unsupported(SwinV2Config(**{**vars(SQUARE), **changes})) or "")
 
 
 @pytest.mark.parametrize(

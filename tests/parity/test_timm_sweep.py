@@ -14,7 +14,7 @@ from torch import nn
 from tests.parity.compare import shaken
 from vitrail.core.errors import UserError
 from vitrail.models.model import Model
-from vitrail.weights.checkpoint import Checkpoint, materialise, understand
+from vitrail.weights.checkpoint import Checkpoint, build_model, translate
 from vitrail.weights.dialect import Foreign
 from vitrail.weights.dialects import recognise
 
@@ -92,7 +92,7 @@ def with_config(model: nn.Module, arguments: dict[str, Any], source: Path) -> di
 def opened(name: str, model: nn.Module, sidecars: dict[str, Any]) -> Checkpoint | UserError:
     foreign = Foreign(name, dict(model.state_dict()), sidecars)
     try:
-        return understand(foreign, recognise(foreign), origin=name, said={})
+        return translate(foreign, recognise(foreign), origin=name, overrides={})
     except UserError as error:
         return error
 
@@ -125,7 +125,7 @@ def outcome(name: str, source: Path, *, config: bool = True) -> str:
     peer = shaken(small(name, "cpu")[0] if config else model)
     checkpoint = opened(name, peer, sidecars)
     assert isinstance(checkpoint, Checkpoint)
-    ours = materialise(checkpoint, checkpoint.config)
+    ours = build_model(checkpoint, checkpoint.config)
     if distance(ours, peer) < 1e-9:
         return "equal"
     return "noted" if checkpoint.notes and not config else "different"

@@ -23,9 +23,11 @@ from tests.parity.compare import (
 from vitrail import load
 from vitrail.core.errors import UserError
 from vitrail.models.vit import ViTConfig
+from vitrail.weights.checkpoint import read_config
 from vitrail.weights.convert import convert
 from vitrail.weights.dialect import Foreign
 from vitrail.weights.dialects.torchvision import TORCHVISION
+from vitrail.weights.families.family import Request
 from vitrail.weights.load import open_checkpoint
 
 SMALL: dict[str, Any] = {
@@ -117,10 +119,8 @@ def test_prepares_published_weights_as_documented(make: Any, weights: Any) -> No
     official: ImageClassification = weights.transforms()
     side = weights.meta["min_size"][0]
     foreign = Foreign("published", shapes(make, image_size=side))
-    facts = TORCHVISION.infer(foreign)
-    assert facts["image_size"] == (side, side)
-    names = ("dim", "depth", "mlp_dim", "patch_size", "image_size")
-    config = ViTConfig(heads=16, **{name: facts[name] for name in names})
+    _, config, _ = read_config(foreign, TORCHVISION, Request("published", overrides={"heads": 16}))
+    assert config.image_size == (side, side)
     ours = TORCHVISION.preprocessing(foreign, config)
     assert ours.size == (official.crop_size[0],) * 2 == (side, side)
     assert ours.resize == (official.resize_size[0],) * 2
@@ -132,7 +132,7 @@ def test_prepares_published_weights_as_documented(make: Any, weights: Any) -> No
 def test_says_what_it_looked_up(tmp_path: Path) -> None:
     b_16 = SMALL | {"hidden_dim": 768, "patch_size": 16, "image_size": 224}
     source = write_safetensors(torchvision.VisionTransformer(**b_16), tmp_path / "b.safetensors")
-    opened = open_checkpoint(source, said={"heads": 12})
+    opened = open_checkpoint(source, overrides={"heads": 12})
     assert opened.dialect == "torchvision"
     assert any("SWAG" in note for note in opened.notes)
 
@@ -159,12 +159,12 @@ def test_refuses_in_one_sentence(kind: str, tmp_path: Path) -> None:
         ({"image_size": (32, 48)}, "square grids only"),
         ({"activation": "swiglu"}, "no gated MLP"),
         ({"prefix_positions": 0}, "a position for every token"),
-        ({"registers": 4}, "cannot hold registers=4"),
-        ({"qkv_bias": "none"}, "cannot hold qkv_bias='none'"),
+        ({"registers": 4}, "does not support registers=4"),
+        ({"qkv_bias": "none"}, "does not support qkv_bias='none'"),
     ],
 )
 def test_writes_nothing_that_torchvision_cannot_hold(change: dict[str, Any], sentence: str) -> None:
     small = partial(ViTConfig, dim=48, depth=1, heads=4, mlp_dim=80, patch_size=8)
-    assert TORCHVISION.refuses(small(image_size=(32, 32))) is None
+    assert TORCHVISION.reason_unsupported(small(image_size=(32, 32))) is None
     config = small(**{"image_size": (32, 32)} | change)
-    assert sentence in (TORCHVISION.refuses(config) or "")
+    assert sentence in (TORCHVISION.reason_unsupported(config) or "")

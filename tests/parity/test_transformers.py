@@ -313,7 +313,7 @@ DINO_TINY = replace(TINY, layer_scale=1.0, pool="cls+mean")
 )
 def test_what_it_cannot_hold_is_refused(dialect: str, config: Any, why: str) -> None:
     for version in VERSIONS:
-        sentence = dialects_called(f"transformers-{dialect}{version}")[0].refuses(config)
+        sentence = dialects_called(f"transformers-{dialect}{version}")[0].reason_unsupported(config)
         assert sentence is not None
         assert why in sentence
 

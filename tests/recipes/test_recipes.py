@@ -208,7 +208,7 @@ def test_fine_tuning_is_the_papers(count: int, steps: int, lr: float, held_out: 
     assert made.fields == {"image_size": (384, 384), "head": "linear"}
     assert made.augmentation.crop == (0.05, 1.0)
     assert made.augmentation.flip == 0.5
-    assert made.average == 0.9999
+    assert made.ema_decay == 0.9999
     assert made.val_share == held_out
 
 
@@ -263,7 +263,7 @@ def test_deit() -> None:
     assert made.optimiser.weight_decay == 0.05
     assert made.optimiser.clip is None
     assert made.goal.smoothing == 0.1
-    assert made.average == 0.99996
+    assert made.ema_decay == 0.99996
     assert change(find(made.model), made.fields).drop_path == 0.1
     augmentation = made.augmentation
     # crop, policy and erasing are compared with timm's in tests/data/test_augment_parity.py
@@ -291,7 +291,7 @@ def test_swin() -> None:
     assert made.optimiser.weight_decay == 0.05
     assert made.augmentation.repeats == 1
     assert made.augmentation.mixup == 0.8
-    assert made.average is None
+    assert made.ema_decay is None
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ def test_mobilevit() -> None:
     assert made.schedule.epochs == 300
     assert made.schedule.warmup == 20_000
     assert made.augmentation.sides == (160, 192, 256, 288, 320)
-    assert made.average == pytest.approx(1 - 5e-4)
+    assert made.ema_decay == pytest.approx(1 - 5e-4)
     assert made.batch_size == 1024
     assert made.goal.smoothing == 0.1
     assert made.fields["image_size"] == (256, 256)

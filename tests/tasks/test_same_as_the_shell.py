@@ -21,8 +21,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 CALLS: dict[str, Callable[[str, Path], Any]] = {
     "doctor digits": lambda model, out: vitrail.doctor("digits"),
-    "evaluate {model} digits --by-order --resolutions 16,24": lambda model, out: vitrail.evaluate(
-        model, "digits", by_order=True, resolutions=[(16, 16), (24, 24)]
+    "evaluate {model} digits --by-index --resolutions 16,24": lambda model, out: vitrail.evaluate(
+        model, "digits", by_index=True, resolutions=[(16, 16), (24, 24)]
     ),
     "probe {model} digits --shots 1 --shots 5 --no-cache": lambda model, out: vitrail.probe(
         model, "digits", shots=[1, 5], cache=None
@@ -62,8 +62,8 @@ def test_a_record_shows_itself_as_a_page(line: str, model: str, tmp_path: Path) 
 
 def test_a_model_in_memory_is_evaluated_as_its_file_is(model: str) -> None:
     loaded = vitrail.load(model).train()
-    result = vitrail.evaluate(loaded, "digits", by_order=True, name=model)
-    assert result.facts() == vitrail.evaluate(model, "digits", by_order=True).facts()
+    result = vitrail.evaluate(loaded, "digits", by_index=True, name=model)
+    assert result.facts() == vitrail.evaluate(model, "digits", by_index=True).facts()
     assert loaded.training
     with pytest.raises(vitrail.UserError, match="batch_size must be at least 1, got 0"):
         vitrail.evaluate(loaded, "digits", batch_size=0)

@@ -27,7 +27,7 @@ STEADY: dict[str, Any] = {
     "goal": Goal(),
     "accumulate": 2,
     "schedule": Schedule(steps=STEPS, warmup=1),
-    "watch": Watch(every=0.5),
+    "watch": Watch(eval_every_epochs=0.5),
     "optimiser": Optimiser(name="sgd", lr=0.05),
     "max_broken": 1.0,
 }

@@ -14,8 +14,9 @@ from tests.training.cases import STOP, case_trainer
 from tests.training.group import fork_group
 from tests.training.together import HAPPENINGS
 from tests.training.world import unlabelled
-from vitrail.training.loop import Progress, Trainer
+from vitrail.training.loop import Trainer
 from vitrail.training.parallel import World, process_group
+from vitrail.training.progress import Progress
 
 
 class Enough(Exception):  # noqa: N818

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from tests.training.world import RECIPE, Stripes
 from vitrail.data.source import Splits
-from vitrail.training.loop import Trainer, Values
+from vitrail.training.loop import Trainer
 from vitrail.training.prepare import prepare_task
+from vitrail.training.progress import Values
 from vitrail.training.validate import is_better
 
 
@@ -28,8 +29,8 @@ def test_a_tie_goes_to_the_lower_validation_loss(tmp_path: Path) -> None:
     judged = {line["step"]: line["val_loss"] for line in lines if "val_loss" in line}
     assert len(judged) > 3
     lowest = min(judged, key=lambda step: judged[step])
-    assert outcome.memory.best_step == lowest > min(judged)
-    assert outcome.memory.best == 0.5
+    assert outcome.run_state.best_step == lowest > min(judged)
+    assert outcome.run_state.best == 0.5
     assert outcome.answers is not None
     assert len(outcome.answers.logits) == 40
 

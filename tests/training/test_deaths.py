@@ -15,7 +15,7 @@ from vitrail.training.parallel import launch
 
 COMMAND = (
     "train", "digits", "--processes", "2", "--resume", "auto", "--steps", "100000",
-    "--batch-size", "16", "--set", "watch.save=5", "--set", "watch.every=1000",
+    "--batch-size", "16", "--set", "watch.save=5", "--set", "watch.eval_every_epochs=1000",
     "--set", "fields.dim=16", "--set", "fields.depth=1", "--set", "fields.heads=2",
 )  # fmt: skip
 

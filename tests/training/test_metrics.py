@@ -35,18 +35,20 @@ def strict_lines(out: Path) -> list[dict[str, Any]]:
 
 
 def record(run: Trainer) -> list[float]:
-    losses, take = list[float](), run.take
+    losses, take = list[float](), run.train_step
 
     def take_and_note(batch: Batch) -> float:
         losses.append(take(batch))
         return losses[-1]
 
-    run.take = take_and_note  # type: ignore[method-assign, assignment]
+    run.train_step = take_and_note  # type: ignore[method-assign, assignment]
     return losses
 
 
 def test_a_line_has_the_means_of_its_steps(tmp_path: Path) -> None:
-    run = trainer(tmp_path, schedule=Schedule(steps=12), watch=Watch(every=1.0, log_every_steps=4))
+    run = trainer(
+        tmp_path, schedule=Schedule(steps=12), watch=Watch(eval_every_epochs=1.0, log_every_steps=4)
+    )
     losses = record(run)
     run.run()
     lines = strict_lines(tmp_path)
@@ -65,7 +67,7 @@ def test_training_accuracy_and_validation_loss_are_those_of_the_model(tmp_path: 
     """Without dropout, augmentation and average a step at rate 0 is an evaluation."""
     fields = {**RECIPE.fields, "dropout": 0.0, "drop_path": 0.0}
     run = trainer(
-        tmp_path, fields=fields, augmentation=NOTHING, average=None, batch_size=100,
+        tmp_path, fields=fields, augmentation=NOTHING, ema_decay=None, batch_size=100,
         schedule=Schedule(steps=1, warmup=10**9),
     )  # fmt: skip
     torch.nn.init.normal_(run.model.get_parameter("head.classes.weight"))
@@ -101,11 +103,11 @@ def test_steps_that_are_not_finite_leave_valid_metrics(
     policy: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vitrail.training.loop.check_precision", lambda *_: None)
-    watch = Watch(every=0.5, save=5, log_every_steps=1, nan=policy)  # type: ignore[arg-type]
+    watch = Watch(eval_every_epochs=0.5, save=5, log_every_steps=1, nan=policy)  # type: ignore[arg-type]
     run = trainer(tmp_path, watch=watch, precision=precision, schedule=Schedule(steps=18))
     spoil(run, lambda step: step in (7, 8, 13))
     outcome = run.run()
-    assert outcome.memory.skip == [7, 8, 13]
+    assert outcome.run_state.skip == [7, 8, 13]
     lines = strict_lines(tmp_path)
     assert [line["step"] for line in lines] == list(range(1, 19))  # each once, going back or not
     assert [line["step"] - 1 for line in lines if line["loss"] is None] == [7, 8, 13]
@@ -114,7 +116,7 @@ def test_steps_that_are_not_finite_leave_valid_metrics(
 
 @pytest.mark.parametrize("policy", ["skip", "back"])
 def test_a_run_whose_loss_stays_bad_gives_up(policy: str, tmp_path: Path) -> None:
-    watch = Watch(every=0.5, save=5, nan=policy, nan_limit=4)  # type: ignore[arg-type]
+    watch = Watch(eval_every_epochs=0.5, save=5, nan=policy, nan_limit=4)  # type: ignore[arg-type]
     run = trainer(tmp_path, watch=watch, schedule=Schedule(steps=2000))
     spoil(run, lambda step: step >= 7)
     with pytest.raises(
@@ -135,8 +137,8 @@ def test_a_score_that_is_not_finite_is_never_the_best(tmp_path: Path) -> None:
     task = prepare_task(replace(RECIPE, schedule=Schedule(steps=12)), splits, judge)
     task.objective.val_loss = lambda *_: None  # type: ignore[method-assign, assignment]
     outcome = Trainer(task, tmp_path).run()
-    assert (outcome.memory.best, outcome.memory.best_step) == (0.4, 6)
-    assert outcome.memory.since_best == 2
+    assert (outcome.run_state.best, outcome.run_state.best_step) == (0.4, 6)
+    assert outcome.run_state.since_best == 2
     strict_lines(tmp_path)
     assert (tmp_path / "best").is_dir()
 
@@ -149,8 +151,8 @@ def test_a_run_without_any_finite_score_keeps_its_weights(tmp_path: Path) -> Non
     task = prepare_task(replace(RECIPE, schedule=Schedule(steps=12)), splits, judge)
     task.objective.val_loss = lambda *_: None  # type: ignore[method-assign, assignment]
     outcome = Trainer(task, tmp_path).run()
-    assert outcome.memory.best is None
-    assert outcome.memory.since_best == 4
+    assert outcome.run_state.best is None
+    assert outcome.run_state.since_best == 4
     assert (tmp_path / "best").is_dir()
 
 

@@ -64,7 +64,7 @@ def test_a_small_share_is_too_much_too(tmp_path: Path) -> None:
     outcome = run(tmp_path / "more", Shelf(400, range(0, 400, 40)), max_broken=0.1)
     assert outcome.step == outcome.total
     few = run(tmp_path / "few", Shelf(100, [3, 50]))  # two of a hundred are left out and named
-    assert sorted(few.memory.broken) == ["stripes/3", "stripes/50"]
+    assert sorted(few.run_state.broken) == ["stripes/3", "stripes/50"]
 
 
 def test_after_an_outage_a_run_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_after_an_outage_a_run_goes_on_as_if_nothing_had_happened(tmp_path: Path
     assert saved.step == 8
     shelf.lost = set()
     outcome = run(out, shelf, resume=True)
-    assert outcome.memory.broken == {}
+    assert outcome.run_state.broken == {}
     assert fingerprint(out) == fingerprint(tmp_path / "whole")
 
 
@@ -98,7 +98,7 @@ def test_validation_images_are_counted_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("every", [0.5, 100])  # at an early evaluation, and at the last step
 def test_after_a_validation_outage_a_run_goes_on(every: float, tmp_path: Path) -> None:
-    watch = replace(RECIPE.watch, every=every, save=None)
+    watch = replace(RECIPE.watch, eval_every_epochs=every, save=None)
     whole = run(tmp_path / "whole", Shelf(100, []), val=Shelf(40, []), watch=watch)
     val, out = Shelf(40, range(30)), tmp_path / "run"
     with pytest.raises(UserError, match=r"stopped and saved at step \d+: 30 of 40 validation"):
@@ -106,8 +106,8 @@ def test_after_a_validation_outage_a_run_goes_on(every: float, tmp_path: Path) -
     assert (out / "last").is_dir()
     val.lost = set()
     outcome = run(out, Shelf(100, []), val=val, watch=watch, resume=True)
-    assert outcome.memory.broken == {}
-    assert outcome.memory.best_scores == whole.memory.best_scores
+    assert outcome.run_state.broken == {}
+    assert outcome.run_state.best_scores == whole.run_state.best_scores
     assert [line["step"] for line in Log.read(out)] == [
         line["step"] for line in Log.read(tmp_path / "whole")
     ]
@@ -117,7 +117,7 @@ def test_after_a_validation_outage_a_run_goes_on(every: float, tmp_path: Path) -
 def test_an_image_drawn_again_is_one_image(tmp_path: Path) -> None:
     goal = replace(RECIPE.goal, balance=True)
     outcome = run(tmp_path, Shelf(18, [3]), goal=goal, schedule=Schedule(steps=12), batch_size=9)
-    assert list(outcome.memory.broken) == ["stripes/3"]
+    assert list(outcome.run_state.broken) == ["stripes/3"]
     assert outcome.step == 12
 
 

@@ -8,7 +8,7 @@ from tests.models.kinds import KINDS, SMALL
 from vitrail import UserError
 from vitrail.models.catalogue import build, change, find
 from vitrail.objectives.supervised import Supervised
-from vitrail.training.average import Average
+from vitrail.training.ema import EMA
 from vitrail.training.muon import Muon
 from vitrail.training.optimiser import freeze, group_parameters, make_optimisers, set_rate
 from vitrail.training.precision import check_precision
@@ -77,7 +77,7 @@ def test_frozen_parameters_are_left_alone() -> None:
 def test_the_average_follows() -> None:
     model = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(model.weight)
-    average = Average(model, 0.9)
+    average = EMA(model, 0.9)
     nn.init.ones_(model.weight)
     expected = 0.0
     for step in range(200):
@@ -101,7 +101,7 @@ def test_half_precision_is_refused_where_it_is_slow(monkeypatch: pytest.MonkeyPa
     ("values", "sentence"),
     [
         ({"batch_size": 10, "accumulate": 3}, "does not split into 3 parts"),
-        ({"average": 1.0}, "average must be above 0 and below 1, got 1.0"),
+        ({"ema_decay": 1.0}, "ema_decay must be above 0 and below 1, got 1.0"),
     ],
 )
 def test_a_recipe_that_cannot_be(values: dict[str, float], sentence: str) -> None:

@@ -17,7 +17,8 @@ from tests.training.world import RECIPE, trainer, unlabelled
 from vitrail import UserError, load
 from vitrail.training.checkpoint import newest_step, steps_in
 from vitrail.training.log import Log
-from vitrail.training.loop import Progress, Trainer
+from vitrail.training.loop import Trainer
+from vitrail.training.progress import Progress
 from vitrail.training.recipe import Lora, Optimiser, Schedule, Watch
 
 PER_SAMPLE = replace(RECIPE.augmentation, policy="trivialaugment", repeats=3)
@@ -26,7 +27,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "sgd in parts without an average": {
         "optimiser": Optimiser(name="sgd", lr=0.05),
         "accumulate": 4,
-        "average": None,
+        "ema_decay": None,
     },
     "muon per sample": {
         "optimiser": Optimiser(name="muon", lr=3e-3),
@@ -46,8 +47,8 @@ def fingerprint(out: Path) -> str:
     for name, tensor in sorted(saved.tensors.items()):
         digest.update(name.encode() + tensor.numpy().tobytes())
     for name in ("data_seconds", "seconds"):
-        saved.memory["tally"].pop(name)
-    digest.update(json.dumps(saved.memory, sort_keys=True).encode())
+        saved.run_state["tally"].pop(name)
+    digest.update(json.dumps(saved.run_state, sort_keys=True).encode())
     for line in (out / "metrics.jsonl").read_text().splitlines():
         values = json.loads(line)
         values.pop("data_seconds")
@@ -62,7 +63,7 @@ class Death(Exception):  # noqa: N818
 
 def die_at(step: int, run: Trainer) -> None:
     """The process ends in the middle of a step, after gradients and before anything is kept."""
-    take = run.take
+    take = run.train_step
 
     def take_and_die(batch: Any) -> float:
         loss = take(batch)
@@ -70,7 +71,7 @@ def die_at(step: int, run: Trainer) -> None:
             raise Death
         return loss
 
-    run.take = take_and_die  # type: ignore[method-assign]
+    run.train_step = take_and_die  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *UNLABELLED])
@@ -166,14 +167,14 @@ def test_checkpointing_blocks_changes_nothing_but_memory(tmp_path: Path) -> None
 
 
 def test_what_was_trained_can_be_loaded(tmp_path: Path) -> None:
-    seldom = Watch(every=2, save=40)
+    seldom = Watch(eval_every_epochs=2, save=40)
     outcome = trainer(tmp_path / "run", schedule=Schedule(steps=80, warmup=4), watch=seldom).run()
     best = load(tmp_path / "run" / "best")
     assert best.passport.labels == ("across", "down")
-    assert best.passport.scores["accuracy"] == outcome.memory.best
+    assert best.passport.scores["accuracy"] == outcome.run_state.best
     assert best.passport.provenance["recipe"]["data"] == "stripes"
-    assert outcome.memory.best is not None
-    assert outcome.memory.best > 0.9
+    assert outcome.run_state.best is not None
+    assert outcome.run_state.best > 0.9
     assert load(tmp_path / "run" / "last").config == best.config
 
 
@@ -194,7 +195,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("policy", ["stop", "skip", "back"])
 def test_a_loss_that_is_not_finite(policy: str, tmp_path: Path) -> None:
-    run = trainer(tmp_path / policy, watch=Watch(every=0.5, save=5, nan=policy))  # type: ignore[arg-type]
+    run = trainer(tmp_path / policy, watch=Watch(eval_every_epochs=0.5, save=5, nan=policy))  # type: ignore[arg-type]
     forward = run.task.objective.forward
 
     def forward_and_spoil(images: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -209,7 +210,7 @@ def test_a_loss_that_is_not_finite(policy: str, tmp_path: Path) -> None:
         return
     outcome = run.run()
     assert outcome.step == outcome.total
-    assert outcome.memory.skip == [8]
+    assert outcome.run_state.skip == [8]
     assert all(parameter.isfinite().all() for parameter in run.model.parameters())
 
 
@@ -217,11 +218,11 @@ def test_patience_ends_a_run(tmp_path: Path) -> None:
     run = trainer(
         tmp_path / "run",
         schedule=Schedule(steps=500, warmup=4),
-        watch=Watch(every=0.5, save=50, patience=3),
+        watch=Watch(eval_every_epochs=0.5, save=50, patience=3),
     )
     outcome = run.run()
     assert outcome.step < 500
-    assert outcome.memory.since_best == 3
+    assert outcome.run_state.since_best == 3
     evaluations = [line for line in Log.read(tmp_path / "run") if "accuracy" in line]
     scores = [line["accuracy"] for line in evaluations]
     assert len(scores) == scores.index(max(scores)) + 1 + 3

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.training.world import trainer
-from vitrail.training.loop import MOST_TIME_SAVING, Progress
+from vitrail.training.loop import MOST_TIME_SAVING
+from vitrail.training.progress import Progress
 from vitrail.training.recipe import Schedule, Watch
 
 
@@ -26,7 +27,7 @@ def test_saving_takes_a_small_share_of_the_time(
 ) -> None:
     clock, saves = Clock(), list[int]()
     monkeypatch.setattr("vitrail.training.loop.time", clock)
-    run = trainer(tmp_path, schedule=Schedule(steps=60), watch=Watch(every=100))
+    run = trainer(tmp_path, schedule=Schedule(steps=60), watch=Watch(eval_every_epochs=100))
 
     def slow_write(*_: object, **__: object) -> None:
         saves.append(run.step)

@@ -15,8 +15,8 @@ from tests.training.test_resume import Death, die_at, fingerprint
 from tests.training.world import RECIPE, trainer
 from vitrail import UserError, create, load
 from vitrail.data.augment import Augmentation
-from vitrail.training.average import Average
 from vitrail.training.batch_norm import synchronise_batch_norms
+from vitrail.training.ema import EMA
 from vitrail.training.recipe import Schedule
 
 SMALL: dict[str, Any] = {
@@ -106,7 +106,7 @@ def test_shared_weights_and_statistics_are_averaged_together() -> None:
     for block in models[1].blocks_by_depth().values():
         fully_shard(block, mesh=mesh)
     fully_shard(models[1], mesh=mesh)
-    averages = [Average(model, decay=0.5) for model in models]
+    averages = [EMA(model, decay=0.5) for model in models]
     for model, average in zip(models, averages, strict=True):
         with torch.no_grad():
             for tensor in model.state_dict().values():

@@ -9,14 +9,14 @@ import torch
 from tests.training.world import RECIPE, trainer
 from vitrail import UserError
 from vitrail.training.capacity import Trial, best, find_batch_size, time_steps
-from vitrail.training.finder import HIGHEST, LOWEST, find_rate, steepest
+from vitrail.training.finder import HIGHEST, LOWEST, find_lr, steepest
 from vitrail.training.recipe import Schedule
-from vitrail.training.state import State
+from vitrail.training.train_state import TrainState
 
 
 def test_the_rate_that_is_found_trains(tmp_path: Path) -> None:
     schedule = Schedule(steps=24, warmup=4)
-    found = find_rate(trainer(tmp_path, schedule=schedule))
+    found = find_lr(trainer(tmp_path, schedule=schedule))
     assert LOWEST < found.lr < HIGHEST
     assert not list(tmp_path.iterdir())
     good, bad = (
@@ -25,9 +25,9 @@ def test_the_rate_that_is_found_trains(tmp_path: Path) -> None:
         ).run()
         for lr in (found.lr, LOWEST)
     )
-    assert good.memory.best is not None
-    assert bad.memory.best is not None
-    assert good.memory.best > bad.memory.best
+    assert good.run_state.best is not None
+    assert bad.run_state.best is not None
+    assert good.run_state.best > bad.run_state.best
 
 
 def test_the_steepest_fall_comes_before_the_lowest_loss() -> None:
@@ -41,7 +41,7 @@ def test_no_rate_where_nothing_is_finite(tmp_path: Path) -> None:
         for parameter in run.model.parameters():
             parameter.fill_(float("nan"))
     with pytest.raises(UserError, match="no learning rate was found"):
-        find_rate(run)
+        find_lr(run)
 
 
 def test_batch_sizes_grow_up_to_the_data(tmp_path: Path) -> None:
@@ -71,13 +71,13 @@ def test_a_trial_has_all_that_a_step_of_the_run_has(name: str, tmp_path: Path) -
         return forward(images, targets)
 
     run.task.objective.forward = forward_and_note  # type: ignore[method-assign]
-    state = State(run.task.objective, recipe, torch.device("cpu"))
+    state = TrainState(run.task.objective, recipe, torch.device("cpu"))
     weights = {name: p.detach().clone() for name, p in run.model.named_parameters()}
     assert time_steps(state, recipe, 16, torch.device("cpu")) > 0
     assert set(seen) == {(4, True)}
     kept = sum(len(optimiser.state) for optimiser in state.optimisers)
     assert kept == len(weights)
     assert any(not torch.equal(p, weights[name]) for name, p in run.model.named_parameters())
-    assert state.average is not None
-    averaged = state.average.state
+    assert state.ema is not None
+    averaged = state.ema.state
     assert any(not torch.equal(averaged[f"model.{name}"], p) for name, p in weights.items())

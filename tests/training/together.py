@@ -24,8 +24,8 @@ from vitrail.cli.train import Train, write_report
 from vitrail.data.images import Unreadable
 from vitrail.training import loop, parallel
 from vitrail.training.checkpoint import RUN, STATE, Saved, newest_step, steps_in, write_step
-from vitrail.training.loop import Progress
 from vitrail.training.parallel import World, process_group
+from vitrail.training.progress import Progress
 
 LIMIT = 4.0  # seconds, for a process that does not answer
 SECONDS = 6.0  # that the main process writes, longer than that

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 import vitrail
 from vitrail.data.augment import Augmentation
 from vitrail.data.source import Splits
-from vitrail.training.loop import Trainer, Values
+from vitrail.training.loop import Trainer
 from vitrail.training.parallel import World
 from vitrail.training.prepare import prepare_task
+from vitrail.training.progress import Values
 from vitrail.training.recipe import Goal, Optimiser, Recipe, Schedule, Watch
 
 
@@ -57,9 +58,9 @@ RECIPE = Recipe(
     optimiser=Optimiser(lr=3e-3),
     schedule=Schedule(steps=12, warmup=4),
     augmentation=Augmentation(crop=(0.6, 1.0), rotate=10, erase=0.2, mixup=0.2, cutmix=0.5),
-    watch=Watch(every=0.5, save=5, log_every_steps=2),
+    watch=Watch(eval_every_epochs=0.5, save=5, log_every_steps=2),
     batch_size=16,
-    average=0.9,
+    ema_decay=0.9,
 )  # fmt: skip
 
 

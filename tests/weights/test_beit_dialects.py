@@ -16,7 +16,7 @@ from vitrail.models.catalogue import build_meta, fresh_passport
 from vitrail.weights.convert import convert
 from vitrail.weights.dialect import Foreign
 from vitrail.weights.dialects import DIALECTS, choose
-from vitrail.weights.rows import read, write
+from vitrail.weights.old_rows import read, write
 from vitrail.weights.settle import settle
 
 SPOKEN = [dialect for dialect in DIALECTS if dialect.family == "beit"]

@@ -11,7 +11,8 @@ from vitrail.models.tokenizer import DALLE as PUBLISHED
 from vitrail.models.tokenizer import Tokenizer, TokenizerConfig
 from vitrail.weights.dialect import Foreign
 from vitrail.weights.dialects.dalle import DALLE
-from vitrail.weights.rows import Tensors, read, write
+from vitrail.weights.old_rows import read, write
+from vitrail.weights.rows import Tensors
 
 HIDDEN, WORDS, ENTRY = 16, 40, 12
 

@@ -120,7 +120,7 @@ def make_seeds(directory: Path) -> dict[str, Path]:
             torch.nn.init.normal_(parameter)
         native = save(model, directory / f"native{number}")
         for dialect in DIALECTS:
-            if dialect.refuses(model.config) or dialect.name in seeds:
+            if dialect.reason_unsupported(model.config) or dialect.name in seeds:
                 continue
             seeds[dialect.name] = directory / f"{dialect.name}{dialect.suffix}"
             convert(native, seeds[dialect.name], to=dialect.name)

@@ -56,13 +56,13 @@ def test_two_grids_that_both_fit_are_asked_about(tmp_path: Path) -> None:
         ({"model": "deit_ti_16_distilled"}, "its distilled is False, the model you named has True"),
         ({"model": "vit_r_ti_16"}, "the model you named has"),
         ({"grid": (13, 13)}, "nothing tells its grid"),
-        ({"grid": "ab"}, "grid is 'ab', expected a whole number, or two of them"),
-        ({"image_size": "32"}, "image_size is '32'"),
+        ({"grid": "ab"}, "grid must be a whole number, or two of them, got 'ab'"),
+        ({"image_size": "32"}, "image_size must be a whole number, or two of them, got '32'"),
         ({"heads": 5}, "192 attention channels do not make 5 heads"),
-        ({"heads": "x"}, "heads is 'x'"),
+        ({"heads": "x"}, "heads must be a whole number above 0, got 'x'"),
         ({"dialect": "torchvision"}, "names of timm, not of torchvision"),
         ({"dialect": "vit_jax"}, "names of timm, not of vit_jax"),
-        ({"dialect": "transformers"}, "none of the known dialects"),
+        ({"dialect": "transformers"}, "names of timm, not of transformers"),
         ({"dim": 96}, "dim is 192 in the trained weights and cannot become 96"),
         ({"image_size": 384, "method": "cubist"}, "unknown method 'cubist'"),
     ],
@@ -177,7 +177,7 @@ def test_the_average_is_read_and_what_was_left_is_told(tmp_path: Path) -> None:
     mean = {name: tensor + 1 for name, tensor in raw.items()}
     junk = {"loss": torch.tensor(1.0), "best": torch.tensor(2.0), "epoch": 3}
     torch.save({"state_dict": raw, "state_dict_ema": mean, **junk}, tmp_path / "run.pth")
-    opened = open_checkpoint(tmp_path / "run.pth", said={"heads": 3}, grid=(14, 14))
+    opened = open_checkpoint(tmp_path / "run.pth", overrides={"heads": 3}, grid=(14, 14))
     assert torch.equal(opened.state["cls"], mean["cls_token"])
     assert "read from its entry state_dict_ema, and not from state_dict" in opened.notes
 

@@ -19,7 +19,7 @@ from torchvision.models import VisionTransformer as TorchvisionViT
 from torchvision.models.swin_transformer import SwinTransformer as TorchvisionSwin
 
 from vitrail import UserError, load
-from vitrail.explanation.methods import METHODS, explain
+from vitrail.explanation.methods import METHODS, explain_tensor
 from vitrail.models.vit import ViT
 
 SMALL: dict[str, Any] = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_labels": 5}
@@ -183,8 +183,8 @@ def test_every_method_explains_it_as_it_is(name: str) -> None:
     model = load(module)
     image = torch.randn(1, 3, *model.config.image_size, dtype=torch.float64)
     for method in METHODS:
-        found = explain(module, image, method, target=2)
-        torch.testing.assert_close(found.map, explain(model, image, method, target=2).map)
+        found = explain_tensor(module, image, method, target=2)
+        torch.testing.assert_close(found.map, explain_tensor(model, image, method, target=2).map)
         assert found.map.isfinite().all()
 
 
@@ -241,7 +241,7 @@ def test_a_model_without_a_head_is_held_against_its_tokens() -> None:
     torch.testing.assert_close(
         model.encode(image), module(image).last_hidden_state, rtol=0, atol=1e-9
     )
-    assert explain(module, image, "rollout").map.shape == (1, 4, 4)
+    assert explain_tensor(module, image, "rollout").map.shape == (1, 4, 4)
 
 
 @pytest.mark.parametrize("entry", ["vit_base_patch16_224", "vit_base_patch16_clip_224"])

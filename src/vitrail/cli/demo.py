@@ -35,7 +35,7 @@ def demo(asked: Demo) -> None:
     from vitrail.data.loader import pixels_of
     from vitrail.data.preprocess import prepare
     from vitrail.data.sources import open_data
-    from vitrail.explanation.pictures import draw_panel, heads_of
+    from vitrail.explanation.overlays import draw_panel, head_maps
     from vitrail.weights.load import load
     from vitrail.weights.results import LISTING, Results
 
@@ -60,7 +60,7 @@ def demo(asked: Demo) -> None:
     model = load(run / "best").eval()
     digit = pixels_of(open_data("digits", val_share=0.2)["val"], 0, channels=1)
     image = prepare(digit.permute(1, 2, 0).numpy(), model.passport.preprocessing)[None]
-    maps = heads_of(model, image)
+    maps = head_maps(model, image)
     large = torch.nn.functional.interpolate(digit.expand(3, -1, -1)[None], scale_factor=24)
     picture = draw_panel(
         large[0].permute(1, 2, 0).numpy(),

@@ -12,7 +12,8 @@ from vitrail.cli.output import say, say_above, say_json
 from vitrail.cli.progress import escape_markup
 
 if TYPE_CHECKING:
-    from vitrail.training.loop import Outcome, Progress
+    from vitrail.training.loop import Outcome
+    from vitrail.training.progress import Progress
 
 MOST_BROKEN = 10  # lines: the report has all
 MOST_IGNORED = 5  # names
@@ -140,7 +141,7 @@ class Written:
 
 def facts_of(out: Path, outcome: Outcome, written: Written) -> dict[str, Any]:
     """How the run ended, in plain values."""
-    memory = outcome.memory
+    memory = outcome.run_state
     report = out / "report.html"
     return {
         "out": str(out),

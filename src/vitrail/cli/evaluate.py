@@ -20,9 +20,8 @@ from vitrail.cli.progress import progress
 from vitrail.core.errors import UserError
 
 if TYPE_CHECKING:
-    from vitrail.evaluation.evaluation import Evaluation
-    from vitrail.evaluation.judged import Judged
-    from vitrail.evaluation.sizes import Sized
+    from vitrail.core.outputs import Outputs
+    from vitrail.evaluation.evaluation import Evaluation, SizeResult
 
 MOST_CLASSES, MOST_PAIRS, MOST_BROKEN = 5, 5, 10  # lines: --out has all
 
@@ -51,8 +50,8 @@ class Evaluate(ModelOptions, ComputeOptions, OutputOptions):
     """A directory for report.html, evaluation.json and predictions.csv."""
     overwrite: bool = False
     """Replace these where they exist."""
-    by_order: bool = False
-    """Take the classes of data and model by their order, whatever they are called."""
+    by_index: bool = False
+    """Match the classes of data and model by index instead of by name."""
     batch_size: int = 64
     """Images computed at once."""
     workers: int = 0
@@ -64,10 +63,12 @@ class Evaluate(ModelOptions, ComputeOptions, OutputOptions):
 def evaluate(asked: Evaluate) -> None:
     """Evaluate a model: metrics with confidence intervals, calibration, classes, confusions; with
     options, corrupted images and other sizes."""
+    from vitrail.tasks.arguments import check_not_swapped
     from vitrail.tasks.evaluate import FILES, check_split
     from vitrail.tasks.evaluate import evaluate as run
 
     resolutions, patches = parse_resolutions(asked.resolutions), parse_patches(asked.patch_sizes)
+    check_not_swapped(asked.source, asked.data)
     check_split(asked.split, asked.data)  # before the model is loaded
     use_threads(asked.threads)
     with progress() as watch:
@@ -79,7 +80,7 @@ def evaluate(asked: Evaluate) -> None:
             corrupted_images=asked.corrupted_images,
             resolutions=resolutions,
             patch_sizes=patches,
-            by_order=asked.by_order,
+            by_index=asked.by_index,
             batch_size=asked.batch_size,
             workers=asked.workers,
             seed=asked.seed,
@@ -122,23 +123,24 @@ def listed(text: str | None, option: str) -> list[str]:
 
 
 def report(asked: Evaluate, found: Evaluation, files: dict[str, str]) -> None:
-    from vitrail.evaluation.evaluation import all_notes
-
     if asked.json:
         say_json({**found.facts(), "files": files})
         return
-    judged = found.judged
-    images, classes = plural(judged.images, "image"), plural(len(judged.labels), "class", "classes")
-    say(f"{images} of {judged.part}, {classes}")
-    for note in all_notes(found):
+    outputs = found.outputs
+    images, classes = (
+        plural(outputs.images, "image"),
+        plural(len(outputs.labels), "class", "classes"),
+    )
+    say(f"{images} of {outputs.split}, {classes}")
+    for note in found.notes:
         say(f"note: {note}")
     print_numbers(found)
-    print_classes(judged)
+    print_classes(outputs)
     if found.robustness is not None:
         print_robustness(found)
     print_sizes("image size", found.resolutions)
     print_sizes("patch size", found.patch_sizes)
-    broken = list(judged.broken.items())
+    broken = list(outputs.broken.items())
     for path, reason in broken[:MOST_BROKEN]:
         say(f"left out {path}: {reason}")
     if len(broken) > MOST_BROKEN:
@@ -150,40 +152,40 @@ def report(asked: Evaluate, found: Evaluation, files: dict[str, str]) -> None:
 def print_numbers(found: Evaluation) -> None:
     from vitrail.evaluation.intervals import LEVEL
 
-    measured, tempered = found.judgement.measured, found.judgement.tempered
-    for name, value in measured.values.items():
-        ends = measured.intervals.get(name)
+    tempered = found.temperature
+    for name, value in found.metrics.items():
+        ends = found.intervals.get(name)
         say(f"{name:16}{value:.4f}" + (f"  ({ends[0]:.4f} to {ends[1]:.4f})" if ends else ""))
-    if measured.intervals:
+    if found.intervals:
         say(
             f"in brackets: {LEVEL:.0%} confidence; accuracy, top5 and exact by Wilson, the others "
-            f"by {measured.resamples:,} bootstrap samples of the images, all classes together"
+            f"by {found.resamples:,} bootstrap samples of the images, all classes together"
         )
     if tempered is None:
-        say("temperature     none: too few wrong answers to fit one to")
+        say("temperature     none: too few wrong predictions to fit one")
     else:
         say(
             f"temperature     {tempered.temperature:.4f}  with it ece "
-            f"{tempered.reliability.error:.4f}, nll {tempered.loss:.4f}, brier "
+            f"{tempered.reliability.ece:.4f}, nll {tempered.nll:.4f}, brier "
             f"{tempered.brier:.4f}; fitted on {tempered.fitted_on}"
-            f"{'; at the edge of what was tried' if tempered.at_edge else ''}"
+            f"{'; at the limit of what was tried' if tempered.at_limit else ''}"
         )
 
 
-def print_classes(judged: Judged) -> None:
-    from vitrail.evaluation.judged import class_scores, most_confused
+def print_classes(outputs: Outputs) -> None:
+    from vitrail.evaluation.classify import class_metrics, top_confusions
 
-    marked = [row for row in class_scores(judged) if row.marked]
-    key = "average precision" if judged.multi_label else "F1"
-    marked.sort(key=lambda row: row.average_precision if judged.multi_label else row.f1)
+    marked = [row for row in class_metrics(outputs) if row.marked]
+    key = "average precision" if outputs.multi_label else "F1"
+    marked.sort(key=lambda row: row.average_precision if outputs.multi_label else row.f1)
     for row in marked[:MOST_CLASSES]:
-        value = row.average_precision if judged.multi_label else row.f1
+        value = row.average_precision if outputs.multi_label else row.f1
         say(
             f"lowest {key}: {row.label} {value:.4f} (precision {dash(row.precision)}, recall "
             f"{dash(row.recall)}, {plural(row.images, 'image')})"
         )
-    for pair in [] if judged.multi_label else most_confused(judged, MOST_PAIRS):
-        say(f"confused: {pair.truth} taken for {pair.said}: {plural(pair.images, 'image')}")
+    for pair in [] if outputs.multi_label else top_confusions(outputs, MOST_PAIRS):
+        say(f"confused: {pair.truth} predicted as {pair.predicted}: {plural(pair.images, 'image')}")
 
 
 def dash(value: float) -> str:
@@ -214,7 +216,7 @@ def print_robustness(found: Evaluation) -> None:
         )
 
 
-def print_sizes(what: str, rows: Sequence[Sized]) -> None:
+def print_sizes(what: str, rows: Sequence[SizeResult]) -> None:
     for row in rows:
         if row.value is None:
             say(f"{what} {row.size}: {row.problem}")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vitrail.core.passport import Preprocessing
-    from vitrail.explanation.choice import Choice
+    from vitrail.explanation.auto_method import MethodChoice
     from vitrail.explanation.readout import Relevance
     from vitrail.explanation.verdict import MethodCheck
     from vitrail.models.model import Model
@@ -82,7 +82,7 @@ class ExplainRun:
     methods: dict[str, dict[str, Any]]  # with their options
     sections: TextIO  # of the page, one for each image
     checks: int  # images that are kept for the verdict
-    auto: Choice | None  # what auto took, where it was asked for
+    auto: MethodChoice | None  # what auto took, where it was asked for
     panels: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     images: list[Tensor] = field(default_factory=list)
@@ -143,8 +143,8 @@ def explain_image(asked: Explain, run: ExplainRun, path: str, out: Path) -> None
     from vitrail.data.images import BadImage
     from vitrail.data.preprocess import prepare
     from vitrail.explanation.methods import METHODS
+    from vitrail.explanation.overlays import head_maps, layers_and_heads
     from vitrail.explanation.page import image_section, panel_section
-    from vitrail.explanation.pictures import heads_of, layers_and_heads
     from vitrail.inference.reading import read_pixels
 
     model, how = run.model, run.model.passport.preprocessing
@@ -168,7 +168,7 @@ def explain_image(asked: Explain, run: ExplainRun, path: str, out: Path) -> None
     seen = seen_part(pixels, how)
     panel = layers_and_heads(
         seen,
-        heads_of(model, image, query),
+        head_maps(model, image, query),
         title=f"{Path(path).name}: where each head looks, {told_query(query)}",
     )
     overlays = {name: laid_over(seen, one, how) for name, one in found.items()}
@@ -246,7 +246,7 @@ def seen_part(pixels: NDArray[np.uint8], how: Preprocessing) -> NDArray[np.uint8
     from PIL import Image
 
     from vitrail.data.preprocess import as_picture, middle, scaled
-    from vitrail.explanation.pictures import enlarge
+    from vitrail.explanation.overlays import enlarge
 
     picture = as_picture(pixels).convert("RGB")
     height, width = how.size
@@ -265,7 +265,7 @@ def seen_part(pixels: NDArray[np.uint8], how: Preprocessing) -> NDArray[np.uint8
 
 def laid_over(seen: NDArray[np.uint8], one: Relevance, how: Preprocessing) -> NDArray[np.uint8]:
     """A map over the image: what speaks against the class counts as nothing."""
-    from vitrail.explanation.pictures import overlay_map
+    from vitrail.explanation.overlays import overlay_map
 
     return overlay_map(seen, one.on_pixels(how.size)[0].float().clamp(min=0))
 
@@ -306,7 +306,7 @@ def write_pictures(
     overlays: Mapping[str, NDArray[np.uint8]],
     panel: NDArray[np.uint8],
 ) -> dict[str, str]:
-    from vitrail.explanation.pictures import LEGEND, Tile, side_by_side, write_png
+    from vitrail.explanation.overlays import LEGEND, Tile, side_by_side, write_png
 
     tiles = [Tile("photo", seen), *(Tile(name, pixels) for name, pixels in overlays.items())]
     sheets = {**overlays, "methods": side_by_side(tiles, title=LEGEND), "layers": panel}
@@ -326,7 +326,7 @@ def check(run: ExplainRun) -> dict[str, MethodCheck]:
     """The verdict on each method, on the first few images."""
     import torch
 
-    from vitrail.explanation.methods import checked
+    from vitrail.explanation.methods import bind_method
     from vitrail.explanation.verdict import check_methods
 
     if not run.images:
@@ -336,14 +336,14 @@ def check(run: ExplainRun) -> dict[str, MethodCheck]:
     with noted("", {}):
         return check_methods(
             {
-                name: checked(name, run.model, target, **options)
+                name: bind_method(name, run.model, target, **options)
                 for name, options in run.methods.items()
             },
             run.model,
             images,
             target,
             multi_label=run.model.passport.multi_label,
-            made={name: joined([maps[name] for maps in run.maps]) for name in run.methods},
+            maps={name: joined([maps[name] for maps in run.maps]) for name in run.methods},
         )
 
 
@@ -386,7 +386,7 @@ def write(asked: Explain, run: ExplainRun, checks: Mapping[str, MethodCheck], ou
     return page
 
 
-def reason_of(auto: Choice) -> str:
+def reason_of(auto: MethodChoice) -> str:
     return f"auto chose {auto.method}: {auto.reason}"
 
 

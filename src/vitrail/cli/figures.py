@@ -72,8 +72,8 @@ def figures(asked: Figures) -> None:
     if asked.json:
         say_json({**drawn.numbers(), "out": asked.out, "broken": broken})
         return
-    for plate in drawn.plates:
-        say(f"{plate.title}: {plate.told}", "")
+    for panel in drawn.panels:
+        say(f"{panel.title}: {panel.caption}", "")
     for path, reason in broken.items():
         say(f"left out {path}: {reason}")
     say(f"the page with all figures: {page}")

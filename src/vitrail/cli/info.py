@@ -43,7 +43,7 @@ def info(asked: Info) -> None:
     from vitrail.core.errors import UserError
     from vitrail.models.catalogue import change, find
     from vitrail.models.measure import measure
-    from vitrail.weights.checkpoint import refit
+    from vitrail.weights.checkpoint import resize_checkpoint
     from vitrail.weights.load import fine_tuned, open_checkpoint
 
     if asked.batch_size < 1:
@@ -56,10 +56,10 @@ def info(asked: Info) -> None:
             model=asked.model,
             dialect=asked.dialect,
             grid=parse_grid(asked.grid),
-            said=changes,
+            overrides=changes,
         )
         config = change(opened.config, fine_tuned(opened.config, changes))
-        _, passport = refit(opened, config)
+        _, passport = resize_checkpoint(opened, config)
         facts |= {"checkpoint": describe(opened), "passport": asdict(passport)}
     else:
         config = change(find(asked.source), changes)

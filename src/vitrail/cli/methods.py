@@ -10,7 +10,7 @@ from vitrail.core.errors import UserError, nearest
 if TYPE_CHECKING:
     from vitrail.cli.explain import Explain
     from vitrail.core.passport import Passport
-    from vitrail.explanation.choice import Choice
+    from vitrail.explanation.auto_method import MethodChoice
     from vitrail.models.model import Model
 
 ALL = "all"
@@ -26,15 +26,15 @@ def known_methods(asked: Sequence[str]) -> tuple[str, ...]:
     return tuple(METHODS) if ALL in asked else tuple(dict.fromkeys(asked))
 
 
-def choose_auto(names: tuple[str, ...], model: Model) -> Choice | None:
+def choose_auto(names: tuple[str, ...], model: Model) -> MethodChoice | None:
     """What auto takes for this model; none where auto was not asked for."""
-    from vitrail.explanation.methods import AUTO, choose
+    from vitrail.explanation.methods import AUTO, choose_method
 
-    return choose(model) if AUTO in (names or (AUTO,)) else None
+    return choose_method(model) if AUTO in (names or (AUTO,)) else None
 
 
 def with_options(
-    asked: Explain, names: tuple[str, ...], model: Model, auto: Choice | None
+    asked: Explain, names: tuple[str, ...], model: Model, auto: MethodChoice | None
 ) -> dict[str, dict[str, Any]]:
     """Each method with the options that were given and that it has."""
     from inspect import signature

@@ -93,17 +93,17 @@ def write_report(
         recipe=asdict(task.recipe),
         facts={
             "objective": task.recipe.goal.objective,
-            "best at step": f"{outcome.memory.best_step:,} of {outcome.total:,}",
+            "best at step": f"{outcome.run_state.best_step:,} of {outcome.total:,}",
             "model": summarise(model),
             "images per second": f"{outcome.images_per_second:,.0f}",
             "written": time.strftime("%Y-%m-%d %H:%M"),
         },
         lines=Log.read(out),
         pictures=pictures_in(out),
-        rows=outcome.memory.shown,
-        warning=outcome.memory.warning,
+        rows=outcome.run_state.shown,
+        warning=outcome.run_state.warning,
         stopped=interrupted_at(outcome),
-        broken=outcome.memory.broken,
+        broken=outcome.run_state.broken,
     )
 
     def fill(path: Path) -> None:

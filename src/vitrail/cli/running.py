@@ -243,7 +243,7 @@ def measured(asked: Asked, recipe: Recipe, splits: Splits, judge: Judge, world: 
     for; what they find is written down, so that resuming does not try again."""
     from vitrail.cli.said import begun
     from vitrail.training.capacity import best, find_batch_size
-    from vitrail.training.finder import find_rate
+    from vitrail.training.finder import find_lr
     from vitrail.training.loop import Trainer
     from vitrail.training.prepare import prepare_task
 
@@ -256,7 +256,7 @@ def measured(asked: Asked, recipe: Recipe, splits: Splits, judge: Judge, world: 
         recipe = begun(replace(asked, batch_size=str(size * world.size)))
         recipe = because(recipe, f"batches of {recipe.batch_size}: images/s of {told}")
     if asked.lr == "find":
-        found = find_rate(Trainer(prepare_task(recipe, splits, judge), Path(), world=world))
+        found = find_lr(Trainer(prepare_task(recipe, splits, judge), Path(), world=world))
         optimiser = replace(recipe.optimiser, lr=found.lr)
         recipe = because(
             replace(recipe, optimiser=optimiser),

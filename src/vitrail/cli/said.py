@@ -214,8 +214,9 @@ def put(values: dict[str, Any], place: str, value: Any) -> None:
     """Set a field by its dotted place, one that holds a list by words with commas between them;
     whether there is such a field the record itself will say."""
     from vitrail.training.recipe import Lora
-    from vitrail.training.recipe_file import plain
+    from vitrail.training.recipe_file import RENAMED, plain
 
+    place = RENAMED.get(place, place)
     *outer, last = place.split(".")
     for name in outer:
         if name == "lora" and values.get(name) is None:

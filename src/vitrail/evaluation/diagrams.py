@@ -42,15 +42,15 @@ table.heat { border-collapse: separate; border-spacing: 2px; }
 def reliability_diagram(bins: Reliability, title: str) -> str:
     """Of the answers in each bin of confidence the share that is right; red is confidence beyond
     that share, green what is right beyond the confidence. Below, how many answers they are."""
-    count, most = len(bins.answers), max(int(bins.answers.max()), 1)
+    count, most = len(bins.counts), max(int(bins.counts.max()), 1)
     wide = SIDE / count
     base, foot = TOP + SIDE, TOP + SIDE + GAP + LOWER
     drawn = [axes(base, foot)]
     for place in range(count):
-        answers = int(bins.answers[place])
+        answers = int(bins.counts[place])
         if not answers:
             continue
-        x, right, sure = LEFT + place * wide, bins.right[place], bins.confidence[place]
+        x, right, sure = LEFT + place * wide, bins.accuracy[place], bins.confidence[place]
         low, high = sorted((float(right), float(sure)))
         told = (
             f"{answers:,} answers with a confidence of {percent(float(sure))} on average: "
@@ -69,7 +69,7 @@ def reliability_diagram(bins: Reliability, title: str) -> str:
         ]
         drawn.append("</g>")
     drawn.append(f'<path class="ideal" d="M{LEFT} {base}L{LEFT + SIDE} {TOP}"/>')
-    label = f"{title}: expected calibration error {percent(bins.error)}"
+    label = f"{title}: expected calibration error {percent(bins.ece)}"
     return (
         f'<svg class="reliability" viewBox="0 0 {LEFT + SIDE + 18} {foot + BELOW}" role="img" '
         f'aria-label="{shown(label)}">{"".join(drawn)}</svg>'

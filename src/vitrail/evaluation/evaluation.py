@@ -1,4 +1,4 @@
-"""A whole evaluation: what is measured, and the same for machines."""
+"""The result of an evaluation: metrics, calibration, classes, and the same for machines."""
 
 import csv
 import math
@@ -9,69 +9,117 @@ from typing import Any
 
 import numpy as np
 
+from vitrail.core.outputs import Outputs
 from vitrail.core.passport import Preprocessing
-from vitrail.data.findings import count
-from vitrail.evaluation.calibration import Reliability, Tempered, confidences, reliability, temper
+from vitrail.data.source import Source
+from vitrail.evaluation.calibration import Reliability, TemperatureScaling
+from vitrail.evaluation.classify import class_metrics, confusion_matrix
 from vitrail.evaluation.corruptions import CORRUPTIONS, DIFFERS
-from vitrail.evaluation.intervals import LEVEL, Measured, measure
-from vitrail.evaluation.judged import Judged, class_scores
-from vitrail.evaluation.mistakes import answer_of
+from vitrail.evaluation.intervals import LEVEL, METHODS
+from vitrail.evaluation.mistakes import labelled_prediction
 from vitrail.evaluation.robustness import Robustness
-from vitrail.evaluation.sizes import Sized
-
-DRAWN = (
-    "Accuracy, top5 and exact: Wilson's interval; others: bootstrap, images drawn with replacement "
-    "from all classes together"
-)
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """The headline numbers with their intervals, and how well the answers are calibrated."""
-
-    measured: Measured
-    reliability: Reliability
-    tempered: Tempered | None
 
 
 @dataclass(frozen=True, kw_only=True)
+class SizeResult:
+    """The headline metric at one size, how the weights were resized for it, or, where they cannot
+    be, the `problem`."""
+
+    size: str
+    metric: str | None = None
+    value: float | None = None
+    interval: tuple[float, float] | None = None
+    changes: tuple[str, ...] = ()
+    problem: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Evaluation:
-    """What a model says of the images of one part of a data set, and what that is worth. `notes`
-    tell what was assumed."""
+    """How good a model is on one split of a data set: `metrics` by name with the `intervals` of
+    95 % confidence, from so many bootstrap `resamples`; `outputs` are those of every image of
+    `source`; `notes` say what was assumed."""
 
     title: str
     model: str
     data: str
     seed: int
     preprocessing: Preprocessing
-    judged: Judged
-    judgement: Judgement
+    source: Source
+    outputs: Outputs
+    metrics: dict[str, float]
+    intervals: dict[str, tuple[float, float]]
+    resamples: int
+    reliability: Reliability
+    temperature: TemperatureScaling | None = None
     robustness: Robustness | None = None
-    resolutions: Sequence[Sized] = ()
-    patch_sizes: Sequence[Sized] = ()
+    resolutions: Sequence[SizeResult] = ()
+    patch_sizes: Sequence[SizeResult] = ()
     notes: Sequence[str] = ()
 
     @property
     def images(self) -> int:
-        return self.judged.images
+        return self.outputs.images
 
     @property
-    def metrics(self) -> dict[str, float]:
-        """The headline numbers: accuracy and others, or mean average precision."""
-        return dict(self.judgement.measured.values)
-
-    @property
-    def intervals(self) -> dict[str, tuple[float, float]]:
-        """Of 95 % confidence."""
-        return dict(self.judgement.measured.intervals)
+    def accuracy(self) -> float | None:
+        """None where an image may have several labels: metrics has mean_precision then."""
+        return self.metrics.get("accuracy")
 
     def facts(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return plain(self)
+        """Plain values for JSON; what cannot be computed is null."""
+        outputs = self.outputs
+        facts = {
+            "model": self.model,
+            "data": self.data,
+            "split": outputs.split,
+            "images": outputs.images,
+            "seed": self.seed,
+            "preprocessing": asdict(self.preprocessing),
+            **self.metrics,
+            "intervals": self.intervals,
+            "intervals_are": {"level": LEVEL, "resamples": self.resamples, "how": METHODS},
+            "reliability": bins_facts(self.reliability),
+            "temperature": temperature_facts(self.temperature),
+            "classes": [
+                {name: value for name, value in asdict(row).items() if name != "marked"}
+                for row in class_metrics(outputs)
+            ],
+            "confusion": None if outputs.multi_label else confusion_matrix(outputs).tolist(),
+            "corruptions": robustness_facts(self.robustness),
+            "resolutions": [asdict(row) for row in self.resolutions],
+            "patch_sizes": [asdict(row) for row in self.patch_sizes],
+            "nonfinite": outputs.nonfinite,
+            "notes": list(self.notes),
+            "broken": dict(outputs.broken),
+        }
+        return without_nan(facts)
 
     def save_html(self, path: str | Path) -> None:
         """Write the page: metrics, calibration, classes, confusions, mistakes."""
         Path(path).write_text(self._repr_html_(), encoding="utf-8")
+
+    def save_predictions(self, path: str | Path) -> None:
+        """Write a CSV file with a line for each image: its name, truth, prediction and how probable
+        each is. Several labels are joined by |, and so are their probabilities; an image that
+        cannot be read has a reason instead."""
+        # a name that is not valid Unicode must never keep the file from being written
+        with Path(path).open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(COLUMNS)
+            wrong = np.zeros(self.images, dtype=np.bool_)
+            wrong[self.outputs.wrong] = True
+            for row in range(self.images):
+                one = labelled_prediction(self.outputs, row)
+                cells = [
+                    "|".join(label for label, _ in one.truth),
+                    "|".join(label for label, _ in one.predicted),
+                    "no" if wrong[row] else "yes",
+                    "|".join(f"{chance:.6f}" for _, chance in one.predicted),
+                    "|".join(f"{chance:.6f}" for _, chance in one.truth),
+                ]
+                table.writerow([self.source.name(one.index), *cells, ""])
+            for name, reason in self.outputs.broken.items():
+                table.writerow([name, "", "", "", "", "", reason])
 
     def _repr_html_(self) -> str:
         from vitrail.evaluation.evaluation_page import evaluation_page
@@ -83,82 +131,21 @@ class Evaluation:
         return f"Evaluation({self.model} on {self.data}, {self.images} images: {metrics})"
 
 
-def judge(judged: Judged, *, held_out: Judged | None = None, seed: int = 0) -> Judgement:
-    """Everything that follows from logits and labels; `held_out` is another part, which chooses the
-    temperature."""
-    answers, targets, multi_label = judged.answers, judged.targets, judged.multi_label
-    confidence, right = confidences(answers, targets, multi_label=multi_label)
-    other = None
-    if held_out is not None:
-        other = (held_out.part, held_out.answers, held_out.targets)
-    return Judgement(
-        measure(answers, targets, multi_label=multi_label, seed=seed),
-        reliability(confidence.reshape(-1), right.reshape(-1)),
-        temper(answers, targets, multi_label=multi_label, held_out=other, seed=seed),
-    )
+COLUMNS = ("image", "truth", "predicted", "right", "probability", "truth_probability", "problem")
 
 
-def all_notes(found: Evaluation) -> list[str]:
-    """What was assumed, and what went wrong."""
-    lost = found.judged.not_numbers
-    strange = f"for {count(lost, 'image')} the model's answer is not a number: it counts as zeros"
-    return [*found.notes, *([strange] if lost else [])]
+def bins_facts(bins: Reliability) -> dict[str, Any]:
+    return {name: values.tolist() for name, values in vars(bins).items()}
 
 
-def plain(found: Evaluation) -> dict[str, Any]:
-    """The evaluation as plain JSON values; what cannot be computed is null."""
-    judged, judgement = found.judged, found.judgement
-    measured = judgement.measured
-    facts = {
-        "model": found.model,
-        "data": found.data,
-        "part": judged.part,
-        "images": judged.images,
-        "seed": found.seed,
-        "preprocessing": asdict(found.preprocessing),
-        **measured.values,
-        "intervals": {name: list(ends) for name, ends in measured.intervals.items()},
-        "intervals_are": {"level": LEVEL, "resamples": measured.resamples, "how": DRAWN},
-        "reliability": plain_bins(judgement.reliability),
-        "temperature": plain_tempered(judgement.tempered),
-        "classes": [
-            {name: value for name, value in asdict(row).items() if name != "marked"}
-            for row in class_scores(judged)
-        ],
-        "confusion": None if judged.multi_label else judged.confusion.tolist(),
-        "corruptions": plain_robustness(found.robustness),
-        "resolutions": [asdict(row) for row in found.resolutions],
-        "patch_sizes": [asdict(row) for row in found.patch_sizes],
-        "not_numbers": judged.not_numbers,
-        "notes": all_notes(found),
-        "broken": dict(judged.broken),
-    }
-    return without_nan(facts)
-
-
-def plain_bins(bins: Reliability) -> dict[str, Any]:
-    return {
-        "answers": bins.answers.tolist(),
-        "confidence": bins.confidence.tolist(),
-        "right": bins.right.tolist(),
-    }
-
-
-def plain_tempered(tempered: Tempered | None) -> dict[str, Any] | None:
-    if tempered is None:
+def temperature_facts(found: TemperatureScaling | None) -> dict[str, Any] | None:
+    if found is None:
         return None
-    return {
-        "temperature": tempered.temperature,
-        "fitted_on": tempered.fitted_on,
-        "at_edge": tempered.at_edge,
-        "ece": tempered.reliability.error,
-        "nll": tempered.loss,
-        "brier": tempered.brier,
-        "reliability": plain_bins(tempered.reliability),
-    }
+    bins = bins_facts(found.reliability)
+    return {**vars(found), "ece": found.reliability.ece, "reliability": bins}
 
 
-def plain_robustness(found: Robustness | None) -> dict[str, Any] | None:
+def robustness_facts(found: Robustness | None) -> dict[str, Any] | None:
     if found is None:
         return None
     return {
@@ -187,29 +174,3 @@ def without_nan(value: Any) -> Any:
         case list() | tuple():
             return [without_nan(one) for one in value]
     return value
-
-
-def write_predictions(judged: Judged, path: Path) -> None:
-    """A line for each image: its name, its truth, what was said, how probable each is. Several
-    labels are joined by |, and so are their probabilities; an image that cannot be read has a
-    reason instead."""
-    # a name that is not valid Unicode must never keep the file from being written
-    with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(
-            ["image", "truth", "said", "right", "probability", "truth_probability", "problem"]
-        )
-        wrong = np.zeros(judged.images, dtype=np.bool_)
-        wrong[judged.wrong] = True
-        for row in range(judged.images):
-            one = answer_of(judged, row)
-            cells = [
-                "|".join(label for label, _ in one.truth),
-                "|".join(label for label, _ in one.said),
-                "no" if wrong[row] else "yes",
-                "|".join(f"{chance:.6f}" for _, chance in one.said),
-                "|".join(f"{chance:.6f}" for _, chance in one.truth),
-            ]
-            table.writerow([judged.source.name(one.index), *cells, ""])
-        for name, reason in judged.broken.items():
-            table.writerow([name, "", "", "", "", "", reason])

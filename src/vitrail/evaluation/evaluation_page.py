@@ -11,20 +11,19 @@ from vitrail.evaluation.calibration import Reliability
 from vitrail.evaluation.corruptions import CORRUPTIONS, DIFFERS
 from vitrail.evaluation.curves import SHARES, percent, short_number
 from vitrail.evaluation.diagrams import corruption_table, reliability_diagram
-from vitrail.evaluation.evaluation import DRAWN, Evaluation, all_notes
-from vitrail.evaluation.intervals import LEVEL
+from vitrail.evaluation.evaluation import Evaluation, SizeResult
+from vitrail.evaluation.intervals import LEVEL, METHODS
 from vitrail.evaluation.judged_page import (
     STYLE,
     classes,
     confusions,
+    data_uri,
     facts_of,
     passed_over,
     wide_table,
     worst,
 )
-from vitrail.evaluation.mistakes import data_uri
-from vitrail.evaluation.robustness import MIDDLE, Robustness
-from vitrail.evaluation.sizes import Sized
+from vitrail.evaluation.robustness import EXAMPLE_SEVERITY, Robustness
 
 MOST_MISTAKES = 12  # pictures in each of the two galleries
 
@@ -44,17 +43,17 @@ MEANINGS: dict[str, tuple[str, str, bool]] = {
 
 def evaluation_page(found: Evaluation) -> str:
     """The whole page."""
-    judged = found.judged
+    outputs = found.outputs
     parts = {
         "calibration": ("Calibration", calibration(found)),
-        "confusions": ("Confusions", confusions(judged)),
-        "classes": ("Classes", classes(judged)),
-        "surest": ("Surest mistakes", worst(judged, found.data, most=MOST_MISTAKES)),
+        "confusions": ("Confusions", confusions(outputs)),
+        "classes": ("Classes", classes(outputs)),
+        "surest": ("Surest mistakes", worst(outputs, found.source, found.data, most=MOST_MISTAKES)),
         "worst": ("Worst mistakes", worst_ones(found)),
         "corruptions": ("Corrupted images", corruptions(found)),
         "resolutions": ("Image sizes", sizes(found.resolutions, "image size")),
         "patches": ("Patch sizes", sizes(found.patch_sizes, "patch size")),
-        "passed-over": ("Images passed over", passed_over(judged.broken)),
+        "passed-over": ("Images passed over", passed_over(outputs.broken)),
         "how": ("How it was measured", how(found)),
     }
     told = {name: part for name, part in parts.items() if part[1]}
@@ -71,25 +70,25 @@ def evaluation_page(found: Evaluation) -> str:
 
 
 def heading(found: Evaluation) -> str:
-    judged, measured = found.judged, found.judgement.measured
+    outputs = found.outputs
     cards = ""
-    for name, value in measured.values.items():
+    for name, value in found.metrics.items():
         title, meaning, share = MEANINGS[name]
         cards += (
             f'<div class="card score">{title}<b>{told_number(value, share=share)}</b>'
-            f"<small>{told_interval(measured.intervals.get(name), share=share)}</small>"
+            f"<small>{told_interval(found.intervals.get(name), share=share)}</small>"
             f'<br><small class="soft">{meaning}</small></div>'
         )
-    listed = "".join(f"<li>{shown(note)}</li>" for note in all_notes(found))
+    listed = "".join(f"<li>{shown(note)}</li>" for note in found.notes)
     facts = {
-        "images": f"{judged.images:,}",
-        "classes": f"{len(judged.labels):,}",
-        "could not be read": f"{len(judged.broken):,}",
+        "images": f"{outputs.images:,}",
+        "classes": f"{len(outputs.labels):,}",
+        "could not be read": f"{len(outputs.broken):,}",
         "seed": str(found.seed),
     }
     return (
         f"<h1>{shown(found.title)}</h1><p><code>{shown(found.model)}</code>, judged on "
-        f"{count(judged.images, 'image')} of <code>{shown(judged.part)}</code> of "
+        f"{count(outputs.images, 'image')} of <code>{shown(outputs.split)}</code> of "
         f'<code>{shown(found.data)}</code>.</p>\n<div class="cards">{cards}</div>\n'
         f"{f'<ul>{listed}</ul>' if listed else ''}{facts_of(facts)}\n"
     )
@@ -111,14 +110,14 @@ def told_interval(interval: tuple[float, float] | None, *, share: bool) -> str:
 
 def calibration(found: Evaluation) -> str:
     """The reliability diagram, before and after the temperature."""
-    judgement, tempered = found.judgement, found.judgement.tempered
+    tempered = found.temperature
     what = (
         "each label of each image is an answer, its confidence the probability that it is there"
-        if found.judged.multi_label
+        if found.outputs.multi_label
         else "an answer's confidence is the probability of what was said"
     )
-    pictures = pictured("As the model answers", judgement.reliability)
-    values = judgement.measured.values
+    pictures = pictured("As the model answers", found.reliability)
+    values = found.metrics
     rows = [("as the model answers", values["ece"], values["nll"], values["brier"])]
     after = ""
     if tempered is not None:
@@ -126,8 +125,8 @@ def calibration(found: Evaluation) -> str:
         rows.append(
             (
                 f"at temperature {tempered.temperature:.4g}",
-                tempered.reliability.error,
-                tempered.loss,
+                tempered.reliability.ece,
+                tempered.nll,
                 tempered.brier,
             )
         )
@@ -136,7 +135,7 @@ def calibration(found: Evaluation) -> str:
             f"<p>Dividing all logits by {tempered.temperature:.4g} gives the lowest negative "
             f"log-likelihood: the model is {sure}. It changes no answer. It was fitted on "
             f"{shown(tempered.fitted_on)}, so that no image is judged by a temperature that it "
-            f"chose.{' It lies at the edge of what was tried.' if tempered.at_edge else ''}</p>\n"
+            f"chose.{' It lies at the edge of what was tried.' if tempered.at_limit else ''}</p>\n"
         )
     cells = "".join(
         f'<tr><td>{told}</td><td class="number">{percent(error)}</td><td class="number">'
@@ -155,15 +154,15 @@ def calibration(found: Evaluation) -> str:
 def pictured(title: str, bins: Reliability) -> str:
     return (
         f'<figure class="card"><figcaption><b>{title}</b><span class="soft">error '
-        f"{percent(bins.error)}</span></figcaption>{reliability_diagram(bins, title)}</figure>\n"
+        f"{percent(bins.ece)}</span></figcaption>{reliability_diagram(bins, title)}</figure>\n"
     )
 
 
 def worst_ones(found: Evaluation) -> str:
     """Only where they can be others than the surest."""
-    if len(found.judged.wrong) <= MOST_MISTAKES:
+    if len(found.outputs.wrong) <= MOST_MISTAKES:
         return ""
-    return worst(found.judged, found.data, order="worst", most=MOST_MISTAKES)
+    return worst(found.outputs, found.source, found.data, order="loss", most=MOST_MISTAKES)
 
 
 def corruptions(found: Evaluation) -> str:
@@ -185,7 +184,8 @@ def corruptions(found: Evaluation) -> str:
         f"corruption is {percent(1 - known.mean)}. {relative} (The mCE of the paper divides by "
         "the errors of AlexNet instead: the two cannot be compared.)</p>\n"
         f'<div class="sideways" tabindex="0">{corruption_table(known)}</div>\n'
-        f"<p>One image under each of them, at severity {MIDDLE}, as the model sees it:</p>"
+        f"<p>One image under each of them, at severity {EXAMPLE_SEVERITY}, as the model sees "
+        "it:</p>"
         f'<div class="gallery">{examples(known)}</div>\n'
         f'<p class="soft">Where this differs from ImageNet-C and CIFAR-10-C:</p>'
         f'<ul class="soft">{differs}</ul>\n'
@@ -204,7 +204,7 @@ def examples(known: Robustness) -> str:
     return figures
 
 
-def sizes(rows: Sequence[Sized], what: str) -> str:
+def sizes(rows: Sequence[SizeResult], what: str) -> str:
     if not rows:
         return ""
     cells = ""
@@ -225,20 +225,19 @@ def sizes(rows: Sequence[Sized], what: str) -> str:
 
 
 def how(found: Evaluation) -> str:
-    measured = found.judgement.measured
-    multi_label = (
+    several = (
         "A label counts as said where its probability is above 0.5. Mean average precision and "
         "mean F1 are over classes that have images."
-        if found.judged.multi_label
+        if found.outputs.multi_label
         else "Mean F1 is over classes that have images."
     )
     return (
         f"<p>{told_preprocessing(found.preprocessing)}</p>\n"
-        f"<p>Intervals of {LEVEL:.0%} confidence; of {measured.resamples:,} bootstrap samples the "
-        f"middle. {DRAWN}, not class by class. They tell what "
+        f"<p>Intervals of {LEVEL:.0%} confidence; of {found.resamples:,} bootstrap samples the "
+        f"middle. {METHODS}, not class by class. They tell what "
         "another choice of images would change, not another training run. Where images are few, "
         "the calibration error is overestimated, and its interval with it.</p>\n"
-        f"<p>{multi_label} If these images also chose which weights are the best, expect a little "
+        f"<p>{several} If these images also chose which weights are the best, expect a little "
         "less on new ones.</p>\n"
     )
 

@@ -2,26 +2,42 @@
 and of evaluations."""
 
 import math
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from io import BytesIO
 from itertools import islice
 
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitrail.core.outputs import Outputs
 from vitrail.data.findings import count
 from vitrail.data.findings_page import bar, shown
+from vitrail.data.images import BadImage, decode
+from vitrail.data.likeness import TINY
+from vitrail.data.source import Source
+from vitrail.evaluation.classify import (
+    ClassMetrics,
+    class_metrics,
+    confusion_matrix,
+    top_confusions,
+)
 from vitrail.evaluation.curves import confusion_map, confusion_table, percent
-from vitrail.evaluation.judged import ClassScore, Judged, class_scores, most_confused
-from vitrail.evaluation.mistakes import Mistake, Order, mistakes, thumbnail
+from vitrail.evaluation.mistakes import LabelledPrediction, Order, mistakes
 
 MOST_CLASSES_IN_A_TABLE = 30
 MOST_CONFUSED, MOST_MISTAKES, MOST_LABELS = 15, 24, 6
+THUMBNAIL = 192  # pixels of the longer side
 OPENED = 30  # rows that are shown without a click
 
 FIRST = {
-    "surest": "The ones the model was surest of",
-    "worst": "Those whose truth the model finds least likely",
+    "confidence": "The ones the model was surest of",
+    "loss": "Those whose truth the model finds least likely",
 }
 THOSE = {
-    "surest": "that the model was surest of",
-    "worst": "whose truth the model finds least likely",
+    "confidence": "that the model was surest of",
+    "loss": "whose truth the model finds least likely",
 }
 
 STYLE = """
@@ -95,57 +111,57 @@ def facts_of(facts: Mapping[str, str]) -> str:
     return f'<dl class="facts">{rows}</dl>'
 
 
-def confusions(judged: Judged) -> str:
-    if judged.multi_label or not judged.images:
+def confusions(outputs: Outputs) -> str:
+    if outputs.multi_label or not outputs.images:
         return ""
-    if len(judged.labels) <= MOST_CLASSES_IN_A_TABLE:
+    if len(outputs.labels) <= MOST_CLASSES_IN_A_TABLE:
         return (
             "<p>How many images of each class (rows) were said to be what (columns). Green is "
             "right, red is wrong; the stronger the colour, the larger the share of the row.</p>\n"
             '<div class="sideways" tabindex="0">'
-            f"{confusion_table(judged.confusion, judged.labels)}</div>\n"
+            f"{confusion_table(confusion_matrix(outputs), outputs.labels)}</div>\n"
         )
     rows = "".join(
-        f'<tr><td>{shown(pair.truth)}</td><td>{shown(pair.said)}</td><td class="number">'
+        f'<tr><td>{shown(pair.truth)}</td><td>{shown(pair.predicted)}</td><td class="number">'
         f'{pair.images:,}</td><td class="number">{percent(pair.share)}</td></tr>'
-        for pair in most_confused(judged, MOST_CONFUSED)
+        for pair in top_confusions(outputs, MOST_CONFUSED)
     )
     listed = wide_table(("these images", "were said to be", "#images", "#share of the class"), rows)
     return (
-        f"{f'<p>The most frequent confusions:</p>{listed}' if rows else no_mistake(judged)}"
+        f"{f'<p>The most frequent confusions:</p>{listed}' if rows else no_mistake(outputs)}"
         "<p>All classes at once. Rows are the truth, columns what was said; blue is right, red is "
         "wrong, and the stronger the colour, the larger the share of the row.</p>"
-        f"{confusion_map(judged.confusion, judged.labels)}\n"
+        f"{confusion_map(confusion_matrix(outputs), outputs.labels)}\n"
     )
 
 
-def classes(judged: Judged) -> str:
+def classes(outputs: Outputs) -> str:
     """A row for each class, in their order."""
-    if judged.scores is None:
+    if not outputs.targets.any():
         return ""
-    rows = class_scores(judged)
+    rows = class_metrics(outputs)
     marked = sum(row.marked for row in rows)
-    key = "average precision" if judged.multi_label else "F1"
+    key = "average precision" if outputs.multi_label else "F1"
     worst_told = f" Marked red: the lowest {key}." if marked else ""
-    average = ("#average precision",) if judged.multi_label else ()
+    average = ("#average precision",) if outputs.multi_label else ()
     heads = ("class", "#images", "#precision", "#recall", "#F1", *average, "")
     explained = (
         " Average precision: how well the images of a class are put before all others."
-        if judged.multi_label
+        if outputs.multi_label
         else ""
     )
-    body = "".join(class_row(row, judged.multi_label) for row in rows)
+    body = "".join(class_row(row, outputs.multi_label) for row in rows)
     return (
         "<p>Precision: of the images said to be of a class, the share that are. Recall: of the "
         "images of a class, the share that were found. F1: their harmonic mean, high only where "
         f"both are.{explained} A dash: there is nothing to divide by (a class that is never "
         f"predicted has no precision), and the mean leaves it out.{worst_told}</p>\n"
-        f"{wide_table(heads, body, mean_row(rows, judged.multi_label))}"
+        f"{wide_table(heads, body, mean_row(rows, outputs.multi_label))}"
     )
 
 
-def class_row(row: ClassScore, multi_label: bool) -> str:
-    values = [row.precision, row.recall, row.f1, *([row.average_precision] if multi_label else [])]
+def class_row(row: ClassMetrics, several: bool) -> str:
+    values = [row.precision, row.recall, row.f1, *([row.average_precision] if several else [])]
     cells = "".join(f'<td class="number">{dash(value)}</td>' for value in values)
     length = 0 if math.isnan(values[-1]) else round(1000 * values[-1])
     mark = ' class="marked"' if row.marked else ""
@@ -156,7 +172,7 @@ def class_row(row: ClassScore, multi_label: bool) -> str:
     )
 
 
-def mean_row(rows: Sequence[ClassScore], multi_label: bool) -> str:
+def mean_row(rows: Sequence[ClassMetrics], several: bool) -> str:
     """Over classes that have images; one that is never predicted has no precision, and is left out
     of that mean (scikit-learn's zero_division=nan)."""
     present = [row for row in rows if row.images]
@@ -164,7 +180,7 @@ def mean_row(rows: Sequence[ClassScore], multi_label: bool) -> str:
         [row.precision for row in present],
         [row.recall for row in present],
         [row.f1 for row in present],
-        *([[row.average_precision for row in present]] if multi_label else []),
+        *([[row.average_precision for row in present]] if several else []),
     ]
     cells = "".join(f'<td class="number">{dash(mean_of(column))}</td>' for column in columns)
     images = sum(row.images for row in rows)
@@ -198,22 +214,27 @@ def dash(value: float) -> str:
 
 
 def worst(
-    judged: Judged, root: str = "", *, order: Order = "surest", most: int = MOST_MISTAKES
+    outputs: Outputs,
+    source: Source,
+    root: str = "",
+    *,
+    order: Order = "confidence",
+    most: int = MOST_MISTAKES,
 ) -> str:
     """Pictures of mistakes, `most` at most; their names are told as seen from `root`."""
-    if judged.scores is None:
+    if not outputs.targets.any():
         return ""
-    if not len(judged.wrong):
-        return no_mistake(judged)
-    cards = list(islice(mistake_cards(judged, root, order, 10 * most), most))
-    of = f"{len(judged.wrong):,} of {count(judged.images, 'image')}"
+    if not len(outputs.wrong):
+        return no_mistake(outputs)
+    cards = list(islice(mistake_cards(outputs, source, root, order, 10 * most), most))
+    of = f"{len(outputs.wrong):,} of {count(outputs.images, 'image')}"
     if not cards:
         return f"<p>{of} are answered wrongly, but none of their pictures can be read now.</p>\n"
-    if len(cards) == len(judged.wrong):
+    if len(cards) == len(outputs.wrong):
         which = f"{FIRST[order]} come first."
     else:
         which = f"These are the {len(cards)} {THOSE[order]}."
-    red = "Red: said but not there, or there but missed. " if judged.multi_label else ""
+    red = "Red: said but not there, or there but missed. " if outputs.multi_label else ""
     return (
         f"<p>{of} are answered wrongly. {which} {red}In percent: the probability that the model "
         "gives. They are worth a look: sometimes it is the label that is wrong.</p>\n"
@@ -221,28 +242,35 @@ def worst(
     )
 
 
-def no_mistake(judged: Judged) -> str:
-    return f"<p>There is no mistake on {count(judged.images, 'image')}.</p>\n"
+def no_mistake(outputs: Outputs) -> str:
+    return f"<p>There is no mistake on {count(outputs.images, 'image')}.</p>\n"
 
 
-def mistake_cards(judged: Judged, root: str, order: Order, tried: int) -> Iterator[str]:
-    for mistake in islice(mistakes(judged, order), tried):
-        uri = thumbnail(judged.source, mistake.index)
+def mistake_cards(
+    outputs: Outputs, source: Source, root: str, order: Order, tried: int
+) -> Iterator[str]:
+    for mistake in islice(mistakes(outputs, order), tried):
+        uri = thumbnail(source, mistake.index)
         if uri is not None:
-            yield mistake_card(judged, mistake, uri, root)
+            name = source.name(mistake.index)
+            yield mistake_card(
+                outputs, mistake, uri, name.removeprefix(f"{root.rstrip('/')}/"), name
+            )
 
 
-def mistake_card(judged: Judged, mistake: Mistake, uri: str, root: str) -> str:
+def mistake_card(
+    outputs: Outputs, mistake: LabelledPrediction, uri: str, short: str, name: str
+) -> str:
     truth = {label for label, _ in mistake.truth}
-    said = {label for label, _ in mistake.said}
-    name = judged.source.name(mistake.index)
-    short = shown(name.removeprefix(f"{root.rstrip('/')}/"))
+    said = {label for label, _ in mistake.predicted}
+    short = shown(short)
     tiny = ' class="tiny"' if uri.startswith("data:image/png") else ""
     return (
         f'<figure class="card"><img{tiny} src="{uri}" alt="{short}"><figcaption>'
-        f'<div><span class="soft">said</span><span>{told_labels(mistake.said, truth)}</span></div>'
+        f'<div><span class="soft">said</span><span>'
+        f"{told_labels(mistake.predicted, truth)}</span></div>"
         f'<div><span class="soft">truth</span><span>'
-        f"{told_labels(mistake.truth, said if judged.multi_label else truth)}</span></div>"
+        f"{told_labels(mistake.truth, said if outputs.multi_label else truth)}</span></div>"
         f'<code title="{shown(name)}">{short}</code></figcaption></figure>\n'
     )
 
@@ -271,3 +299,24 @@ def passed_over(broken: Mapping[str, str]) -> str:
         f"<details{opened}><summary>{count(len(broken), 'image')} could not be read; the "
         f"run went on without</summary>\n{wide_table(('image', 'reason'), rows)}</details>\n"
     )
+
+
+def thumbnail(source: Source, index: int) -> str | None:
+    """A small picture as a data URI; None where the image cannot be read."""
+    try:
+        raw = source.read(index)
+        if isinstance(raw, bytes):
+            raw = decode(raw, source.name(index), at_least=(THUMBNAIL, THUMBNAIL))
+    except (BadImage, OSError):
+        return None
+    return data_uri(raw)
+
+
+def data_uri(pixels: NDArray[np.uint8]) -> str:
+    """Pixels (H, W) or (H, W, C) as a small picture within a page."""
+    small = Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
+    tiny = min(small.size) < TINY  # small enough to be shown as it is
+    small.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.BICUBIC)
+    kind, file = "png" if tiny else "jpeg", BytesIO()
+    small.convert("L" if small.mode == "L" else "RGB").save(file, kind, quality=80)
+    return f"data:image/{kind};base64,{b64encode(file.getvalue()).decode()}"

@@ -1,106 +1,71 @@
-"""Which class of a data set is which output of a model."""
+"""Match the classes of a data set to the outputs of a model, by name or by index."""
 
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vitrail.core.errors import UserError
-from vitrail.data.source import Raw, Source
-from vitrail.models.model import Model
+from vitrail.core.outputs import Outputs
 
 
-class Relabelled:
-    """The same images with the labels of a model, in its order: class number k of `source` is
-    number `columns[k]`."""
+@dataclass(frozen=True)
+class LabelMatch:
+    """Class k of the data is output `columns[k]` of a model with these `labels`; `note` says what
+    was assumed."""
 
-    def __init__(self, source: Source, labels: tuple[str, ...], columns: tuple[int, ...]) -> None:
-        self.source, self.labels = source, labels
-        self.targets = moved_to(source.targets, columns, len(labels))
+    labels: tuple[str, ...]
+    columns: tuple[int, ...]
+    note: str | None = None
 
-    @property
-    def uniform(self) -> bool:
-        return self.source.uniform
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def read(self, index: int) -> Raw:
-        return self.source.read(index)
-
-    def name(self, index: int) -> str:
-        return self.source.name(index)
+    def relabel(self, outputs: Outputs) -> Outputs:
+        """The same outputs with targets (N, K) in the order of the model's classes."""
+        if self.labels == outputs.labels and self.columns == tuple(range(len(self.labels))):
+            return outputs
+        targets = np.zeros((outputs.images, len(self.labels)), dtype=outputs.targets.dtype)
+        targets[:, self.columns] = outputs.targets
+        return replace(outputs, labels=self.labels, targets=targets)
 
 
-def moved_to(
-    targets: NDArray[Any] | None, columns: tuple[int, ...], classes: int
-) -> NDArray[Any] | None:
+def match_labels(
+    known: tuple[str, ...] | None,
+    labels: tuple[str, ...],
+    *,
+    outputs: int,
+    names: tuple[str, str],
+    by_index: bool = False,
+) -> LabelMatch:
+    """Match the `labels` of the data to the `known` class names of a model with so many `outputs`:
+    by name, in any order, where the model has names, otherwise by index. `names` are those of the
+    model and the data in errors.
+
+    >>> match_labels(("a", "b", "c"), ("c", "a"), outputs=3, names=("model", "data")).columns
+    (2, 0)
     """
-    >>> moved_to(np.array([0, 1, 1]), (7, 2), 10).tolist()
-    [7, 2, 2]
-    """
-    if targets is None:
-        return None
-    if targets.ndim == 1:
-        return np.array(columns)[targets]
-    wide = np.zeros((len(targets), classes), dtype=targets.dtype)
-    wide[:, columns] = targets
-    return wide
-
-
-def matched(
-    model: Model, source: Source, *, names: tuple[str, str], by_order: bool = False
-) -> tuple[Source, str | None]:
-    """The source with targets that mean the model's outputs, and what was assumed for that.
-
-    By name where the model has names: the data may have some of its classes only, and in another
-    order. Without names, or where a person says so, by order. `names` are what a person calls the
-    model and the data.
-    """
-    outputs, labels, known = model.config.num_classes, source.labels, model.passport.labels
     if outputs == 0:
-        raise UserError(f"{names[0]} has no head, so it names no class: vitrail probe judges it")
-    if source.targets is None:
-        raise UserError(f"{names[1]}: its images have no labels to compare with")
+        raise UserError(f"{names[0]} has no classification head: use vitrail probe")
+    if not labels:
+        raise UserError(f"{names[1]} has no labels: evaluation needs labelled images")
     if known == labels:
-        return source, kind_note(model, source)
-    if known is None or by_order:
+        return LabelMatch(labels, tuple(range(outputs)))
+    if known is None or by_index:
         if outputs != len(labels):
             raise UserError(
-                f"{names[0]} answers with {outputs} classes, but {names[1]} has {len(labels)}: "
-                "expected as many"
+                f"{names[1]} must have as many classes as {names[0]} has outputs, {outputs}, got "
+                f"{len(labels)}"
             )
-        why = "has no names for its classes" if known is None else "calls its classes otherwise"
-        known = known or labels
-        return Relabelled(source, known, tuple(range(outputs))), joined(
-            f"the model {why}, so that the order is assumed: its first output is taken for "
-            f"{labels[0]}, its last for {labels[-1]}",
-            kind_note(model, source),
+        why = "the model has no class names" if known is None else "class names differ"
+        note = (
+            f"{why}; matched by index: output 0 is {labels[0]}, output {outputs - 1} {labels[-1]}"
         )
+        return LabelMatch(known or labels, tuple(range(outputs)), note)
     places = {label: place for place, label in enumerate(known)}
     if len(places) < len(known) or not places.keys() >= set(labels):
-        more = ": --by-order takes them by their order" if outputs == len(labels) else ""
-        strange = [label for label in labels if label not in places] or ["the same name twice"]
+        unknown = [label for label in labels if label not in places]
+        example = f"such as {', '.join(unknown[:3])}" if unknown else "and two of its own are equal"
+        more = ": --by-index matches them by index" if outputs == len(labels) else ""
         raise UserError(
-            f"{names[0]} knows {', '.join(known[:3])}, …, but not all that {names[1]} has, such as "
-            f"{', '.join(strange[:3])}: these are not the classes it was trained for{more}"
+            f"{names[0]} has the classes {', '.join(known[:3])}, …, but not all of {names[1]}, "
+            f"{example}{more}"
         )
-    columns = tuple(places[label] for label in labels)
-    return Relabelled(source, known, columns), joined(
-        f"classes matched by name: the data has {len(labels)} of the {outputs} of the model",
-        kind_note(model, source),
-    )
-
-
-def kind_note(model: Model, source: Source) -> str | None:
-    """Where one side has several labels an image and the other has one."""
-    assert source.targets is not None
-    if (source.targets.ndim == 2) == model.passport.multi_label or model.passport.labels is None:
-        return None
-    if model.passport.multi_label:
-        return "the model was trained for several labels an image: its surest one is judged"
-    return "the model was trained for one label an image: each of its outputs is judged for itself"
-
-
-def joined(*notes: str | None) -> str:
-    return "; ".join(note for note in notes if note is not None)
+    note = f"classes matched by name: the data has {len(labels)} of the model's {outputs}"
+    return LabelMatch(known, tuple(places[label] for label in labels), note)

@@ -8,8 +8,9 @@ from typing import Any
 from vitrail.data.findings import count
 from vitrail.data.findings_page import PAGE, shown
 from vitrail.evaluation import curves
+from vitrail.evaluation.classify import score_outputs
 from vitrail.evaluation.curves import SHARES, curves_of, percent
-from vitrail.evaluation.intervals import accuracy_interval
+from vitrail.evaluation.intervals import wilson_interval
 from vitrail.evaluation.judged_page import STYLE, classes, confusions, facts_of, passed_over, worst
 from vitrail.evaluation.report import Report
 
@@ -20,7 +21,10 @@ def report_page(report: Report) -> str:
         "curves": ("Curves", curves_of(report.lines, report.best_step)),
         "confusions": ("Confusions", confusions(report)),
         "classes": ("Classes", classes(report)),
-        "mistakes": ("Worst mistakes", worst(report, str(report.recipe.get("data", "")))),
+        "mistakes": (
+            "Worst mistakes",
+            worst(report, report.source, str(report.recipe.get("data", ""))),
+        ),
         "passed-over": ("Images passed over", passed_over(report.broken)),
         "data": ("The data", doctor(report)),
         "recipe": ("Recipe", recipe_of(report.recipe)),
@@ -43,13 +47,14 @@ def report_page(report: Report) -> str:
 
 def heading(report: Report) -> str:
     data = shown(str(report.recipe.get("data", "?")))
-    judged = f", judged on {count(report.images, 'image')} of <code>{shown(report.part)}</code>"
+    judged = f", judged on {count(report.images, 'image')} of <code>{shown(report.split)}</code>"
+    scores = score_outputs(report)
     cards = [
         card(name, value, *SHARES.get(name, (name, "")))
-        for name, value in (report.scores.values if report.scores else {}).items()
+        for name, value in (scores.values if scores else {}).items()
     ]
     if report.test is not None:
-        title = f"{SHARES[report.test.name][0]} on {report.test.part}"
+        title = f"{SHARES[report.test.name][0]} on {report.test.split}"
         meaning = (
             f"{percent(report.test.interval[0])} to {percent(report.test.interval[1])} with 95% "
             f"confidence; {count(report.test.images, 'image')}, judged once, at the end"
@@ -73,30 +78,30 @@ def card(name: str, value: float, title: str, meaning: str) -> str:
 
 def warnings(report: Report) -> str:
     """What must be known before anything below is believed."""
-    sentences = [*([report.stopped] if report.stopped else []), *report.cautions]
+    sentences = [*([report.stopped] if report.stopped else []), *report.warnings]
     return "".join(f'<p class="card caution">{shown(sentence)}</p>\n' for sentence in sentences)
 
 
 def certainty(report: Report) -> str:
     """How far the scores can be trusted."""
-    if report.scores is None:
+    if not report.targets.any():
         return "<p>There is no labelled image to judge the model by.</p>" * (not report.stopped)
     notes = []
-    if report.not_numbers:
+    if report.nonfinite:
         notes.append(
-            f"<b>For {count(report.not_numbers, 'image')} the model's answer is not a number: "
+            f"<b>For {count(report.nonfinite, 'image')} the model's answer is not a number: "
             "training went astray, a lower learning rate helps.</b>"
         )
     if not report.multi_label:
         right = report.images - len(report.wrong)
-        low, high = accuracy_interval(right, report.images)
+        low, high = wilson_interval(right, report.images)
         notes.append(
             f"{right:,} of {count(report.images, 'image')} are right; on other images like these "
             f"the accuracy lies between {percent(low)} and {percent(high)}, with 95% confidence."
         )
     notes.append(
-        f"The weights were chosen by these images (<code>{shown(report.part)}</code>), so expect a "
-        "little less on new ones."
+        f"The weights were chosen by these images (<code>{shown(report.split)}</code>), so expect "
+        "a little less on new ones."
     )
     return f'<p class="soft">{" ".join(notes)}</p>\n'
 

@@ -1,6 +1,6 @@
-"""What a model loses when one place of the picture forgets where it is.
+"""What a model loses when one place of the image forgets where it is.
 
-The picture is cut into tiles, and the positions of one tile after the other are taken away: in a
+The image is cut into tiles, and the positions of one tile after the other are taken away: in a
 table of positions its vectors become the mean of all, and in every bias of attention the entries
 between its cells and any other become the mean of their head. It is the mean and not zero that
 is put there, because what all places have in common tells nothing of any of them: taking it away
@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.core.layout import TokenLayout
-from vitrail.explanation.capture import attentions_of, named
+from vitrail.explanation.capture import bind_arguments, find_attentions
 from vitrail.explanation.distance import group_cells
-from vitrail.explanation.observe import GIVEN, layouts_of
-from vitrail.explanation.positions import is_apart
+from vitrail.explanation.hooks import ATTEND_ARGUMENTS, token_layouts
+from vitrail.explanation.positions import is_masked
 from vitrail.layers.attention import Attend
 
 FEW, MANY = 64, 256  # tiles: of a grid that is finer than many, few are made
@@ -29,10 +29,10 @@ FEW, MANY = 64, 256  # tiles: of a grid that is finer than many, few are made
 Grid = tuple[int, int]
 
 
-def tiles_of(layouts: list[TokenLayout]) -> Grid:
+def tile_grid(layouts: list[TokenLayout]) -> Grid:
     """A tile for each cell of the finest grid; where these are too many, tiles of several cells.
 
-    >>> tiles_of([TokenLayout(grid=(56, 56), stride=4)])
+    >>> tile_grid([TokenLayout(grid=(56, 56), stride=4)])
     (8, 8)
     """
     rows, columns = max((layout.grid for layout in layouts), key=math.prod)
@@ -42,7 +42,7 @@ def tiles_of(layouts: list[TokenLayout]) -> Grid:
     return -(-rows // factor), -(-columns // factor)
 
 
-def cells_in(tile: Grid, tiles: Grid, grid: Grid) -> Bool[Tensor, " N"]:
+def cells_of_tile(tile: Grid, tiles: Grid, grid: Grid) -> Bool[Tensor, " N"]:
     """The cells of a grid whose middle lies in the tile."""
     inside = []
     for which, count, side in zip(tile, tiles, grid, strict=True):
@@ -51,19 +51,19 @@ def cells_in(tile: Grid, tiles: Grid, grid: Grid) -> Bool[Tensor, " N"]:
 
 
 @contextmanager
-def forget(model: nn.Module, tile: Grid, tiles: Grid) -> Iterator[None]:
+def without_positions(model: nn.Module, tile: Grid, tiles: Grid) -> Iterator[None]:
     """While it lasts, the model does not know where the patches of this tile are."""
     handles = []
-    layouts = layouts_of(model)
+    layouts = token_layouts(model)
     first = next(iter(layouts.values()))
     positions = getattr(model, "positions", None)
     if isinstance(positions, nn.Module):
-        inside = cells_in(tile, tiles, first.grid)
-        handles.append(positions.register_forward_hook(_nowhere(inside)))
-    for module in attentions_of(model).values():
+        inside = cells_of_tile(tile, tiles, first.grid)
+        handles.append(positions.register_forward_hook(_mean_positions_hook(inside)))
+    for module in find_attentions(model).values():
         if isinstance(module, Attend):
-            inside = cells_in(tile, tiles, module.layout.grid)
-            hook = _unbiased(inside, module.layout)
+            inside = cells_of_tile(tile, tiles, module.layout.grid)
+            hook = _mean_bias_hook(inside, module.layout)
             handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
     try:
         yield
@@ -72,7 +72,7 @@ def forget(model: nn.Module, tile: Grid, tiles: Grid) -> Iterator[None]:
             handle.remove()
 
 
-def _nowhere(inside: Bool[Tensor, " N"]) -> Callable[..., Tensor]:
+def _mean_positions_hook(inside: Bool[Tensor, " N"]) -> Callable[..., Tensor]:
     def hook(_: nn.Module, __: Any, table: Float[Tensor, "1 M D"]) -> Float[Tensor, "1 M D"]:
         prefix = table.shape[1] - len(inside)
         gone = F.pad(inside, (prefix, 0)).to(table.device)
@@ -82,7 +82,7 @@ def _nowhere(inside: Bool[Tensor, " N"]) -> Callable[..., Tensor]:
     return hook
 
 
-def _unbiased(inside: Bool[Tensor, " N"], layout: TokenLayout) -> Callable[..., Any]:
+def _mean_bias_hook(inside: Bool[Tensor, " N"], layout: TokenLayout) -> Callable[..., Any]:
     cells = group_cells(layout)
     gone = F.pad(inside[cells.clamp(min=0)] & (cells >= 0), (layout.prefix, 0))
     pairs = (gone[:, :, None] | gone[:, None])[:, None]
@@ -90,14 +90,14 @@ def _unbiased(inside: Bool[Tensor, " N"], layout: TokenLayout) -> Callable[..., 
     pairs[..., :, : layout.prefix] = False
 
     def hook(_: nn.Module, args: Any, kwargs: Any) -> Any:
-        given = named(GIVEN, args, kwargs)
+        given = bind_arguments(ATTEND_ARGUMENTS, args, kwargs)
         bias = given.get("bias")
         if bias is None:
             return None
-        apart = is_apart(bias)
+        apart = is_masked(bias)
         known = (~apart).to(bias)
         patches = (..., slice(layout.prefix, None), slice(layout.prefix, None))
-        # windows share a bias, whatever they keep apart; pictures may have one each
+        # windows share a bias, whatever they keep apart; images may have one each
         over = (-2, -1) if layout.window is None else (0, -2, -1)
         total = (bias * known)[patches].sum(dim=over, keepdim=True)
         mean = total / known[patches].sum(dim=over, keepdim=True)
@@ -116,20 +116,20 @@ def position_ablation(
 ) -> tuple[Float[Tensor, "B rows columns"], str]:
     """By how much of its length the model's answer changes when a tile forgets where it is, and
     what the answer is: logits without their mean, or, where these say nothing, features."""
-    tiles = tiles or tiles_of(list(layouts_of(model).values()))
-    ask, what = answer_of(model, images)
+    tiles = tiles or tile_grid(list(token_layouts(model).values()))
+    ask, what = output_function(model, images)
     before = ask(images)
     length = before.norm(dim=1).clamp(min=1e-300)
     changes = []
     for number in range(tiles[0] * tiles[1]):
-        with forget(model, divmod(number, tiles[1]), tiles):
+        with without_positions(model, divmod(number, tiles[1]), tiles):
             changes.append((ask(images) - before).norm(dim=1) / length)
         if watch is not None:
             watch(number + 1, tiles[0] * tiles[1])
     return torch.stack(changes, dim=1).unflatten(1, tiles), what
 
 
-def answer_of(
+def output_function(
     model: nn.Module, images: Float[Tensor, "B C H W"]
 ) -> tuple[Callable[[Tensor], Float[Tensor, "B K"]], str]:
     """Logits less their mean, which is all that a softmax sees of them; features where a model has

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def gaussian(
+def gaussian_blur(
     images: Float[Tensor, "B C H W"],
     share: float,
     *,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
-from vitrail.explanation.spread import count_tokens, fits, groups_of
+from vitrail.explanation.propagation import attention_groups, check_weights, count_tokens
 from vitrail.layers.attention import Attend, SeparableAttend
 
 Fusion = Literal["mean", "max", "min"]
@@ -25,7 +25,7 @@ Reduce = Callable[[Float[Tensor, "B *W h #N N"]], Float[Tensor, "B *W g #N N"]]
 @dataclass(frozen=True)
 class AttentionMap:
     """The weights of one attention, rows that sum to one, and where their tokens lie in the
-    picture; with an axis for windows, or for the places of a fold, before the heads where there
+    image; with an axis for windows, or for the places of a fold, before the heads where there
     are any. Separable attention has one row, which all tokens share; its layout says so."""
 
     weights: Float[Tensor, "B *W h #N N"]
@@ -38,8 +38,8 @@ class AttentionMap:
         Tokens 0, 1, … are the prefix tokens first, then the patches row by row; (row, column) is
         the patch there.
         """
-        groups, weights = groups_of(self.layout), self.grouped()
-        group, place = (groups == self.number(query)).nonzero()[0].tolist()
+        groups, weights = attention_groups(self.layout), self.grouped()
+        group, place = (groups == self.token_index(query)).nonzero()[0].tolist()
         row = weights[:, group, :, 0 if self.layout.separable else place]
         tokens = row.new_zeros(*row.shape[:2], count_tokens(self.layout) + 1)  # one more, for -1
         tokens[..., groups[group].to(row.device)] = row
@@ -47,10 +47,10 @@ class AttentionMap:
 
     def grouped(self) -> Float[Tensor, "B W h #N N"]:
         """The weights with an axis for windows or places, even if there is but one; checked."""
-        fits(self.weights, self.layout)
+        check_weights(self.weights, self.layout)
         return self.weights if self.weights.ndim == 5 else self.weights[:, None]
 
-    def number(self, query: int | tuple[int, int]) -> int:
+    def token_index(self, query: int | tuple[int, int]) -> int:
         """The place of a token in the sequence, from that or from a patch's row and column."""
         (rows, columns), count = self.layout.grid, count_tokens(self.layout)
         if isinstance(query, int):
@@ -69,7 +69,7 @@ def capture(
     where: str = "*",
     *,
     reduce: Fusion | Reduce | None = None,
-    through: bool = False,
+    differentiable: bool = False,
 ) -> Iterator[dict[str, AttentionMap]]:
     """The attention maps of the calls that this thread makes inside the block, by the name of their
     attention, in the order in which they run.
@@ -77,8 +77,8 @@ def capture(
     `where` is a shell pattern for names such as "blocks.11.attention". `reduce` makes each map
     smaller at once, so that no more is kept: "mean", "max" or "min" over heads, or a function of
     the weights that keeps their axes. Logits stay identical to the bit, because the weights are
-    computed beside the fused attention, not in its place; with `through` they take its place, so
-    that gradients reach them, and logits agree to rounding. That is for `model(images)`:
+    computed beside the fused attention, not in its place; with `differentiable` they take its
+    place, so that gradients reach them, and logits agree to rounding. That is for `model(images)`:
     `vitrail.predict` computes less of the last block while nobody observes it, so that its scores
     inside and outside of the block may differ in the last bits.
 
@@ -88,13 +88,14 @@ def capture(
     torch.Size([1, 1, 197, 197])
     """
     refuse_compiled(model)
-    chosen = choose(model, where)
+    chosen = select_attentions(model, where)
     maps: dict[str, AttentionMap] = {}
-    keep = partial(fuse, how=reduce) if isinstance(reduce, str) else reduce
+    keep = partial(fuse_heads, how=reduce) if isinstance(reduce, str) else reduce
     thread = threading.get_ident()
     handles = [
         module.register_forward_hook(
-            recorder(name, maps, thread, keep=keep, through=through), with_kwargs=True
+            recording_hook(name, maps, thread, keep=keep, differentiable=differentiable),
+            with_kwargs=True,
         )
         for name, module in chosen.items()
     ]
@@ -107,7 +108,7 @@ def capture(
         raise UserError("nothing was captured: call the model inside the with block")
 
 
-def attentions_of(model: nn.Module) -> dict[str, Attend | SeparableAttend]:
+def find_attentions(model: nn.Module) -> dict[str, Attend | SeparableAttend]:
     """Every attention by the name of the module that it is the middle of."""
     names = {
         name.removesuffix(".attend"): module
@@ -122,8 +123,8 @@ def attentions_of(model: nn.Module) -> dict[str, Attend | SeparableAttend]:
     return names
 
 
-def choose(model: nn.Module, where: str) -> dict[str, Attend | SeparableAttend]:
-    names = attentions_of(model)
+def select_attentions(model: nn.Module, where: str) -> dict[str, Attend | SeparableAttend]:
+    names = find_attentions(model)
     chosen = {name: module for name, module in names.items() if fnmatchcase(name, where)}
     if not chosen:
         some = ", ".join(list(names)[:3])
@@ -131,7 +132,7 @@ def choose(model: nn.Module, where: str) -> dict[str, Attend | SeparableAttend]:
     return chosen
 
 
-def fuse(weights: Float[Tensor, "B *W h #N N"], how: Fusion) -> Float[Tensor, "B *W 1 #N N"]:
+def fuse_heads(weights: Float[Tensor, "B *W h #N N"], how: Fusion) -> Float[Tensor, "B *W 1 #N N"]:
     """One head from all."""
     if how == "mean":
         return weights.mean(dim=-3, keepdim=True)
@@ -148,7 +149,7 @@ def attention_weights(
 ) -> Float[Tensor, "B *W h N N"]:
     """softmax(q kᵀ · scale + bias), in float32 or better, whatever precision the model runs in."""
     with torch.autocast(q.device.type, enabled=False):
-        q, k = wide(q), wide(k)
+        q, k = at_least_float32(q), at_least_float32(k)
         # scaled before the product, which is larger
         scores = q * (q.shape[-1] ** -0.5 if scale is None else scale) @ k.mT
         return (scores if bias is None else scores + bias).softmax(dim=-1)
@@ -159,35 +160,35 @@ def context_weights(
 ) -> Float[Tensor, "B P 1 1 N"]:
     """The same for separable attention: how much each token is asked, one row for all."""
     with torch.autocast(scores.device.type, enabled=False):
-        return wide(scores).softmax(dim=-1).movedim(1, 2)[..., None, :]
+        return at_least_float32(scores).softmax(dim=-1).movedim(1, 2)[..., None, :]
 
 
-def wide(x: Tensor) -> Tensor:
+def at_least_float32(x: Tensor) -> Tensor:
     return x if x.dtype is torch.float64 else x.float()
 
 
-def attend_by(
+def apply_attention(
     weights: Float[Tensor, "B *W h N N"], v: Float[Tensor, "B *W h N d"]
 ) -> Float[Tensor, "B *W h N d"]:
     with torch.autocast(weights.device.type, enabled=False):
-        return weights @ wide(v)
+        return weights @ at_least_float32(v)
 
 
-def attend_separably_by(
+def apply_separable_attention(
     weights: Float[Tensor, "B P 1 1 N"], keys: Float[Tensor, "B D P N"]
 ) -> Float[Tensor, "B D P 1"]:
     each: Float[Tensor, "B 1 P N"] = weights[:, :, 0, 0][:, None]
     with torch.autocast(weights.device.type, enabled=False):
-        return (wide(keys) * each).sum(dim=-1, keepdim=True)
+        return (at_least_float32(keys) * each).sum(dim=-1, keepdim=True)
 
 
-def recorder(
+def recording_hook(
     name: str,
     maps: dict[str, AttentionMap],
     thread: int,
     *,
     keep: Reduce | None,
-    through: bool,
+    differentiable: bool,
 ) -> Callable[..., Tensor | None]:
     def record(
         module: Attend | SeparableAttend,
@@ -198,14 +199,14 @@ def recorder(
         if threading.get_ident() != thread:  # another thread runs the same model: not our call
             return None
         if isinstance(module, SeparableAttend):
-            given = named(("scores", "keys"), args, kwargs)
+            given = bind_arguments(("scores", "keys"), args, kwargs)
             weights = context_weights(**given)
-            result = attend_separably_by(weights, given["keys"]) if through else None
+            result = apply_separable_attention(weights, given["keys"]) if differentiable else None
         else:
-            given = named(("q", "k", "v", "bias", "scale"), args, kwargs)
+            given = bind_arguments(("q", "k", "v", "bias", "scale"), args, kwargs)
             v = given.pop("v")
             weights = attention_weights(**given)
-            result = attend_by(weights, v) if through else None
+            result = apply_attention(weights, v) if differentiable else None
         kept = weights if keep is None else keep(weights)
         if kept.ndim != weights.ndim or kept.shape[-1] != weights.shape[-1]:
             raise UserError(
@@ -218,7 +219,9 @@ def recorder(
     return record
 
 
-def named(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def bind_arguments(
+    names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
     return dict(zip(names, args, strict=False)) | kwargs
 
 

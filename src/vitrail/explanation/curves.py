@@ -16,16 +16,16 @@ from torch import Tensor, nn
 
 from vitrail.core.layout import TokenLayout
 from vitrail.core.randomness import permutation, uniform
-from vitrail.explanation.blur import gaussian
+from vitrail.explanation.blur import gaussian_blur
+from vitrail.explanation.propagation import on_pixels
 from vitrail.explanation.readout import Relevance
-from vitrail.explanation.spread import on_pixels
 
 Images: TypeAlias = Float[Tensor, "B C H W"]
 Orders: TypeAlias = Int[Tensor, "B N"]
 Score: TypeAlias = Callable[[Images], Float[Tensor, "B"]]
 Filling = Literal["blur", "mean"]
 
-AT_ONCE = 16  # images that a model reads at once
+BATCH_SIZE = 16  # images that a model reads at once
 SMOOTH = 0.1  # of a side: the deviation of the Gaussian that smooths random maps
 
 
@@ -48,7 +48,7 @@ class Curves:
         return torch.trapezoid(self.insertion, self.shares)
 
 
-def probability_of(
+def class_probability(
     model: nn.Module, target: Int[Tensor, "B"], *, multi_label: bool = False
 ) -> Score:
     """The model's probability of a class of its own for each image; images may come several times,
@@ -56,7 +56,7 @@ def probability_of(
 
     @torch.no_grad()
     def score(images: Images) -> Float[Tensor, "B"]:
-        logits = torch.cat([model(part) for part in images.split(AT_ONCE)]).float()
+        logits = torch.cat([model(part) for part in images.split(BATCH_SIZE)]).float()
         chances = logits.sigmoid() if multi_label else logits.softmax(dim=1)
         wanted = target.to(chances.device).repeat(len(images) // len(target))
         return chances.gather(1, wanted[:, None])[:, 0].cpu()
@@ -64,7 +64,7 @@ def probability_of(
     return score
 
 
-def curves_of(
+def compute_curves(
     score: Score,
     images: Images,
     order: Orders,
@@ -78,7 +78,7 @@ def curves_of(
     filled = FILLINGS[filling](images)
     rank = order.argsort(dim=1).view(-1, *layout.grid)
     counts = [round(share * order.shape[1]) for share in shares]
-    steps = [covered(rank < count, layout, images) for count in counts[1:-1]]
+    steps = [pixel_mask(rank < count, layout, images) for count in counts[1:-1]]
     parts = [images, filled]
     for gone in steps:
         parts += [torch.where(gone, filled, images), torch.where(gone, images, filled)]
@@ -103,11 +103,11 @@ def scores_without(
     rank = order.argsort(dim=1).view(-1, *layout.grid)
     counts = [round(share * cells) for share in shares]
     ends = [*(rank < count for count in counts), *(rank >= cells - count for count in counts)]
-    parts = [torch.where(covered(gone, layout, images), filled, images) for gone in ends]
+    parts = [torch.where(pixel_mask(gone, layout, images), filled, images) for gone in ends]
     return score(torch.cat(parts)).view(2, len(shares), len(images))
 
 
-def covered(
+def pixel_mask(
     cells: Int[Tensor, "B rows columns"], layout: TokenLayout, images: Images
 ) -> Float[Tensor, "B 1 H W"]:
     """Which pixels these cells have, as overlays show them."""
@@ -116,7 +116,7 @@ def covered(
     return pixels[:, None].to(images.device) > 0
 
 
-def by_relevance(found: Relevance, *, seed: int = 0) -> Orders:
+def relevance_order(found: Relevance, *, seed: int = 0) -> Orders:
     """Cells, counted in reading order, the most relevant first; equal ones in a random order."""
     flat = found.map.detach().flatten(1).float().cpu().nan_to_num(nan=-math.inf)
     rows = [permutation("equal cells", flat.shape[1], seed, image) for image in range(len(flat))]
@@ -131,17 +131,17 @@ def random_order(images: int, grid: tuple[int, int], seed: int, turn: int) -> Or
     cells = np.arange(grid[0] * grid[1])
     noise = uniform("random map", seed, turn, np.arange(images)[:, None], cells) - 0.5
     fields = torch.from_numpy(noise).view(images, 1, *grid)
-    return gaussian(fields, SMOOTH).flatten(1).argsort(dim=1, descending=True)
+    return gaussian_blur(fields, SMOOTH).flatten(1).argsort(dim=1, descending=True)
 
 
-def blurred(images: Images) -> Images:
+def fill_blur(images: Images) -> Images:
     """Images of which only the rough brightness is left: a Gaussian, an eighth of a side wide."""
-    return gaussian(images, 1 / 8)
+    return gaussian_blur(images, 1 / 8)
 
 
-def averaged(images: Images) -> Images:
+def fill_mean(images: Images) -> Images:
     """Images of one colour each, their mean."""
     return images.mean(dim=(2, 3), keepdim=True).expand_as(images)
 
 
-FILLINGS: dict[Filling, Callable[[Images], Images]] = {"blur": blurred, "mean": averaged}
+FILLINGS: dict[Filling, Callable[[Images], Images]] = {"blur": fill_blur, "mean": fill_mean}

@@ -102,7 +102,7 @@ def as_png(figure: "Figure") -> bytes:
 
 
 def mosaic(tiles: NDArray[Any], gap: int = 1) -> NDArray[np.float64]:
-    """Tiles (R, C, r, c) or (R, C, r, c, 3) as one picture, with so many empty cells between."""
+    """Tiles (R, C, r, c) or (R, C, r, c, 3) as one image, with so many empty cells between."""
     down, across, high, wide = tiles.shape[:4]
     shape = (down * (high + gap) - gap, across * (wide + gap) - gap, *tiles.shape[4:])
     whole = np.full(shape, np.nan)
@@ -126,13 +126,13 @@ def in_rows(tiles: NDArray[Any], columns: int) -> NDArray[Any]:
     return np.concatenate([tiles, missing]).reshape(rows, columns, *tiles.shape[1:])
 
 
-def show(axis: "Axes", picture: NDArray[Any], **how: Any) -> Any:
-    """A picture whose pixels stay squares at any size, without a frame."""
+def show(axis: "Axes", image: NDArray[Any], **how: Any) -> Any:
+    """An image whose pixels stay squares at any size, without a frame."""
     from matplotlib import colormaps
 
     if "cmap" in how:
         how["cmap"] = colormaps[how["cmap"]].with_extremes(bad=(0, 0, 0, 0))
-    shown = axis.imshow(picture, interpolation="none", **how)
+    shown = axis.imshow(image, interpolation="none", **how)
     axis.set_xticks([])
     axis.set_yticks([])
     axis.spines[:].set_visible(False)
@@ -140,7 +140,7 @@ def show(axis: "Axes", picture: NDArray[Any], **how: Any) -> Any:
 
 
 def key(figure: "Figure", shown: Any, axes: Any, label: str) -> None:
-    """The scale of colours beside a picture."""
+    """The scale of colours beside an image."""
     bar = figure.colorbar(shown, ax=axes, shrink=0.75, aspect=24, pad=0.02)
     bar.outline.set_visible(False)
     bar.set_label(label)

@@ -7,9 +7,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
-from vitrail.explanation.capture import wide
+from vitrail.explanation.capture import at_least_float32
 
-MOST_COMPONENTS = 28  # arXiv:2010.11929, figure 7, left
+MAX_COMPONENTS = 28  # arXiv:2010.11929, figure 7, left
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ def first_filters(model: nn.Module) -> Filters:
     """The kernels of a model's first convolution, as pixels meet them.
 
     Where the layer standardises its kernels, or a norm scales the pixels before them, that is
-    done here too: a stored kernel that the model never uses would be no picture of it.
+    done here too: a stored kernel that the model never uses would be no image of it.
 
     >>> first_filters(model).kernels.shape
     torch.Size([192, 3, 16, 16])
@@ -37,20 +37,20 @@ def first_filters(model: nn.Module) -> Filters:
     if module is None:
         raise UserError("this model has no convolution, so there are no filters to show")
     standardized = getattr(module, "standardized", None)
-    kernels = wide((module.weight if standardized is None else standardized()).detach())
+    kernels = at_least_float32((module.weight if standardized is None else standardized()).detach())
     norm = getattr(model.get_submodule(name.rpartition(".")[0]), "pixel_norm", None)
     if norm is not None:
         kernels = kernels * norm.weight.view(kernels.shape[1:])
-    one_each = module.stride == module.kernel_size and not any(paddings(module))
+    one_each = module.stride == module.kernel_size and not any(padding_of(module))
     return Filters(name, kernels, module.stride[0], patches=one_each)
 
 
-def paddings(layer: nn.Conv2d) -> tuple[int, ...]:
+def padding_of(layer: nn.Conv2d) -> tuple[int, ...]:
     return layer.padding if isinstance(layer.padding, tuple) else (1,)
 
 
 def principal_components(
-    kernels: Float[Tensor, "D C p q"], most: int = MOST_COMPONENTS
+    kernels: Float[Tensor, "D C p q"], most: int = MAX_COMPONENTS
 ) -> tuple[Float[Tensor, "K C p q"], Float[Tensor, " K"]]:
     """The directions in which kernels differ most, orthonormal, the largest first, and the share
     of all variance that each one holds.
@@ -69,7 +69,7 @@ def principal_components(
     return directions[:count].unflatten(1, kernels.shape[1:]), shares[:count]
 
 
-def as_pictures(
+def kernels_to_rgb(
     kernels: Float[Tensor, "K C p q"], *, flipped: bool = False
 ) -> tuple[Float[Tensor, "K p q 3"], str]:
     """Kernels as colours between 0 and 1, and what they show: zero is grey, and each kernel is
@@ -87,7 +87,7 @@ def as_pictures(
     return mean.movedim(1, -1).expand(-1, -1, -1, 3), f"the mean of its {channels} channels"
 
 
-def strongest(kernels: Float[Tensor, "D C p q"], most: int) -> Float[Tensor, "K C p q"]:
+def largest_kernels(kernels: Float[Tensor, "D C p q"], most: int) -> Float[Tensor, "K C p q"]:
     """The kernels of the largest norm, the largest first."""
     order = kernels.flatten(1).norm(dim=1).argsort(descending=True, stable=True)
     return kernels[order[:most]]

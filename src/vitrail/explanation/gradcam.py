@@ -8,14 +8,14 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
-from vitrail.explanation.capture import attentions_of
+from vitrail.explanation.capture import find_attentions
 from vitrail.explanation.readout import (
     Relevance,
-    as_tokens,
     check_model,
+    record_outputs,
     refuse_ambiguous,
-    score,
-    watch,
+    sum_target_logits,
+    to_tokens,
 )
 
 
@@ -81,22 +81,22 @@ def layer_patches(
     check_model(model)
     if layer:
         refuse_ambiguous(model, layer)
-    layouts = [attend.layout for attend in attentions_of(model).values()]
-    last = list(attentions_of(model))[-1]
+    layouts = [attend.layout for attend in find_attentions(model).values()]
+    last = list(find_attentions(model))[-1]
     with torch.inference_mode(False), torch.enable_grad():
         image = images.clone().requires_grad_()
-        with watch(model, layer or last) as seen:
+        with record_outputs(model, layer or last) as seen:
             logits = model(image)
-        total, target = score(logits, target)
-        unnamed = seen.entered.get(last) if layouts[-1].fold is None else seen.last
-        place = seen.given.get(layer) if layer else unnamed
+        total, target = sum_target_logits(logits, target)
+        unnamed = seen.inputs.get(last) if layouts[-1].fold is None else seen.last
+        place = seen.outputs.get(layer) if layer else unnamed
         known = isinstance(place, Tensor) and place.requires_grad and len(place) == len(image)
         if not known:
             raise UserError("the layer gives no tensor that depends on the image: choose another")
         assert isinstance(place, Tensor)
         (found,) = torch.autograd.grad(total, place, allow_unused=True, materialize_grads=True)
     size = image.shape[2], image.shape[3]
-    tokens, layout = as_tokens(place.detach(), layouts, size)
-    gradient, _ = as_tokens(found, layouts, size)
+    tokens, layout = to_tokens(place.detach(), layouts, size)
+    gradient, _ = to_tokens(found, layouts, size)
     patches = slice(layout.prefix, None)
     return LayerPatches(tokens[:, patches], gradient[:, patches], layout, target)

@@ -13,16 +13,16 @@ from torch import Tensor, nn
 from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.explanation.capture import AttentionMap, capture
+from vitrail.explanation.propagation import Cells, check_weights, normalise_rows, propagate, regrid
 from vitrail.explanation.readout import (
     Relevance,
-    as_tokens,
     check_model,
-    read_by_gradient,
-    score,
-    watch,
+    readout_by_gradient,
+    record_outputs,
+    sum_target_logits,
+    to_tokens,
 )
-from vitrail.explanation.rollout import Fused, roll
-from vitrail.explanation.spread import Cells, by_attention, fits, normalise, regrid
+from vitrail.explanation.rollout import Fused, propagate_back
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ def relevance(
     >>> relevance(model, images, torch.tensor([2])).map.shape
     torch.Size([1, 14, 14])
     """
-    found = evidence(model, images, target)
+    found = class_evidence(model, images, target)
     cells, layout = found.start, found.layout
     for weights, at in reversed(found.layers):
         cells, layout = regrid(cells, layout, at), at
-        more = by_attention(weights, at, cells)
+        more = propagate(weights, at, cells)
         cells = Cells(cells.prefix + more.prefix, cells.grid + more.grid)
     return Relevance(cells.grid, layout, "relevance", found.target)
 
@@ -71,13 +71,13 @@ def attribution(
     >>> attribution(model, images, torch.tensor([2])).map.shape
     torch.Size([1, 14, 14])
     """
-    found = evidence(model, images, target)
-    layers = [(normalise(weights, at), at) for weights, at in found.layers]
-    cells, layout = roll(layers, found.start, found.layout, residual=residual)
+    found = class_evidence(model, images, target)
+    layers = [(normalise_rows(weights, at), at) for weights, at in found.layers]
+    cells, layout = propagate_back(layers, found.start, found.layout, residual=residual)
     return Relevance(cells.grid, layout, "attribution", found.target)
 
 
-def evidence(
+def class_evidence(
     model: nn.Module, images: Float[Tensor, "B C H W"], target: Int[Tensor, "B"] | None
 ) -> Evidence:
     """One pass forwards and one back. Of gradients, no more is kept than one head for each map."""
@@ -85,25 +85,27 @@ def evidence(
     found: dict[str, Tensor] = {}
     with torch.inference_mode(False), torch.enable_grad():
         image = images.clone().requires_grad_()
-        with capture(model, through=True) as maps, watch(model) as seen:
+        with capture(model, differentiable=True) as maps, record_outputs(model) as seen:
             logits = model(image)
-        total, target = score(logits, target)
+        total, target = sum_target_logits(logits, target)
         for name, one in maps.items():
-            fits(one.weights, one.layout)
-            one.weights.register_hook(keeper(name, one, found))
+            check_weights(one.weights, one.layout)
+            one.weights.register_hook(gradient_hook(name, one, found))
         if seen.last is None:
             raise UserError("no layer gave tokens, so there is nothing to explain")
         # the image is asked for as well, so that the way back goes through every attention
         gradient, _ = torch.autograd.grad(total, [seen.last, image])
     layouts, size = [one.layout for one in maps.values()], (images.shape[2], images.shape[3])
-    tokens, layout = as_tokens(seen.last.detach(), layouts, size)
-    gradient, _ = as_tokens(gradient, layouts, size)
-    start = read_by_gradient(tokens, gradient, layout)
+    tokens, layout = to_tokens(seen.last.detach(), layouts, size)
+    gradient, _ = to_tokens(gradient, layouts, size)
+    start = readout_by_gradient(tokens, gradient, layout)
     layers = [(found[name], one.layout) for name, one in maps.items()]
     return Evidence(layers, start, layout, target)
 
 
-def keeper(name: str, one: AttentionMap, found: dict[str, Tensor]) -> Callable[[Tensor], None]:
+def gradient_hook(
+    name: str, one: AttentionMap, found: dict[str, Tensor]
+) -> Callable[[Tensor], None]:
     """Keeps (∇A ⊙ A)⁺ as soon as the gradient is known. A row that all tokens share has the sum of
     their gradients, of which each has its part."""
     sharing = one.layout.tokens if one.layout.separable else 1

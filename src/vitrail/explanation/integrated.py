@@ -9,10 +9,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
-from vitrail.explanation.readout import Relevance, check_model, finest_layout, score
-from vitrail.explanation.spread import on_cells
+from vitrail.explanation.propagation import sum_over_cells
+from vitrail.explanation.readout import Relevance, check_model, finest_layout, sum_target_logits
 
-FEWEST_STEPS, MOST_STEPS = 32, 256  # without `steps`: doubled from the first up to the last
+MIN_STEPS, MAX_STEPS = 32, 256  # without `steps`: doubled from the first up to the last
 MAX_DELTA = 0.05  # of the difference of the logits: what may be missing
 SMALL_DELTA = 0.01  # of a logit: what may be missing where both ends are nearly alike
 
@@ -59,7 +59,7 @@ def integrated(
     torch.Size([1, 14, 14])
     """
     check_model(model)
-    found = on_every_pixel(model, images, target, steps=steps, baseline=baseline)
+    found = integrate_pixels(model, images, target, steps=steps, baseline=baseline)
     if not found.complete.all():
         share = (found.delta / found.difference).abs()[~found.complete].max()
         warnings.warn(
@@ -70,11 +70,11 @@ def integrated(
             stacklevel=2,
         )
     finest = finest_layout(model)
-    heat = on_cells(found.pixels, finest)
+    heat = sum_over_cells(found.pixels, finest)
     return Relevance(heat, finest, "integrated", found.target, delta=found.delta)
 
 
-def on_every_pixel(
+def integrate_pixels(
     model: nn.Module,
     images: Float[Tensor, "B C H W"],
     target: Int[Tensor, "B"] | None,
@@ -91,21 +91,21 @@ def on_every_pixel(
         start = start.expand_as(image)
         with torch.no_grad():
             after, before = model(image), model(start)
-        _, target = score(after, target)
+        _, target = sum_target_logits(after, target)
         difference = (after - before).gather(1, target[:, None])[:, 0]
         pixels = image.new_zeros(len(image), *image.shape[2:])
-        count, left = steps or FEWEST_STEPS, torch.arange(len(image), device=image.device)
+        count, left = steps or MIN_STEPS, torch.arange(len(image), device=image.device)
         while True:
-            pixels[left] = integral(model, start[left], image[left], target[left], count)
+            pixels[left] = path_integral(model, start[left], image[left], target[left], count)
             found = Integral(pixels, difference, target)
             left = (~found.complete).nonzero()[:, 0]
             count *= 2
-            if steps is not None or not len(left) or count > MOST_STEPS:
+            if steps is not None or not len(left) or count > MAX_STEPS:
                 return found
 
 
 @torch.enable_grad()
-def integral(
+def path_integral(
     model: nn.Module,
     start: Float[Tensor, "B C H W"],
     image: Float[Tensor, "B C H W"],
@@ -117,7 +117,7 @@ def integral(
     mean = torch.zeros_like(image)
     for point, weight in zip((points + 1) / 2, weights / 2, strict=True):
         between = torch.lerp(start, image, float(point)).requires_grad_()
-        total, _ = score(model(between), target)
+        total, _ = sum_target_logits(model(between), target)
         (gradient,) = torch.autograd.grad(total, between)
         mean += float(weight) * gradient
     return ((image - start) * mean).sum(dim=1)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import UserError, nearest
 from vitrail.core.passport import Passport
+from vitrail.explanation.auto_method import MethodChoice, choose_method
 from vitrail.explanation.capture import refuse_compiled
-from vitrail.explanation.choice import Choice, choose, choose_method
 from vitrail.explanation.gradcam import gradcam, hirescam
 from vitrail.explanation.gradients import attribution, relevance
 from vitrail.explanation.integrated import integrated
@@ -25,13 +25,12 @@ from vitrail.weights.load import load
 __all__ = [
     "AUTO",
     "METHODS",
-    "Choice",
     "Method",
+    "MethodChoice",
     "Relevance",
-    "checked",
-    "choose",
+    "bind_method",
     "choose_method",
-    "explain",
+    "explain_tensor",
 ]
 
 # (model, images, target, options) -> Relevance
@@ -54,7 +53,7 @@ AUTO = "auto"
 QUICK: dict[str, dict[str, Any]] = {"integrated": {"steps": 32}, "smoothgrad": {"samples": 2}}
 
 
-def explain(
+def explain_tensor(
     model: nn.Module,
     images: Float[Tensor, "B C H W"],
     method: str = AUTO,
@@ -63,33 +62,33 @@ def explain(
     **options: Any,
 ) -> Relevance:
     """Which parts of each image drive a prediction, by one of `METHODS`, or by the one that
-    `choose` takes for a model built like this one; `target` is a class for each image, or one for
+    `choose_method` takes; `target` is a class for each image, or one for
     all by its number or its label, the most likely where none is given.
 
     A timm, transformers or torchvision module is read by `vitrail.load`, at every call anew: to
     explain many images, load it once.
 
-    >>> explain(model, images, "rollout", fusion="max").map.shape
+    >>> explain_tensor(model, images, "rollout", fusion="max").map.shape
     torch.Size([1, 14, 14])
     """
     if method not in (AUTO, *METHODS):
         raise UserError(f"unknown method {method!r}, {nearest(method, METHODS)}")
-    model = ours(model)
+    model = as_vitrail_model(model)
     if method == AUTO:
-        method = choose_method(model)
+        method = choose_method(model).method
     chosen = METHODS[method]
     known = [p.name for p in signature(chosen).parameters.values() if p.kind is p.KEYWORD_ONLY]
     if unknown := [name for name in options if name not in known]:
         has = f"has {', '.join(known)}" if known else "has none"
         raise UserError(f"{method} has no option {unknown[0]!r}: it {has}")
     if isinstance(target, str):
-        target = class_number(model, target)
+        target = class_index(model, target)
     if isinstance(target, int):
         target = torch.full((len(images),), target, device=images.device)
     return chosen(model, images, target, **options)
 
 
-def class_number(model: nn.Module, label: str) -> int:
+def class_index(model: nn.Module, label: str) -> int:
     """The number of a label in the model's answer."""
     passport = getattr(model, "passport", None)
     labels = passport.labels if isinstance(passport, Passport) else None
@@ -104,7 +103,7 @@ def class_number(model: nn.Module, label: str) -> int:
     return labels.index(label)
 
 
-def checked(
+def bind_method(
     name: str, model: nn.Module, target: Int[Tensor, "B"], **options: Any
 ) -> Callable[[nn.Module, Tensor], Relevance]:
     """A method as the verdict on its maps of a model calls it: of other models, whose weights are
@@ -117,7 +116,7 @@ def checked(
     return maps_of
 
 
-def ours(model: nn.Module) -> nn.Module:
+def as_vitrail_model(model: nn.Module) -> nn.Module:
     """The module itself where its attention can be seen, else a model of ours with its weights."""
     refuse_compiled(model)
     seen = any(isinstance(part, Attend | SeparableAttend) for part in model.modules())

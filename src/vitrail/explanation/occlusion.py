@@ -1,13 +1,13 @@
-"""Occlusion (arXiv:1311.2901): what a model loses when a part of the picture is covered."""
+"""Occlusion (arXiv:1311.2901): what a model loses when a part of the image is covered."""
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
-from vitrail.explanation.capture import wide
-from vitrail.explanation.readout import Relevance, check_model, finest_layout, score
-from vitrail.explanation.spread import on_pixels
+from vitrail.explanation.capture import at_least_float32
+from vitrail.explanation.propagation import on_pixels
+from vitrail.explanation.readout import Relevance, check_model, finest_layout, sum_target_logits
 
 
 @torch.no_grad()
@@ -35,25 +35,27 @@ def occlusion(
             raise UserError(f"{name} is {share}, expected a share of the side above 0, at most 1")
     finest = finest_layout(model)
     logits = model(images)
-    _, target = score(logits, target)
+    _, target = sum_target_logits(logits, target)
     before = logits.gather(1, target[:, None])[:, 0]
-    covers = windows(finest.grid, window, step).to(images.device)
+    covers = sliding_windows(finest.grid, window, step).to(images.device)
     size = (images.shape[2], images.shape[3])
     pixels = on_pixels(covers.float(), size, layout=finest, mode="nearest")
     falls = []
     for covered in pixels > 0:
         after = model(images.masked_fill(covered, baseline)).gather(1, target[:, None])[:, 0]
         falls.append(before - after)
-    fallen = wide(torch.stack(falls))
+    fallen = at_least_float32(torch.stack(falls))
     weights = covers.to(fallen) / covers.sum(dim=0)
     heat = torch.einsum("wb,wrc->brc", fallen, weights)
     return Relevance(heat, finest, "occlusion", target)
 
 
-def windows(grid: tuple[int, int], window: float, step: float) -> Bool[Tensor, "w rows columns"]:
+def sliding_windows(
+    grid: tuple[int, int], window: float, step: float
+) -> Bool[Tensor, "w rows columns"]:
     """Which patches each window covers: the last ones may reach beyond the border.
 
-    >>> windows((1, 4), 0.5, 0.25).int().tolist()
+    >>> sliding_windows((1, 4), 0.5, 0.25).int().tolist()
     [[[1, 1, 0, 0]], [[0, 1, 1, 0]], [[0, 0, 1, 1]]]
     """
     sides = []

@@ -15,12 +15,12 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.core.html_text import escape_html
-from vitrail.explanation.pictures import LEGEND
+from vitrail.explanation.overlays import LEGEND
 from vitrail.explanation.verdict import (
-    CLEARLY_ALIKE,
+    CLEAR_CORRELATION,
     ERRORS,
-    MAX_ALIKE,
-    REMOVED,
+    MAX_CORRELATION,
+    REMOVED_SHARES,
     RULE,
     Finding,
     MethodCheck,
@@ -199,7 +199,7 @@ def _verdict(method: str, check: MethodCheck) -> str:
     whole, empty = check.curves.deletion[:, 0], check.curves.deletion[:, -1]
     without = check.random.mean(dim=(0, 1))  # (shares, images): what random maps leave
     usual = torch.stack([whole, *without, empty], dim=1)
-    shares = torch.tensor([0, *REMOVED, 1])
+    shares = torch.tensor([0, *REMOVED_SHARES, 1])
     drawings = [
         _figure(
             _curve_drawing((check.curves.shares, own), random),
@@ -213,9 +213,9 @@ def _verdict(method: str, check: MethodCheck) -> str:
     ]
     drawings.append(
         _figure(
-            _bar_drawing({"head": verdict.head_alike, "all weights": verdict.alike}),
+            _bar_drawing({"head": verdict.head_correlation, "all weights": verdict.correlation}),
             "absolute rank correlation with maps of models with shuffled weights; dashed: at most "
-            f"{MAX_ALIKE:g} passes, {CLEARLY_ALIKE:g} fails",
+            f"{MAX_CORRELATION:g} passes, {CLEAR_CORRELATION:g} fails",
         )
     )
     return (
@@ -269,7 +269,7 @@ def _bar_drawing(alike: Mapping[str, float]) -> str:
     limits = "".join(
         f'<line class="limit" x1="{begin + limit * room:.1f}" x2="{begin + limit * room:.1f}" '
         f'y1="0" y2="{high}"/>'
-        for limit in (MAX_ALIKE, CLEARLY_ALIKE)
+        for limit in (MAX_CORRELATION, CLEAR_CORRELATION)
     )
     return (
         f'<svg viewBox="0 0 {WIDE} {high}" width="{WIDE}" height="{high}" role="img">{bars}'

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitrail.core.layout import TokenLayout
-from vitrail.explanation.spread import extent
+from vitrail.explanation.propagation import pixel_extent
 
 
 def pointing_game(
@@ -27,7 +27,7 @@ def pointing_game(
     >>> pointing_game(maps, torch.tensor([[0, 0, 8, 8]]), (32, 32))
     tensor([True])
     """
-    row, column = highest_place(maps, size, layout=layout).unbind(dim=1)
+    row, column = peak_position(maps, size, layout=layout).unbind(dim=1)
     top, left, bottom, right = boxes.to(row.device, row.dtype).unbind(dim=1)
     return (
         (row >= top - tolerance)
@@ -37,7 +37,7 @@ def pointing_game(
     )
 
 
-def highest_place(
+def peak_position(
     maps: Float[Tensor, "B rows columns"],
     size: tuple[int, int],
     *,
@@ -47,7 +47,7 @@ def highest_place(
     image."""
     columns = maps.shape[2]
     best = maps.flatten(1).nan_to_num(nan=-math.inf).argmax(dim=1)
-    reach = extent((maps.shape[1], columns), size, layout)
+    reach = pixel_extent((maps.shape[1], columns), size, layout)
     centres = []
     for place, cells, covered, side in zip(
         (best // columns, best % columns), maps.shape[1:], reach, size, strict=True

@@ -9,7 +9,9 @@ from vitrail.core.layout import TokenLayout
 from vitrail.layers.window import APART
 
 
-def similarity(vectors: Float[Tensor, "rows columns D"]) -> Float[Tensor, "r c rows columns"]:
+def position_similarity(
+    vectors: Float[Tensor, "rows columns D"],
+) -> Float[Tensor, "r c rows columns"]:
     """The cosine between every two places: a tile for each place, and in the tile every other
     place (arXiv:2010.11929, figure 7, centre)."""
     flat = F.normalize(vectors.flatten(0, 1).double(), dim=-1, eps=1e-300)
@@ -30,16 +32,16 @@ def position_table(model: nn.Module, layout: TokenLayout) -> Float[Tensor, "rows
 
 
 def shared_bias(bias: Float[Tensor, "groups h N N"], layout: TokenLayout) -> Float[Tensor, "h n n"]:
-    """What is added to the logits of two patches, whatever the window or the picture.
+    """What is added to the logits of two patches, whatever the window or the image.
 
     Windows that were shifted keep cells apart that are no neighbours: an offset's bias is the one
-    of a window that does not. Biases that depend on the query are averaged over pictures.
+    of a window that does not. Biases that depend on the query are averaged over images.
     """
     one = bias.amax(dim=0) if layout.window is not None else bias.mean(dim=0)
     return one[:, layout.prefix :, layout.prefix :]
 
 
-def by_offset(
+def bias_by_offset(
     bias: Float[Tensor, "h n n"], side: tuple[int, int]
 ) -> Float[Tensor, "h down across"]:
     """The mean bias for every offset from the patch that asks to the one that is looked at: the
@@ -58,6 +60,6 @@ def by_offset(
     return (total / count).view(heads, 2 * rows - 1, 2 * columns - 1)
 
 
-def is_apart(bias: Tensor) -> Tensor:
+def is_masked(bias: Tensor) -> Tensor:
     """Which entries of a bias keep two cells apart that are no neighbours."""
     return bias < APART / 2

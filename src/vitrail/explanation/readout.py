@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
-from vitrail.explanation.capture import attentions_of, refuse_compiled
-from vitrail.explanation.spread import Cells, count_tokens, groups_of, on_pixels
+from vitrail.explanation.capture import find_attentions, refuse_compiled
+from vitrail.explanation.propagation import Cells, attention_groups, count_tokens, on_pixels
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Relevance:
 
 def finest_layout(model: nn.Module) -> TokenLayout:
     """Of the attention with the smallest cells: where maps of pixels are summed."""
-    return min((a.layout for a in attentions_of(model).values()), key=lambda one: one.stride)
+    return min((a.layout for a in find_attentions(model).values()), key=lambda one: one.stride)
 
 
 def check_model(model: nn.Module) -> None:
@@ -53,10 +53,10 @@ def check_model(model: nn.Module) -> None:
         )
 
 
-def score(
+def sum_target_logits(
     logits: Float[Tensor, "B K"], target: Int[Tensor, "B"] | None
 ) -> tuple[Float[Tensor, ""], Int[Tensor, "B"]]:
-    """The logits of the classes that are asked about, summed, because pictures do not meet; and
+    """The logits of the classes that are asked about, summed, because images do not meet; and
     these classes, the most likely ones where none are given."""
     if logits.ndim != 2:
         raise UserError(f"the model gave {tuple(logits.shape)}, expected (batch, classes)")
@@ -98,7 +98,7 @@ def readout(model: nn.Module, layout: TokenLayout, like: Float[Tensor, "B ..."])
     return Cells.of(tokens, layout)
 
 
-def read_by_gradient(
+def readout_by_gradient(
     tokens: Float[Tensor, "B N D"], gradient: Float[Tensor, "B N D"], layout: TokenLayout
 ) -> Cells:
     """Where the head looks for one class: each token's share of what speaks for it, which is token
@@ -112,19 +112,19 @@ def read_by_gradient(
 
 
 @dataclass
-class Seen:
+class RecordedOutputs:
     """What modules gave while they ran: the last map of tokens, and what was asked for by name."""
 
     last: Tensor | None = None
-    given: dict[str, Any] = field(default_factory=dict)
-    entered: dict[str, Any] = field(default_factory=dict)
+    outputs: dict[str, Any] = field(default_factory=dict)
+    inputs: dict[str, Any] = field(default_factory=dict)
 
 
 @contextmanager
-def watch(model: nn.Module, *names: str) -> Iterator[Seen]:
+def record_outputs(model: nn.Module, *names: str) -> Iterator[RecordedOutputs]:
     """The tokens that the head reads, which are the last that any module gave; and what goes into
     the modules of these names and comes out of them."""
-    seen, thread, handles = Seen(), threading.get_ident(), []
+    seen, thread, handles = RecordedOutputs(), threading.get_ident(), []
 
     def remember_last(module: nn.Module, args: Any, output: Any) -> None:
         if threading.get_ident() == thread and isinstance(output, Tensor) and output.ndim > 2:
@@ -136,9 +136,9 @@ def watch(model: nn.Module, *names: str) -> Iterator[Seen]:
 
         def remember(module: nn.Module, args: Any, output: Any, name: str = name) -> None:
             if threading.get_ident() == thread:
-                seen.entered[name], seen.given[name] = args[0] if args else None, output
+                seen.inputs[name], seen.outputs[name] = args[0] if args else None, output
 
-        handles.append(find(model, name).register_forward_hook(remember))
+        handles.append(find_layer(model, name).register_forward_hook(remember))
     try:
         yield seen
     finally:
@@ -146,7 +146,7 @@ def watch(model: nn.Module, *names: str) -> Iterator[Seen]:
             handle.remove()
 
 
-def find(model: nn.Module, name: str) -> nn.Module:
+def find_layer(model: nn.Module, name: str) -> nn.Module:
     try:
         return model.get_submodule(name)
     except AttributeError:
@@ -155,7 +155,7 @@ def find(model: nn.Module, name: str) -> nn.Module:
         raise UserError(f"no layer is called {name!r}; the last ones are {known}") from None
 
 
-def as_tokens(
+def to_tokens(
     x: Any, layouts: list[TokenLayout], size: tuple[int, int]
 ) -> tuple[Float[Tensor, "B N D"], TokenLayout]:
     """The tokens of a layer, in reading order, whatever order its axes have, and their layout.
@@ -169,20 +169,20 @@ def as_tokens(
         raise UserError(f"the layer gives {shape}, which is no map of tokens: choose another")
     for layout in reversed(layouts):
         if x.ndim == 3 and x.shape[1] == count_tokens(layout):
-            return x, plain(layout)
+            return x, ungrouped(layout)
         if x.ndim == 3 or layout.prefix:
             continue
         if x.shape[1:3] == layout.grid:
-            return x.flatten(1, 2), plain(layout)
+            return x.flatten(1, 2), ungrouped(layout)
         if x.shape[2:] == layout.grid:
-            return x.flatten(2).mT, plain(layout)
+            return x.flatten(2).mT, ungrouped(layout)
         if layout.fold is not None:
-            groups = groups_of(layout).to(x.device)
+            groups = attention_groups(layout).to(x.device)
             order = groups.flatten().argsort()
             if x.shape[1:3] == groups.shape:
-                return x.flatten(1, 2)[:, order], plain(layout)
+                return x.flatten(1, 2)[:, order], ungrouped(layout)
             if x.shape[2:] == groups.shape:
-                return x.flatten(2).mT[:, order], plain(layout)
+                return x.flatten(2).mT[:, order], ungrouped(layout)
     if x.ndim == 3:
         raise UserError(f"the layer gives {tuple(x.shape)}, which are the tokens of no attention")
     stride = max(-(-size[0] // x.shape[2]), 1)
@@ -192,12 +192,12 @@ def as_tokens(
 def refuse_ambiguous(model: nn.Module, layer: str) -> None:
     """Within a block that folds its map, tokens may be in the order of the map or of the fold. The
     shape tells, but where there are as many places as rows."""
-    steps: dict[str, nn.Module] = getattr(model, "blocks_by_depth", dict)()
-    blocks = [name for name in steps if layer.startswith(f"{name}.")]
-    for name, attend in attentions_of(model).items():
+    every: dict[str, nn.Module] = getattr(model, "blocks_by_depth", dict)()
+    blocks = [name for name in every if layer.startswith(f"{name}.")]
+    for name, attend in find_attentions(model).items():
         layout = attend.layout
         inside = any(name.startswith(f"{block}.") for block in blocks)
-        if inside and layout.fold and groups_of(layout).shape == layout.grid:
+        if inside and layout.fold and attention_groups(layout).shape == layout.grid:
             rows, columns = layout.grid
             raise UserError(
                 f"the tokens of {layer} may be folded or not, which a grid of {rows}x{columns} "
@@ -205,7 +205,7 @@ def refuse_ambiguous(model: nn.Module, layer: str) -> None:
             )
 
 
-def plain(layout: TokenLayout) -> TokenLayout:
+def ungrouped(layout: TokenLayout) -> TokenLayout:
     """The same grid, of tokens that stand each for itself; that it was stretched is still known."""
     return TokenLayout(
         grid=layout.grid, stride=layout.stride, prefix=layout.prefix, fold=layout.fold

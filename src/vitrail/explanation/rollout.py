@@ -9,15 +9,15 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
-from vitrail.explanation.capture import AttentionMap, Fusion, attentions_of, capture
-from vitrail.explanation.readout import Relevance, check_model, readout
-from vitrail.explanation.spread import (
+from vitrail.explanation.capture import AttentionMap, Fusion, capture, find_attentions
+from vitrail.explanation.propagation import (
     Cells,
-    by_attention,
-    normalise,
+    normalise_rows,
+    propagate,
     regrid,
     with_residual,
 )
+from vitrail.explanation.readout import Relevance, check_model, readout
 
 Fused = tuple[Float[Tensor, "B *W #n n"], TokenLayout]
 
@@ -40,7 +40,7 @@ def attention(
     torch.Size([1, 14, 14])
     """
     check_model(model)
-    name = name_of(model, layer)
+    name = attention_name(model, layer)
     with capture(model, where=name) as maps:
         model(images)
     one = maps[name]
@@ -50,15 +50,15 @@ def attention(
     if query is None:
         weights = one.weights.mean(dim=-3) if head is None else one.weights.select(-3, head)
         start = readout(model, one.layout, weights)
-        heat = by_attention(normalise(weights, one.layout), one.layout, start).grid
+        heat = propagate(normalise_rows(weights, one.layout), one.layout, start).grid
     else:
         every = one.on_grid(query)
         heat = every.mean(dim=1) if head is None else every[:, head]
     return Relevance(heat, one.layout, "attention")
 
 
-def name_of(model: nn.Module, layer: str | int) -> str:
-    names = list(attentions_of(model))
+def attention_name(model: nn.Module, layer: str | int) -> str:
+    names = list(find_attentions(model))
     if isinstance(layer, int):
         if not -len(names) <= layer < len(names):
             raise UserError(f"layer is {layer}, but there are {len(names)} attentions, from 0 on")
@@ -96,17 +96,17 @@ def rollout(
             raise UserError(f"{name} is {share}, expected a share from 0 up to, not with, 1")
     with capture(model, reduce=fusion) as maps:
         model(images)
-    layers = [fused(one, discard) for one in maps.values()]
+    layers = [discard_fused(one, discard) for one in maps.values()]
     start = readout(model, layers[-1][1], layers[-1][0])
-    cells, layout = roll(layers, start, layers[-1][1], residual=residual)
+    cells, layout = propagate_back(layers, start, layers[-1][1], residual=residual)
     return Relevance(cells.grid, layout, "rollout")
 
 
-def fused(one: AttentionMap, discard: float) -> Fused:
-    return discarded(one.weights.squeeze(-3), discard), one.layout
+def discard_fused(one: AttentionMap, discard: float) -> Fused:
+    return discard_lowest(one.weights.squeeze(-3), discard), one.layout
 
 
-def discarded(weights: Float[Tensor, "B *W #n n"], share: float) -> Float[Tensor, "B *W #n n"]:
+def discard_lowest(weights: Float[Tensor, "B *W #n n"], share: float) -> Float[Tensor, "B *W #n n"]:
     """Without the lowest share of all weights of an image."""
     count = math.floor(weights[0].numel() * share)
     if not count:
@@ -115,7 +115,7 @@ def discarded(weights: Float[Tensor, "B *W #n n"], share: float) -> Float[Tensor
     return weights.where(weights > lowest.view(-1, *[1] * (weights.ndim - 1)), 0)
 
 
-def roll(
+def propagate_back(
     layers: Sequence[Fused], start: Cells, layout: TokenLayout, *, residual: float
 ) -> tuple[Cells, TokenLayout]:
     """From the tokens that are read back through every layer, the last first, to the first one's
@@ -123,5 +123,5 @@ def roll(
     cells = start
     for weights, at in reversed(layers):
         cells = regrid(cells, layout, at)
-        cells, layout = by_attention(with_residual(weights, at, residual), at, cells), at
+        cells, layout = propagate(with_residual(weights, at, residual), at, cells), at
     return cells, layout

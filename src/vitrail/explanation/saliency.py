@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
 from vitrail.core.randomness import seed_of
-from vitrail.explanation.blur import gaussian
-from vitrail.explanation.readout import Relevance, check_model, finest_layout, score
-from vitrail.explanation.spread import on_cells
+from vitrail.explanation.blur import gaussian_blur
+from vitrail.explanation.propagation import sum_over_cells
+from vitrail.explanation.readout import Relevance, check_model, finest_layout, sum_target_logits
 
 
 def saliency(
@@ -29,7 +29,7 @@ def saliency(
     check_model(model)
     gradient, target = pixel_gradient(model, images, target)
     finest = finest_layout(model)
-    return Relevance(on_cells(gradient.abs().sum(dim=1), finest), finest, "saliency", target)
+    return Relevance(sum_over_cells(gradient.abs().sum(dim=1), finest), finest, "saliency", target)
 
 
 def pixel_gradient(
@@ -37,7 +37,7 @@ def pixel_gradient(
 ) -> tuple[Float[Tensor, "B C H W"], Int[Tensor, "B"]]:
     with torch.inference_mode(False), torch.enable_grad():
         image = images.detach().clone().requires_grad_()
-        total, target = score(model(image), target)
+        total, target = sum_target_logits(model(image), target)
         (gradient,) = torch.autograd.grad(total, image)
     return gradient, target
 
@@ -67,14 +67,14 @@ def smoothgrad(
             raise UserError(f"{name} must be from 0 to 1, got {value}")
     if target is None:
         with torch.no_grad():
-            _, target = score(model(images), None)
+            _, target = sum_target_logits(model(images), None)
     total = torch.zeros_like(images)
     for noisy in noisy_copies(images, samples, noise, seed):
         gradient, target = pixel_gradient(model, noisy, target)
         total += gradient.abs()
-    pixels = gaussian((total / samples).sum(dim=1, keepdim=True), blur, beyond="zeros")[:, 0]
+    pixels = gaussian_blur((total / samples).sum(dim=1, keepdim=True), blur, beyond="zeros")[:, 0]
     finest = finest_layout(model)
-    return Relevance(on_cells(pixels, finest), finest, "smoothgrad", target)
+    return Relevance(sum_over_cells(pixels, finest), finest, "smoothgrad", target)
 
 
 def noisy_copies(

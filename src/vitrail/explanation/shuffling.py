@@ -17,11 +17,11 @@ from vitrail.explanation.readout import Relevance
 
 Images: TypeAlias = Float[Tensor, "B C H W"]
 Maps: TypeAlias = Float[Tensor, "B rows columns"]
-Explain: TypeAlias = Callable[[nn.Module, Images], Relevance]
+ExplainFunction: TypeAlias = Callable[[nn.Module, Images], Relevance]
 
 
 def shuffle_check(
-    explain: Explain,
+    explain: ExplainFunction,
     model: nn.Module,
     images: Images,
     before: Maps,
@@ -34,12 +34,12 @@ def shuffle_check(
     absolute rank correlation. The model itself is not touched."""
     shuffled = copy.deepcopy(model)
     shuffle(shuffled, head_weights(model), seed_of("shuffle", seed, 0))
-    head = alike(before, explain(shuffled, images).map)
+    head = mean_rank_correlation(before, explain(shuffled, images).map)
     every = [name for name, _ in model.named_parameters()]
     found = []
     for turn in range(times):
         shuffle(shuffled, every, seed_of("shuffle", seed, turn + 1))
-        found.append(alike(before, explain(shuffled, images).map))
+        found.append(mean_rank_correlation(before, explain(shuffled, images).map))
     return head, tuple(found)
 
 
@@ -74,7 +74,7 @@ def head_weights(model: nn.Module) -> list[str]:
     return [name for name in names if name.startswith(last)]
 
 
-def alike(first: Maps, second: Maps) -> float:
+def mean_rank_correlation(first: Maps, second: Maps) -> float:
     return float(rank_correlation(first, second).abs().mean())
 
 
@@ -89,15 +89,15 @@ def rank_correlation(first: Maps, second: Maps) -> Float[Tensor, "B"]:
     ranks = []
     for maps in (first, second):
         values = maps.detach().flatten(1).double().cpu().nan_to_num().numpy()
-        each = torch.from_numpy(np.stack([ranks_of(row) for row in values]))
+        each = torch.from_numpy(np.stack([average_ranks(row) for row in values]))
         ranks.append(F.normalize(each - each.mean(dim=1, keepdim=True), dim=1))
     return (ranks[0] * ranks[1]).sum(dim=1)
 
 
-def ranks_of(values: Float[np.ndarray, "N"]) -> Float[np.ndarray, "N"]:
+def average_ranks(values: Float[np.ndarray, "N"]) -> Float[np.ndarray, "N"]:
     """Ranks from 1 on; equal values have the mean of theirs.
 
-    >>> ranks_of(np.array([0.5, 0.1, 0.5])).tolist()
+    >>> average_ranks(np.array([0.5, 0.1, 0.5])).tolist()
     [2.5, 1.0, 2.5]
     """
     _, which, counts = np.unique(values, return_inverse=True, return_counts=True)

@@ -8,9 +8,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.core.layout import TokenLayout
-from vitrail.explanation.readout import as_tokens
+from vitrail.explanation.readout import to_tokens
 
-CUT = 0.01  # of the patches at either end may be brighter or darker than the picture shows
+CLIPPED = 0.01  # of the patches at either end may be brighter or darker than the image shows
 
 
 @dataclass(frozen=True)
@@ -21,20 +21,20 @@ class Tokens:
     grid: Float[Tensor, "B rows columns D"]
 
 
-def on_grid(x: Tensor, layouts: Iterable[TokenLayout], size: tuple[int, int]) -> Tokens:
+def tokens_on_grid(x: Tensor, layouts: Iterable[TokenLayout], size: tuple[int, int]) -> Tokens:
     """What a step gives for images of this size, as cells, whatever order its axes have."""
-    tokens, layout = as_tokens(x, list(layouts), size)
+    tokens, layout = to_tokens(x, list(layouts), size)
     patches = tokens[:, layout.prefix :].unflatten(1, layout.grid)
     return Tokens(tokens[:, : layout.prefix], patches)
 
 
-def colours_of(
+def pca_colours(
     grid: Float[Tensor, "B rows columns D"],
 ) -> tuple[Float[Tensor, "B rows columns 3"], Float[Tensor, "B 3"]]:
-    """Each picture's patches by their first three principal components, as red, green and blue
+    """Each image's patches by their first three principal components, as red, green and blue
     between 0 and 1 (as arXiv:2304.07193 shows its features), and the share of the variance that
     each component holds. Patches with like features have like colours; which colour it is means
-    nothing, and differs from picture to picture.
+    nothing, and differs from image to image.
     """
     batch, rows, columns, _ = grid.shape
     tokens = grid.flatten(1, 2).double()
@@ -44,8 +44,8 @@ def colours_of(
     scores = (left * strengths[:, None])[..., :count]
     largest = scores.abs().argmax(dim=1, keepdim=True)
     scores = scores * scores.gather(1, largest).sign()
-    low = scores.quantile(CUT, dim=1, keepdim=True)
-    high = scores.quantile(1 - CUT, dim=1, keepdim=True)
+    low = scores.quantile(CLIPPED, dim=1, keepdim=True)
+    high = scores.quantile(1 - CLIPPED, dim=1, keepdim=True)
     spread = high - low
     flat = spread <= 1e-9 * strengths[:, None, :1].clamp(min=1e-300)
     levels = ((scores - low) / spread.clamp(min=1e-300)).clamp(0, 1)

@@ -29,39 +29,42 @@ from vitrail.explanation.curves import (
     Curves,
     Images,
     Score,
-    by_relevance,
-    curves_of,
-    probability_of,
+    class_probability,
+    compute_curves,
     random_order,
+    relevance_order,
     scores_without,
 )
 from vitrail.explanation.readout import Relevance
-from vitrail.explanation.shuffling import Explain, shuffle_check
+from vitrail.explanation.shuffling import ExplainFunction, shuffle_check
 
 Finding = Literal["yes", "no", "unclear"]
 
 MAX_P, CLEAR_P = 0.05, 0.2  # at most: better than chance; at least: no better
 MIN_GAIN = 0.05  # of the score of the whole image
-MAX_ALIKE, CLEARLY_ALIKE = 0.5, 0.7  # mean absolute rank correlation with maps of shuffled models
-DRAWN = (0, 1 / 16, 1 / 4, 1 / 2, 3 / 4, 15 / 16, 1)  # shares of a map's curves
+MAX_CORRELATION, CLEAR_CORRELATION = (
+    0.5,
+    0.7,
+)  # mean absolute rank correlation with maps of shuffled models
+CURVE_SHARES = (0, 1 / 16, 1 / 4, 1 / 2, 3 / 4, 15 / 16, 1)  # shares of a map's curves
 # Shares that are taken away: few, because each costs two forward passes for every random order,
 # and a small one too, or evidence in few cells would look like chance.
-REMOVED = (1 / 16, 1 / 4)
-FEWEST_ORDERS, MOST_ORDERS = 9, 99
+REMOVED_SHARES = (1 / 16, 1 / 4)
+MIN_ORDERS, MAX_ORDERS = 9, 99
 FIRST_ORDERS, HOPELESS_P = 4, 0.5  # where so few random maps show such a p, no more are drawn
 # Of one method on one image: the least p that random maps can show is 1 in so many. That is below
 # MAX_P, so that a map passes by more than the grain of the test, and takes 12 random maps.
 RESOLUTION = 26
-MOST_COMBINED, SAMPLED = 200_000, 20_000
+MAX_COMBINATIONS, SAMPLES = 200_000, 20_000
 
 RULE = (
     "A map tracks the model if (1) blurring its most relevant cells, a sixteenth and a quarter of "
     f"the image, costs at least {MIN_GAIN:.0%} of the score more than blurring its least relevant "
     f"ones, with a p-value of at most {MAX_P:g} against random maps (a permutation test, by Holm's "
     "rule for several methods), and (2) the absolute rank correlation of the map with those of "
-    f"models whose weights are all shuffled is at most {MAX_ALIKE:g}. It does not if random maps "
-    f"do as well (p at least {CLEAR_P:g}), if the cost is smaller, or if the correlation is at "
-    f"least {CLEARLY_ALIKE:g}. Between these limits one cannot tell."
+    f"models whose weights are all shuffled is at most {MAX_CORRELATION:g}. It does not if random "
+    f"maps do as well (p at least {CLEAR_P:g}), if the cost is smaller, or if the correlation is "
+    f"at least {CLEAR_CORRELATION:g}. Between these limits one cannot tell."
 )
 ERRORS = (
     "On a model whose answer is known (docs/benchmarks.md), of 20 verdicts each: right maps passed "
@@ -76,27 +79,27 @@ class Verdict:
     images."""
 
     images: int
-    whole: float  # score of the untouched images
+    score: float  # score of the untouched images
     deletion: float  # area of the curve
     insertion: float
     contrast: float  # score without the least relevant cells, less that without the most relevant
     orders: int  # random maps of each image
-    p: float  # how often random maps have as large a contrast
-    adjusted_p: float  # the same for several methods, by Holm's rule
-    head_alike: float  # absolute rank correlation with the map once the head is shuffled
-    alike: float  # and once all weights are, the mean over several shuffles
+    p_value: float  # how often random maps have as large a contrast
+    adjusted_p_value: float  # the same for several methods, by Holm's rule
+    head_correlation: float  # absolute rank correlation with the map once the head is shuffled
+    correlation: float  # and once all weights are, the mean over several shuffles
 
     @property
     def beats_chance(self) -> Finding:
-        if self.p >= CLEAR_P or self.contrast < MIN_GAIN * self.whole:
+        if self.p_value >= CLEAR_P or self.contrast < MIN_GAIN * self.score:
             return "no"
-        return "yes" if self.adjusted_p <= MAX_P else "unclear"
+        return "yes" if self.adjusted_p_value <= MAX_P else "unclear"
 
     @property
     def depends_on_weights(self) -> Finding:
-        if self.alike >= CLEARLY_ALIKE:
+        if self.correlation >= CLEAR_CORRELATION:
             return "no"
-        return "yes" if self.alike <= MAX_ALIKE else "unclear"
+        return "yes" if self.correlation <= MAX_CORRELATION else "unclear"
 
     @property
     def tracks(self) -> Finding:
@@ -114,24 +117,24 @@ class Verdict:
         """The numbers, in words."""
         images = "image" if self.images == 1 else "images"
         holm = ""
-        if self.adjusted_p != self.p:
-            holm = f" ({self.adjusted_p:.3f} for this many methods)"
+        if self.adjusted_p_value != self.p_value:
+            holm = f" ({self.adjusted_p_value:.3f} for this many methods)"
         chance = {
             "yes": "better than chance",
             "no": "no better than chance",
             "unclear": "perhaps better than chance",
         }[self.beats_chance]
-        if self.p <= MAX_P and self.beats_chance == "no":
+        if self.p_value <= MAX_P and self.beats_chance == "no":
             chance = "better than chance, but by too little"
         weights = {"yes": "depends", "no": "does not depend", "unclear": "may or may not depend"}
         found = [
-            f"{compared(self.contrast)} on {self.images} {images}, p = {self.p:.3f}{holm} by "
-            f"{self.orders} random maps: {chance} (deletion area {self.deletion:.3f}, "
+            f"{contrast_text(self.contrast)} on {self.images} {images}, p = {self.p_value:.3f}"
+            f"{holm} by {self.orders} random maps: {chance} (deletion area {self.deletion:.3f}, "
             f"insertion area {self.insertion:.3f})",
-            f"absolute rank correlation with maps of shuffled models {self.alike:.2f}: it "
+            f"absolute rank correlation with maps of shuffled models {self.correlation:.2f}: it "
             f"{weights[self.depends_on_weights]} on the weights",
         ]
-        if self.head_alike > 0.99:
+        if self.head_correlation > 0.99:
             found.append(
                 "shuffling the head alone changes nothing: it shows what the model attends to, "
                 "whatever the class"
@@ -139,11 +142,11 @@ class Verdict:
         return tuple(found)
 
 
-def compared(contrast: float) -> str:
+def contrast_text(contrast: float) -> str:
     """
-    >>> compared(0.25).partition(" lowers ")[2]
+    >>> contrast_text(0.25).partition(" lowers ")[2]
     'the score by 0.250 more than blurring the least relevant ones'
-    >>> compared(-0.0001).partition(" lowers ")[2]
+    >>> contrast_text(-0.0001).partition(" lowers ")[2]
     'the score no more than blurring the least relevant ones (difference 0.000)'
     """
     difference = round(contrast, 3) + 0.0  # never -0.0
@@ -184,7 +187,9 @@ class RandomMaps:
     def first(self, count: int) -> Float[Tensor, "R 2 S B"]:
         for turn in range(len(self.scores), count):
             order = random_order(len(self.images), self.layout.grid, self.seed, turn)
-            self.scores.append(scores_without(self.score, self.images, order, self.layout, REMOVED))
+            self.scores.append(
+                scores_without(self.score, self.images, order, self.layout, REMOVED_SHARES)
+            )
         return torch.stack(self.scores[:count])
 
 
@@ -196,24 +201,24 @@ def contrast(scores: Float[Tensor, "*R 2 S B"]) -> Float[Tensor, "*R B"]:
 def own_contrast(curves: Curves) -> Float[Tensor, "B"]:
     """The contrast of the order that the curves follow: without its first cells is a point of the
     deletion curve, without its last ones a point of the insertion curve, as far from its end."""
-    at = [DRAWN.index(share) for share in REMOVED]
+    at = [CURVE_SHARES.index(share) for share in REMOVED_SHARES]
     first, last = curves.deletion[:, at], curves.insertion.flip(1)[:, at]
     return contrast(torch.stack([first, last]).mT)
 
 
 def check_methods(
-    methods: Mapping[str, Explain],
+    methods: Mapping[str, ExplainFunction],
     model: nn.Module,
     images: Images,
     target: Int[Tensor, "B"],
     *,
     multi_label: bool = False,
-    made: Mapping[str, Relevance] | None = None,
+    maps: Mapping[str, Relevance] | None = None,
     shuffles: int = 3,
     seed: int = 0,
 ) -> dict[str, MethodCheck]:
     """The verdict on the maps of each method, which gives those of these images for this target, of
-    whatever model it is handed; `made` has the maps of `model` itself where they exist already.
+    whatever model it is handed; `maps` has the maps of `model` itself where they exist already.
 
     >>> from vitrail.explanation.saliency import saliency
     >>> tiny = create("vit_ti_16", image_size=32, depth=1, num_classes=3).eval()
@@ -222,93 +227,95 @@ def check_methods(
     >>> found["saliency"].verdict.images
     2
     """
-    score = probability_of(model, target, multi_label=multi_label)
+    score = class_probability(model, target, multi_label=multi_label)
     shared: dict[tuple[tuple[int, int], int, bool], RandomMaps] = {}
     checks = {}
     for name, explain in methods.items():
-        found = (made or {}).get(name) or explain(model, images)
-        at, order = found.layout, by_relevance(found, seed=seed)
+        found = (maps or {}).get(name) or explain(model, images)
+        at, order = found.layout, relevance_order(found, seed=seed)
         key = (at.grid, at.stride, at.fold is not None)
-        maps = shared.setdefault(key, RandomMaps(score, images, at, seed))
-        curves = curves_of(score, images, order, at, DRAWN)
+        random_maps = shared.setdefault(key, RandomMaps(score, images, at, seed))
+        curves = compute_curves(score, images, order, at, CURVE_SHARES)
         own = own_contrast(curves)
-        random, p = compare(own, maps, most_orders(len(images), len(methods)))
-        head, alike = shuffle_check(explain, model, images, found.map, times=shuffles, seed=seed)
+        random, p = compare_with_random(own, random_maps, max_orders(len(images), len(methods)))
+        head, correlations = shuffle_check(
+            explain, model, images, found.map, times=shuffles, seed=seed
+        )
         verdict = Verdict(
             images=len(images),
-            whole=float(curves.deletion[:, 0].mean()),
+            score=float(curves.deletion[:, 0].mean()),
             deletion=float(curves.deletion_area.mean()),
             insertion=float(curves.insertion_area.mean()),
             contrast=float(own.mean()),
             orders=len(random),
-            p=p,
-            adjusted_p=p,
-            head_alike=head,
-            alike=sum(alike) / len(alike),
+            p_value=p,
+            adjusted_p_value=p,
+            head_correlation=head,
+            correlation=sum(correlations) / len(correlations),
         )
         checks[name] = MethodCheck(verdict, curves, random)
-    adjusted = holm([check.verdict.p for check in checks.values()])
+    adjusted = holm([check.verdict.p_value for check in checks.values()])
     return {
-        name: replace(check, verdict=replace(check.verdict, adjusted_p=p))
+        name: replace(check, verdict=replace(check.verdict, adjusted_p_value=p))
         for (name, check), p in zip(checks.items(), adjusted, strict=True)
     }
 
 
-def compare(
+def compare_with_random(
     own: Float[Tensor, "B"], maps: RandomMaps, most: int
 ) -> tuple[Float[Tensor, "R 2 S B"], float]:
     """Random maps, and the p-value of a map among them: a few at a time, until they do as well as
     the map or are as many as there may be."""
-    for count in looks(most):
+    for count in sample_counts(most):
         random = maps.first(count)
-        p = p_value(own, contrast(random))
-        if p >= (CLEAR_P if count >= FEWEST_ORDERS else HOPELESS_P):
+        p = permutation_p_value(own, contrast(random))
+        if p >= (CLEAR_P if count >= MIN_ORDERS else HOPELESS_P):
             break
     return random, p
 
 
-def looks(most: int) -> list[int]:
+def sample_counts(most: int) -> list[int]:
     """After how many random maps the p-value is looked at.
 
-    >>> looks(12), looks(90)
+    >>> sample_counts(12), sample_counts(90)
     ([4, 9, 12], [4, 9, 18, 36, 72, 90])
     """
-    counts = [FIRST_ORDERS, FEWEST_ORDERS]
+    counts = [FIRST_ORDERS, MIN_ORDERS]
     while counts[-1] < most:
         counts.append(min(2 * counts[-1], most))
     return counts
 
 
-def most_orders(images: int, methods: int) -> int:
+def max_orders(images: int, methods: int) -> int:
     """Random maps of each image so that the least p-value is small enough for so many methods.
 
-    >>> [most_orders(images, 1) for images in (1, 2, 3, 100)], most_orders(1, 7)
+    >>> [max_orders(images, 1) for images in (1, 2, 3, 100)], max_orders(1, 7)
     ([12, 9, 9, 9], 90)
     """
     pool = math.ceil((RESOLUTION * methods) ** (1 / images))
-    return min(max(math.ceil(pool / 2) - 1, FEWEST_ORDERS), MOST_ORDERS)
+    return min(max(math.ceil(pool / 2) - 1, MIN_ORDERS), MAX_ORDERS)
 
 
-def p_value(own: Float[Tensor, "B"], others: Float[Tensor, "R B"]) -> float:
+def permutation_p_value(own: Float[Tensor, "B"], others: Float[Tensor, "R B"]) -> float:
     """A permutation test: of each image's contrasts, its own and those of random maps, each with
     either sign, because the reverse order has the other one, take any; how often is their sum as
     large as that of the own ones? All ways are tried, or many where they are too many.
 
-    >>> p_value(torch.tensor([2.0]), torch.tensor([[0.0], [1.0], [3.0]]))
+    >>> permutation_p_value(torch.tensor([2.0]), torch.tensor([[0.0], [1.0], [3.0]]))
     0.25
     """
     values = torch.cat([own[None], others]).double().cpu()
     pools = torch.cat([values, -values]).numpy()
     total = float(own.double().sum()) - 1e-9
-    if len(pools) ** pools.shape[1] <= MOST_COMBINED:
+    if len(pools) ** pools.shape[1] <= MAX_COMBINATIONS:
         sums = np.zeros(1)
         for pool in pools.T:
             sums = np.add.outer(sums, pool).ravel()
         return float((sums >= total).mean())
     generator = np.random.default_rng(seed_of("luck"))
-    chosen = generator.integers(len(pools), size=(SAMPLED, pools.shape[1]))
+    chosen = generator.integers(len(pools), size=(SAMPLES, pools.shape[1]))
     sums = np.take_along_axis(pools, chosen, axis=0).sum(axis=1)
-    return float((1 + (sums >= total).sum()) / (1 + SAMPLED))
+    return float((1 + (sums >= total).sum()) / (1 + SAMPLES))
 
 
 def holm(p: Sequence[float]) -> list[float]:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 from vitrail.models.limits import check_counts, check_eps, check_rates, check_sides
@@ -62,18 +61,18 @@ def purposes(config: type[Any]) -> dict[str, Purpose]:
     >>> purposes(Config)["drop_path"]
     <Purpose.RUNTIME: 'runtime'>
     """
-    return dict(_purposes(config))
-
-
-@cache
-def _purposes(config: Any) -> dict[str, Purpose]:  # every new config is checked by it
-    found = {}
-    for name, hint in get_type_hints(config, include_extras=True).items():
-        marks = [mark for mark in get_args(hint) if isinstance(mark, Purpose)]
-        if not marks:
+    if config not in _KNOWN:
+        hints = get_type_hints(config, include_extras=True)
+        marks = {
+            name: [m for m in get_args(h) if isinstance(m, Purpose)] for name, h in hints.items()
+        }
+        for name in (name for name, found in marks.items() if not found):
             raise TypeError(f"{config.__name__}.{name} must be annotated with its purpose")
-        found[name] = marks[0]
-    return found
+        _KNOWN[config] = {name: found[0] for name, found in marks.items()}
+    return _KNOWN[config]
+
+
+_KNOWN: dict[type[Any], dict[str, Purpose]] = {}  # every new config is checked by it
 
 
 def fields_for(config: type[Any], *wanted: Purpose) -> tuple[str, ...]:
@@ -82,4 +81,4 @@ def fields_for(config: type[Any], *wanted: Purpose) -> tuple[str, ...]:
     >>> fields_for(Config, Purpose.INPUT, Purpose.HEAD)
     ('image_size', 'channels', 'num_classes')
     """
-    return tuple(name for name, purpose in _purposes(config).items() if purpose in wanted)
+    return tuple(name for name, purpose in purposes(config).items() if purpose in wanted)

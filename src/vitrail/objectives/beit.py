@@ -24,7 +24,14 @@ from vitrail.models.model import Model
 from vitrail.models.tokenizer import Tokenizer
 from vitrail.objectives.masks import LEAST_BLOCK, blockwise_mask, hidden, in_pixels, veil
 from vitrail.objectives.objective import Drawn, Losses, Objective
-from vitrail.objectives.patches import at_least_float32, pixels, places_of, prepared, put, take
+from vitrail.objectives.patches import (
+    at_least_float32,
+    gather_patches,
+    pixels,
+    places_of,
+    prepared,
+    scatter_patches,
+)
 
 RATIO = 75 / 196  # as the paper's code has it, at 224 pixels
 
@@ -35,10 +42,10 @@ class BeitObjective(Objective):
     model's normalisation, scaled so that it has one word for each patch.
 
     The encoder norms every token and has no classes; one bias that all blocks share is the paper's
-    choice, and loading with new classes copies it to every block (`weights.fit_beit`).
+    choice, and loading with new classes copies it to every block (`weights.families.beit`).
     """
 
-    told: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
+    metric_names: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
     model: Beit
 
     def __init__(
@@ -69,7 +76,7 @@ class BeitObjective(Objective):
         self._tokenizer[0]._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
-    def guide(self) -> Model:
+    def teacher(self) -> Model:
         return self._tokenizer[0]
 
     def draw(self, seed: int, epoch: int, indices: NDArray[np.int64]) -> Bool[Tensor, "B N"]:
@@ -111,7 +118,7 @@ class BeitObjective(Objective):
         if tokenizer.decoder is None:
             return shown
         guesses = self.guess(images, drawn).argmax(dim=-1)
-        codes = put(self.codes(images), places_of(drawn, self.count), guesses)
+        codes = scatter_patches(self.codes(images), places_of(drawn, self.count), guesses)
         painted = tokenizer.decode(codes.unflatten(1, config.grid)).to(images)
         painted = resized(painted, config.image_size)
         return {**shown, "reconstructed": prepared(painted, self.model.passport.preprocessing)}
@@ -125,12 +132,12 @@ class BeitObjective(Objective):
             return torch.where(mask[..., None], self.mask_token.to(patches.dtype), patches)
 
         tokens = self.model.through(self.model.embed(images, corrupt))[:, 1:]
-        return at_least_float32(self.head(take(tokens, places_of(mask, self.count))))
+        return at_least_float32(self.head(gather_patches(tokens, places_of(mask, self.count))))
 
     def hidden_codes(
         self, images: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B N"]
     ) -> Int[Tensor, "B n"]:
-        return take(self.codes(images), places_of(mask, self.count))
+        return gather_patches(self.codes(images), places_of(mask, self.count))
 
     @torch.no_grad()
     def codes(self, images: Float[Tensor, "B C H W"]) -> Int[Tensor, "B N"]:

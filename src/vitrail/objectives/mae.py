@@ -25,7 +25,7 @@ from vitrail.models.swin import Swin
 from vitrail.models.vit import Block, ViT, ViTConfig
 from vitrail.objectives.masks import check_ratio, shuffled
 from vitrail.objectives.objective import Losses, Objective
-from vitrail.objectives.patches import at_least_float32, cut, paste, put, take
+from vitrail.objectives.patches import at_least_float32, cut, gather_patches, paste, scatter_patches
 
 PUBLISHED_DIM, PUBLISHED_DEPTH, HEAD_DIM = 512, 8, 32  # the decoder of every published size
 
@@ -40,7 +40,7 @@ class MAE(Objective):
     """
 
     model: ViT
-    told: ClassVar[tuple[str, ...]] = ("loss",)
+    metric_names: ClassVar[tuple[str, ...]] = ("loss",)
 
     def __init__(
         self,
@@ -94,7 +94,9 @@ class MAE(Objective):
     ) -> Float[Tensor, "B T D"]:
         """The prefix tokens and the shown patches, as the encoder leaves them."""
         x, prefix = self.model.embed(images), self.model.config.prefix
-        x = self.model.through(torch.cat([x[:, :prefix], take(x[:, prefix:], shown)], dim=1))
+        x = self.model.through(
+            torch.cat([x[:, :prefix], gather_patches(x[:, prefix:], shown)], dim=1)
+        )
         # a model that norms what it has pooled has a norm all the same, and the decoder reads it
         return self.model.norm(x) if self.model.config.final_norm == "pooled" else x
 
@@ -103,7 +105,9 @@ class MAE(Objective):
     ) -> Float[Tensor, "B M P"]:
         """Row by row, the channels of a pixel side by side."""
         patches = cut(at_least_float32(images), self.model.config.patch_size)
-        return rearrange(take(patches, drawn[:, self.shown :]), "B M C p q -> B M (p q C)")
+        return rearrange(
+            gather_patches(patches, drawn[:, self.shown :]), "B M C p q -> B M (p q C)"
+        )
 
     @torch.no_grad()
     def pictures(
@@ -133,7 +137,7 @@ class MAE(Objective):
         squares = rearrange(
             pixels, "B M (p q C) -> B M C p q", p=config.patch_size, q=config.patch_size
         )
-        patches = put(cut(images, config.patch_size), drawn[:, self.shown :], squares)
+        patches = scatter_patches(cut(images, config.patch_size), drawn[:, self.shown :], squares)
         return paste(patches, config.grid)
 
 

@@ -27,13 +27,13 @@ from vitrail.objectives.patches import (
     at_least_float32,
     check_vit,
     cut,
+    gather_patches,
     paste,
     patch_tokens,
     pixels,
     places_of,
     prepared,
-    put,
-    take,
+    scatter_patches,
 )
 
 Target = Literal["mean-colour", "downsized", "pixels"]
@@ -62,7 +62,7 @@ class MaskedPatch(Objective):
     to it, in the numbers above; it corrupts equally many in each sample.
     """
 
-    told: ClassVar[tuple[str, ...]] = ("loss",)
+    metric_names: ClassVar[tuple[str, ...]] = ("loss",)
     model: ViT
 
     def __init__(self, model: Model, *, target: Target = "mean-colour", ratio: float = 0.5) -> None:
@@ -111,7 +111,7 @@ class MaskedPatch(Objective):
         """The loss of each sample: the mean over its corrupted patches."""
         corrupted = self.corrupted(drawn)
         said = at_least_float32(self.predict(images, drawn))
-        true = take(self.cells(images), corrupted)
+        true = gather_patches(self.cells(images), corrupted)
         if self.target == "pixels":
             cost = (said - rearrange(true, "B n C s t -> B n s t C")).square().mean(dim=-1)
         else:
@@ -130,7 +130,7 @@ class MaskedPatch(Objective):
             return torch.where((drawn == MASKED)[..., None], token, exchange(patches, drawn))
 
         tokens = patch_tokens(self.model, self.model.through(self.model.embed(images, corrupt)))
-        said = self.head(take(tokens, self.corrupted(drawn)))
+        said = self.head(gather_patches(tokens, self.corrupted(drawn)))
         return rearrange(said, "B n (s t A) -> B n s t A", s=self.side, t=self.side)
 
     def corrupted(self, drawn: Int[Tensor, "B N"]) -> Int[Tensor, "B n"]:
@@ -176,7 +176,7 @@ class MaskedPatch(Objective):
         else:
             cells = self.colours(said.argmax(dim=-1))
         large = F.interpolate(cells.flatten(0, 1).to(images.dtype), size=config.stride)
-        painted = put(patches, places, large.unflatten(0, places.shape))
+        painted = scatter_patches(patches, places, large.unflatten(0, places.shape))
         return {
             "original": images,
             "masked": paste(given, config.grid),
@@ -206,4 +206,4 @@ def answers_of(target: Target, channels: int, side: int) -> int:
 def exchange(x: Float[Tensor, "B N ..."], drawn: Int[Tensor, "B N"]) -> Float[Tensor, "B N ..."]:
     """Where another patch was drawn, that one; elsewhere the patch itself."""
     own = torch.arange(x.shape[1], device=x.device)
-    return take(x, torch.where(drawn >= OTHER, drawn - OTHER, own))
+    return gather_patches(x, torch.where(drawn >= OTHER, drawn - OTHER, own))

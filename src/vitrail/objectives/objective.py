@@ -18,17 +18,17 @@ class Objective(nn.Module):
     learns labels also counts "labelled" images and the "hits" among them, for the log.
 
     One that learns without labels draws what it hides of each image, gets that in the place of
-    targets, and answers with numbers for each image that `told` names, the loss first. What it
+    targets, and answers with a number for each of its `metric_names`, the loss first. What it
     needs beside the model (a mask token, a decoder) is its own.
     """
 
-    told: ClassVar[tuple[str, ...]] = ()
+    metric_names: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = model
 
-    def guide(self) -> Model | None:
+    def teacher(self) -> Model | None:
         """A model that it learns from and leaves as it is, such as a teacher."""
         return None
 
@@ -52,8 +52,8 @@ class Objective(nn.Module):
         return None
 
     def scores(self, answers: Float[np.ndarray, "S K"]) -> dict[str, float]:
-        """The mean of what was told of each image, of all that were judged."""
-        columns = zip(self.told, answers.T, strict=True)
+        """The mean of each metric, of all that were judged."""
+        columns = zip(self.metric_names, answers.T, strict=True)
         return {name: float(column.mean()) for name, column in columns}
 
     def warning(self, answers: Float[np.ndarray, "S K"]) -> str | None:

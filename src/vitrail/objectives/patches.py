@@ -31,19 +31,23 @@ def places_of(mask: Bool[Tensor, "B N"], count: int) -> Int[Tensor, "B n"]:
     return (~mask).to(torch.uint8).argsort(dim=1, stable=True)[:, :count]
 
 
-def take(x: Float[Tensor, "B N ..."], places: Int[Tensor, "B n"]) -> Float[Tensor, "B n ..."]:
+def gather_patches(
+    x: Float[Tensor, "B N ..."], places: Int[Tensor, "B n"]
+) -> Float[Tensor, "B n ..."]:
     """Of each sample those in its own places."""
-    return x.gather(1, spread(places, x))
+    return x.gather(1, expand_places(places, x))
 
 
-def put(
+def scatter_patches(
     x: Float[Tensor, "B N ..."], places: Int[Tensor, "B n"], values: Float[Tensor, "B n ..."]
 ) -> Float[Tensor, "B N ..."]:
     """The same with other values in those places."""
-    return x.scatter(1, spread(places, values), values.to(x.dtype))
+    return x.scatter(1, expand_places(places, values), values.to(x.dtype))
 
 
-def spread(places: Int[Tensor, "B n"], x: Float[Tensor, "B N ..."]) -> Int[Tensor, "B n ..."]:
+def expand_places(
+    places: Int[Tensor, "B n"], x: Float[Tensor, "B N ..."]
+) -> Int[Tensor, "B n ..."]:
     """A place for every number of a patch, as gathering and scattering want it."""
     return places.view(*places.shape, *[1] * (x.ndim - 2)).expand(-1, -1, *x.shape[2:])
 

@@ -29,7 +29,7 @@ class SimMIM(Objective):
     own normalised ones, and their distance is the absolute one.
     """
 
-    told: ClassVar[tuple[str, ...]] = ("loss",)
+    metric_names: ClassVar[tuple[str, ...]] = ("loss",)
     model: ViT | Swin
 
     def __init__(self, model: Model, *, ratio: float = 0.6, unit: int | None = None) -> None:

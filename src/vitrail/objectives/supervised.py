@@ -88,7 +88,7 @@ class Distilled(Supervised):
         # kept out of the module tree: the teacher is not trained, saved or wrapped
         self._teacher = [teacher.eval().requires_grad_(False)]
 
-    def guide(self) -> Model | None:
+    def teacher(self) -> Model | None:
         teacher = self._teacher[0]
         return teacher if isinstance(teacher, Model) else None
 

@@ -47,7 +47,7 @@ all("[data-filter]").forEach((box) => {
   });
 });
 
-// Images of one confusion or class: [data-truth] and [data-said] on links choose [data-choose] figures.
+// Images of one confusion or class: [data-truth] and [data-predicted] on links choose [data-choose] figures.
 all("[data-choose]").forEach((gallery) => {
   const figures = all("figure", gallery);
   const line = make("div", { className: "controls" });
@@ -57,12 +57,12 @@ all("[data-choose]").forEach((gallery) => {
   line.hidden = true;
   gallery.before(line);
   const choose = (link) => {
-    const { truth, said, what } = link ? link.dataset : {};
+    const { truth, predicted, what } = link ? link.dataset : {};
+    if (link) gallery.closest("details")?.setAttribute("open", "");
     let shown = 0;
     figures.forEach((figure) => {
-      const extra = figure.hasAttribute("data-extra");
-      const mine = !link ? !extra : (truth === undefined || figure.dataset.truth === truth)
-        && (said === undefined || figure.dataset.said === said);
+      const mine = !link || (truth === undefined || figure.dataset.truth === truth)
+        && (predicted === undefined || figure.dataset.predicted === predicted);
       figure.hidden = !mine;
       shown += mine;
     });
@@ -70,7 +70,7 @@ all("[data-choose]").forEach((gallery) => {
     line.hidden = !link;
     if (!link) return;
     link.closest("td, th")?.classList.add("chosen");
-    told.textContent = `${what}: ${shown || "none"} of its images ${shown === 1 ? "is" : "are"} in this page`;
+    told.textContent = `${what}: ${shown ? `${shown} in this page` : "no image in this page"}`;
   };
   every.addEventListener("click", () => choose(null));
   all(`a[href="#${gallery.dataset.choose}"][data-what]`).forEach((link) =>

@@ -45,7 +45,7 @@ def deit(choice: Choice) -> Recipe:
         schedule=Schedule(epochs=EPOCHS, warmup=warmup, floor=0.01),  # from 1e-3 to 1e-5
         augmentation=replace(AUGMENTATION, repeats=3),
         batch_size=batch,
-        average=0.99996,
+        ema_decay=0.99996,
         reasons=(
             "arXiv:2012.12877, table 9: 300 epochs of AdamW with weight decay 0.05, stochastic "
             "depth 0.1, RandAugment, mixup, cutmix, erasing and repeated augmentation",

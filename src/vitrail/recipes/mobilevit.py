@@ -30,7 +30,7 @@ def mobilevit(choice: Choice) -> Recipe:
         schedule=Schedule(epochs=EPOCHS, warmup=warmup, floor=0.1),  # from 2e-3 to 2e-4
         augmentation=Augmentation(crop=(0.08, 1.0), flip=0.5, sides=SIDES),
         batch_size=batch,
-        average=1 - 5e-4,
+        ema_decay=1 - 5e-4,
         reasons=(
             "arXiv:2110.02178 and apple/ml-cvnets, mobilevit.yaml: 300 epochs of AdamW, lr 0.002 "
             f"for batches of {BATCH:,}, weight decay 0.01, label smoothing 0.1",

@@ -199,7 +199,7 @@ def finetune(choice: Choice) -> Recipe:
         augmentation=AUGMENTATION,
         batch_size=batch,
         accumulate=1 if batch % 8 else 8,
-        average=0.9999,
+        ema_decay=0.9999,
         reasons=(
             f"{choice.count:,} images: the {row.steps:,} steps that arXiv:2010.11929, table 4, "
             f"has for {row.like}",

@@ -61,7 +61,7 @@ def choose_pretraining(objective: str, choice: Choice, *, tokenizer: str | None)
         schedule=Schedule(epochs=epochs, warmup=steps // 20),
         augmentation=moved(side, mirrored=channels == 3),
         batch_size=batch,
-        average=0.99 if steps < 5_000 else 0.998,
+        ema_decay=0.99 if steps < 5_000 else 0.998,
         reasons=(
             f"{choice.count:,} images, whose labels are not used: batches of {batch}",
             f"{epochs:g} epochs: until {LOOKS:,} images were shown, but {SHORTEST} at least and "

@@ -52,7 +52,7 @@ def small(choice: Choice) -> Recipe:
         schedule=Schedule(epochs=epochs, warmup=min(500, steps // 10)),
         augmentation=augmentation_for(side, mirrored=mirrored),
         batch_size=batch,
-        average=0.99 if steps < 5_000 else 0.998,
+        ema_decay=0.99 if steps < 5_000 else 0.998,
         reasons=(
             f"{count:,} images of {count_of(classes, 'class')}: batches of {batch}",
             f"{epochs:g} epochs: until {LOOKS:,} images were shown, but {SHORTEST} at least and "

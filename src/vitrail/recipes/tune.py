@@ -34,7 +34,7 @@ def tune(choice: Choice) -> Recipe:
         schedule=Schedule(epochs=epochs, warmup=steps // 10),
         augmentation=augmentation_for(side, mirrored=mirrored),
         batch_size=batch,
-        average=0.999,
+        ema_decay=0.999,
         reasons=(
             f"{count:,} images of {classes}: batches of {batch}",
             f"{epochs:g} epochs: {steps:,} steps; ten times as many images take about twice as "

@@ -1,36 +1,51 @@
 """`vitrail.evaluate`: how good a model is on labelled images."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from vitrail.core.errors import UserError, nearest, writing
 from vitrail.core.eval_mode import eval_mode
 from vitrail.core.json_text import to_json
+from vitrail.core.outputs import Outputs
 from vitrail.core.ranges import check
 from vitrail.data.source import Source
 from vitrail.data.sources import open_data
 from vitrail.data.sources.origin import Origin, Subset
-from vitrail.evaluation.answers import answers_of
-from vitrail.evaluation.evaluation import Evaluation, judge, write_predictions
-from vitrail.evaluation.judged import Judged, judged_answers
-from vitrail.evaluation.matching import matched
-from vitrail.evaluation.robustness import robustness_of
-from vitrail.evaluation.sizes import at_sizes
+from vitrail.evaluation.calibration import (
+    TemperatureScaling,
+    confidences,
+    reliability,
+    scale_temperature,
+)
+from vitrail.evaluation.corruptions import CORRUPTIONS, constants_for, corrupt
+from vitrail.evaluation.evaluation import Evaluation, SizeResult
+from vitrail.evaluation.matching import LabelMatch, match_labels
+from vitrail.evaluation.metrics import compute_metrics
+from vitrail.evaluation.robustness import (
+    EXAMPLE_SEVERITY,
+    VARIANTS,
+    Robustness,
+    measure_robustness,
+)
+from vitrail.inference.outputs import compute_outputs
+from vitrail.inference.variants import Variants, compute_variants
 from vitrail.models.model import Model
 from vitrail.models.vit import ViTConfig
+from vitrail.tasks.arguments import check_not_swapped
 from vitrail.tasks.names import name_of, short_name
 from vitrail.tasks.progress import OnProgress, silent, steps_of
 from vitrail.tasks.results import writing_results
 from vitrail.weights.load import load
 
 FILES = {"report.html": "report", "evaluation.json": "facts", "predictions.csv": "predictions"}
-ENOUGH, MOST_HELD_OUT = 500, 5000  # images of val that choose a temperature
+MIN_HELD_OUT, MAX_HELD_OUT = 500, 5000  # images of val that choose a temperature
 
 Size = int | tuple[int, int]
 Sizes = list[tuple[str, dict[str, Any]]]
@@ -45,7 +60,7 @@ def evaluate(
     corrupted_images: int | None = None,
     resolutions: Sequence[Size] = (),
     patch_sizes: Sequence[int] = (),
-    by_order: bool = False,
+    by_index: bool = False,
     batch_size: int = 64,
     workers: int = 0,
     seed: int = 0,
@@ -54,52 +69,36 @@ def evaluate(
     name: str | None = None,
     on_progress: OnProgress = silent,
 ) -> Evaluation:
-    """Evaluate a model on one split of a data set, by default test, else val: headline numbers with
+    """Evaluate a model on one split of a data set, by default test, else val: metrics with
     confidence intervals, calibration, classes and confusions. `corruptions` adds 15 common
     corruptions at 5 severities (of `corrupted_images` images, by default all), `resolutions` and
     `patch_sizes` other sizes of images and patches, in pixels. Classes are matched by name, or with
-    `by_order` by index. `out` gets report.html, evaluation.json and predictions.csv.
+    `by_index` by index. `out` gets report.html, evaluation.json and predictions.csv.
 
     >>> model = create("vit_ti_16", depth=1, num_classes=10, channels=1, image_size=16)
     >>> evaluate(model, "digits").images
     179
     """
-    work = Work(batch_size, workers, seed, on_progress)
+    check_not_swapped(model, data)
     check_corrupted(corrupted_images, corruptions)
     check_split(split, data)
     with writing_results(out, "evaluate", list(FILES), overwrite=overwrite) as draft:
         loaded = model if isinstance(model, Model) else load(model)
+        run = Run(loaded, name or name_of(model), str(data), batch_size, workers, seed, on_progress)
         with eval_mode(loaded):
             patches = patch_fields(patch_sizes, loaded)
-            called = (name or name_of(model), str(data))
-            sources, part, notes = open_splits(loaded, called, split, by_order=by_order)
-            judged = work.judge(loaded, sources[part], part, called[1])
-            held_out = None
-            if part != "val" and "val" in sources:
-                held_out = work.judge(loaded, sources["val"], "val", called[1])
-            robustness = None
+            splits, split, notes = open_splits(run, split, by_index=by_index)
+            outputs = run.outputs(splits[split])
+            held_out = run.outputs(splits["val"]) if split != "val" and "val" in splits else None
+            found = summarise(run, outputs, held_out, splits[split].source, notes)
             if corruptions:
-                robustness = robustness_of(
-                    loaded, judged, most=corrupted_images, **work.options("corruptions")
-                )
-            again = partial(load, loaded)
-            found = Evaluation(
-                title=short_name(called[0]),
-                model=called[0],
-                data=called[1],
-                seed=seed,
-                judged=judged,
-                preprocessing=loaded.passport.preprocessing,
-                judgement=judge(judged, held_out=held_out, seed=seed),
-                robustness=robustness,
-                resolutions=at_sizes(
-                    again,
-                    sources[part],
-                    [(size_text(size), {"image_size": size}) for size in resolutions],
-                    **work.options("image sizes"),
-                ),
-                patch_sizes=at_sizes(again, sources[part], patches, **work.options("patch sizes")),
-                notes=notes,
+                known = run.corrupted(outputs, splits[split].source, corrupted_images)
+                found = replace(found, robustness=known)
+            sizes: Sizes = [(size_text(size), {"image_size": size}) for size in resolutions]
+            found = replace(
+                found,
+                resolutions=run.at_sizes(splits[split], sizes, "image sizes"),
+                patch_sizes=run.at_sizes(splits[split], patches, "patch sizes"),
             )
         if draft is not None:
             write(found, draft)
@@ -107,9 +106,21 @@ def evaluate(
 
 
 @dataclass(frozen=True)
-class Work:
-    """How images are computed, and who wants to know."""
+class Split:
+    """One split of the data, and which of its classes is which output of the model."""
 
+    name: str
+    source: Source
+    match: LabelMatch
+
+
+@dataclass(frozen=True)
+class Run:
+    """A model that is run over data, and how."""
+
+    model: Model
+    model_name: str
+    data: str
     batch_size: int
     workers: int
     seed: int
@@ -119,25 +130,135 @@ class Work:
         check("batch_size", self.batch_size, at_least=1)
         check("workers", self.workers, at_least=0)
 
-    def options(self, what: str) -> dict[str, Any]:
-        return {
-            "batch_size": self.batch_size,
-            "workers": self.workers,
-            "seed": self.seed,
-            "on_progress": steps_of(self.on_progress, what),
-        }
-
-    def judge(self, model: Model, source: Source, part: str, data: str) -> Judged:
-        """What the model answers for the images of one split."""
-        answers = answers_of(
-            model,
-            source,
-            name=f"{data}, {part}",
+    def outputs(self, split: Split, model: Model | None = None, what: str = "") -> Outputs:
+        """The outputs for one split, of the model or of a resized copy."""
+        found = compute_outputs(
+            model or self.model,
+            split.source,
+            name=f"{self.data}, {split.name}",
+            split=split.name,
             batch_size=self.batch_size,
             workers=self.workers,
-            on_progress=steps_of(self.on_progress, f"images of {part}"),
+            on_progress=steps_of(self.on_progress, what or f"images of {split.name}"),
         )
-        return judged_answers(answers, source, part)
+        return split.match.relabel(found)
+
+    def corrupted(self, clean: Outputs, source: Source, most: int | None) -> Robustness:
+        """All 15 corruptions at 5 severities of the images, or of `most` of them, spread evenly.
+        Every image is decoded once, and no more than a batch is held."""
+        count = clean.images if most is None else min(most, clean.images)
+        rows = np.linspace(0, clean.images - 1, count).round().astype(int)
+        clean = replace(
+            clean,
+            logits=clean.logits[rows],
+            targets=clean.targets[rows],
+            indices=clean.indices[rows],
+        )
+        how, apply = self.model.passport.preprocessing, partial(apply_corruption, self.seed)
+        variants = Variants(source, how, clean.indices, VARIANTS, apply, self.batch_size)
+        results = np.zeros(
+            (len(VARIANTS), *(clean.targets.shape if clean.multi_label else (count,))), np.float32
+        )
+        progress = steps_of(self.on_progress, "corruptions")
+        for variant, places, logits in compute_variants(
+            self.model, variants, workers=self.workers, on_progress=progress
+        ):
+            right = logits.argmax(axis=1) == clean.truth[places]
+            results[variant, places] = logits if clean.multi_label else right
+        index = int(clean.indices[0])
+        first = variants.pixels(index)
+        examples = [apply(first, (name, EXAMPLE_SEVERITY), index) for name in CORRUPTIONS]
+        return measure_robustness(
+            clean,
+            results,
+            side=constants_for(how.size),
+            examples=np.stack(examples),
+            seed=self.seed,
+        )
+
+    def at_sizes(self, split: Split, sizes: Sizes, what: str) -> list[SizeResult]:
+        """The headline metric at each size, given as its text and the fields of `load`."""
+        found = []
+        for number, (size, fields) in enumerate(sizes):
+            self.on_progress(what, number, len(sizes))
+            try:
+                model = load(self.model, **fields)
+            except UserError as error:
+                found.append(SizeResult(size=size, problem=str(error)))
+                continue
+            outputs = self.outputs(split, model, f"{what}: {size}")
+            key = "mean_precision" if outputs.multi_label else "accuracy"
+            metrics = compute_metrics(
+                np.nan_to_num(outputs.logits),
+                outputs.targets,
+                multi_label=outputs.multi_label,
+                seed=self.seed,
+                only=key,
+            )
+            found.append(
+                SizeResult(
+                    size=size,
+                    metric=key,
+                    value=metrics.values[key],
+                    interval=metrics.intervals.get(key),
+                    changes=model.passport.origin.changes,
+                )
+            )
+        return found
+
+
+def apply_corruption(
+    seed: int, pixels: NDArray[np.uint8], variant: tuple[str, int], index: int
+) -> NDArray[np.uint8]:
+    name, severity = variant
+    return corrupt(pixels, name, severity, seed=seed, index=index)
+
+
+def summarise(
+    run: Run, outputs: Outputs, held_out: Outputs | None, source: Source, notes: list[str]
+) -> Evaluation:
+    """All metrics of the outputs; `held_out` are those of another split, which chooses the
+    temperature."""
+    logits, targets, multi_label = outputs.finite_logits, outputs.targets, outputs.multi_label
+    confidence, right = confidences(logits, targets, multi_label=multi_label)
+    other = None
+    if held_out is not None:
+        other = (held_out.split, held_out.finite_logits, held_out.targets)
+    metrics = compute_metrics(logits, targets, multi_label=multi_label, seed=run.seed)
+    temperature = scale_temperature(
+        logits, targets, multi_label=multi_label, held_out=other, seed=run.seed
+    )
+    return Evaluation(
+        title=short_name(run.model_name),
+        model=run.model_name,
+        data=run.data,
+        seed=run.seed,
+        preprocessing=run.model.passport.preprocessing,
+        source=source,
+        outputs=outputs,
+        metrics=metrics.values,
+        intervals=metrics.intervals,
+        resamples=metrics.resamples,
+        reliability=reliability(confidence.reshape(-1), right.reshape(-1)),
+        temperature=temperature,
+        notes=[*notes, *output_notes(outputs, metrics.values["ece"], temperature)],
+    )
+
+
+def output_notes(outputs: Outputs, ece: float, temperature: TemperatureScaling | None) -> list[str]:
+    """What a person must know about the outputs."""
+    notes = []
+    if outputs.nonfinite:
+        notes.append(
+            f"the output is NaN or infinite for {outputs.nonfinite:,} of {outputs.images:,} "
+            "images: it counts as zeros"
+        )
+    if temperature is not None and temperature.reliability.ece > ece:
+        notes.append(
+            f"temperature {temperature.temperature:.4g} makes calibration worse on these images: "
+            f"ece {ece:.4f} becomes {temperature.reliability.ece:.4f}; keep the logits as they are"
+        )
+    return notes
 
 
 def check_corrupted(images: int | None, corruptions: bool) -> None:
@@ -163,8 +284,8 @@ def size_text(size: Size) -> str:
 
 
 def patch_fields(sizes: Sequence[int], model: Model) -> Sizes:
-    """Patch sizes in pixels of the image as the field has them: a hybrid's patches are cut from
-    what its stem makes of the image, in which a pixel stands for `stride` of the image's."""
+    """Patch sizes in pixels of the image as the field has them: a hybrid's patches are cut from the
+    output of its stem, in which a pixel stands for `stride` of the image's."""
     config = model.config
     stride = config.stride // config.patch_size if isinstance(config, ViTConfig) else 1
     for size in sizes:
@@ -178,46 +299,64 @@ def patch_fields(sizes: Sequence[int], model: Model) -> Sizes:
 
 
 def open_splits(
-    model: Model, called: tuple[str, str], split: str | None, *, by_order: bool
-) -> tuple[dict[str, Source], str, list[str]]:
-    """The split to evaluate on, and val where it can choose a temperature, with the model's
-    classes; which split it is; and what was assumed. `called` are the names of model and data."""
+    run: Run, split: str | None, *, by_index: bool
+) -> tuple[dict[str, Split], str, list[str]]:
+    """The split to evaluate on, and val where it can choose a temperature; which split it is; and
+    what was assumed."""
+    passport = run.model.passport
     # a split that was drawn for the training of this model is drawn again
-    share = model.passport.provenance.get("recipe", {}).get("val_share", 0.1)
-    parts = open_data(called[1], val_share=share).parts
+    share = passport.provenance.get("recipe", {}).get("val_share", 0.1)
+    parts = open_data(run.data, val_share=share).parts
     labelled = [name for name in parts if parts[name].targets is not None] or list(parts)
-    part = split or next(name for name in ("test", "val", *labelled) if name in labelled)
-    chosen = {part: parts[part]}
-    if part != "val" and "val" in labelled and enough(len(parts["val"]), len(parts[part])):
-        chosen["val"] = fewer(parts["val"])
-    notes: list[str] = []
+    split = split or next(name for name in ("test", "val", *labelled) if name in labelled)
+    chosen = {split: parts[split]}
+    if split != "val" and "val" in labelled and is_enough(len(parts["val"]), len(parts[split])):
+        chosen["val"] = thin_out(parts["val"])
+    found: dict[str, Split] = {}
     for name, source in chosen.items():
-        chosen[name], note = matched(model, source, names=called, by_order=by_order)
-        notes += [note] if note is not None and name == part else []
-    if part == "val" and "val" not in open_data(called[1], val_share=0).parts:
+        match = match_labels(
+            passport.labels,
+            source.labels if source.targets is not None else (),
+            outputs=run.model.config.num_classes,
+            names=(run.model_name, run.data),
+            by_index=by_index,
+        )
+        found[name] = Split(name, source, match)
+    notes = [found[split].match.note, multi_label_note(run.model, parts[split])]
+    if split == "val" and "val" not in open_data(run.data, val_share=0).parts:
         notes.append(
             f"val was drawn from train, {share:.0%} of it, as training draws it: split train has "
             "the rest"
         )
-    return chosen, part, notes
+    return found, split, [note for note in notes if note is not None]
 
 
-def enough(images: int, judged: int) -> bool:
+def multi_label_note(model: Model, source: Source) -> str | None:
+    """Where one side has several labels an image and the other has one."""
+    multi_label = source.targets is not None and source.targets.ndim == 2
+    if multi_label == model.passport.multi_label or model.passport.labels is None:
+        return None
+    if multi_label:
+        return "the model was trained for one label an image: each output counts above 0.5"
+    return "the model was trained for several labels an image: the highest output counts"
+
+
+def is_enough(images: int, evaluated: int) -> bool:
     """Whether a split can choose a temperature at least as well as half of those evaluated."""
-    return images >= min(judged / 2, ENOUGH)
+    return images >= min(evaluated / 2, MIN_HELD_OUT)
 
 
-def fewer(source: Source) -> Source:
-    """A temperature is one number: of a large split some images, spread over it, will do."""
-    if len(source) <= MOST_HELD_OUT or not isinstance(source, Origin):
+def thin_out(source: Source) -> Source:
+    """A temperature is one number: of a large split some images, spread over it, are enough."""
+    if len(source) <= MAX_HELD_OUT or not isinstance(source, Origin):
         return source
-    return Subset(source, np.linspace(0, len(source) - 1, MOST_HELD_OUT).astype(np.int64))
+    return Subset(source, np.linspace(0, len(source) - 1, MAX_HELD_OUT).astype(np.int64))
 
 
 def write(found: Evaluation, out: Path) -> None:
-    """The page, the same for machines, and the answer for every image."""
+    """The page, the same for machines, and the prediction for every image."""
     page, facts, table = (out / name for name in FILES)
     with writing(out):
         found.save_html(page)
         facts.write_text(to_json(found.facts(), indent=1) + "\n", encoding="utf-8")
-        write_predictions(found.judged, table)
+        found.save_predictions(table)

@@ -15,7 +15,7 @@ from vitrail.core.errors import UserError
 from vitrail.objectives.objective import Objective
 from vitrail.training.precision import autocast, check_precision
 from vitrail.training.recipe import Recipe
-from vitrail.training.state import State
+from vitrail.training.train_state import TrainState
 
 SMALLEST, LARGEST = 16, 1024
 ENOUGH = 0.95  # of the best speed: a smaller batch learns more from the same images
@@ -59,7 +59,7 @@ def attempts(
 ) -> Iterator[Trial]:
     free = free_memory(device)
     before = used_memory(device)
-    state = State(objective, recipe, device)
+    state = TrainState(objective, recipe, device)
     size = min(SMALLEST, images)
     while size <= min(LARGEST, images):
         try:
@@ -73,7 +73,7 @@ def attempts(
         size *= 2
 
 
-def time_steps(state: State, recipe: Recipe, size: int, device: torch.device) -> float:
+def time_steps(state: TrainState, recipe: Recipe, size: int, device: torch.device) -> float:
     """Seconds of a training step on noise, the first not counted."""
     objective = state.objective
     how = objective.model.passport.preprocessing
@@ -92,7 +92,9 @@ def time_steps(state: State, recipe: Recipe, size: int, device: torch.device) ->
     return median(times[1:])
 
 
-def train_step(state: State, recipe: Recipe, images: Tensor, targets: Tensor, step: int) -> None:
+def train_step(
+    state: TrainState, recipe: Recipe, images: Tensor, targets: Tensor, step: int
+) -> None:
     """A step as the recipe has it: in parts, in its precision, with its optimisers and average."""
     for optimiser in state.optimisers:
         optimiser.zero_grad(set_to_none=True)
@@ -104,8 +106,8 @@ def train_step(state: State, recipe: Recipe, images: Tensor, targets: Tensor, st
     for optimiser in state.optimisers:
         state.scaler.step(optimiser)
     state.scaler.update()
-    if state.average is not None:
-        state.average.update(state.objective, step)
+    if state.ema is not None:
+        state.ema.update(state.objective, step)
 
 
 def free_memory(device: torch.device) -> int:

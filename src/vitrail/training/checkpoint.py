@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.errors import UserError
-from vitrail.training.parallel import World, shared_as
+from vitrail.training.parallel import World, shard_like
 from vitrail.weights.atomic import write_directory
 from vitrail.weights.files import digest, read_json, read_tensors, write_tensors
 
@@ -28,7 +28,7 @@ class Saved:
 
     step: int
     tensors: dict[str, Tensor]
-    memory: dict[str, Any]
+    run_state: dict[str, Any]
 
 
 def write_step(directory: Path, saved: Saved, *, keep: int) -> Path:
@@ -36,8 +36,8 @@ def write_step(directory: Path, saved: Saved, *, keep: int) -> Path:
 
     def fill(draft: Path) -> None:
         write_tensors(saved.tensors, draft / STATE)
-        memory = {"step": saved.step, **saved.memory}
-        (draft / RUN).write_text(json.dumps(memory) + "\n", encoding="utf-8")
+        run_state = {"step": saved.step, **saved.run_state}
+        (draft / RUN).write_text(json.dumps(run_state) + "\n", encoding="utf-8")
         sums = {name: digest(draft / name) for name in (STATE, RUN)}
         (draft / MANIFEST).write_text(json.dumps({"files": sums}) + "\n", encoding="utf-8")
 
@@ -51,12 +51,12 @@ def newest_step(directory: Path, world: World | None = None) -> Saved | None:
     """The newest checkpoint whose every byte is as it was written. The main process chooses it,
     and all go on from the same one or none does."""
     world = world or World()
-    name, sums, saved = newest_whole(directory) if world.is_main else ("", {}, None)
+    name, sums, saved = newest_intact(directory) if world.is_main else ("", {}, None)
     name, sums = world.from_main((name, sums))
     if not name:
         return None
     if not world.is_main:
-        theirs, saved = read_whole(directory / name)
+        theirs, saved = read_intact(directory / name)
         saved = saved if theirs == sums else None
     unread = [rank for rank, had in enumerate(world.gather(saved is not None)) if not had]
     if unread:
@@ -67,22 +67,22 @@ def newest_step(directory: Path, world: World | None = None) -> Saved | None:
     return saved
 
 
-def newest_whole(directory: Path) -> tuple[str, Sums, Saved | None]:
+def newest_intact(directory: Path) -> tuple[str, Sums, Saved | None]:
     """Name, digests and contents; of a damaged checkpoint the one before it is taken."""
     for path in reversed(steps_in(directory)):
-        sums, saved = read_whole(path)
+        sums, saved = read_intact(path)
         if saved is not None:
             return path.name, sums, saved
     return "", {}, None
 
 
-def read_whole(path: Path) -> tuple[Sums, Saved | None]:
+def read_intact(path: Path) -> tuple[Sums, Saved | None]:
     """The digests of a checkpoint and what it holds; nothing if it is not what was written."""
     try:
         sums = read_json(path / MANIFEST)["files"]
         if all(digest(path / name) == sums[name] for name in (STATE, RUN)):
-            memory = read_json(path / RUN)
-            return sums, Saved(memory.pop("step"), read_tensors(path / STATE), memory)
+            run_state = read_json(path / RUN)
+            return sums, Saved(run_state.pop("step"), read_tensors(path / STATE), run_state)
     except (UserError, OSError, KeyError, TypeError):
         pass
     return {}, None
@@ -114,7 +114,7 @@ def restore_optimisers(
             kind, *place = key.split(".", 3)
             if kind == "optimiser" and int(place[0]) == number:
                 like = parameters[int(place[1])]
-                mine = shared_as(tensor, like) if tensor.shape == like.shape else tensor
+                mine = shard_like(tensor, like) if tensor.shape == like.shape else tensor
                 state.setdefault(int(place[1]), {})[place[2]] = mine.clone()
         optimiser.load_state_dict(
             {"state": state, "param_groups": optimiser.state_dict()["param_groups"]}

@@ -15,14 +15,14 @@ def estimate_seconds(run: Trainer) -> float:
     times = list[float]()
     began = time.perf_counter()
     for batch in run.stream.batches(0, min(STEPS, run.total)):
-        run.take(batch)
+        run.train_step(batch)
         now = time.perf_counter()
         times.append(now - began - sum(times))
         if now - began > SECONDS:
             break
     step = sum(times[1:]) / len(times[1:]) if times[1:] else times[0]
     # an evaluation reads every image and computes forwards alone, a third of a training step
-    evaluations = max(run.total / max(run.recipe.watch.every * run.stream.steps, 1), 1)
+    evaluations = max(run.total / max(run.recipe.watch.eval_every_epochs * run.stream.steps, 1), 1)
     evaluation = step / 3 * len(run.task.val) / run.recipe.batch_size
     return step * run.total + evaluation * evaluations
 

@@ -22,7 +22,7 @@ class Found:
     losses: tuple[float, ...]  # smoothed
 
 
-def find_rate(run: Trainer) -> Found:
+def find_lr(run: Trainer) -> Found:
     """Where the loss falls fastest. The run's weights are used up: begin the real one afresh."""
     rates, losses, mean = list[float](), list[float](), 0.0
     for step, batch in enumerate(run.stream.batches(0, STEPS)):
@@ -30,7 +30,7 @@ def find_rate(run: Trainer) -> Found:
             raise UserError(f"no learning rate was found: {why}")
         lr = LOWEST * (HIGHEST / LOWEST) ** (step / (STEPS - 1))
         try:
-            loss = run.take(batch, lr)
+            loss = run.train_step(batch, lr)
         except UserError:  # the loss is not finite: this was too much
             break
         run.step += 1

@@ -28,21 +28,20 @@ from vitrail.objectives.objective import Objective
 from vitrail.training.checkpoint import Saved, newest_step, write_step
 from vitrail.training.interrupt import interruptible
 from vitrail.training.log import Log
-from vitrail.training.memory import Memory, sum_of
 from vitrail.training.optimiser import freeze, set_rate
 from vitrail.training.outage import lost_too_many, sentence, why_stop
-from vitrail.training.parallel import World, full, gathering, spread
+from vitrail.training.parallel import World, full_tensor, parallelise, sync_gradients
 from vitrail.training.parts import Parts, fewest_images
 from vitrail.training.pictures import write_sheet
 from vitrail.training.precision import autocast, check_precision
+from vitrail.training.progress import Progress, Values
 from vitrail.training.recipe import Recipe
+from vitrail.training.run_state import RunState, weights_digest
 from vitrail.training.schedule import rate_at
-from vitrail.training.state import Kept, State
 from vitrail.training.tally import Tally
+from vitrail.training.train_state import TrainState, Weights
 from vitrail.training.validate import Answers, dummy_images, finite, is_better, predict
 from vitrail.weights.native import replace_native
-
-Values = dict[str, float]
 
 SECONDS_BETWEEN_SAVES = 60
 MOST_TIME_SAVING = 0.1  # of the run's time, where the clock decides when to save
@@ -70,25 +69,12 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Progress:
-    """Where a run stands, for whoever shows it; the loss is the mean since the last line of
-    metrics."""
-
-    step: int
-    total: int
-    loss: float
-    images_per_second: float
-    scores: Values | None = None
-    warning: str | None = None
-
-
-@dataclass(frozen=True)
 class Outcome:
     """How a run ended."""
 
     step: int
     total: int
-    memory: Memory
+    run_state: RunState
     stopped: bool  # by the person, before the end
     images_per_second: float  # 0 where no step was left to take
     answers: Answers | None = None  # of the best weights, where they became so in this process
@@ -115,11 +101,11 @@ class Trainer:
         if recipe.compile:
             objective.compile()
         freeze(objective, recipe.optimiser.freeze)
-        self.compute = spread(objective, recipe.parallel, self.world)
-        self.state = State(objective, recipe, self.world.device)
-        self.memory = Memory(guide=sum_of(task.objective.guide()))
+        self.compute = parallelise(objective, recipe.parallel, self.world)
+        self.state = TrainState(objective, recipe, self.world.device)
+        self.run_state = RunState(teacher_digest=weights_digest(task.objective.teacher()))
         self.fewest = fewest_images(objective)
-        self.best: tuple[Kept, Values] | None = None
+        self.best: tuple[Weights, Values] | None = None
         self.answers: Answers | None = None  # of the best weights
         self.saved_at = self.step_began = time.perf_counter()
         self.save_seconds = 0.0
@@ -140,7 +126,7 @@ class Trainer:
         finally:
             if log is not None:
                 log.close()
-        return Outcome(self.step, self.total, self.memory, stopped, self.speed, self.answers)
+        return Outcome(self.step, self.total, self.run_state, stopped, self.speed, self.answers)
 
     def train(self, log: Log | None, interrupted: threading.Event) -> bool:
         """Whether the run was interrupted."""
@@ -153,7 +139,7 @@ class Trainer:
     ) -> Literal["done", "interrupted", "back"]:
         """Steps from where the run stands, until it is over or has to go back."""
         watch = self.recipe.watch
-        if self.memory.unjudged:
+        if self.run_state.unjudged:
             self.finish_step(log)
             if self.out_of_patience():
                 self.save()
@@ -162,12 +148,12 @@ class Trainer:
         for batch in self.waited_for(self.stream.batches(self.step, self.total)):
             if (why := self.outage(batch)) is not None:
                 self.stop(why)
-            known = self.step in self.memory.skip
-            self.take(batch)
-            self.memory.tally.seconds += time.perf_counter() - self.step_began
+            known = self.step in self.run_state.skip
+            self.train_step(batch)
+            self.run_state.tally.seconds += time.perf_counter() - self.step_began
             seen += len(batch.images) * self.world.size
             self.speed = seen / (time.perf_counter() - began)
-            if watch.nan == "back" and self.step in self.memory.skip and not known:
+            if watch.nan == "back" and self.step in self.run_state.skip and not known:
                 return "back"
             self.step += 1
             began += self.finish_step(log)  # the clock of the speed stands still
@@ -181,10 +167,10 @@ class Trainer:
     def finish_step(self, log: Log | None) -> float:
         """Evaluate, log and save where it is time to. Gives the seconds that evaluating took."""
         watch, seconds = self.recipe.watch, 0.0
-        evaluate_every = max(round(watch.every * self.stream.steps), 1)
+        evaluate_every = max(round(watch.eval_every_epochs * self.stream.steps), 1)
         values: Values | None = None
         last = self.step == self.total
-        loss = self.memory.tally.mean_loss
+        loss = self.run_state.tally.mean_loss
         if self.step % evaluate_every == 0 or last:
             began = time.perf_counter()
             values = self.evaluate()
@@ -193,7 +179,7 @@ class Trainer:
             self.write_line(log, values or {})
         if last or self.time_to_save():
             self.save()
-        self.show(Progress(self.step, self.total, loss, self.speed, values, self.memory.warning))
+        self.show(Progress(self.step, self.total, loss, self.speed, values, self.run_state.warning))
         return seconds
 
     def stop(self, why: str) -> NoReturn:
@@ -213,23 +199,25 @@ class Trainer:
             batch = next(batches, None)
             if batch is None:
                 return
-            self.memory.tally.data_seconds += time.perf_counter() - self.step_began
+            self.run_state.tally.data_seconds += time.perf_counter() - self.step_began
             yield batch
 
     def write_line(self, log: Log | None, scores: Values) -> None:
         """A line of metrics, after which the tally begins anew."""
         if log is not None:
-            log.write(self.step, **self.memory.tally.values(), lr=self.lr(self.step - 1), **scores)
-        self.memory.tally = Tally()
+            log.write(
+                self.step, **self.run_state.tally.values(), lr=self.lr(self.step - 1), **scores
+            )
+        self.run_state.tally = Tally()
 
     def outage(self, batch: Batch) -> str | None:
         """Why not to go on: too many images of this step or of its epoch cannot be used."""
         read, lost = map(int, self.world.sums((len(batch.images), len(batch.broken))))
         found = [bad for part in self.world.gather(batch.broken) for bad in part] if lost else []
         images, share = len(self.task.train), self.recipe.max_broken
-        return why_stop(self.memory, found, batch.epoch, self.step, (read, images), share)
+        return why_stop(self.run_state, found, batch.epoch, self.step, (read, images), share)
 
-    def take(self, batch: Batch, lr: float | None = None) -> float:
+    def train_step(self, batch: Batch, lr: float | None = None) -> float:
         """One step: gradients of the batch in parts, clipped, applied. Gives the mean loss."""
         recipe, world = self.recipe, self.world
         parts = Parts(batch.parts(recipe.accumulate), world, least=self.fewest)
@@ -254,12 +242,12 @@ class Trainer:
         self.task.objective.train()
         for optimiser in self.state.optimisers:
             optimiser.zero_grad(set_to_none=True)
-        whole, hits, labelled = world.sums(self.descend(images, targets, parts))
+        whole, hits, labelled = world.sums(self.backward(images, targets, parts))
         loss = whole / world.size
-        self.memory.tally.add(loss, self.apply(loss), hits, labelled)
+        self.run_state.tally.add(loss, self.apply(loss), hits, labelled)
         return loss
 
-    def descend(self, images: Tensor, targets: Tensor, parts: Parts) -> list[float]:
+    def backward(self, images: Tensor, targets: Tensor, parts: Parts) -> list[float]:
         """Gradients of the loss, in which every image of the step counts the same; the loss, and
         how many images were right of how many that have labels. A process without an image of a
         part computes a black one without a label, or others would wait for it."""
@@ -271,7 +259,7 @@ class Trainer:
             weight = len(part) * share
             if not len(part):
                 part, target = self.dummy_batch()
-            with gathering(self.compute, now=number == parts.last, empty=not weight):
+            with sync_gradients(self.compute, now=number == parts.last, empty=not weight):
                 with autocast(self.recipe.precision, self.world.device):
                     losses = self.compute(part, target)
                     loss: Tensor = losses["loss"] * weight
@@ -293,19 +281,21 @@ class Trainer:
             scaler.unscale_(optimiser)
         parameters = [p for p in self.task.objective.parameters() if p.grad is not None]
         clip = self.recipe.optimiser.clip
-        norm = float(full(clip_grad_norm_(parameters, clip if clip is not None else math.inf)))
+        norm = float(
+            full_tensor(clip_grad_norm_(parameters, clip if clip is not None else math.inf))
+        )
         # a loss that was scaled too far up is no accident: the scale comes down by itself
         scaled = scaler.is_enabled() and math.isfinite(loss) and scaler.get_scale() > 1
         finite = math.isfinite(loss) and (math.isfinite(norm) or scaled)
-        if not finite or self.step in self.memory.skip:
+        if not finite or self.step in self.run_state.skip:
             self.refuse(loss)
             scaler.update()  # or the gradients of the next step could not be unscaled
             return norm
         for optimiser in optimisers:
             scaler.step(optimiser)
         scaler.update()
-        if self.state.average is not None:
-            self.state.average.update(self.task.objective, self.step)
+        if self.state.ema is not None:
+            self.state.ema.update(self.task.objective, self.step)
         return norm
 
     def refuse(self, loss: float) -> None:
@@ -315,7 +305,7 @@ class Trainer:
                 f"the loss is {loss} at step {self.step}, with a gradient that is not finite: "
                 f"lower lr ({self.recipe.optimiser.lr:g}), or set watch.nan to skip in recipe.yaml"
             )
-        skip, limit = self.memory.skip, self.recipe.watch.nan_limit
+        skip, limit = self.run_state.skip, self.recipe.watch.nan_limit
         if self.step not in skip:
             skip.append(self.step)
         since = self.step - RECENT
@@ -331,9 +321,9 @@ class Trainer:
     def go_back(self, log: Log | None) -> None:
         """Return to the newest checkpoint, knowing which step not to take again; without one the
         run goes on from where it stands."""
-        skip = self.memory.skip
+        skip = self.run_state.skip
         self.restore()
-        self.memory.skip = skip
+        self.run_state.skip = skip
         if log is not None:
             log.cut(self.step)
 
@@ -342,8 +332,8 @@ class Trainer:
 
     def evaluate(self) -> Values:
         """Judge the weights on the validation images, and keep them if they are the best."""
-        memory, recipe = self.memory, self.recipe
-        with self.state.judging():
+        run_state, recipe = self.run_state, self.recipe
+        with self.state.with_eval_weights():
             answers = predict(
                 self.task.objective,
                 self.task.val,
@@ -355,24 +345,24 @@ class Trainer:
         lost, images = len(self.task.val) - len(answers.logits), len(self.task.val)
         if lost_too_many(lost, images, recipe.max_broken):
             found = [BadImage(*bad) for bad in answers.broken.items()]
-            memory.unjudged = True
+            run_state.unjudged = True
             self.stop(sentence("validation images", lost, images, recipe.max_broken, found))
-        memory.unjudged = False
-        memory.broken |= answers.broken
-        memory.decides, values = self.task.judge(answers.logits, answers.targets)
+        run_state.unjudged = False
+        run_state.broken |= answers.broken
+        run_state.decides, values = self.task.judge(answers.logits, answers.targets)
         loss = self.task.objective.val_loss(answers.logits, answers.targets)
         values = values if loss is None else {**values, "val_loss": loss}
-        memory.warning = self.task.objective.warning(answers.logits)
-        memory.shown = list(answers.shown)
+        run_state.warning = self.task.objective.warning(answers.logits)
+        run_state.shown = list(answers.shown)
         if answers.shown and self.world.is_main:
             write_sheet(answers.shown, self.stream.how, self.out, self.step)
-        value, memory.since_best = values[memory.decides], memory.since_best + 1
-        if not memory.best_scores or is_better(memory.decides, values, memory.best_scores):
-            if math.isfinite(value) and value != memory.best:  # a tie uses up patience
-                memory.best, memory.since_best = value, 0
-            memory.best_step, memory.best_scores = self.step, finite(values)
+        value, run_state.since_best = values[run_state.decides], run_state.since_best + 1
+        if not run_state.best_scores or is_better(run_state.decides, values, run_state.best_scores):
+            if math.isfinite(value) and value != run_state.best:  # a tie uses up patience
+                run_state.best, run_state.since_best = value, 0
+            run_state.best_step, run_state.best_scores = self.step, finite(values)
             # written with the next checkpoint: a run that is killed before it finds it again
-            self.best = self.state.judged().clone(), finite(values)
+            self.best = self.state.eval_weights().clone(), finite(values)
             self.answers = answers
         return values
 
@@ -386,9 +376,9 @@ class Trainer:
 
     def out_of_patience(self) -> bool:
         patience = self.recipe.watch.patience
-        return patience is not None and self.memory.since_best >= patience
+        return patience is not None and self.run_state.since_best >= patience
 
-    def keep(self, name: str, kept: Kept, step: int, values: Values) -> None:
+    def keep(self, name: str, kept: Weights, step: int, values: Values) -> None:
         """A native checkpoint of judged weights, to be used as it is."""
         provenance = {"recipe": asdict(self.recipe), "step": step}
         passport = replace(self.model.passport, provenance=provenance, scores=values)
@@ -397,15 +387,15 @@ class Trainer:
     def save(self) -> None:
         """A run checkpoint, to go on from here; the processes give, and one writes."""
         began = time.perf_counter()
-        for broken in self.world.gather(self.memory.broken):
-            self.memory.broken |= broken
-        tensors, judged = self.state.tensors(), self.state.judged()
+        for broken in self.world.gather(self.run_state.broken):
+            self.run_state.broken |= broken
+        tensors, judged = self.state.tensors(), self.state.eval_weights()
         if self.world.is_main:
             if self.best is not None:
-                self.keep("best", self.best[0], self.memory.best_step, self.best[1])
+                self.keep("best", self.best[0], self.run_state.best_step, self.best[1])
             self.keep("last", judged, self.step, {})
             # last, so that a run never goes on from a step whose results are not there
-            saved = Saved(self.step, tensors, asdict(self.memory))
+            saved = Saved(self.step, tensors, asdict(self.run_state))
             write_step(self.out / "steps", saved, keep=self.recipe.watch.keep)
         self.best = None
         self.checkpoint_step = self.step
@@ -418,15 +408,15 @@ class Trainer:
         saved = newest_step(self.out / "steps", self.world)
         if saved is None:
             return
-        memory = Memory.from_saved(saved.memory)
-        if memory.guide != self.memory.guide:
+        run_state = RunState.from_saved(saved.run_state)
+        if run_state.teacher_digest != self.run_state.teacher_digest:
             named = self.recipe.goal.teacher or self.recipe.goal.tokenizer
             raise UserError(
                 f"{named}: this is not what the run began to learn from: put back what was there, "
                 "or begin another run"
             )
         self.state.restore(saved.tensors)
-        self.memory = memory
+        self.run_state = run_state
         self.step = self.checkpoint_step = saved.step
 
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.training.parallel import full, shared_as
+from vitrail.training.parallel import full_tensor, shard_like
 
 COEFFICIENTS, ITERATIONS = (3.4445, -4.7750, 2.0315), 5
 
@@ -42,13 +42,16 @@ class Muon(torch.optim.Optimizer):
         buffers = [self.buffer(parameter) for parameter in parameters]
         torch._foreach_lerp_(buffers, gradients, 1 - momentum)
         # a matrix is orthogonal as a whole: where processes share it, each computes all of it
-        ahead = torch.stack([full(t) for t in torch._foreach_lerp(gradients, buffers, momentum)])
+        ahead = torch.stack(
+            [full_tensor(t) for t in torch._foreach_lerp(gradients, buffers, momentum)]
+        )
         rows = shape[0] // parts
         flat = orthogonalise(ahead.view(-1, rows, shape[1])).reshape(-1, *shape)
         torch._foreach_mul_(parameters, 1 - lr * group["weight_decay"])
         reach = 0.2 * max(rows, shape[1]) ** 0.5
         changes = [
-            shared_as(change, parameter) for change, parameter in zip(flat, parameters, strict=True)
+            shard_like(change, parameter)
+            for change, parameter in zip(flat, parameters, strict=True)
         ]
         torch._foreach_add_(parameters, changes, alpha=-lr * reach)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from vitrail.data.images import BadImage, Unreadable
-from vitrail.training.memory import Memory
+from vitrail.training.run_state import RunState
 
 FEW = 5  # images that no data set is stopped for
 
@@ -23,7 +23,7 @@ def lost_in_step(lost: int, read: int, share: float) -> bool:
 
 
 def why_stop(
-    memory: Memory,
+    run_state: RunState,
     found: Sequence[BadImage],
     epoch: int,
     step: int,
@@ -37,12 +37,12 @@ def why_stop(
     in_step = dict.fromkeys(bad.path for bad in found)
     if lost_in_step(len(in_step), read, share):
         return sentence(f"images of step {step}", len(found), len(found) + read, share, found)
-    before = dict.fromkeys(memory.lost_images if memory.lost_epoch == epoch else ())
+    before = dict.fromkeys(run_state.lost_images if run_state.lost_epoch == epoch else ())
     in_epoch = before | in_step
     if lost_too_many(len(in_epoch), images, share):
         return sentence("training images", len(in_epoch), images, share, found)
-    memory.lost_images, memory.lost_epoch = list(in_epoch), epoch
-    memory.broken |= {bad.path: bad.reason for bad in found}
+    run_state.lost_images, run_state.lost_epoch = list(in_epoch), epoch
+    run_state.broken |= {bad.path: bad.reason for bad in found}
     return None
 
 

@@ -222,7 +222,7 @@ def is_lost_connection(error: RuntimeError) -> bool:
     return isinstance(error, dist.DistError) or "gloo" in str(error)
 
 
-def spread(objective: Objective, kind: Kind, world: World) -> nn.Module:
+def parallelise(objective: Objective, kind: Kind, world: World) -> nn.Module:
     """The same computation over all processes: each with a copy of the weights (ddp), with a share
     of them (fsdp), or with a share in each of several groups of processes (hsdp)."""
     if world.size == 1:
@@ -262,7 +262,7 @@ def make_mesh(kind: Kind, world: World) -> DeviceMesh:
 
 
 @contextmanager
-def gathering(compute: nn.Module, *, now: bool, empty: bool = False) -> Iterator[None]:
+def sync_gradients(compute: nn.Module, *, now: bool, empty: bool = False) -> Iterator[None]:
     """Gradients are brought together after the last part of a batch, not after each. A part that
     is `empty` has an image that counts nothing, in batch statistics neither."""
     if hasattr(compute, "set_requires_gradient_sync"):  # an FSDPModule
@@ -281,25 +281,25 @@ def uncounted(compute: nn.Module) -> AbstractContextManager[None]:
     return not_counted(compute)
 
 
-def whole(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def gather_full(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors as if there were one process, on the CPU; all processes must ask together."""
-    return {name: full(tensor).detach().cpu() for name, tensor in tensors.items()}
+    return {name: full_tensor(tensor).detach().cpu() for name, tensor in tensors.items()}
 
 
-def full(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if is_shared(tensor) else tensor
+def full_tensor(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
-def is_shared(tensor: Tensor) -> "TypeGuard[DTensor]":
+def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
     """Whether a tensor is a DTensor, whose module is there once one has been made."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
-def shared_as(tensor: Tensor, like: Tensor) -> Tensor:
+def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
     """This process's share of a whole tensor, where `like` is shared."""
     tensor = tensor.to(device=like.device, dtype=like.dtype)
-    if is_shared(like):
+    if is_sharded(like):
         from torch.distributed.tensor import distribute_tensor
 
         # every process has the whole: each takes its own share, and none is sent

@@ -82,7 +82,7 @@ class Goal:
 class Watch:
     """When the run looks at itself, and what it does when something goes wrong."""
 
-    every: float = 1.0  # epochs between evaluations
+    eval_every_epochs: float = 1.0
     save: int | None = None  # steps between run checkpoints; None: a minute between them
     keep: int = 2  # run checkpoints that stay
     patience: int | None = None  # evaluations without a better one before stopping
@@ -91,7 +91,7 @@ class Watch:
     nan_limit: int = 10  # of the last 100 steps that may be skipped before the run gives up
 
     def __post_init__(self) -> None:
-        check("watch.every", self.every, above=0)
+        check("watch.eval_every_epochs", self.eval_every_epochs, above=0)
         check("watch.keep", self.keep, at_least=1)
         check("watch.log_every_steps", self.log_every_steps, at_least=1)
         check("watch.nan_limit", self.nan_limit, at_least=0)
@@ -135,7 +135,7 @@ class Recipe:
     accumulate: int = 1  # parts a batch is computed in, to save memory
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     lora: Lora | None = None  # train small changes to the matrices, and the head, alone
-    average: float | None = None  # decay of the running mean of the weights (EMA, Polyak)
+    ema_decay: float | None = None  # of the running mean of the weights (EMA, Polyak)
     checkpointing: bool = False  # compute blocks again in the backward pass, to save memory
     compile: bool = False
     parallel: Literal["ddp", "fsdp", "hsdp"] = "ddp"  # where there are many processes
@@ -154,5 +154,5 @@ class Recipe:
             raise UserError(
                 f"batch_size {self.batch_size} does not split into {self.accumulate} parts"
             )
-        if self.average is not None:
-            check("average", self.average, above=0, below=1)
+        if self.ema_decay is not None:
+            check("ema_decay", self.ema_decay, above=0, below=1)

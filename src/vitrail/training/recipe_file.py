@@ -12,6 +12,8 @@ from vitrail.training.recipe import Recipe
 from vitrail.weights.atomic import write_file
 
 NAME = "recipe.yaml"
+# Fields by the names that they had in earlier versions, as dotted places.
+RENAMED = {"average": "ema_decay", "watch.every": "watch.eval_every_epochs"}
 
 
 def to_yaml(recipe: Recipe) -> str:
@@ -44,4 +46,23 @@ def read_recipe(path: Path) -> Recipe:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         said = " ".join(str(error).split())
         raise UserError(f"{path}: is no recipe that can be read: {said}") from None
-    return validate(Recipe, values, where=str(path))
+    return validate(Recipe, with_new_names(values), where=str(path))
+
+
+def with_new_names(values: Any) -> Any:
+    """The values of a recipe with today's names in the place of earlier ones.
+
+    >>> with_new_names({"average": 0.9, "watch": {"every": 2}})
+    {'watch': {'eval_every_epochs': 2}, 'ema_decay': 0.9}
+    """
+    if not isinstance(values, dict):
+        return values
+    values = {name: dict(part) if isinstance(part, dict) else part for name, part in values.items()}
+    for old, new in RENAMED.items():
+        *outer, last = old.split(".")
+        part = values
+        for name in outer:
+            part = part.get(name, {})
+        if isinstance(part, dict) and last in part:
+            part[new.rpartition(".")[2]] = part.pop(last)
+    return values

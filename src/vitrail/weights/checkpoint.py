@@ -1,4 +1,4 @@
-"""A checkpoint opened and understood, and the model that is made of it."""
+"""A checkpoint opened and translated, and the model that is built from it."""
 
 import logging
 from dataclasses import asdict, dataclass, replace
@@ -8,21 +8,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitrail.core.errors import UserError
 from vitrail.core.passport import Origin, Passport, Preprocessing, ResizeMethod
-from vitrail.models.catalogue import build_empty, shapes_of
+from vitrail.models.catalogue import build_empty, family_of, shapes_of
 from vitrail.models.config import Config
 from vitrail.models.model import Model
 from vitrail.weights.dialect import Dialect, Foreign
-from vitrail.weights.fit import fit, needs_new_head
-from vitrail.weights.rows import Coverage, Tensors, read
-from vitrail.weights.settle import settle
+from vitrail.weights.families import family_weights
+from vitrail.weights.families.family import NamedTensors, Request
+from vitrail.weights.old_dialect import Dialect as OldDialect
+from vitrail.weights.resize_state import needs_new_head, resize_state
+from vitrail.weights.rows import Tensors
+from vitrail.weights.translate import Coverage, Translation, check_total, read, refuse_partial
 
 log = logging.getLogger("vitrail")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint opened and understood, but not yet a model: our tensors as the file has them,
+    """A checkpoint opened and translated, but not yet a model: our tensors as the file has them,
     in its precision."""
 
     state: Tensors
@@ -33,38 +37,82 @@ class Checkpoint:
     notes: tuple[str, ...]
 
 
-def understand(
+def translate(
     foreign: Foreign,
-    speaks: Dialect,
+    dialect: Dialect | OldDialect,
     *,
     origin: str,
     named: Config | None = None,
     grid: tuple[int, int] | None = None,
-    said: dict[str, Any],
+    overrides: dict[str, Any],
 ) -> Checkpoint:
-    """Foreign tensors as ours, by their dialect; `named`, `grid` and `said` answer what they leave
-    open, `origin` is where they are from."""
-    config, notes = settle(foreign, speaks, named=named, grid=grid, said=said)
-    shapes = shapes_of(config)
-    state, coverage = read(speaks.rows(config), foreign.tensors, shapes, where=foreign.source)
+    """Foreign tensors as ours, by their dialect; `named`, `grid` and `overrides` answer what they
+    leave open, `origin` is where they are from."""
+    request = Request(foreign.source, named, grid, overrides, dialect.square)
+    made, config, notes = read_config(foreign, dialect, request)
+    check_total(made, shapes_of(config), foreign.tensors, where=foreign.source)
     passport = Passport(
-        family=speaks.family,
+        family=dialect.family,
         config=asdict(config),
-        preprocessing=speaks.preprocessing(foreign, config),
-        labels=speaks.labels(foreign),
-        multi_label=speaks.multi_label(foreign),
-        resize=speaks.resizes(config),
+        preprocessing=dialect.preprocessing(foreign, config),
+        labels=dialect.labels(foreign),
+        multi_label=dialect.multi_label(foreign),
+        resize=dialect.resize_method(config),
         origin=Origin(
             source=origin,
-            dialect=speaks.name,
-            licence=speaks.licence(foreign),
+            dialect=dialect.name,
+            licence=dialect.licence(foreign),
             changes=tuple(notes),
         ),
     )
-    return Checkpoint(state, config, passport, speaks.name, coverage, tuple(notes))
+    return Checkpoint(made.state, config, passport, dialect.name, made.coverage, tuple(notes))
 
 
-def materialise(
+def read_config(
+    foreign: Foreign, dialect: Dialect | OldDialect, request: Request
+) -> tuple[Translation, Config, list[str]]:
+    """Our tensors, the config in them, and a sentence for each thing that was looked up."""
+    if request.named is not None and family_of(request.named) != dialect.family:
+        raise UserError(
+            f"{foreign.source}: its tensors are those of {dialect.name}, a {dialect.family}, but "
+            f"the model you named is a {family_of(request.named)}"
+        )
+    if isinstance(dialect, OldDialect):
+        return old_read_config(foreign, dialect, request)
+    family, where = family_weights(dialect.family), foreign.source
+    hints = dict(dialect.hints(foreign, request))
+    notes = [*foreign.notes, *hints.pop("notes", ())]
+    made = read(dialect.table, foreign.tensors, hints, where=where)
+    ours = NamedTensors(where, made.state)
+    try:
+        facts = {**family.config_of(ours), **dialect.constants, **made.facts, **hints}
+        told = dict(dialect.sidecar_facts(foreign, facts))
+        notes += told.pop("notes", ())
+        config, looked_up = family.resolve_config(facts | told, ours, request)
+    except UserError:
+        # where tensors are left over, that they are is the reason
+        refuse_partial(made.coverage.unread, [], [], {}, where=where)
+        raise
+    return made, config, notes + looked_up
+
+
+def old_read_config(
+    foreign: Foreign, dialect: OldDialect, request: Request
+) -> tuple[Translation, Config, list[str]]:
+    from vitrail.weights import old_rows
+    from vitrail.weights.settle import settle
+
+    config, notes = settle(
+        foreign, dialect, named=request.named, grid=request.grid, said=request.overrides
+    )
+    shapes = shapes_of(config)
+    state, coverage = old_rows.read(
+        dialect.rows(config), foreign.tensors, shapes, where=foreign.source
+    )
+    return Translation(state, {}, coverage), config, notes
+
+
+def build_model(
     checkpoint: Checkpoint,
     config: Config,
     *,
@@ -73,7 +121,7 @@ def materialise(
 ) -> Model:
     """The model of `config` with the checkpoint's tensors, resized where the two differ, in one
     precision: `dtype`, or what `own_dtype` says."""
-    state, passport = refit(checkpoint, config, method=method)
+    state, passport = resize_checkpoint(checkpoint, config, method=method)
     dtype = dtype or own_dtype(checkpoint)
     # a copy, so that the model does not hang on a memory-mapped file that somebody may replace
     state = {name: tensor.to(dtype, copy=True) for name, tensor in state.items()}
@@ -95,12 +143,12 @@ def own_dtype(checkpoint: Checkpoint) -> torch.dtype:
     return widest if checkpoint.dialect == "vitrail" else torch.promote_types(widest, torch.float32)
 
 
-def refit(
+def resize_checkpoint(
     checkpoint: Checkpoint, config: Config, *, method: ResizeMethod | None = None
 ) -> tuple[Tensors, Passport]:
     """Tensors and passport for another config, in the precision of the file."""
     old, passport = checkpoint.config, checkpoint.passport
-    state, done = fit(checkpoint.state, old, config, method=method or passport.resize)
+    state, done = resize_state(checkpoint.state, old, config, method=method or passport.resize)
     if needs_new_head(old, config):
         state |= _new_head(config, like=next(iter(state.values())))
     return state, replace(

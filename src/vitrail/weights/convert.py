@@ -11,17 +11,20 @@ from vitrail.core.json_text import to_json
 from vitrail.core.passport import Passport, ResizeMethod
 from vitrail.models.catalogue import change
 from vitrail.models.config import Config
+from vitrail.weights import old_rows
 from vitrail.weights.atomic import write_directory, write_file
-from vitrail.weights.checkpoint import Checkpoint, refit
+from vitrail.weights.checkpoint import Checkpoint, read_config, resize_checkpoint
 from vitrail.weights.dialect import Dialect, Foreign
 from vitrail.weights.dialects import choose, dialects_called, recognise
+from vitrail.weights.families.family import Request
 from vitrail.weights.files import SUFFIXES, write_tensors
 from vitrail.weights.hub import located
 from vitrail.weights.load import fine_tuned, open_checkpoint
 from vitrail.weights.mae import LAYOUTS, write_mae
 from vitrail.weights.native import FOR_PRETRAINING, objective_of, read_beside, write_native
-from vitrail.weights.rows import Tensors, write
-from vitrail.weights.settle import settle
+from vitrail.weights.old_dialect import Dialect as OldDialect
+from vitrail.weights.rows import Tensors
+from vitrail.weights.translate import write
 
 
 @dataclass(frozen=True)
@@ -73,9 +76,10 @@ def convert(
         dialects_called(to)  # a wrong name is told before anything is read
     out = Path(out)
     refuse_misspelt(out)
-    opened = open_checkpoint(source, model=model, dialect=dialect, grid=grid, said=changes or {})
-    config = change(opened.config, fine_tuned(opened.config, changes or {}))
-    state, passport = refit(opened, config, method=method)
+    changes = changes or {}
+    opened = open_checkpoint(source, model=model, dialect=dialect, grid=grid, overrides=changes)
+    config = change(opened.config, fine_tuned(opened.config, changes))
+    state, passport = resize_checkpoint(opened, config, method=method)
     done = passport.origin.changes
     if to == "vitrail":
         if out.suffix in SUFFIXES:
@@ -85,13 +89,13 @@ def convert(
         beside = kept_beside(source, opened, config)
         write_native(state, passport, out, beside=beside, overwrite=overwrite)
         return Conversion(opened, out, to, len(state), without_loss(done, beside), ())
-    speaks = choose(to, config)
-    ours = speaks.name in LAYOUTS and objective_of(opened.passport) == "mae"
+    target = choose(to, config)
+    ours = target.name in LAYOUTS and objective_of(opened.passport) == "mae"
     beside = kept_beside(source, opened, config) if ours else {}
     done = without_loss(done, beside)
-    written = write_foreign(state, passport, config, speaks, out, beside, overwrite=overwrite)
-    cautions = losses(written, speaks, config, passport)
-    return Conversion(opened, out, speaks.name, len(written.tensors), done, tuple(cautions))
+    written = write_foreign(state, passport, config, target, out, beside, overwrite=overwrite)
+    cautions = losses(written, target, config, passport)
+    return Conversion(opened, out, target.name, len(written.tensors), done, tuple(cautions))
 
 
 def kept_beside(source: str | Path, opened: Checkpoint, config: Config) -> Tensors:
@@ -115,7 +119,7 @@ def write_foreign(
     state: Tensors,
     passport: Passport,
     config: Config,
-    dialect: Dialect,
+    dialect: Dialect | OldDialect,
     out: Path,
     beside: Tensors | None = None,
     *,
@@ -126,7 +130,11 @@ def write_foreign(
     if beside:
         tensors = write_mae({f"model.{k}": t for k, t in state.items()} | beside, dialect.name)
     else:
-        tensors = write(dialect.rows(config), state, where=f"the {dialect.name} dialect")
+        where = f"the {dialect.name} dialect"
+        if isinstance(dialect, OldDialect):
+            tensors = old_rows.write(dialect.rows(config), state, where=where)
+        else:
+            tensors = write(dialect.table, state, config, unbound=dialect.unbound, where=where)
     if out.suffix in SUFFIXES:
         write_file(
             out,
@@ -146,12 +154,15 @@ def write_foreign(
     return Foreign(str(out), tensors, sidecars)
 
 
-def losses(written: Foreign, dialect: Dialect, config: Config, passport: Passport) -> list[str]:
+def losses(
+    written: Foreign, dialect: Dialect | OldDialect, config: Config, passport: Passport
+) -> list[str]:
     """What someone who reads this back takes for granted and is not so: found by reading it."""
     known = {name: getattr(config, name) for name in ("heads", "channels") if hasattr(config, name)}
     grid = getattr(config, "grid", None)
     try:
-        read, _ = settle(written, dialect, named=None, grid=grid, said=known)
+        request = Request(written.source, None, grid, known, dialect.square)
+        _, read, _ = read_config(written, dialect, request)
         prepared, labels = dialect.preprocessing(written, read), dialect.labels(written)
     except UserError as error:
         return [f"it cannot be read back: {error}"]

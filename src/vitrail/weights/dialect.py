@@ -1,58 +1,35 @@
-"""A dialect: one public way of writing a ViT into a file, as a record of facts and rows."""
+"""A dialect: one public way of writing a family into a file, as a record of rows and constants."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
-from vitrail.core.errors import UserError
 from vitrail.core.passport import Passport, Preprocessing, ResizeMethod
 from vitrail.models.catalogue import family_of
 from vitrail.models.config import Config
 from vitrail.models.vit import ViTConfig
-from vitrail.weights.rows import Row, Tensors
+from vitrail.weights.families.family import NamedTensors, Request
+from vitrail.weights.patterns import Table
+from vitrail.weights.rows import Facts, Row
 
 Sidecars = Mapping[str, dict[str, Any]]
-# Config fields that a file tells. Beside them: "table", the rows of its position table; "inner",
-# heads times their width; "pixels", values in a flattened patch; "square", that the grid is square
-# unless something says otherwise; "notes", sentences on what its code decides and no file tells.
-Facts = dict[str, Any]
-
+Values = Mapping[str, Iterable[str | tuple[str, str]]]
 ANY = object()
 
-# Fields that any dialect can hold: they are shapes, or leave no trace in a file.
-_FREE = {
+# Fields that any dialect supports: they are shapes, or leave no trace in a file.
+FREE = {
     "dim", "depth", "heads", "mlp_dim", "patch_size", "image_size", "channels", "num_classes",
     "dropout", "drop_path", "patch_dropout", "norm_eps", "activation", "prefix_positions",
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Foreign:
-    """A foreign checkpoint as found: flat tensors, and the JSON files that lay beside them, by
-    name."""
+class Foreign(NamedTensors):
+    """A foreign checkpoint as found: flat tensors, and the JSON files beside them, by name."""
 
-    source: str
-    tensors: Tensors
     sidecars: Sidecars = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # what was chosen when it was opened
-
-    def shape(self, name: str, axes: int | None = None) -> tuple[int, ...]:
-        """The shape of a tensor that has to be there, with so many axes."""
-        if name not in self.tensors:
-            raise UserError(f"{self.source}: tensor {name} is missing: is the file whole?")
-        shape = tuple(self.tensors[name].shape)
-        if axes is not None and (len(shape) != axes or 0 in shape):
-            raise UserError(
-                f"{self.source}: {name} has the shape {shape}, expected {axes} axes, none empty"
-            )
-        return shape
-
-    def count(self, pattern: str) -> int:
-        """How many consecutive indices exist, from 0: the depth for "blocks.{}.norm1.weight"."""
-        number = 0
-        while pattern.format(number) in self.tensors:
-            number += 1
-        return number
 
 
 @dataclass(frozen=True)
@@ -76,56 +53,84 @@ def architecture_of(foreign: Foreign) -> tuple[str, str] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """`claims` tells by the names whether a file speaks this dialect, `infer` reads its config,
-    `rows` map the tensors. `holds` lists what it can express beyond the plain ViT. `computes` is
-    the allow-list of architectures that a config.json of its library may name, and `doubts` says
-    why a file without one that has its names may be something else."""
+    """Rows that translate every tensor, and the little that no tensor tells.
+
+    values         what placeholders of the rows run over: theirs, or (theirs, ours)
+    constants      config fields that every file of the dialect has
+    sidecar_facts  config fields that the files beside the tensors tell, given what tensors tell;
+                   "notes" may hold sentences on what was assumed
+    hints          config fields that rows need while they read, such as heads
+    unbound        values of placeholders that only their names have, where a row is written
+    accepts        what a file must have beside names, where another dialect has the same names
+    architectures  those that a config.json of its library may name
+    doubts         why a file without a config.json may be something else
+    supports       what it can express beyond the plain model of its family
+    """
 
     name: str
     about: str
-    claims: Callable[[Foreign], bool]
-    infer: Callable[[Foreign], Facts]
-    rows: Callable[[Any], list[Row]]  # of the family's config, as below
-    preprocessing: Callable[[Foreign, Any], Preprocessing]
     family: str = "vit"
+    rows: tuple[Row, ...]
+    values: Values = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    sidecar_facts: Callable[[Foreign, Facts], Facts] = lambda *_: {}
+    hints: Callable[[Foreign, Request], Facts] = lambda *_: {}
+    preprocessing: Callable[[Foreign, Any], Preprocessing]
     resize: ResizeMethod
     resize_registers: ResizeMethod | None = None  # of models with registers, where it is another
-    holds: Mapping[str, Any] = field(default_factory=dict)
+    supports: Mapping[str, Any] = field(default_factory=dict)
     square: bool = False  # its own code knows square grids only
-    # what it cannot hold together, though it holds each alone: "has no ..."
-    clashes: Callable[[Any], str | None] = lambda _: None
+    # what it cannot express together, though each alone: "has no ..."
+    why_unsupported: Callable[[Any], str | None] = lambda _: None
+    unbound: Callable[[Any, Mapping[str, int]], Mapping[str, int | str]] = lambda *_: {}
     suffix: str = ".safetensors"
     wrapped: str | None = None  # the entry of a .pth that holds the tensors
     sidecars: Callable[[Passport, Any], dict[str, dict[str, Any]]] = lambda *_: {}
     labels: Callable[[Foreign], tuple[str, ...] | None] = lambda _: None
-    # whether an image may have several of the labels
     multi_label: Callable[[Foreign], bool] = lambda _: False
     licence: Callable[[Foreign], str | None] = lambda _: None
-    computes: AllowList | None = None
+    architectures: AllowList | None = None
+    accepts: Callable[[Foreign], bool] = lambda _: True
     doubts: Callable[[Foreign], str | None] = lambda _: None
 
-    def refuses(self, config: Config) -> str | None:
+    @cached_property
+    def table(self) -> Table:
+        """The rows, compiled when they are first wanted."""
+        return Table(self.rows, self.values)
+
+    def claims(self, foreign: Foreign) -> bool:
+        """Whether its rows use every tensor of a file."""
+        return (
+            bool(foreign.tensors) and self.table.uses_all(foreign.tensors) and self.accepts(foreign)
+        )
+
+    def covers(self, foreign: Foreign) -> float:
+        """The share of a file's tensors that its rows use."""
+        return sum(map(self.table.uses, foreign.tensors)) / max(len(foreign.tensors), 1)
+
+    def reason_unsupported(self, config: Config) -> str | None:
         """Why a model cannot be written in this dialect, or None."""
         if family_of(config) != self.family:
-            return f"the {self.name} dialect holds no {family_of(config)}"
+            return f"the {self.name} dialect supports no {family_of(config)}"
         plain = {field.name: field.default for field in fields(config)}
-        for name in (name for name in plain if name not in _FREE):
-            value, allowed = getattr(config, name), self.holds.get(name, (plain[name],))
+        for name in (name for name in plain if name not in FREE):
+            value, allowed = getattr(config, name), self.supports.get(name, (plain[name],))
             if allowed is not ANY and value not in allowed:
-                return f"the {self.name} dialect cannot hold {name}={value!r}"
+                return f"the {self.name} dialect does not support {name}={value!r}"
         if self.square and isinstance(config, ViTConfig) and config.grid[0] != config.grid[1]:
-            return f"the {self.name} dialect knows square grids only, this one is {config.grid}"
-        if why := self.clashes(config):
+            return f"the {self.name} dialect supports square grids only, this one is {config.grid}"
+        if why := self.why_unsupported(config):
             return f"the {self.name} dialect {why}"
         return None
 
-    def resizes(self, config: Config) -> ResizeMethod:
+    def resize_method(self, config: Config) -> ResizeMethod:
         """How its own code would fit the positions of such a model to another grid."""
         return (self.resize_registers if getattr(config, "registers", 0) else None) or self.resize
 
 
 def plain_blocks(config: ViTConfig) -> str | None:
-    """The `clashes` of a dialect without gated MLPs, and where every token has a position."""
+    """The `why_unsupported` of a dialect without gated MLPs, and where every token has a
+    position."""
     if config.activation == "swiglu":
         return "has no gated MLP"
     if config.slots != config.prefix:

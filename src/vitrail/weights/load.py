@@ -15,13 +15,12 @@ from vitrail.core.run_directory import refuse_run
 from vitrail.models.catalogue import change, family_of, find
 from vitrail.models.config import Config
 from vitrail.models.model import Model
-from vitrail.weights.checkpoint import Checkpoint, materialise, understand
-from vitrail.weights.dialect import Dialect, Foreign
+from vitrail.weights.checkpoint import Checkpoint, build_model, translate
+from vitrail.weights.families import family_weights
 from vitrail.weights.files import read_foreign
-from vitrail.weights.fit import FITTINGS
 from vitrail.weights.hub import HUB, located
 from vitrail.weights.native import MANIFEST, TENSORS, is_native, left_out, read_native
-from vitrail.weights.rows import Coverage
+from vitrail.weights.translate import Coverage
 
 
 def load(
@@ -57,17 +56,19 @@ def load(
     precision = None if dtype is None else choose_dtype(dtype)
     # whatever device or mode the caller is in, a loaded model has values and can be trained
     with torch.device("cpu"), torch.inference_mode(False):
-        checkpoint = open_checkpoint(source, model=model, dialect=dialect, grid=grid, said=changes)
+        checkpoint = open_checkpoint(
+            source, model=model, dialect=dialect, grid=grid, overrides=changes
+        )
         config = change(checkpoint.config, fine_tuned(checkpoint.config, changes))
         if not isinstance(source, nn.Module):
-            return materialise(checkpoint, config, method=method, dtype=precision).to(place)
+            return build_model(checkpoint, config, method=method, dtype=precision).to(place)
         from vitrail.weights.modules import freeze_like, noted_dtype
 
         if device is None:
             place = next(source.parameters()).device
         if precision is None:
             precision, checkpoint = noted_dtype(source, checkpoint)
-        loaded = materialise(checkpoint, config, method=method, dtype=precision).to(place)
+        loaded = build_model(checkpoint, config, method=method, dtype=precision).to(place)
         freeze_like(loaded, source, checkpoint)
         return loaded
 
@@ -83,11 +84,11 @@ def check_source(source: object) -> None:
 def fine_tuned(config: Config, changes: dict[str, Any]) -> dict[str, Any]:
     """New classes for a pre-trained model mean the paper's fine-tuning: its whole head gives way to
     one linear layer, unless a head is asked for, and what else its family changes then."""
-    changes = FITTINGS[family_of(config)].follows(config, changes) | changes
+    changes = family_weights(family_of(config)).follow(config, changes) | changes
     if changes.get("num_classes", config.num_classes) == config.num_classes:
         return changes
     head = {"head": "linear"} if hasattr(config, "head") else {}
-    return head | FITTINGS[family_of(config)].fine_tuned(config) | changes
+    return head | family_weights(family_of(config)).fine_tuned(config) | changes
 
 
 def open_checkpoint(
@@ -96,13 +97,13 @@ def open_checkpoint(
     model: str | None = None,
     dialect: str | None = None,
     grid: tuple[int, int] | None = None,
-    said: dict[str, Any] | None = None,
+    overrides: dict[str, Any] | None = None,
 ) -> Checkpoint:
     """Read and map a checkpoint without building its model."""
     if isinstance(source, nn.Module):
         from vitrail.weights.modules import open_module
 
-        return open_module(source, dialect=dialect, said=said or {})
+        return open_module(source, dialect=dialect, overrides=overrides or {})
     path = located(source)
     refuse_run(path)
     if path.name == TENSORS and is_native(path.parent):  # with its manifest, so that it is verified
@@ -131,23 +132,12 @@ def open_checkpoint(
                 f"{source}: {MANIFEST} is missing, so nothing can be verified: copy the directory "
                 f"whole, or load its {TENSORS}"
             )
-        return open_own_state(foreign, origin=origin, named=named, said=said or {})
-    speaks = recognise(foreign, dialect)
-    if dialect:
-        _refuse_misnamed(foreign, speaks)
-    return understand(foreign, speaks, origin=origin, named=named, grid=grid, said=said or {})
-
-
-def _refuse_misnamed(foreign: Foreign, speaks: Dialect) -> None:
-    """Tell a wrong name for the dialect from a damaged file."""
-    from vitrail.weights.dialects import recognise
-
-    try:
-        speaks.infer(foreign)
-    except UserError:
-        other = recognise(foreign)
-        if other.name == speaks.name:
-            raise
-        raise UserError(
-            f"{foreign.source}: its tensors have the names of {other.name}, not of {speaks.name}"
-        ) from None
+        return open_own_state(foreign, origin=origin, named=named, overrides=overrides or {})
+    return translate(
+        foreign,
+        recognise(foreign, dialect),
+        origin=origin,
+        named=named,
+        grid=grid,
+        overrides=overrides or {},
+    )

@@ -19,7 +19,9 @@ from torch import Tensor
 from vitrail.core.errors import UserError
 from vitrail.weights.dialects import facebook
 from vitrail.weights.dialects import transformers_names as names
-from vitrail.weights.rows import Coverage, Row, Tensors, expand, read, same, write
+from vitrail.weights.old_rows import Row, expand, read, same, write
+from vitrail.weights.rows import Tensors
+from vitrail.weights.translate import Coverage
 
 ENCODER, DECODER = "model.", "decoder."
 TABLE, PLACES = "model.positions.table", "decoder.positions"

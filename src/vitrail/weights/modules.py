@@ -17,12 +17,12 @@ from torch.optim.swa_utils import AveragedModel
 from vitrail.core.errors import UserError
 from vitrail.models.catalogue import change
 from vitrail.models.model import Model
-from vitrail.weights.checkpoint import Checkpoint, materialise, understand
+from vitrail.weights.checkpoint import Checkpoint, build_model, translate
 from vitrail.weights.dialect import Foreign, Sidecars
 from vitrail.weights.dialects import recognise
-from vitrail.weights.fit import needs_new_head
 from vitrail.weights.native import weights_of
-from vitrail.weights.rows import Coverage
+from vitrail.weights.resize_state import needs_new_head
+from vitrail.weights.translate import Coverage
 
 # How far apart two code bases come out by rounding alone, as a share of the largest logit. Both
 # compute in float64; fixed tables of a module are rounded to the precision that it was in.
@@ -30,10 +30,10 @@ NEAR = {torch.float64: 1e-9, torch.float32: 1e-6}
 HALF = 0.02
 
 
-def open_module(module: nn.Module, *, dialect: str | None, said: dict[str, Any]) -> Checkpoint:
+def open_module(module: nn.Module, *, dialect: str | None, overrides: dict[str, Any]) -> Checkpoint:
     """What a module holds, as `load` reads a file; one of ours holds what it says.
 
-    `said` answers what neither tensors nor config tell. Theirs and ours are shown one picture of
+    `overrides` answer what neither tensors nor config tell. Theirs and ours compute one image of
     noise: a module that ours does not agree with is refused.
     """
     module = inside(module)
@@ -49,10 +49,11 @@ def open_module(module: nn.Module, *, dialect: str | None, said: dict[str, Any])
     tensors = {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
     foreign = Foreign(name, tensors, sidecars_of(module))
     origin = f"{type(module).__module__}.{type(module).__qualname__}"
-    speaks = recognise(foreign, dialect, proven=True)
-    checkpoint = understand(foreign, speaks, origin=origin, said=said_by(module) | said)
+    known = recognise(foreign, dialect, proven=True)
+    overrides = said_by(module) | overrides
+    checkpoint = translate(foreign, known, origin=origin, overrides=overrides)
     checkpoint = with_eps(checkpoint, module)
-    prove(materialise(checkpoint, checkpoint.config), module, checkpoint)
+    prove(build_model(checkpoint, checkpoint.config), module, checkpoint)
     return checkpoint
 
 

@@ -20,7 +20,8 @@ from vitrail.models.config import Config
 from vitrail.models.model import Model
 from vitrail.weights.atomic import write_directory
 from vitrail.weights.files import digest, read_json, read_tensors, tensor_names, write_tensors
-from vitrail.weights.rows import PRECISIONS, Tensors
+from vitrail.weights.rows import Tensors
+from vitrail.weights.translate import PRECISIONS
 
 FORMAT = 1
 CONFIG, TENSORS, CARD, MANIFEST = "config.json", "model.safetensors", "README.md", "manifest.json"

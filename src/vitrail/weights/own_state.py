@@ -20,9 +20,9 @@ from vitrail.models.catalogue import (
 from vitrail.models.config import Config
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.dialect import Foreign
-from vitrail.weights.fit import FITTINGS
+from vitrail.weights.families import family_weights
 from vitrail.weights.native import check_state, read_passport
-from vitrail.weights.rows import Coverage
+from vitrail.weights.translate import Coverage
 
 SIZES = (
     "image_size",
@@ -64,7 +64,7 @@ def is_own_state(foreign: Foreign) -> bool:
 
 
 def open_own_state(
-    foreign: Foreign, *, origin: str, named: Config | None, said: dict[str, Any]
+    foreign: Foreign, *, origin: str, named: Config | None, overrides: dict[str, Any]
 ) -> Checkpoint:
     """The checkpoint that such tensors are part of, as far as anything tells."""
     beside = foreign.sidecars.get("config.json", {})
@@ -73,7 +73,7 @@ def open_own_state(
         check_state(foreign.tensors, passport, config, where=foreign.source)
         notes = (*foreign.notes, "not verified: no manifest.json beside the tensors")
     else:
-        config = own_config(foreign, named, said)
+        config = own_config(foreign, named, overrides)
         passport, notes = fresh_passport(config), (*foreign.notes, ASSUMED)
         if named is None:
             notes = (*notes, unseen(config))
@@ -87,11 +87,11 @@ def with_origin(passport: Passport, origin: str, notes: tuple[str, ...]) -> Pass
     return replace(passport, origin=replace(passport.origin, source=source, changes=changes))
 
 
-def own_config(foreign: Foreign, named: Config | None, said: dict[str, Any]) -> Config:
+def own_config(foreign: Foreign, named: Config | None, overrides: dict[str, Any]) -> Config:
     """The config whose model has exactly these tensors."""
-    asked = {name: value for name, value in said.items() if name not in SIZES}
+    asked = {name: value for name, value in overrides.items() if name not in SIZES}
     if named is not None:
-        config = sized(change(named, asked), foreign, said.get("image_size"))
+        config = sized(change(named, asked), foreign, overrides.get("image_size"))
         try:
             check_state(foreign.tensors, fresh_passport(config), config, where=foreign.source)
         except UserError as error:
@@ -99,7 +99,8 @@ def own_config(foreign: Foreign, named: Config | None, said: dict[str, Any]) -> 
             raise UserError(f"{error}: {hint}") from None
         return config
     rows = (row.config for family in FAMILIES.values() for row in family.variants.values())
-    close = {sized(row, foreign, said.get("image_size")) for row in rows if is_like(row, foreign)}
+    size = overrides.get("image_size")
+    close = {sized(row, foreign, size) for row in rows if is_like(row, foreign)}
     fitting = [config for config in close if has_shapes(config, foreign)]
     if len(fitting) == 1:
         return fitting[0]
@@ -124,7 +125,7 @@ def unseen(config: Config) -> str:
 
 def kernel_of(config: Config, foreign: Foreign) -> tuple[int, ...]:
     """The shape of what would read the image in a model of this config."""
-    kernel = foreign.tensors.get(FITTINGS[family_of(config)].kernel(config))
+    kernel = foreign.tensors.get(family_weights(family_of(config)).kernel(config))
     return tuple(kernel.shape) if kernel is not None and kernel.ndim == 4 else (0, 0, 0, 0)
 
 

@@ -1,7 +1,6 @@
 """Resizing trained tensors: positions to another grid, kernels to other patches or channels."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -10,8 +9,6 @@ from torch.nn import functional as F
 
 from vitrail.core.errors import UserError, nearest
 from vitrail.core.passport import ResizeMethod
-from vitrail.models.vit import ViTConfig
-from vitrail.weights.rows import Tensors
 
 Grid = tuple[int, int]
 
@@ -122,73 +119,3 @@ def resize_channels(
     source = torch.arange(channels) % old
     times = source.bincount(minlength=old)
     return kernel[:, source] / times[source].view(1, -1, 1, 1)
-
-
-def fit_vit(
-    state: Tensors, old: ViTConfig, new: ViTConfig, method: ResizeMethod
-) -> tuple[Tensors, list[str]]:
-    """Patch kernels, prefix slots and positions of a ViT."""
-    done = []
-    if new.patch_size != old.patch_size:
-        kernel = "patches.projection.weight"
-        state = state | {kernel: resize_patches(state[kernel], new.patch_size, method=method)}
-        done.append(f"patch kernels resized from {old.patch_size} to {new.patch_size} pixels")
-    if (new.channels, new.patch_size) != (old.channels, old.patch_size) and old.patch_norm:
-        raise UserError("a model that norms its pixels cannot take other patches or channels")
-    if new.slots != old.slots:
-        state, sentence = _fold_slots(state, old, new)
-        done.append(sentence)
-        old = replace(old, prefix_positions=new.prefix_positions)
-    if new.grid != old.grid:
-        state, sentence = _fit_positions(state, old, new, method)
-        done.append(sentence)
-    return state, done
-
-
-def _fold_slots(state: Tensors, old: ViTConfig, new: ViTConfig) -> tuple[Tensors, str]:
-    """A prefix token and its position are only ever added, so the sum may as well be the token."""
-    table, kept = state["positions.table"], min(old.slots, new.slots)
-    before = old.slots
-    for name in ("registers", "distillation", "cls"):
-        if name in state:
-            first = before_of(name, old)
-            folded = range(max(first, kept), min(first + state[name].shape[1], before))
-            for slot in folded:
-                token = state[name].clone()
-                token[:, slot - first] += table[:, slot]
-                state = state | {name: token}
-    zeros = table.new_zeros(1, new.slots - kept, table.shape[2])
-    table = torch.cat([table[:, :kept], zeros, table[:, before:]], dim=1)
-    sentence = f"prefix tokens with a position of their own: {old.slots} before, {new.slots} now"
-    return state | {"positions.table": table}, sentence
-
-
-def before_of(name: str, config: ViTConfig) -> int:
-    """How many tokens stand before a kind of prefix token."""
-    return {"cls": 0, "distillation": 1, "registers": config.class_token + config.distilled}[name]
-
-
-def _fit_positions(
-    state: Tensors, old: ViTConfig, new: ViTConfig, method: ResizeMethod
-) -> tuple[Tensors, str]:
-    sizes = f"from {old.grid[0]}x{old.grid[1]} to {new.grid[0]}x{new.grid[1]}"
-    match old.positions:
-        case "learned":
-            table = state["positions.table"]
-            table = resize_positions(table, old.grid, new.grid, prefix=old.slots, method=method)
-            return state | {"positions.table": table}, f"positions resized {sizes} ({method})"
-        case "learned2d":
-            for along, name in enumerate(("positions.rows", "positions.columns")):
-                line = state[name][None]
-                resized = resize_positions(
-                    line, (line.shape[1], 1), (new.grid[along], 1), prefix=0, method=method
-                )
-                state = state | {name: resized[0]}
-            return state, f"row and column positions resized {sizes} ({method})"
-        case "relative":
-            raise UserError(
-                f"1-D relative positions belong to one grid and cannot go {sizes}: keep the "
-                "image_size"
-            )
-        case _:
-            return state, ""

@@ -8,10 +8,11 @@ from vitrail.core.errors import UserError
 from vitrail.core.records import validate
 from vitrail.models.catalogue import FAMILIES, variant_of
 from vitrail.models.config import Config
-from vitrail.weights.dialect import Dialect, Facts, Foreign
+from vitrail.weights.families.family import pair
+from vitrail.weights.old_dialect import Dialect, Facts, Foreign
 from vitrail.weights.settle_beit import settle_beit
 from vitrail.weights.settle_swin import settle_swin
-from vitrail.weights.settle_vit import pair, settle_vit
+from vitrail.weights.settle_vit import settle_vit
 
 Settle = Callable[..., tuple[Any, list[str]]]
 

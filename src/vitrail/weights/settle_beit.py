@@ -10,8 +10,8 @@ from typing import Any
 from vitrail.core.errors import UserError
 from vitrail.core.records import validate
 from vitrail.models.beit import CLASS_RELATIONS, VARIANTS, BeitConfig, count_relations
-from vitrail.weights.dialect import Dialect, Facts, Foreign
-from vitrail.weights.settle_vit import note_cut_off, pair
+from vitrail.weights.families.family import note_cut_off, pair
+from vitrail.weights.old_dialect import Dialect, Facts, Foreign
 
 Grid = tuple[int, int]
 

@@ -10,8 +10,8 @@ from vitrail.core.errors import UserError
 from vitrail.core.records import validate
 from vitrail.models.catalogue import FAMILIES, variant_of
 from vitrail.models.swin import SwinConfig
-from vitrail.weights.dialect import Dialect, Facts, Foreign
-from vitrail.weights.settle_vit import pair
+from vitrail.weights.families.family import pair
+from vitrail.weights.old_dialect import Dialect, Facts, Foreign
 
 # What makes one model, and what its windows are.
 SHAPE = ("dim", "depths", "heads", "patch_size")

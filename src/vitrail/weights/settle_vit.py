@@ -10,7 +10,7 @@ from vitrail.core.errors import UserError
 from vitrail.core.records import validate
 from vitrail.models.catalogue import FAMILIES
 from vitrail.models.vit import ViTConfig
-from vitrail.weights.dialect import Dialect, Facts, Foreign
+from vitrail.weights.old_dialect import Dialect, Facts, Foreign
 
 Grid = tuple[int, int]
 
@@ -111,7 +111,7 @@ def _heads(
             )
         notes.append(f"{heads} heads, as every published ViT of width {facts['dim']} has")
     if not isinstance(heads, int) or heads < 1:
-        raise UserError(f"{where}: heads is {heads!r}, but must be a whole number above 0")
+        raise UserError(f"{where}: heads must be a whole number above 0, got {heads!r}")
     return heads
 
 
@@ -193,7 +193,7 @@ def pair(value: Any, name: str) -> tuple[int, int]:
     """A side, or two of them, from a person or a stranger's file."""
     sides = [value, value] if isinstance(value, int) else value
     if not isinstance(sides, list | tuple) or [type(side) for side in sides] != [int, int]:
-        raise UserError(f"{name} is {value!r}, expected a whole number, or two of them")
+        raise UserError(f"{name} must be a whole number, or two of them, got {value!r}")
     return sides[0], sides[1]
 
 

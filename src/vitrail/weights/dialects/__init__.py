@@ -1,5 +1,6 @@
 """Every dialect, most specific first: the first that claims a file reads it."""
 
+from collections.abc import Iterable
 from difflib import get_close_matches
 
 from vitrail.core.errors import UserError
@@ -26,8 +27,10 @@ from vitrail.weights.dialects import (
     vit_jax,
     vit_pytorch,
 )
+from vitrail.weights.old_dialect import Dialect as OldDialect
 
-DIALECTS: tuple[Dialect, ...] = (
+AnyDialect = Dialect | OldDialect
+DIALECTS: tuple[AnyDialect, ...] = (
     vit_jax.VIT_JAX,
     big_vision.BIG_VISION,
     facebook.DEIT,
@@ -76,7 +79,7 @@ _UNCHANGED = (  # by version 5, in their names
     swinv2.TRANSFORMERS_SWINV2,
 )
 # Libraries with a dialect for each kind of model: their name alone means whichever fits.
-LIBRARIES = {
+LIBRARIES: dict[str, tuple[AnyDialect, ...]] = {
     "cvnets": (mobilevit.CVNETS, mobilevitv2.CVNETS),
     "timm": (
         timm.TIMM,
@@ -97,14 +100,23 @@ LIBRARIES = {
 }
 
 
-def recognise(foreign: Foreign, named: str | None = None, *, proven: bool = False) -> Dialect:
+def recognise(foreign: Foreign, named: str | None = None, *, proven: bool = False) -> AnyDialect:
     """The dialect whose names these are, where no config.json beside them names an architecture
     that it does not compute. A dialect that the person named is taken at their word, and so are
     tensors whose model will be compared with ours afterwards (`proven`)."""
     choice = dialects_called(named) if named else DIALECTS
-    claiming = [dialect for dialect in choice if dialect.claims(foreign)]
-    if named and not claiming:
-        claiming = [dialect for dialect in choice if len(choice) == 1 or dialect.name == named]
+    if named:  # whatever else it might be
+        claiming = [dialect for dialect in choice if dialect.claims(foreign)]
+        claiming = claiming or [dialect for dialect in choice if dialect.covers(foreign) == 1]
+        others = [] if claiming else [d for d in DIALECTS if d.claims(foreign)]
+        if others:
+            raise UserError(
+                f"{foreign.source}: its tensors have the names of {others[0].name}, not of {named}"
+            )
+    else:
+        claiming = [dialect for dialect in choice if dialect.claims(foreign)]
+    # what is not whole is read by the nearest dialect, which tells what is wrong
+    claiming = claiming or nearest_dialects(foreign, choice, named is not None)
     for dialect in claiming:
         if is_computed(foreign, dialect):
             if not named and not proven and (doubt := dialect.doubts(foreign)):
@@ -120,7 +132,15 @@ def recognise(foreign: Foreign, named: str | None = None, *, proven: bool = Fals
     )
 
 
-def is_computed(foreign: Foreign, dialect: Dialect) -> bool:
+def nearest_dialects(
+    foreign: Foreign, choice: Iterable[AnyDialect], named: bool
+) -> list[AnyDialect]:
+    """The dialect that has names for most tensors, if it has for half of them or was named."""
+    best = max(choice, key=lambda dialect: dialect.covers(foreign))
+    return [best] if named or best.covers(foreign) >= 0.5 else []
+
+
+def is_computed(foreign: Foreign, dialect: AnyDialect) -> bool:
     """Whether the config.json beside a file, if any, names an architecture that this dialect's
     family computes. Some libraries read each other's tensors: then the list of the library that
     wrote the config.json counts."""
@@ -128,17 +148,17 @@ def is_computed(foreign: Foreign, dialect: Dialect) -> bool:
     if told is None:
         return True
     library, name = told
-    own = dialect.computes
+    own = dialect.architectures
     if own is not None and own.library == library:
         classes = foreign.sidecars["config.json"].get("architectures")
         listed = [c for c in classes if isinstance(c, str)] if isinstance(classes, list) else []
         fits = any(one.startswith(own.classes) for one in listed) or not listed
         return own.allows(name) and fits
-    lists = [d.computes for d in DIALECTS if d.family == dialect.family and d.computes]
+    lists = [d.architectures for d in DIALECTS if d.family == dialect.family and d.architectures]
     return any(one.library == library and one.allows(name) for one in lists)
 
 
-def not_computed(foreign: Foreign, dialect: Dialect) -> str:
+def not_computed(foreign: Foreign, dialect: AnyDialect) -> str:
     library, name = architecture_of(foreign) or ("", "")
     return (
         f"its tensors have the names of {dialect.name}, but config.json names {library}'s "
@@ -147,10 +167,10 @@ def not_computed(foreign: Foreign, dialect: Dialect) -> str:
     )
 
 
-def choose(named: str, config: Config) -> Dialect:
+def choose(named: str, config: Config) -> AnyDialect:
     """The dialect of that name, or of that library, which can hold such a model."""
     choice = dialects_called(named)
-    refusals = [dialect.refuses(config) for dialect in choice]
+    refusals = [dialect.reason_unsupported(config) for dialect in choice]
     for dialect, refusal in zip(choice, refusals, strict=True):
         if refusal is None:
             return dialect
@@ -160,7 +180,7 @@ def choose(named: str, config: Config) -> Dialect:
     raise UserError(f"{next(own, refusals[0])}: choose another dialect, or vitrail")
 
 
-def dialects_called(name: str) -> tuple[Dialect, ...]:
+def dialects_called(name: str) -> tuple[AnyDialect, ...]:
     by_name = {dialect.name: (dialect,) for dialect in DIALECTS} | LIBRARIES
     if name not in by_name:
         close = get_close_matches(name, by_name, n=1)

@@ -20,10 +20,10 @@ from vitrail.core.passport import (
     Preprocessing,
 )
 from vitrail.models.beit import BeitConfig, relation_index
-from vitrail.weights.dialect import ANY, AllowList, Dialect, Facts, Foreign
 from vitrail.weights.dialects import timm
 from vitrail.weights.dialects import timm_architectures as architectures
-from vitrail.weights.rows import Op, Row, drop, expand, fuse, same, supply
+from vitrail.weights.old_dialect import ANY, AllowList, Dialect, Facts, Foreign
+from vitrail.weights.old_rows import Op, Row, drop, expand, fuse, same, supply
 
 # Queries and values have a bias, in two tensors of theirs and one of ours.
 STACKED = Op(lambda bias: bias[None], lambda bias: bias[0])

@@ -8,9 +8,9 @@ table they are sines and cosines.
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Preprocessing
 from vitrail.models.vit import ViTConfig
-from vitrail.weights.dialect import ANY, Dialect, Facts, Foreign
 from vitrail.weights.dialects import vit_jax
-from vitrail.weights.rows import Row, expand, same, stack
+from vitrail.weights.old_dialect import ANY, Dialect, Facts, Foreign
+from vitrail.weights.old_rows import Row, expand, same, stack
 
 # The newest name first: it is the one that is written.
 POSITIONS = ("pos_embedding", "Transformer/pos_embedding", vit_jax.POSITIONS)

@@ -15,10 +15,10 @@ from vitrail.core.errors import UserError
 from vitrail.core.passport import CLIP_MEAN, CLIP_STD, Interpolation, Passport, Preprocessing
 from vitrail.core.records import validate
 from vitrail.models.vit import ViTConfig
-from vitrail.weights.dialect import ANY, Dialect, Facts, Foreign, plain_blocks
 from vitrail.weights.dialects import timm
 from vitrail.weights.dialects.timm_architectures import vit_facts
-from vitrail.weights.rows import Op, Row, drop, expand, reshape, same
+from vitrail.weights.old_dialect import ANY, Dialect, Facts, Foreign, plain_blocks
+from vitrail.weights.old_rows import Op, Row, drop, expand, reshape, same
 from vitrail.weights.settle_vit import published_heads
 
 TOKEN = Op(lambda x: x[None, None], lambda x: x[0, 0])

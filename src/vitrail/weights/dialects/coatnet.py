@@ -13,10 +13,10 @@ from vitrail.core.errors import UserError
 from vitrail.core.passport import INCEPTION, Passport, Preprocessing
 from vitrail.models.catalogue import FAMILIES, find
 from vitrail.models.coatnet import EXPANSION, CoAtNetConfig
-from vitrail.weights.dialect import ANY, AllowList, Dialect, Facts, Foreign
 from vitrail.weights.dialects import timm
 from vitrail.weights.dialects.timm_architectures import is_row_of
-from vitrail.weights.rows import Op, Row, drop, expand, reshape, same, supply
+from vitrail.weights.old_dialect import ANY, AllowList, Dialect, Facts, Foreign
+from vitrail.weights.old_rows import Op, Row, drop, expand, reshape, same, supply
 
 COUNTED = "counts the batches of training, and nothing is computed from it"
 INDEX = "follows from the size of the grid"

@@ -8,8 +8,8 @@ Its pixels go from 0.1 to 0.9, which is no more than a mean and a deviation: (x 
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Preprocessing
 from vitrail.models.tokenizer import MARGIN, TokenizerConfig
-from vitrail.weights.dialect import ANY, Dialect, Facts, Foreign
-from vitrail.weights.rows import Row, expand, same
+from vitrail.weights.old_dialect import ANY, Dialect, Facts, Foreign
+from vitrail.weights.old_rows import Row, expand, same
 
 NAMES = [
     same("{a}blocks.input.{p}", "{a}.input.{p}"),

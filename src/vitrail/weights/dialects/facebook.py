@@ -15,9 +15,9 @@ import torch
 from vitrail.core.errors import UserError
 from vitrail.core.passport import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from vitrail.models.vit import ViTConfig
-from vitrail.weights.dialect import ANY, Dialect, Facts, Foreign
 from vitrail.weights.dialects import timm
-from vitrail.weights.rows import Row, drop, expand, same, supply
+from vitrail.weights.old_dialect import ANY, Dialect, Facts, Foreign
+from vitrail.weights.old_rows import Row, drop, expand, same, supply
 
 WITHIN = "backbone."  # before every name of the encoder in a training run's file
 TOKENS = [

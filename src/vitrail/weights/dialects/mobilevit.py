@@ -10,12 +10,12 @@ from vitrail.core.passport import Passport, Preprocessing
 from vitrail.models.catalogue import FAMILIES, variant_of
 from vitrail.models.config import Config
 from vitrail.models.mobilevit import INVERTED, MobileViTConfig
-from vitrail.weights.dialect import ANY, AllowList, Dialect, Facts, Foreign
 from vitrail.weights.dialects import mobilevit_names as names
 from vitrail.weights.dialects import timm, transformers
 from vitrail.weights.dialects import transformers_sidecars as files
 from vitrail.weights.dialects.timm_architectures import is_row_of, refuse_other_layers
-from vitrail.weights.rows import Row, fuse, same
+from vitrail.weights.old_dialect import ANY, AllowList, Dialect, Facts, Foreign
+from vitrail.weights.old_rows import Row, fuse, same
 
 TIMM_SPELLING = names.Spelling(
     counts=INVERTED,

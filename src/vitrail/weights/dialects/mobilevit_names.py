@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from vitrail.weights.dialect import Facts, Foreign
-from vitrail.weights.rows import Row, drop, expand, same, supply
+from vitrail.weights.old_dialect import Facts, Foreign
+from vitrail.weights.old_rows import Row, drop, expand, same, supply
 
 PARTS = ("weight", "bias")
 STATISTICS = (*PARTS, "running_mean", "running_var")

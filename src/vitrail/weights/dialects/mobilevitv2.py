@@ -6,12 +6,12 @@ from typing import Any
 
 from vitrail.core.passport import Passport
 from vitrail.models.mobilevitv2 import INVERTED, MobileViTV2Config
-from vitrail.weights.dialect import ANY, AllowList, Dialect
 from vitrail.weights.dialects import mobilevit, timm, transformers
 from vitrail.weights.dialects import mobilevit_names as names
 from vitrail.weights.dialects import transformers_sidecars as files
 from vitrail.weights.dialects.timm_architectures import is_row_of
-from vitrail.weights.rows import same
+from vitrail.weights.old_dialect import ANY, AllowList, Dialect
+from vitrail.weights.old_rows import same
 
 TIMM_SPELLING = replace(
     mobilevit.TIMM_SPELLING,

@@ -11,12 +11,12 @@ from typing import Any
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Passport, Preprocessing
 from vitrail.models.swin import ALIASES, VARIANTS, SwinConfig
-from vitrail.weights.dialect import AllowList, Dialect, Facts, Foreign
 from vitrail.weights.dialects import swin_names as names
 from vitrail.weights.dialects import timm
 from vitrail.weights.dialects.swin_names import Spelling
 from vitrail.weights.dialects.timm_architectures import is_swin
-from vitrail.weights.rows import Row, drop, same, supply
+from vitrail.weights.old_dialect import AllowList, Dialect, Facts, Foreign
+from vitrail.weights.old_rows import Row, drop, same, supply
 
 TABLE = "{b}.attention.bias.table"
 BLOCK = (

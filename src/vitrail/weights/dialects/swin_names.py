@@ -13,10 +13,10 @@ from vitrail.core.layout import WindowPolicy
 from vitrail.core.passport import IMAGENET_MEAN, IMAGENET_STD, Passport, Preprocessing
 from vitrail.models.config import Config
 from vitrail.models.swin import SwinConfig
-from vitrail.weights.dialect import ANY, Facts, Foreign
 from vitrail.weights.dialects import timm
 from vitrail.weights.dialects.timm_architectures import refuse_other_layers
-from vitrail.weights.rows import Row, drop, expand, same
+from vitrail.weights.old_dialect import ANY, Facts, Foreign
+from vitrail.weights.old_rows import Row, drop, expand, same
 
 PARTS = ("weight", "bias")
 COMPUTED = "follows from the size of window and image, and is computed"

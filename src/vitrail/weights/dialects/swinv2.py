@@ -14,13 +14,13 @@ from torch import Tensor
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Passport, Preprocessing
 from vitrail.models.swinv2 import ALIASES, VARIANTS, SwinV2Config, log_offsets
-from vitrail.weights.dialect import ANY, AllowList, Dialect, Facts, Foreign
 from vitrail.weights.dialects import swin, timm, transformers_swin
 from vitrail.weights.dialects import swin_names as names
 from vitrail.weights.dialects import transformers_sidecars as files
 from vitrail.weights.dialects.swin_names import Spelling
 from vitrail.weights.dialects.timm_architectures import is_row_of
-from vitrail.weights.rows import Op, Row, fuse, reshape, same, supply
+from vitrail.weights.old_dialect import ANY, AllowList, Dialect, Facts, Foreign
+from vitrail.weights.old_rows import Op, Row, fuse, reshape, same, supply
 
 SCALE = "{b}.attention.logit_scale"
 # Queries and values have a bias, in two tensors of theirs and one of ours.

@@ -20,9 +20,9 @@ from vitrail.core.records import validate
 from vitrail.models.config import Config
 from vitrail.models.resnet import ResNetConfig
 from vitrail.models.vit import ViTConfig
-from vitrail.weights.dialect import ANY, AllowList, Dialect, Facts, Foreign, architecture_of
 from vitrail.weights.dialects import timm_architectures as architectures
-from vitrail.weights.rows import Row, drop, expand, same, supply
+from vitrail.weights.old_dialect import ANY, AllowList, Dialect, Facts, Foreign, architecture_of
+from vitrail.weights.old_rows import Row, drop, expand, same, supply
 
 BLOCK = [
     same("blocks.{i}.norm1.{p}", "blocks.{i}.norm1.{p}"),

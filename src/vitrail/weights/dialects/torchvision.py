@@ -11,30 +11,35 @@ from vitrail.core.passport import (
     Preprocessing,
 )
 from vitrail.models.vit import ViTConfig
-from vitrail.weights.dialect import Dialect, Facts, Foreign, plain_blocks
-from vitrail.weights.rows import Row, expand, same
+from vitrail.weights.dialect import Dialect, Foreign, plain_blocks
+from vitrail.weights.rows import Facts, refuse, same, within
 
-BLOCK = [
-    same("{b}.ln_1.{p}", "{b}.norm1.{p}"),
-    same("{b}.self_attention.in_proj_{p}", "{b}.attention.qkv.{p}"),
-    same("{b}.self_attention.out_proj.{p}", "{b}.attention.out.{p}"),
-    same("{b}.ln_2.{p}", "{b}.norm2.{p}"),
-    same("{b}.mlp.0.{p}", "{b}.mlp.fc1.{p}"),
-    same("{b}.mlp.3.{p}", "{b}.mlp.fc2.{p}"),
-    # until torchvision 0.13
-    same("{b}.mlp.linear_1.{p}", "{b}.mlp.fc1.{p}"),
-    same("{b}.mlp.linear_2.{p}", "{b}.mlp.fc2.{p}"),
-]
-AROUND = [
+ROWS = (
     same("class_token", "cls"),
     same("encoder.pos_embedding", "positions.table"),
     same("conv_proj.{p}", "patches.projection.{p}"),
+    *within(
+        "encoder.layers.encoder_layer_{i}.",
+        (
+            same("ln_1.{p}", "blocks.{i}.norm1.{p}"),
+            same("self_attention.in_proj_{p}", "blocks.{i}.attention.qkv.{p}"),
+            same("self_attention.out_proj.{p}", "blocks.{i}.attention.out.{p}"),
+            same("ln_2.{p}", "blocks.{i}.norm2.{p}"),
+            same("mlp.0.{p}", "blocks.{i}.mlp.fc1.{p}"),
+            same("mlp.3.{p}", "blocks.{i}.mlp.fc2.{p}"),
+            # until torchvision 0.13
+            same("mlp.linear_{n}.{p}", "blocks.{i}.mlp.fc{n}.{p}"),
+        ),
+    ),
     same("encoder.ln.{p}", "norm.{p}"),
     same("heads.pre_logits.{p}", "head.hidden.{p}"),
     same("heads.head.{p}", "head.classes.{p}"),
-]
-FIRST = "encoder.layers.encoder_layer_0"
-PARTS = ("weight", "bias")
+    refuse(
+        "conv_proj.conv_bn_relu_*",
+        why="its patches come from a convolutional stem (conv_stem_configs), which is not read: "
+        "only conv_proj as a single convolution is",
+    ),
+)
 
 # How torchvision prepares the weights it publishes, by width, patch and side, where that is not
 # the bilinear 256 -> 224 of the others: shorter side, interpolation.
@@ -49,50 +54,24 @@ PREPARED: dict[tuple[int, int, int], tuple[int, Interpolation]] = {
 TWINS = ((768, 16, 224), (1024, 16, 224))
 
 
-def rows(config: ViTConfig) -> list[Row]:
-    blocks = [(f"encoder.layers.encoder_layer_{i}", f"blocks.{i}") for i in range(config.depth)]
-    return expand(AROUND + BLOCK, b=blocks, p=PARTS)
-
-
-def claims(foreign: Foreign) -> bool:
-    return all(name in foreign.tensors for name in ("class_token", f"{FIRST}.ln_1.weight"))
-
-
-def infer(foreign: Foreign) -> Facts:
-    tensors, shape = foreign.tensors, foreign.shape
-    if any(name.startswith("conv_proj.conv_bn_relu_0.") for name in tensors):
-        raise UserError(
-            f"{foreign.source}: its patches come from a convolutional stem (conv_stem_configs), "
-            "which is not read: only conv_proj as a single convolution is"
-        )
-    dim, channels, patch_size, _ = shape("conv_proj.weight", 4)
-    hidden = "heads.pre_logits.weight" in tensors
-    if hidden and shape("heads.pre_logits.weight", 2)[0] != dim:
+def sidecar_facts(foreign: Foreign, facts: Facts) -> Facts:
+    dim = facts["dim"]
+    if facts["head"] == "pretrain" and foreign.shape("heads.pre_logits.weight", 2)[0] != dim:
         raise UserError(
             f"{foreign.source}: its hidden head layer (representation_size) is "
-            f"{shape('heads.pre_logits.weight')[0]} wide, but ours is as wide as the model, {dim}"
+            f"{foreign.shape('heads.pre_logits.weight')[0]} wide, but ours is as wide as the "
+            f"model, {dim}"
         )
-    table = shape("encoder.pos_embedding", 3)[1]
-    side = math.isqrt(table - 1) * patch_size
-    fc1 = "mlp.0.weight" if f"{FIRST}.mlp.0.weight" in tensors else "mlp.linear_1.weight"
-    facts: Facts = {
-        "dim": dim,
-        "depth": foreign.count("encoder.layers.encoder_layer_{}.ln_1.weight"),
-        "mlp_dim": shape(f"{FIRST}.{fc1}", 2)[0],
-        "patch_size": patch_size,
-        "channels": channels,
+    side = math.isqrt(foreign.shape("encoder.pos_embedding", 3)[1] - 1) * facts["patch_size"]
+    if (dim, facts["patch_size"], side) not in TWINS:
+        return {"image_size": (side, side)}
+    return {
         "image_size": (side, side),
-        "table": table,
-        "head": "pretrain" if hidden else "linear",
-        "num_classes": shape("heads.head.weight", 2)[0] if "heads.head.weight" in tensors else 0,
-        "norm_eps": 1e-6,
-    }
-    if (dim, patch_size, side) in TWINS:
-        facts["notes"] = [
-            "pictures prepared as for the IMAGENET1K_V1 weights; the file does not tell the SWAG "
+        "notes": [
+            "images prepared as for the IMAGENET1K_V1 weights; the file does not tell the SWAG "
             "ones apart, which take the shorter side to 224 by bicubic interpolation"
-        ]
-    return facts
+        ],
+    }
 
 
 def preprocessing(foreign: Foreign, config: ViTConfig) -> Preprocessing:
@@ -113,12 +92,12 @@ def preprocessing(foreign: Foreign, config: ViTConfig) -> Preprocessing:
 TORCHVISION = Dialect(
     name="torchvision",
     about="torchvision.models: vit_b_16 and its sisters",
-    claims=claims,
-    infer=infer,
-    rows=rows,
+    rows=ROWS,
+    constants={"norm_eps": 1e-6},
+    sidecar_facts=sidecar_facts,
     preprocessing=preprocessing,
     resize="torchvision",
-    holds={"head": ("linear", "pretrain")},
+    supports={"head": ("linear", "pretrain")},
     square=True,
-    clashes=plain_blocks,
+    why_unsupported=plain_blocks,
 )

@@ -12,10 +12,10 @@ from typing import Any
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Passport, Preprocessing, ResizeMethod
 from vitrail.models.vit import ViTConfig
-from vitrail.weights.dialect import ANY, AllowList, Dialect, Facts, Foreign
 from vitrail.weights.dialects import transformers_names as names
 from vitrail.weights.dialects import transformers_sidecars as files
-from vitrail.weights.rows import Row, expand, reshape
+from vitrail.weights.old_dialect import ANY, AllowList, Dialect, Facts, Foreign
+from vitrail.weights.old_rows import Row, expand, reshape
 
 
 @dataclass(frozen=True, kw_only=True)

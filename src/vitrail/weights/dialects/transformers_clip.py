@@ -5,10 +5,10 @@ from typing import Any
 
 from vitrail.core.passport import CLIP_MEAN, CLIP_STD, Passport, Preprocessing
 from vitrail.models.vit import ViTConfig
-from vitrail.weights.dialect import AllowList, Dialect, Facts, Foreign
 from vitrail.weights.dialects import transformers_sidecars as files
 from vitrail.weights.dialects.clip import HOLDS, PARTS, TABLE, TEXT, TOKEN, clashes
-from vitrail.weights.rows import Row, drop, expand, fuse, reshape, same
+from vitrail.weights.old_dialect import AllowList, Dialect, Facts, Foreign
+from vitrail.weights.old_rows import Row, drop, expand, fuse, reshape, same
 
 TOWER = [
     reshape("{v}embeddings.class_embedding", "cls", TOKEN),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vitrail.weights.rows import Op, Row, drop, fuse, same, supply
+from vitrail.weights.old_rows import Op, Row, drop, fuse, same, supply
 
 PARTS = ("weight", "bias")
 

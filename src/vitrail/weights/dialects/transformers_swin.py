@@ -8,11 +8,11 @@ from typing import Any
 from vitrail.core.errors import UserError
 from vitrail.core.passport import IMAGENET_MEAN, IMAGENET_STD, Passport
 from vitrail.models.swin import SwinConfig
-from vitrail.weights.dialect import AllowList, Dialect, Facts, Foreign
 from vitrail.weights.dialects import swin, swin_names
 from vitrail.weights.dialects import transformers_sidecars as files
 from vitrail.weights.dialects.swin_names import Spelling
-from vitrail.weights.rows import Row, drop, fuse, same
+from vitrail.weights.old_dialect import AllowList, Dialect, Facts, Foreign
+from vitrail.weights.old_rows import Row, drop, fuse, same
 
 # As the processors of the weights that Microsoft published there do.
 USUAL = replace(files.SQUEEZED, interpolation="bicubic", mean=IMAGENET_MEAN, std=IMAGENET_STD)

@@ -14,8 +14,8 @@ from torch import Tensor
 from vitrail.core.passport import Preprocessing
 from vitrail.models.resnet import ResNetConfig
 from vitrail.models.vit import ViTConfig
-from vitrail.weights.dialect import ANY, Dialect, Facts, Foreign
-from vitrail.weights.rows import Op, Row, drop, expand, fuse, reshape, same
+from vitrail.weights.old_dialect import ANY, Dialect, Facts, Foreign
+from vitrail.weights.old_rows import Op, Row, drop, expand, fuse, reshape, same
 
 
 def turned(theirs: str, ours: str, **sizes: int) -> Op:

@@ -14,8 +14,8 @@ from torch import Tensor
 from vitrail.core.errors import UserError
 from vitrail.core.passport import INCEPTION, Preprocessing
 from vitrail.models.vit import ViTConfig
-from vitrail.weights.dialect import ANY, Dialect, Facts, Foreign, plain_blocks
-from vitrail.weights.rows import Op, Row, drop, expand, fill, reshape, same, supply
+from vitrail.weights.old_dialect import ANY, Dialect, Facts, Foreign, plain_blocks
+from vitrail.weights.old_rows import Op, Row, drop, expand, fill, reshape, same, supply
 
 BLOCK = [
     same("{b}.0.norm.{p}", "{b}.norm1.{p}"),

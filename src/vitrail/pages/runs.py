@@ -1,0 +1,127 @@
+"""Several runs side by side: scores, curves over each other, and the settings that differ."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from vitrail.pages.charts import SERIES, Chart, Point, line_chart
+from vitrail.pages.curves import (
+    SHARES,
+    finite,
+    is_share,
+    logged_names,
+    points_of,
+    title_of,
+    with_waiting_share,
+)
+from vitrail.pages.render import Section, count, either, render, render_page, setting
+
+MAX_RUNS = len(SERIES)  # in one chart: more lines than colours cannot be told apart
+LOWER = ("loss", "val_loss")  # the lower the better
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run by name: its recipe, the lines of its metrics.jsonl, and facts such as its state."""
+
+    name: str
+    recipe: Mapping[str, Any]
+    lines: Sequence[Mapping[str, Any]] = field(repr=False)
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+def runs_page(runs: Sequence[RunSummary]) -> str:
+    """The page of one run or several; names must differ."""
+    differing = settings_that_differ(runs)
+    sections = [
+        Section("scores", "Scores", render("run_scores.html", **score_table(runs))),
+        Section(
+            "curves",
+            "Curves",
+            render("run_curves.html", charts=run_charts(runs), shown=MAX_RUNS, total=len(runs)),
+        ),
+        Section(
+            "settings",
+            "Settings that differ",
+            render("run_settings.html", names=[run.name for run in runs], rows=differing),
+        ),
+    ]
+    title = runs[0].name if len(runs) == 1 else count(len(runs), "run")
+    return render_page(title, sections, kind="runs")
+
+
+def best_values(run: RunSummary) -> dict[str, float]:
+    """The best of each score, and of each loss."""
+    best = {}
+    for name in (*SHARES, "val_loss", "loss"):
+        values = [value for _, value in finite(points_of(run.lines, name))]
+        if values:
+            best[name] = min(values) if name in LOWER else max(values)
+    return best
+
+
+def score_table(runs: Sequence[RunSummary]) -> dict[str, Any]:
+    """Heads, and a row for each run whose cells say whether they are the best of their column."""
+    scores = {run.name: best_values(run) for run in runs}
+    names = [
+        name for name in (*SHARES, "val_loss", "loss") if any(name in s for s in scores.values())
+    ]
+    facts = list(dict.fromkeys(name for run in runs for name in run.facts))
+    winners = {
+        name: (min if name in LOWER else max)(s[name] for s in scores.values() if name in s)
+        for name in names
+    }
+    rows = [
+        {
+            "name": run.name,
+            "facts": [run.facts.get(name, "") for name in facts],
+            "scores": [
+                (
+                    either(scores[run.name].get(name), is_share(name)),
+                    len(runs) > 1 and scores[run.name].get(name) == winners[name],
+                )
+                for name in names
+            ],
+        }
+        for run in runs
+    ]
+    heads = [f"best {title_of(name).lower()}" for name in names]
+    return {"heads": heads, "fact_heads": facts, "rows": rows}
+
+
+def run_charts(runs: Sequence[RunSummary]) -> list[Chart]:
+    """A chart for each value that was logged, with a line for each run."""
+    logged = {run.name: [with_waiting_share(line) for line in run.lines] for run in runs[:MAX_RUNS]}
+    names = logged_names([line for lines in logged.values() for line in lines])
+    charts = []
+    for name in names:
+        series: dict[str, list[Point]] = {
+            run: points for run, lines in logged.items() if finite(points := points_of(lines, name))
+        }
+        if series:
+            title = "Training loss" if name == "loss" else title_of(name)
+            charts.append(line_chart(title, series, share=is_share(name)))
+    return charts
+
+
+def settings_that_differ(runs: Sequence[RunSummary]) -> list[tuple[str, list[str]]]:
+    """Fields of the recipes, by the name that `--set` knows, whose values are not all the same.
+
+    >>> recipes = ({"lr": rate, "optimiser": {"kind": "adamw"}} for rate in (1, 2))
+    >>> settings_that_differ([RunSummary("run", recipe, []) for recipe in recipes])
+    [('lr', ['1', '2'])]
+    """
+    flat = [_flatten(run.recipe) for run in runs]
+    names = dict.fromkeys(name for recipe in flat for name in recipe)
+    rows = [(name, [recipe.get(name, "") for recipe in flat]) for name in names]
+    return [(name, values) for name, values in rows if len(set(values)) > 1]
+
+
+def _flatten(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for name, value in recipe.items():
+        if isinstance(value, Mapping) and value:
+            flat |= _flatten(value, f"{prefix}{name}.")
+        elif name != "reasons":
+            flat[f"{prefix}{name}"] = setting(value)
+    return flat

@@ -1,0 +1,308 @@
+"""ViT: the config in its tensors, what else is looked up, and how positions are resized."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, is_dataclass, replace
+from typing import Any
+
+import torch
+
+from vitrail.core.errors import UserError
+from vitrail.core.passport import ResizeMethod
+from vitrail.core.records import validate
+from vitrail.models.catalogue import FAMILIES
+from vitrail.models.resnet import ResNetConfig
+from vitrail.models.vit import ViTConfig
+from vitrail.weights.families.family import (
+    FamilyWeights,
+    Grid,
+    NamedTensors,
+    Request,
+    note_cut_off,
+    pair,
+)
+from vitrail.weights.resize import resize_patches, resize_positions
+from vitrail.weights.rows import Facts, Tensors
+
+KERNEL, TABLE = "patches.projection.weight", "positions.table"
+ROOT = "stem.root.conv.weight"
+# Sides of square images at which ViTs were published.
+PUBLISHED = (224, 384, 512, 518, 240, 256, 336, 378, 392, 448, 192, 196, 280)
+
+
+def config_of(tensors: NamedTensors) -> Facts:
+    """Every field that the tensors tell; "square" says that the grid of positions is square."""
+    known, shape = tensors.tensors, tensors.shape
+    dim, channels, patch_size, _ = shape(KERNEL, 4)
+    hidden = shape("blocks.0.mlp.fc2.weight", 2)[1]
+    gated = shape("blocks.0.mlp.fc1.weight", 2)[0] == 2 * hidden
+    stem = stem_of(tensors)
+    classes = "head.classes.weight"
+    biases = {"blocks.0.attention.qkv.bias": "qkv", "blocks.0.attention.qv_bias": "qv"}
+    facts: Facts = {
+        "dim": dim,
+        "depth": tensors.count("blocks.{}.norm1.weight"),
+        "mlp_dim": hidden,
+        "patch_size": patch_size,
+        "channels": shape(ROOT, 4)[1] if stem else channels,
+        "stem": stem,
+        "class_token": "cls" in known,
+        "distilled": "distillation" in known,
+        "registers": shape("registers", 3)[1] if "registers" in known else 0,
+        "positions": positions_of(tensors),
+        "patch_bias": "patches.projection.bias" in known,
+        "patch_norm": "patches.pixel_norm.weight" in known,
+        "embed_norm": "embed_norm.weight" in known,
+        "final_norm": "tokens" if "norm.weight" in known else "none",
+        "pool": "cls" if "cls" in known else "mean",
+        "qkv_bias": next((kind for name, kind in biases.items() if name in known), "none"),
+        "layer_scale": 1e-5 if "blocks.0.scale1.factor" in known else None,
+        "head": "pretrain" if "head.hidden.weight" in known else "linear",
+        "num_classes": tensors.classes(),
+        "head_bias": classes not in known or "head.classes.bias" in known,
+    }
+    return facts | ({"activation": "swiglu"} if gated else {})
+
+
+def positions_of(tensors: NamedTensors) -> str:
+    tables = {
+        TABLE: "learned",
+        "positions.rows": "learned2d",
+        "blocks.0.attention.distances.table": "relative",
+    }
+    return next((kind for name, kind in tables.items() if name in tensors.tensors), "none")
+
+
+def stem_of(tensors: NamedTensors) -> ResNetConfig | None:
+    """The ResNet of a hybrid."""
+    if ROOT not in tensors.tensors:
+        return None
+    stages = tensors.count("stem.stages.{}.0.conv1.weight")
+    blocks = [tensors.count(f"stem.stages.{stage}.{{}}.conv1.weight") for stage in range(stages)]
+    return ResNetConfig(blocks=tuple(blocks), width=tensors.shape(ROOT, 4)[0])
+
+
+def resolve_config(
+    facts: Facts, tensors: NamedTensors, request: Request
+) -> tuple[ViTConfig, list[str]]:
+    """The config of a ViT's file as it is, and a sentence for each thing that was looked up rather
+    than read."""
+    facts, notes = dict(facts), list[str]()
+    where, named = request.source, request.named
+    table = tensors.shape(TABLE, 3)[1] if facts["positions"] == "learned" else None
+    inner = tensors.shape("blocks.0.attention.out.weight", 2)[1]
+    square = facts.pop("square", request.square)
+    if named is not None:
+        refuse_contradiction(facts, named, where)
+    heads = find_heads(facts, inner, request, notes)
+    if inner % heads:
+        raise UserError(f"{where}: {inner} attention channels do not make {heads} heads")
+    stride = facts["patch_size"] * (facts["stem"].stride if facts.get("stem") else 1)
+    usual = published_heads(facts, inner) is not None
+    candidates = candidate_grids(facts, table, request, stride, usual=usual, square=square)
+    (rows, columns), slots = first_fitting(facts, table, candidates, where, notes)
+    notes += note_cut_off(facts.get("image_size"), (rows * stride, columns * stride))
+    with_class = facts["class_token"] + facts["distilled"]
+    facts |= {
+        "heads": heads,
+        "dim_head": None if inner == facts["dim"] else inner // heads,
+        "image_size": (rows * stride, columns * stride),
+        "prefix_positions": None if slots in (None, with_class) else slots,
+    }
+    plain = {name: asdict(value) if is_dataclass(value) else value for name, value in facts.items()}  # type: ignore[arg-type]
+    return validate(ViTConfig, plain, where=where), notes
+
+
+def refuse_contradiction(facts: Facts, named: ViTConfig, where: str) -> None:
+    """Refuse a name that the tensors contradict."""
+    for name in ("dim", "depth", "mlp_dim", "patch_size", "distilled", "registers", "stem"):
+        ours, theirs = getattr(named, name), facts.get(name)
+        if name == "stem":
+            ours, theirs = (stem and list(stem.blocks) for stem in (ours, theirs))
+        if theirs != ours:
+            raise UserError(f"{where}: its {name} is {theirs}, the model you named has {ours}")
+
+
+def find_heads(facts: Facts, inner: int, request: Request, notes: list[str]) -> int:
+    where, named = request.source, request.named
+    heads = facts.get("heads") or request.overrides.get("heads") or (named and named.heads)
+    if heads is None:
+        heads = published_heads(facts, inner)
+        if heads is None:
+            raise UserError(
+                f"{where}: the file does not tell how many heads its attention has: "
+                "give heads=N (--set heads=N, or fields.heads=N of a run), or the model's name"
+            )
+        notes.append(f"{heads} heads, as every published ViT of width {facts['dim']} has")
+    if not isinstance(heads, int) or heads < 1:
+        raise UserError(f"{where}: heads must be a whole number above 0, got {heads!r}")
+    return heads
+
+
+def published_heads(facts: Facts, inner: int) -> int | None:
+    """The heads of the published models of this shape, where they all agree."""
+    if facts["dim"] == 768 and not facts.get("class_token", True):
+        return None  # SigLIP's B has 12, I-JEPA's 16
+    if inner != facts["dim"]:
+        return None
+    shape = (facts["dim"], facts["depth"], facts["mlp_dim"])
+    configs = [variant.config for variant in FAMILIES["vit"].variants.values()]
+    found = {c.heads for c in configs if (c.dim, c.depth, c.mlp_dim) == shape}
+    return found.pop() if len(found) == 1 else None
+
+
+def candidate_grids(
+    facts: Facts, table: int | None, request: Request, stride: int, *, usual: bool, square: bool
+) -> Iterator[tuple[Grid, str]]:
+    """Grids the file may have, the surest first; a sentence where neither the file nor the person
+    tells. `usual` says that its shape is a published one."""
+
+    def cells(size: Any) -> Grid:
+        height, width = pair(size, "image_size")
+        return height // stride, width // stride
+
+    if request.grid is not None:
+        yield pair(request.grid, "grid"), ""
+        return
+    if facts.get("image_size") is not None:
+        yield cells(facts["image_size"]), ""
+        return
+    known = [cells(side) for side in PUBLISHED if side % stride == 0] if usual else []
+    asked = request.overrides.get("image_size")
+    if asked is not None:
+        others = [*known, cells(request.named.image_size)] if request.named else known
+        yield from requested_grid(facts, table, cells(asked), others)
+    if request.named is not None:
+        yield cells(request.named.image_size), ""
+    for grid in known:
+        yield grid, f"grid of a published size, {grid[0] * stride} pixels a side"
+    if square and table is not None:
+        for slots in range(3):
+            side = math.isqrt(max(table - slots, 0))
+            yield (side, side), "square grid, as nothing says otherwise"
+
+
+def requested_grid(
+    facts: Facts, table: int | None, asked: Grid, known: list[Grid]
+) -> Iterator[tuple[Grid, str]]:
+    """The grid of the requested size may be the file's own, unless a published one fits as well:
+    then it is not for us to say whether positions are to be kept or resized."""
+    if table is None:
+        yield asked, ""
+        return
+    slots = range(facts["class_token"] + facts["distilled"] + facts["registers"] + 1)
+    fitting = {grid for grid in (asked, *known) if table - grid[0] * grid[1] in slots}
+    if asked in fitting and len(fitting) > 1:
+        other = next(grid for grid in fitting if grid != asked)
+        raise UserError(
+            f"{table} positions may be a grid of {asked[0]}x{asked[1]} or of "
+            f"{other[0]}x{other[1]}: "
+            "say which the file has, by grid=(rows, columns) (--grid ROWSxCOLUMNS)"
+        )
+    if asked in fitting:
+        yield asked, ""
+
+
+def first_fitting(
+    facts: Facts,
+    table: int | None,
+    candidates: Iterator[tuple[Grid, str]],
+    where: str,
+    notes: list[str],
+) -> tuple[Grid, int | None]:
+    """The first grid that makes a table of so many rows, and the prefix tokens with a position."""
+    prefix = facts["class_token"] + facts["distilled"] + facts["registers"]
+    expected = facts.get("prefix_positions")
+    for (rows, columns), note in candidates:
+        slots = None if table is None else table - rows * columns
+        if rows < 1 or columns < 1:
+            continue
+        if slots is None or (0 <= slots <= prefix and expected in (None, slots)):
+            if note:
+                notes.append(f"{rows}x{columns}: {note}")
+            return (rows, columns), slots
+    holds = f"it holds {table} positions" if table is not None else "it holds no position table"
+    raise UserError(
+        f"{where}: {holds}, of which {prefix} may be of prefix tokens, and nothing tells its grid: "
+        "give grid=(rows, columns) (--grid ROWSxCOLUMNS), or image_size and the model's name"
+    )
+
+
+def resize_state(
+    state: Tensors, old: ViTConfig, new: ViTConfig, method: ResizeMethod
+) -> tuple[Tensors, list[str]]:
+    """Patch kernels, prefix slots and positions of a ViT."""
+    done = []
+    if new.patch_size != old.patch_size:
+        state = state | {KERNEL: resize_patches(state[KERNEL], new.patch_size, method=method)}
+        done.append(f"patch kernels resized from {old.patch_size} to {new.patch_size} pixels")
+    if (new.channels, new.patch_size) != (old.channels, old.patch_size) and old.patch_norm:
+        raise UserError("a model that norms its pixels cannot take other patches or channels")
+    if new.slots != old.slots:
+        state, sentence = fold_slots(state, old, new)
+        done.append(sentence)
+        old = replace(old, prefix_positions=new.prefix_positions)
+    if new.grid != old.grid:
+        state, sentence = resize_grid(state, old, new, method)
+        done.append(sentence)
+    return state, done
+
+
+def fold_slots(state: Tensors, old: ViTConfig, new: ViTConfig) -> tuple[Tensors, str]:
+    """A prefix token and its position are only ever added, so the sum may as well be the token."""
+    table, kept = state[TABLE], min(old.slots, new.slots)
+    before = old.slots
+    for name in ("registers", "distillation", "cls"):
+        if name in state:
+            first = tokens_before(name, old)
+            folded = range(max(first, kept), min(first + state[name].shape[1], before))
+            for slot in folded:
+                token = state[name].clone()
+                token[:, slot - first] += table[:, slot]
+                state = state | {name: token}
+    zeros = table.new_zeros(1, new.slots - kept, table.shape[2])
+    table = torch.cat([table[:, :kept], zeros, table[:, before:]], dim=1)
+    sentence = f"prefix tokens with a position of their own: {old.slots} before, {new.slots} now"
+    return state | {TABLE: table}, sentence
+
+
+def tokens_before(name: str, config: ViTConfig) -> int:
+    """How many tokens stand before a kind of prefix token."""
+    return {"cls": 0, "distillation": 1, "registers": config.class_token + config.distilled}[name]
+
+
+def resize_grid(
+    state: Tensors, old: ViTConfig, new: ViTConfig, method: ResizeMethod
+) -> tuple[Tensors, str]:
+    """Positions for another grid, of every kind that can have one."""
+    sizes = f"from {old.grid[0]}x{old.grid[1]} to {new.grid[0]}x{new.grid[1]}"
+    match old.positions:
+        case "learned":
+            table = resize_positions(
+                state[TABLE], old.grid, new.grid, prefix=old.slots, method=method
+            )
+            return state | {TABLE: table}, f"positions resized {sizes} ({method})"
+        case "learned2d":
+            for along, name in enumerate(("positions.rows", "positions.columns")):
+                line = state[name][None]
+                resized = resize_positions(
+                    line, (line.shape[1], 1), (new.grid[along], 1), prefix=0, method=method
+                )
+                state = state | {name: resized[0]}
+            return state, f"row and column positions resized {sizes} ({method})"
+        case "relative":
+            raise UserError(
+                f"1-D relative positions belong to one grid and cannot go {sizes}: keep the "
+                "image_size"
+            )
+        case _:
+            return state, ""
+
+
+FAMILY = FamilyWeights(
+    config_of=config_of,
+    resolve_config=resolve_config,
+    resize_state=resize_state,
+    kernel=lambda config: ROOT if config.stem else KERNEL,
+    resized=frozenset({"patch_size", "prefix_positions"}),
+)

@@ -1,0 +1,109 @@
+"""A score that means nothing is called so, and one that means something is not."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.evaluation.test_report import Page, make
+from vitrail.core.outputs import Outputs
+from vitrail.evaluation.report_page import report_page
+from vitrail.evaluation.warnings import SplitScore, find_warnings, score_split
+
+
+def outputs(truth: Any, guess: Any, classes: int) -> Outputs:
+    labels = tuple(f"class {number}" for number in range(classes))
+    truth = np.asarray(truth)
+    return Outputs(
+        labels=labels,
+        logits=np.eye(classes, dtype=np.float32)[np.asarray(guess)],
+        targets=np.eye(classes, dtype=np.float32)[truth],
+        indices=np.arange(len(truth)),
+        split="val",
+    )
+
+
+def test_chance_is_the_most_frequent_class() -> None:
+    draw = np.random.default_rng(0)
+    truth = draw.choice(4, 400, p=[0.7, 0.1, 0.1, 0.1])
+    lazy = np.where(draw.random(400) < 0.9, 0, truth)  # 70 % right, and nothing learnt
+    (sentence,) = [one for one in find_warnings(outputs(truth, lazy, 4)) if "chance" in one]
+    assert "always predicting 'class 0' gives" in sentence
+    skilled = np.where(draw.random(400) < 0.85, truth, 0)
+    assert find_warnings(outputs(truth, skilled, 4)) == []
+
+
+def test_random_answers_are_called_chance_and_rarely_anything_else() -> None:
+    draw = np.random.default_rng(1)
+    called = 0
+    for _ in range(200):
+        truth, guess = draw.integers(0, 5, 100), draw.integers(0, 5, 100)
+        called += any(
+            "no better than chance" in one for one in find_warnings(outputs(truth, guess, 5))
+        )
+    assert called >= 180  # all but about 5 %, at 5 % of luck
+
+
+def test_few_classes_few_images_and_one_class() -> None:
+    truth = np.arange(100) % 5
+    two = np.where(truth < 2, truth, 0)
+    assert find_warnings(outputs(truth, two, 5)) == [
+        "only 2 of 5 classes are ever predicted: 'class 0', 'class 1'"
+    ]
+    (few,) = find_warnings(outputs(truth[:20], truth[:20], 5))
+    assert few.startswith("the model was evaluated on only 20 validation images, so")
+    always = find_warnings(outputs(truth[:60] % 2, np.zeros(60, int), 2))
+    assert "only 1 of 2 classes is ever predicted: 'class 0'" in always
+    assert any("--from" in note for note in always)
+    begun = find_warnings(outputs(truth[:60] % 2, np.zeros(60, int), 2), pretrained=True)
+    assert len(begun) == len(always)
+    assert not any("--from" in note for note in begun)
+    (one, few) = find_warnings(outputs([0, 0, 0], [0, 0, 0], 1))
+    assert "one class, 'class 0'" in one
+    assert find_warnings(outputs(truth, truth, 5)) == []
+
+
+def test_several_labels_are_compared_with_their_frequency() -> None:
+    report = make(several=True, skill=2.0)
+    assert not any("chance" in one for one in find_warnings(report))
+    assert any("chance" in one for one in find_warnings(make(several=True, skill=0.0)))
+
+
+def test_the_interval_of_a_score() -> None:
+    truth = np.arange(100) % 2
+    guess = np.where(np.arange(100) < 54, truth, 1 - truth)
+    score = score_split(outputs(truth, guess, 2))
+    assert score is not None
+    assert (score.name, score.value, score.images) == ("accuracy", 0.54, 100)
+    # Wilson's interval for 54 of 100, by its formula
+    z = 1.959963984540054
+    middle = (0.54 + z**2 / 200) / (1 + z**2 / 100)
+    half = z * np.sqrt(0.54 * 0.46 / 100 + z**2 / 40_000) / (1 + z**2 / 100)
+    assert score.interval == pytest.approx((middle - half, middle + half))
+
+
+def test_the_page_says_it_first() -> None:
+    report = make(
+        warnings=["accuracy is no better than chance"],
+        stopped="interrupted at step 3 of 9",
+        test=SplitScore("test", "accuracy", 0.5, (0.4, 0.6), 148),
+    )
+    text = Page(report_page(report)).text
+    assert text.index("interrupted at step 3") < text.index("no better than chance")
+    assert text.index("no better than chance") < text.index("ViT (custom), 145,893 parameters")
+    assert "Accuracy on test 50.0% 40.0% to 60.0% with 95% confidence; 148 images" in text
+
+
+def test_training_and_validation_are_drawn_together() -> None:
+    lines = [
+        {"step": 1, "loss": 3.0, "train_accuracy": 0.2, "data_seconds": 1.0, "seconds": 4.0},
+        {"step": 2, "loss": 2.0, "train_accuracy": 0.3, "val_loss": 2.5, "accuracy": 0.4},
+        {"step": 3, "loss": None, "train_accuracy": 0.5, "val_loss": 2.25, "accuracy": 0.45},
+    ]
+    page = Page(report_page(make(lines=lines)))
+    loss, accuracy, waiting = (" ".join(one.split()) for one in page.figures[:3])
+    assert loss.startswith("Loss last 2 at step 2; 1 value not a number")
+    assert "validation, last 2.25" in loss
+    assert accuracy.startswith("Accuracy best 45.0% at step 3")
+    assert "training, last 50.0%" in accuracy
+    assert waiting.startswith("Share of the time spent waiting for images last 25.0% at step 1")
