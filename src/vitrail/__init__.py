@@ -23,9 +23,12 @@ __all__ = [
     "load",
     "open_data",
     "predict",
+    "pretrain",
     "probe",
+    "resume",
     "save",
     "search",
+    "train",
 ]
 
 if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any other name
@@ -39,8 +42,11 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.tasks.embed import embed
     from vitrail.tasks.evaluate import evaluate
     from vitrail.tasks.predict import predict
+    from vitrail.tasks.pretrain import pretrain
     from vitrail.tasks.probe import probe
+    from vitrail.tasks.resume import resume
     from vitrail.tasks.search import search
+    from vitrail.tasks.train import train
     from vitrail.weights.load import load
     from vitrail.weights.native import save
 
@@ -59,9 +65,12 @@ else:
         "load": "vitrail.weights.load",
         "open_data": "vitrail.data.sources",
         "predict": "vitrail.tasks.predict",
+        "pretrain": "vitrail.tasks.pretrain",
         "probe": "vitrail.tasks.probe",
+        "resume": "vitrail.tasks.resume",
         "save": "vitrail.weights.native",
         "search": "vitrail.tasks.search",
+        "train": "vitrail.tasks.train",
     }
 
     def __getattr__(name: str) -> object:

@@ -41,7 +41,7 @@ from vitrail.cli.search import Duplicates, Search, duplicates, search
 from vitrail.cli.train import Train, train
 from vitrail.core.errors import UserError
 from vitrail.core.json_text import to_json
-from vitrail.inference.paths import STDIN
+from vitrail.data.paths import STDIN
 
 CLOSED_PIPE = 141
 OTHER_NAMES = {

@@ -21,7 +21,7 @@ from vitrail.cli.options import (
 from vitrail.cli.output import plural, say, say_json
 from vitrail.cli.progress import progress
 from vitrail.core.errors import UserError
-from vitrail.inference.paths import check_paths, list_images
+from vitrail.data.paths import check_paths, list_images
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ def embed(options: Embed) -> None:
     if options.out is None:
         raise UserError("missing --out DIR")
     check_paths(options.images)
+    from vitrail.tasks.dry_run import DryRun
     from vitrail.tasks.embed import EmbedOptions, embed_images
-    from vitrail.tasks.plan import Plan
 
     how = EmbedOptions(
         tokens=options.tokens,
@@ -87,7 +87,7 @@ def embed(options: Embed) -> None:
         )
     if options.json:
         say_json(done.facts())
-    elif isinstance(done, Plan):
+    elif isinstance(done, DryRun):
         images, before = plural(done.details["images"], "image"), done.details["before"]
         say(f"would embed {images} to {done.out}, which has {plural(before, 'image')} already")
     else:

@@ -22,7 +22,7 @@ from vitrail.cli.options import (
 from vitrail.cli.output import note, plural, say, say_json
 from vitrail.cli.progress import progress
 from vitrail.core.errors import UserError
-from vitrail.inference.paths import STDIN, check_paths, list_images
+from vitrail.data.paths import STDIN, check_paths, list_images
 
 if TYPE_CHECKING:
     from vitrail.models.model import Model

@@ -35,7 +35,7 @@ def search(options: Search) -> None:
       vitrail search vectors cat.jpg
       vitrail search vectors cat.jpg -k 3 --json
     """
-    from vitrail.inference.paths import check_paths, is_address
+    from vitrail.data.paths import check_paths, is_address
 
     if not is_address(options.image):
         check_paths([options.image])

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from vitrail.core.errors import UserError, writing
 from vitrail.core.layout import TokenLayout
 from vitrail.data.cache import fingerprint_of
-from vitrail.data.loader import in_order
+from vitrail.data.loader import iterate_batches
 from vitrail.data.source import Source
 from vitrail.data.sources.origin import digest
 from vitrail.models.model import Model
@@ -167,7 +167,7 @@ def read_images(
     first = next(model.parameters())
     pieces, broken = dict[str, Any](), dict[str, str]()
     indices, done = np.empty(len(source), dtype=np.int64), 0
-    for batch in in_order(source, model.passport.preprocessing, batch_size, workers=workers):
+    for batch in iterate_batches(source, model.passport.preprocessing, batch_size, workers=workers):
         broken |= {bad.path: bad.reason for bad in batch.broken}
         if count := len(batch.images):
             images = batch.images.to(device=first.device, dtype=first.dtype)

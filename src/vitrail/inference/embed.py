@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitrail.core.errors import UserError
+from vitrail.data.reader import Item
 from vitrail.inference.arrow import EmbeddingTable, text
 from vitrail.inference.engine import Engine, Job, Output, compute_outputs
 from vitrail.inference.on_ray import Cluster, compute, list_names
@@ -26,7 +27,6 @@ from vitrail.inference.parts import (
     repair_parts,
     write_part,
 )
-from vitrail.inference.reading import Item
 from vitrail.models.model import Model
 from vitrail.weights.digest import digest_of
 

@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vitrail.core.errors import UserError
+from vitrail.data.paths import is_one as is_one_path
+from vitrail.data.paths import list_images
+from vitrail.data.reader import Item, Named, is_one_image, not_an_image
 from vitrail.inference.engine import (
     Job,
     Output,
@@ -19,8 +21,6 @@ from vitrail.inference.engine import (
     torch_threads,
     usable_threads,
 )
-from vitrail.inference.paths import is_one, list_images
-from vitrail.inference.reading import Item, NamedImage
 from vitrail.models.model import Model
 
 T = TypeVar("T")
@@ -102,10 +102,9 @@ def rank_classes(output: Output, labels: Sequence[str], top: int) -> Prediction:
     return Prediction(output.name, ranked[0][0], ranked[0][1], ranked)
 
 
-def is_one_image(images: Any) -> bool:
-    if isinstance(images, str | Path):
-        return is_one(str(images))
-    return isinstance(images, Image.Image) or (isinstance(images, np.ndarray) and images.ndim < 4)
+def is_one(images: Any) -> bool:
+    """Whether this means one image, rather than a directory, a pattern or several."""
+    return is_one_path(str(images)) if isinstance(images, str | Path) else is_one_image(images)
 
 
 def iter_images(images: Any) -> Iterator[Item]:
@@ -117,15 +116,10 @@ def iter_images(images: Any) -> Iterator[Item]:
     for number, image in enumerate(every):
         if isinstance(image, str | Path):
             path = str(image)
-            yield from (path,) if is_one(path) else list_images([path])
-        elif isinstance(image, Image.Image | np.ndarray):
-            yield NamedImage(f"image {number}", image)
+            yield from (path,) if is_one_path(path) else list_images([path])
+        elif isinstance(image, bytes | Image.Image | np.ndarray):
+            yield Named(f"image {number}", image)
+        elif isinstance(image, Named):
+            yield image
         else:
             raise not_an_image(image)
-
-
-def not_an_image(value: Any) -> UserError:
-    return UserError(
-        "images must be a path, an address, a PIL image, a uint8 array or an iterable of these, "
-        f"got {type(value).__name__}"
-    )

@@ -11,6 +11,7 @@ from torch import nn
 from vitrail.core.errors import UserError
 from vitrail.core.eval_mode import eval_mode
 from vitrail.core.ranges import check
+from vitrail.data.reader import ImageSource
 from vitrail.inference.arrow import EmbeddingTable, pyarrow
 from vitrail.inference.arrow import Precision as VectorPrecision
 from vitrail.inference.embed import EmbedProgress, embed_local, embed_on_ray, embedding_shape
@@ -18,11 +19,10 @@ from vitrail.inference.engine import BATCH, Job, OutputKind, torch_threads, usab
 from vitrail.inference.on_ray import Cluster
 from vitrail.inference.parts import Manifest, check_parts, count_rows, open_parts
 from vitrail.inference.predict import iter_images
-from vitrail.inference.reading import ImageSource
 from vitrail.models.model import Model
+from vitrail.tasks.dry_run import DryRun
 from vitrail.tasks.duplicates import DuplicateReport, duplicates
 from vitrail.tasks.models import Device, ModelSource, Precision, open_model
-from vitrail.tasks.plan import Plan
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.search import SearchResult, loading_facts, search
 from vitrail.weights.digest import digest_of
@@ -110,7 +110,7 @@ def embed(
     out: str | Path,
     dry_run: Literal[True],
     **options: Unpack[Keywords],
-) -> Plan: ...
+) -> DryRun: ...
 def embed(
     model: str | Path | nn.Module | ModelSource,
     images: str | Path | Iterable[str | Path],
@@ -127,7 +127,7 @@ def embed(
     threads: int | None = None,
     dry_run: bool = False,
     on_progress: OnProgress = silent,
-) -> Index | Plan:
+) -> Index | DryRun:
     """Write the features of images (files, directories, patterns, addresses) to Parquet files in
     the directory `out`: what the head reads, or with `tokens` every token. An image that has a row
     there is not computed again, so that a run that was interrupted is resumed by the same call.
@@ -178,7 +178,7 @@ def embed_images(
     precision: Precision = None,
     dry_run: bool = False,
     on_progress: OnProgress = silent,
-) -> Index | Plan:
+) -> Index | DryRun:
     """Embed every image that has no row in `out` yet."""
     pyarrow()
     rest = iter(names)
@@ -190,7 +190,7 @@ def embed_images(
         if dry_run:
             check_parts(out, manifest)
             details = {"images": sum(1 for _ in names), "before": count_rows(out)}
-            return Plan("embed", str(out), {**details, "shape": list(manifest.shape)})
+            return DryRun("embed", str(out), {**details, "shape": list(manifest.shape)})
         open_parts(out, manifest)
         done = compute_embeddings(loaded, names, out, options, on_progress)
     return Index(str(out), done.before, done.embedded, done.broken, loaded)

@@ -14,21 +14,21 @@ from torch import nn
 from vitrail.core.errors import UserError
 from vitrail.core.eval_mode import eval_mode
 from vitrail.core.ranges import check
+from vitrail.data.reader import ImageSource, Item
 from vitrail.inference.arrow import prediction_row
 from vitrail.inference.engine import BATCH, Engine, Job, usable_threads
 from vitrail.inference.journal import Journal
 from vitrail.inference.predict import (
     Prediction,
     class_names,
-    is_one_image,
+    is_one,
     iter_images,
     open_predictions,
 )
-from vitrail.inference.reading import ImageSource, Item
 from vitrail.inference.writers import check_out, format_line, write_predictions
 from vitrail.models.model import Model
+from vitrail.tasks.dry_run import DryRun
 from vitrail.tasks.models import Device, Precision, open_model
-from vitrail.tasks.plan import Plan
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.weights.digest import digest_of
 
@@ -137,7 +137,7 @@ def predict(
     *,
     out: str | Path,
     **options: Unpack[Keywords],
-) -> PredictionFile | Plan: ...
+) -> PredictionFile | DryRun: ...
 def predict(
     model: str | Path | nn.Module,
     images: ImageSource | Iterable[ImageSource],
@@ -154,7 +154,7 @@ def predict(
     threads: int | None = None,
     dry_run: bool = False,
     on_progress: OnProgress = silent,
-) -> Prediction | Predictions | PredictionFile | Plan:
+) -> Prediction | Predictions | PredictionFile | DryRun:
     """Predict the labels of one image or of many: paths, addresses, PIL images, uint8 arrays; a
     directory or a pattern means the images in it. Images are prepared as the model's passport says.
 
@@ -181,7 +181,7 @@ def predict(
     )
     check_writing(out, options, overwrite=overwrite, dry_run=dry_run)
     loaded = open_model(model, device=device, precision=precision)
-    one = is_one_image(images)
+    one = is_one(images)
     items = iter_images([images] if one or isinstance(images, str | Path) else images)
     if out is not None:
         if dry_run:
@@ -254,11 +254,11 @@ def predict_to_file(
     return PredictionFile(str(out), images, broken, first)
 
 
-def plan_predictions(model: Model, items: Iterable[Item], out: Path) -> Plan:
+def plan_predictions(model: Model, items: Iterable[Item], out: Path) -> DryRun:
     """How many images a file of predictions would have."""
     Engine(model, Job(output="scores"))  # it refuses a model without a head
     images = sum(1 for _ in items)
-    return Plan("predict", str(out), {"images": images, "classes": model.config.num_classes})
+    return DryRun("predict", str(out), {"images": images, "classes": model.config.num_classes})
 
 
 @contextmanager

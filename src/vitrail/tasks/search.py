@@ -5,19 +5,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 from torch import nn
 
 from vitrail.core.errors import UserError
 from vitrail.core.eval_mode import eval_mode
 from vitrail.core.ranges import check
 from vitrail.core.records import validate
+from vitrail.data.reader import ImageSource, Item
 from vitrail.inference.embed import embed_one
 from vitrail.inference.nearest import Match, find_nearest
 from vitrail.inference.parts import MANIFEST, Manifest, read_manifest
-from vitrail.inference.reading import ImageSource, Item, NamedImage
+from vitrail.inference.predict import iter_images
 from vitrail.models.model import Model
 from vitrail.tasks.models import Device, ModelSource, open_model
 
@@ -82,12 +81,7 @@ def search(
 def as_item(image: ImageSource) -> Item:
     if isinstance(image, str | Path):
         return str(image)
-    if not isinstance(image, Image.Image | np.ndarray):
-        raise UserError(
-            "image must be a path, an address, a PIL image or a uint8 array, got "
-            f"{type(image).__name__}"
-        )
-    return NamedImage("image", image)
+    return next(iter_images([image]))
 
 
 def open_index_model(
