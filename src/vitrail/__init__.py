@@ -19,6 +19,7 @@ __all__ = [
     "duplicates",
     "embed",
     "evaluate",
+    "explain",
     "list_models",
     "load",
     "open_data",
@@ -41,6 +42,7 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.tasks.duplicates import duplicates
     from vitrail.tasks.embed import embed
     from vitrail.tasks.evaluate import evaluate
+    from vitrail.tasks.explain import explain
     from vitrail.tasks.predict import predict
     from vitrail.tasks.pretrain import pretrain
     from vitrail.tasks.probe import probe
@@ -61,6 +63,7 @@ else:
         "duplicates": "vitrail.tasks.duplicates",
         "embed": "vitrail.tasks.embed",
         "evaluate": "vitrail.tasks.evaluate",
+        "explain": "vitrail.tasks.explain",
         "list_models": "vitrail.models.catalogue",
         "load": "vitrail.weights.load",
         "open_data": "vitrail.data.sources",

@@ -39,7 +39,12 @@ SIGNATURES = {
     ),
     "evaluate": (
         "model, data, *, split=None, corruptions=False, corrupted_images=None, resolutions=(), "
-        "patch_sizes=(), by_index=False, batch_size=64, workers=0, seed=0, out=None, "
+        "patch_sizes=(), by_index=False, batch_size=64, workers=0, device=None, precision=None, "
+        "seed=0, out=None, overwrite=False, name=None, on_progress=<silent>"
+    ),
+    "explain": (
+        "model, images, *, method='auto', target=None, layer=None, head=None, query=None, "
+        "fusion=None, discard=None, verdict=True, checks=4, device=None, precision=None, out=None, "
         "overwrite=False, name=None, on_progress=<silent>"
     ),
     "open_data": "spec, *, val_share=0.1, seed=0",
@@ -50,8 +55,9 @@ SIGNATURES = {
     ),
     "probe": (
         "model, data, *, method='fewshot', split=None, shots=(1, 5, 10, 25), seeds=3, "
-        "neighbours=(10, 20, 100, 200), steps=None, images=None, batch_size=64, workers=0, seed=0, "
-        "cache='runs/features', out=None, overwrite=False, name=None, on_progress=<silent>"
+        "neighbours=(10, 20, 100, 200), steps=None, images=None, batch_size=64, workers=0, "
+        "device=None, precision=None, seed=0, cache='runs/features', out=None, overwrite=False, "
+        "name=None, on_progress=<silent>"
     ),
     "search": "directory, image, *, k=10, checkpoint=None, device=None",
     "pretrain": f"data, *, objective=None, tokenizer=None, {RUN_OPTIONS}",
@@ -64,8 +70,8 @@ SIGNATURES = {
 }
 NAMES = [
     "UserError", "__version__", "capture", "convert", "create", "doctor", "duplicates", "embed",
-    "evaluate", "list_models", "load", "open_data", "predict", "pretrain", "probe", "resume",
-    "save", "search", "train",
+    "evaluate", "explain", "list_models", "load", "open_data", "predict", "pretrain", "probe",
+    "resume", "save", "search", "train",
 ]  # fmt: skip
 
 
