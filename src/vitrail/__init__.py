@@ -26,6 +26,7 @@ __all__ = [
     "predict",
     "pretrain",
     "probe",
+    "register_family",
     "resume",
     "save",
     "search",
@@ -36,7 +37,8 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.core.errors import UserError
     from vitrail.data.sources import open_data
     from vitrail.explanation.capture import capture
-    from vitrail.models.catalogue import create, list_models
+    from vitrail.inference.predict import predict
+    from vitrail.models.catalogue import create, list_models, register_family
     from vitrail.tasks.convert import convert
     from vitrail.tasks.doctor import doctor
     from vitrail.tasks.duplicates import duplicates
@@ -70,6 +72,7 @@ else:
         "predict": "vitrail.tasks.predict",
         "pretrain": "vitrail.tasks.pretrain",
         "probe": "vitrail.tasks.probe",
+        "register_family": "vitrail.models.catalogue",
         "resume": "vitrail.tasks.resume",
         "save": "vitrail.weights.native",
         "search": "vitrail.tasks.search",

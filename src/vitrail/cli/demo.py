@@ -29,7 +29,7 @@ def demo(options: Demo) -> None:
     from pathlib import Path
 
     from vitrail.cli.display import Display, print_run
-    from vitrail.cli.evaluate import print_numbers
+    from vitrail.cli.evaluate import print_metrics
     from vitrail.data.reader import Sample, read_pixels
     from vitrail.data.sources import open_data
     from vitrail.tasks.evaluate import evaluate
@@ -64,5 +64,5 @@ def demo(options: Demo) -> None:
         return
     print_run(run)
     say("", f"{plural(evaluation.images, 'image')} of {evaluation.outputs.split}")
-    print_numbers(evaluation)
+    print_metrics(evaluation)
     say("", f"the first of them: {why!r}", f"its explanation: {why.facts()['page']}")
