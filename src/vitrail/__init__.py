@@ -37,7 +37,6 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.core.errors import UserError
     from vitrail.data.sources import open_data
     from vitrail.explanation.capture import capture
-    from vitrail.inference.predict import predict
     from vitrail.models.catalogue import create, list_models, register_family
     from vitrail.tasks.convert import convert
     from vitrail.tasks.doctor import doctor
