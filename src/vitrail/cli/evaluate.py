@@ -21,7 +21,7 @@ from vitrail.core.errors import UserError
 
 if TYPE_CHECKING:
     from vitrail.core.outputs import Outputs
-    from vitrail.evaluation.evaluation import Evaluation, SizeResult
+    from vitrail.tasks.evaluation import Evaluation, SizeResult
 
 MOST_CLASSES, MOST_PAIRS, MOST_BROKEN = 5, 5, 10  # lines: --out has all
 

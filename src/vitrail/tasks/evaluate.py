@@ -25,7 +25,6 @@ from vitrail.evaluation.calibration import (
     scale_temperature,
 )
 from vitrail.evaluation.corruptions import CORRUPTIONS, constants_for, corrupt
-from vitrail.evaluation.evaluation import Evaluation, SizeResult
 from vitrail.evaluation.matching import LabelMatch, match_labels
 from vitrail.evaluation.metrics import compute_metrics
 from vitrail.evaluation.robustness import (
@@ -39,6 +38,7 @@ from vitrail.inference.variants import Variants, compute_variants
 from vitrail.models.model import Model
 from vitrail.models.vit import ViTConfig
 from vitrail.tasks.arguments import check_not_swapped
+from vitrail.tasks.evaluation import Evaluation, SizeResult
 from vitrail.tasks.names import name_of, short_name
 from vitrail.tasks.progress import OnProgress, silent, steps_of
 from vitrail.tasks.results import writing_results
