@@ -28,8 +28,8 @@ from vitrail.models.coatnet import CoAtNetConfig
 from vitrail.weights.convert import convert
 from vitrail.weights.dialect import Foreign
 from vitrail.weights.dialects import recognise
-from vitrail.weights.fit import fit
 from vitrail.weights.offsets import linear, resize_offsets
+from vitrail.weights.resize_state import resize_state
 from vitrail.weights.settle import settle
 
 SMALL: dict[str, Any] = {
@@ -168,7 +168,9 @@ def test_the_paper_resizes_linearly() -> None:
     assert (wide[0].diff() >= 0).all()
     config = replace(find("coatnet_0"), image_size=(64, 64))
     with pytest.raises(UserError, match="use paper or timm"):
-        fit(build(config).state_dict(), config, replace(config, image_size=(96, 96)), method="hf")
+        resize_state(
+            build(config).state_dict(), config, replace(config, image_size=(96, 96)), method="hf"
+        )
 
 
 @cache

@@ -20,13 +20,13 @@ from vitrail.core.passport import ResizeMethod
 from vitrail.models.catalogue import build, change
 from vitrail.models.swin import SwinConfig
 from vitrail.models.swinv2 import SwinV2Config
-from vitrail.weights.fit import fit
 from vitrail.weights.resize import (
     INTERPOLATE,
     resize_channels,
     resize_patches,
     resize_positions,
 )
+from vitrail.weights.resize_state import resize_state
 
 SWIN = SwinConfig(
     dim=8, depths=(1, 1), heads=(2, 2), window_size=4, image_size=(32, 32), num_classes=2
@@ -153,7 +153,7 @@ def test_fitting_reports_each_step_and_touches_nothing_else() -> None:
     model = build(SMALL)
     state = model.state_dict()
     new = change(SMALL, {"image_size": (64, 64), "patch_size": 16, "channels": 1, "num_classes": 3})
-    fitted, done = fit(state, SMALL, new, method="paper")
+    fitted, done = resize_state(state, SMALL, new, method="paper")
     assert done == [
         "input kernels fitted from 3 to 1 channels",
         "patch kernels resized from 8 to 16 pixels",
@@ -164,7 +164,7 @@ def test_fitting_reports_each_step_and_touches_nothing_else() -> None:
     assert changed == {
         "patches.projection.weight", "positions.table", "head.classes.weight", "head.classes.bias",
     }  # fmt: skip
-    unchanged, nothing = fit(state, SMALL, SMALL, method="paper")
+    unchanged, nothing = resize_state(state, SMALL, SMALL, method="paper")
     assert nothing == []
     assert unchanged == state
 
@@ -177,7 +177,7 @@ def test_positions_of_prefix_tokens_fold_into_the_tokens_exactly(slots: int) -> 
         torch.nn.init.normal_(parameter)
     new = replace(config, prefix_positions=slots)
     other = build(new).eval()
-    state, done = fit(model.state_dict(), config, new, method="paper")
+    state, done = resize_state(model.state_dict(), config, new, method="paper")
     other.load_state_dict(state)
     image = torch.randn(2, 3, 32, 48)
     assert torch.equal(other.embed(image), model.embed(image))
@@ -188,7 +188,7 @@ def test_2d_positions_are_resized_along_each_axis() -> None:
     config = KINDS["2-D positions"]
     model = build(config)
     new = change(config, {"image_size": (64, 48)})
-    fitted, _ = fit(model.state_dict(), config, new, method="paper")
+    fitted, _ = resize_state(model.state_dict(), config, new, method="paper")
     assert fitted["positions.rows"].shape[0] == 8
     assert torch.equal(fitted["positions.columns"], model.state_dict()["positions.columns"])
     assert torch.equal(
@@ -210,7 +210,7 @@ def test_what_cannot_be_changed_says_so(
 ) -> None:
     config = KINDS[kind]
     with pytest.raises(UserError, match=sentence):
-        fit(build(config).state_dict(), config, change(config, changes), method="paper")
+        resize_state(build(config).state_dict(), config, change(config, changes), method="paper")
 
 
 @pytest.mark.parametrize(

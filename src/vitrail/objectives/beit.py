@@ -42,7 +42,7 @@ class BeitObjective(Objective):
     model's normalisation, scaled so that it has one word for each patch.
 
     The encoder norms every token and has no classes; one bias that all blocks share is the paper's
-    choice, and loading with new classes copies it to every block (`weights.fit_beit`).
+    choice, and loading with new classes copies it to every block (`weights.families.beit`).
     """
 
     metric_names: ClassVar[tuple[str, ...]] = ("loss", "accuracy")

@@ -16,8 +16,8 @@ from vitrail.models.model import Model
 from vitrail.weights.dialect import Dialect, Foreign
 from vitrail.weights.families import family_weights
 from vitrail.weights.families.family import NamedTensors, Request
-from vitrail.weights.fit import fit, needs_new_head
 from vitrail.weights.old_dialect import Dialect as OldDialect
+from vitrail.weights.resize_state import needs_new_head, resize_state
 from vitrail.weights.rows import Tensors
 from vitrail.weights.translate import Coverage, Translation, check_total, read, refuse_partial
 
@@ -148,7 +148,7 @@ def resize_checkpoint(
 ) -> tuple[Tensors, Passport]:
     """Tensors and passport for another config, in the precision of the file."""
     old, passport = checkpoint.config, checkpoint.passport
-    state, done = fit(checkpoint.state, old, config, method=method or passport.resize)
+    state, done = resize_state(checkpoint.state, old, config, method=method or passport.resize)
     if needs_new_head(old, config):
         state |= _new_head(config, like=next(iter(state.values())))
     return state, replace(

@@ -16,8 +16,8 @@ from vitrail.models.catalogue import change, family_of, find
 from vitrail.models.config import Config
 from vitrail.models.model import Model
 from vitrail.weights.checkpoint import Checkpoint, build_model, translate
+from vitrail.weights.families import family_weights
 from vitrail.weights.files import read_foreign
-from vitrail.weights.fit import FITTINGS
 from vitrail.weights.hub import HUB, located
 from vitrail.weights.native import MANIFEST, TENSORS, is_native, left_out, read_native
 from vitrail.weights.translate import Coverage
@@ -84,11 +84,11 @@ def check_source(source: object) -> None:
 def fine_tuned(config: Config, changes: dict[str, Any]) -> dict[str, Any]:
     """New classes for a pre-trained model mean the paper's fine-tuning: its whole head gives way to
     one linear layer, unless a head is asked for, and what else its family changes then."""
-    changes = FITTINGS[family_of(config)].follows(config, changes) | changes
+    changes = family_weights(family_of(config)).follow(config, changes) | changes
     if changes.get("num_classes", config.num_classes) == config.num_classes:
         return changes
     head = {"head": "linear"} if hasattr(config, "head") else {}
-    return head | FITTINGS[family_of(config)].fine_tuned(config) | changes
+    return head | family_weights(family_of(config)).fine_tuned(config) | changes
 
 
 def open_checkpoint(

@@ -20,8 +20,8 @@ from vitrail.models.model import Model
 from vitrail.weights.checkpoint import Checkpoint, build_model, translate
 from vitrail.weights.dialect import Foreign, Sidecars
 from vitrail.weights.dialects import recognise
-from vitrail.weights.fit import needs_new_head
 from vitrail.weights.native import weights_of
+from vitrail.weights.resize_state import needs_new_head
 from vitrail.weights.translate import Coverage
 
 # How far apart two code bases come out by rounding alone, as a share of the largest logit. Both

@@ -20,7 +20,7 @@ from vitrail.models.catalogue import (
 from vitrail.models.config import Config
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.dialect import Foreign
-from vitrail.weights.fit import FITTINGS
+from vitrail.weights.families import family_weights
 from vitrail.weights.native import check_state, read_passport
 from vitrail.weights.translate import Coverage
 
@@ -125,7 +125,7 @@ def unseen(config: Config) -> str:
 
 def kernel_of(config: Config, foreign: Foreign) -> tuple[int, ...]:
     """The shape of what would read the image in a model of this config."""
-    kernel = foreign.tensors.get(FITTINGS[family_of(config)].kernel(config))
+    kernel = foreign.tensors.get(family_weights(family_of(config)).kernel(config))
     return tuple(kernel.shape) if kernel is not None and kernel.ndim == 4 else (0, 0, 0, 0)
 
 

@@ -15,7 +15,7 @@ from vitrail.models.beit import BeitConfig
 from vitrail.weights.dialects import transformers_sidecars as files
 from vitrail.weights.dialects.beit import COMPUTED, INDEX, STACKED, TABLE, UNREAD
 from vitrail.weights.dialects.transformers_names import NEW, OLD, PARTS
-from vitrail.weights.fit_beit import turn_table
+from vitrail.weights.families.beit import transpose_table
 from vitrail.weights.old_dialect import ANY, AllowList, Dialect, Facts, Foreign
 from vitrail.weights.old_rows import Op, Row, drop, expand, fill, fuse, reshape, same
 
@@ -83,7 +83,7 @@ def rows(names: Spelling, config: BeitConfig) -> list[Row]:
 
 def relative(names: Spelling, config: BeitConfig) -> list[Row]:
     turned = Op(
-        read=lambda table: turn_table(table, config.grid) if is_oblong(config) else table,
+        read=lambda table: transpose_table(table, config.grid) if is_oblong(config) else table,
         write=lambda table: table,  # oblong ones are refused before
     )
     return [

@@ -15,9 +15,9 @@ from torch import Tensor
 from vitrail import UserError
 from vitrail.models.beit import count_relations
 from vitrail.models.catalogue import build, change
-from vitrail.weights.fit import fit
-from vitrail.weights.fit_beit import METHODS, resize_relations, turn_table
+from vitrail.weights.families.beit import METHODS, resize_relations, transpose_table
 from vitrail.weights.offsets import sides, stretched
+from vitrail.weights.resize_state import resize_state
 
 GRIDS = st.tuples(st.integers(1, 7), st.integers(1, 7))
 
@@ -94,9 +94,9 @@ def test_the_methods_really_differ() -> None:
 
 def test_rows_are_taken_for_columns_where_that_matters_alone() -> None:
     square = table((5, 5))
-    torch.testing.assert_close(turn_table(square, (5, 5)), square, rtol=0, atol=1e-12)
+    torch.testing.assert_close(transpose_table(square, (5, 5)), square, rtol=0, atol=1e-12)
     oblong = table((3, 5))
-    assert (turn_table(oblong, (3, 5)) - oblong).abs().max() > 0.1
+    assert (transpose_table(oblong, (3, 5)) - oblong).abs().max() > 0.1
 
 
 def test_half_precision_is_resized_in_full() -> None:
@@ -117,7 +117,7 @@ def test_what_cannot_be_resized_says_so() -> None:
 def test_fitting_reports_each_step_and_touches_nothing_else() -> None:
     state = build(SMALL).state_dict()
     new = change(SMALL, {"image_size": (64, 64), "patch_size": 16, "channels": 1, "num_classes": 3})
-    fitted, done = fit(state, SMALL, new, method="timm")
+    fitted, done = resize_state(state, SMALL, new, method="timm")
     assert done == [
         "input kernels fitted from 3 to 1 channels",
         "patch kernels resized from 8 to 16 pixels",
@@ -129,7 +129,7 @@ def test_fitting_reports_each_step_and_touches_nothing_else() -> None:
         "patches.projection.weight", "blocks.0.relative.table", "blocks.1.relative.table",
         "head.classes.weight", "head.classes.bias",
     }  # fmt: skip
-    unchanged, nothing = fit(state, SMALL, SMALL, method="paper")
+    unchanged, nothing = resize_state(state, SMALL, SMALL, method="paper")
     assert nothing == []
     assert unchanged == state
 
@@ -140,7 +140,7 @@ def test_from_pre_training_to_fine_tuning() -> None:
     state = build(old).state_dict()
     torch.nn.init.normal_(state["relative.table"])
     torch.nn.init.normal_(state["norm.bias"])
-    fitted, done = fit(state, old, new, method="paper")
+    fitted, done = resize_state(state, old, new, method="paper")
     assert done[1:3] == [
         "the relative bias that all blocks shared copied to each of the 2",
         "the norm starts anew, because it norms something else",
@@ -149,6 +149,8 @@ def test_from_pre_training_to_fine_tuning() -> None:
         assert torch.equal(fitted[f"blocks.{i}.relative.table"], state["relative.table"])
     assert not fitted["norm.bias"].any()
     with pytest.raises(UserError, match="none is shared"):
-        fit(build(SMALL).state_dict(), SMALL, replace(SMALL, relative_bias="shared"), method="hf")
+        resize_state(
+            build(SMALL).state_dict(), SMALL, replace(SMALL, relative_bias="shared"), method="hf"
+        )
     with pytest.raises(UserError, match="dim is 32 in the trained weights and cannot become 64"):
-        fit(build(SMALL).state_dict(), SMALL, replace(SMALL, dim=64), method="hf")
+        resize_state(build(SMALL).state_dict(), SMALL, replace(SMALL, dim=64), method="hf")
