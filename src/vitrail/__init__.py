@@ -21,8 +21,11 @@ __all__ = [
     "load",
     "open_data",
     "predict",
+    "pretrain",
     "probe",
+    "resume",
     "save",
+    "train",
 ]
 
 if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any other name
@@ -34,7 +37,10 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.tasks.convert import convert
     from vitrail.tasks.doctor import doctor
     from vitrail.tasks.evaluate import evaluate
+    from vitrail.tasks.pretrain import pretrain
     from vitrail.tasks.probe import probe
+    from vitrail.tasks.resume import resume
+    from vitrail.tasks.train import train
     from vitrail.weights.load import load
     from vitrail.weights.native import save
 
@@ -51,8 +57,11 @@ else:
         "load": "vitrail.weights.load",
         "open_data": "vitrail.data.sources",
         "predict": "vitrail.inference.predict",
+        "pretrain": "vitrail.tasks.pretrain",
         "probe": "vitrail.tasks.probe",
+        "resume": "vitrail.tasks.resume",
         "save": "vitrail.weights.native",
+        "train": "vitrail.tasks.train",
     }
 
     def __getattr__(name: str) -> object:

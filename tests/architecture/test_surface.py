@@ -9,6 +9,12 @@ import pytest
 import vitrail
 from vitrail.tasks.progress import silent
 
+RUN_OPTIONS = (
+    "out=None, recipe=None, model=None, start=None, epochs=None, steps=None, batch_size=None, "
+    "lr=None, image_size=None, val_share=None, set=None, seed=None, workers=None, parallel=None, "
+    "precision=None, device='auto', threads=None, processes=1, resume=False, dry_run=False, "
+    "on_step=None, on_progress=<silent>"
+)
 # The one place to update when the surface changes on purpose: name -> parameters as written.
 SIGNATURES = {
     "capture": "model, where='*', *, reduce=None, differentiable=False",
@@ -37,11 +43,17 @@ SIGNATURES = {
         "neighbours=(10, 20, 100, 200), steps=None, images=None, batch_size=64, workers=0, seed=0, "
         "cache='runs/features', out=None, overwrite=False, name=None, on_progress=<silent>"
     ),
+    "pretrain": f"data, *, objective=None, tokenizer=None, {RUN_OPTIONS}",
+    "resume": (
+        "run_directory, *, workers=None, parallel=None, device='auto', threads=None, processes=1, "
+        "on_step=None, on_progress=<silent>"
+    ),
     "save": "model, directory, *, overwrite=False",
+    "train": f"data, *, {RUN_OPTIONS}",
 }
 NAMES = [
     "UserError", "__version__", "capture", "convert", "create", "doctor", "evaluate", "list_models",
-    "load", "open_data", "predict", "probe", "save",
+    "load", "open_data", "predict", "pretrain", "probe", "resume", "save", "train",
 ]  # fmt: skip
 
 

@@ -40,7 +40,7 @@ def test_four_hundred_images_of_which_forty_are_broken(
     assert main([*asked, "--out", str(out), "--set", "max_broken=0.2"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert set(told["broken"]) == broken
-    assert told["best"] > 0.8
+    assert told["score"] > 0.8
     page = unescape((out / "report.html").read_text(encoding="utf-8"))
     section = page[page.index("could not be read") :]
     named = set(re.findall(r"(?:bright|dark)/\d{4}\.png", section[: section.index("</table>")]))

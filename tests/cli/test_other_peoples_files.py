@@ -142,7 +142,7 @@ def test_a_run_begins_only_where_none_of_its_names_is_taken(
     before = fill(out, (name,))
     assert run(verb, places, out) == 2
     taken = name.split("/")[0]
-    assert f"{out / taken}: exists already: choose another --out" in capsys.readouterr().err
+    assert f"{out / taken}: exists already: choose another out" in capsys.readouterr().err
     assert contents(out) == before
 
 

@@ -87,7 +87,7 @@ def check_fine_tuning(
     capsys.readouterr()
     words = ["train", str(data), "--from", str(out / "last"), "--out", str(into)]
     assert main([*words, "--steps", "2", "--threads", "1"]) == 0
-    printed = " ".join(capsys.readouterr().out.split()).lower()
+    printed = " ".join(capsys.readouterr().err.split()).lower()
     assert f"needed only for {objective} pre-training" in printed
     tuned = vitrail.load(into / "last")
     assert tuned.passport.labels == ("dark", "light")

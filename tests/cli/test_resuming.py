@@ -10,7 +10,9 @@ from PIL import Image
 
 from vitrail import UserError
 from vitrail.cli.app import build_parser, main, with_plain_flags
-from vitrail.cli.said import begun, continued
+from vitrail.cli.train import Train
+from vitrail.tasks.overrides import new_recipe, resumed_recipe
+from vitrail.tasks.run_options import RunOptions, make_options
 from vitrail.training.checkpoint import steps_in
 from vitrail.training.loop import Trainer
 from vitrail.training.recipe_file import write_recipe
@@ -34,6 +36,13 @@ def photos(tmp_path: Path) -> Path:
             pixels = (level + draw.integers(-50, 50, (16, 16, 3))).astype(np.uint8)
             Image.fromarray(pixels).save(tmp_path / "photos" / label / f"{number}.png")
     return tmp_path / "photos"
+
+
+def parse(*words: str) -> RunOptions:
+    """The options that a command line gives the task."""
+    options = build_parser()(with_plain_flags(["train", *words]))
+    assert isinstance(options, Train)
+    return make_options("train", options.data, {"recipe": options.recipe, **options.arguments()})
 
 
 def test_one_command_is_repeated_until_the_run_is_done(
@@ -72,7 +81,9 @@ def test_one_command_is_repeated_until_the_run_is_done(
     assert json.loads(capsys.readouterr().out)["notes"]
     plain = [word for word in command if word not in ("--resume", "auto")]
     assert main([*plain, "--dry-run"]) == 2
-    assert "already holds a run: choose another --out, or add --resume" in capsys.readouterr().err
+    assert (
+        "already holds a run: choose another out directory, or resume it" in capsys.readouterr().err
+    )
     assert main([word for word in command if word != "auto"]) == 0  # a flag takes no word
     assert main(["train", str(photos), "--out", str(out), "--resume", "maybe"]) == 2
 
@@ -88,16 +99,16 @@ def test_one_command_is_repeated_until_the_run_is_done(
 def test_options_may_be_repeated_and_not_changed(
     recipe: tuple[str, ...], photos: Path, tmp_path: Path
 ) -> None:
-    def asked(*words: str) -> object:
+    def options(*words: str) -> RunOptions:
         found = [word.replace("{yaml}", str(tmp_path / "recipe.yaml")) for word in words]
-        return build_parser()(with_plain_flags(["train", str(photos), *found]))
+        return parse(str(photos), *found)
 
-    write_recipe(begun(asked(*OPTIONS)), tmp_path)  # type: ignore[arg-type]
+    write_recipe(new_recipe(options(*OPTIONS)), tmp_path)
     out = tmp_path / "run"
-    write_recipe(begun(asked(*OPTIONS, *recipe)), out)  # type: ignore[arg-type]
+    write_recipe(new_recipe(options(*OPTIONS, *recipe)), out)
     for same in (OPTIONS, OPTIONS[:4], OPTIONS[-4:], ("--workers", "1", "--parallel", "fsdp")):
         full = (*same, *recipe) if same is OPTIONS else same
-        continued(asked(*full, "--resume"), out)  # type: ignore[arg-type]
+        resumed_recipe(options(*full, "--resume"), out)
     words = (*OPTIONS, *recipe)
     for option, value in (
         ("steps", "7"), ("epochs", "2"), ("batch-size", "8"), ("image-size", "32"), ("seed", "2"),
@@ -107,9 +118,10 @@ def test_options_may_be_repeated_and_not_changed(
         pairs = list(zip(words[::2], words[1::2], strict=True))
         taken = {f"--{option}"} - {"--set"} | ({"--steps"} if option == "epochs" else set())
         rest = [word for pair in pairs if pair[0] not in taken for word in pair]
-        what = f"set {value}" if option == "set" else option
-        with pytest.raises(UserError, match=f"--{what} cannot change in a run that is resumed"):
-            continued(asked(*rest, f"--{option}", value, "--resume"), out)  # type: ignore[arg-type]
+        named = {"set": f"set {value}", "from": r"start \(--from\)"}
+        what = named.get(option, option.replace("-", "_"))
+        with pytest.raises(UserError, match=f"^{what} cannot change in a run that is resumed"):
+            resumed_recipe(options(*rest, f"--{option}", value, "--resume"), out)
 
 
 def test_ctrl_c_before_the_first_step_leaves_nothing(
@@ -133,7 +145,7 @@ def test_a_run_below_a_file_is_one_sentence(photos: Path, tmp_path: Path, capsys
 
 def test_lists_of_words_are_given_with_commas(photos: Path) -> None:
     words = ("--set", "optimiser.freeze=patches*,head*", "--set", "lora.targets=*.qkv")
-    recipe = begun(build_parser()(["train", str(photos), *OPTIONS, *words]))
+    recipe = new_recipe(parse(str(photos), *OPTIONS, *words))
     assert recipe.optimiser.freeze == ("patches*", "head*")
     assert recipe.lora is not None
     assert recipe.lora.targets == ("*.qkv",)

@@ -42,7 +42,8 @@ def test_everything_is_said_and_nothing_is_left_behind(
 ) -> None:
     out = tmp_path / "run"
     assert main(train(photos, "--epochs", "2", "--out", str(out))) == 0
-    printed = capsys.readouterr().out
+    found = capsys.readouterr()
+    printed = found.err
     assert "ViT (custom), " in printed.splitlines()[0]
     assert "patch 8" in printed.splitlines()[0]
     assert "patches of" not in printed  # they are not what the recipe would have chosen
@@ -54,12 +55,12 @@ def test_everything_is_said_and_nothing_is_left_behind(
         "step 2 of 4",
         "step 4 of 4",
     ]
-    assert "test accuracy " in printed
-    assert "note: the model was judged on only 2 validation images" in printed
+    assert "test accuracy " in found.out
+    assert "note: the model was evaluated on only 2 validation images" in found.out
     assert not (out / "pixels").exists()
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "Accuracy on test" in page
-    assert "the model was judged on only 2 validation images" in page
+    assert "the model was evaluated on only 2 validation images" in page
     assert "train/left/notes.txt" in page
     assert "(aspect ratio kept)" in (out / "best" / "README.md").read_text(encoding="utf-8")
     assert main(["info", str(out / "best")]) == 0
@@ -88,7 +89,7 @@ def test_a_dry_run_builds_what_the_run_builds(
         refused = ["train", str(photos), "--image-size", size, "--out", str(tmp_path / "no")]
         for more in ([], ["--dry-run"]):
             assert main([*refused, *more]) == 2
-            assert "--image-size must divide into patches" in capsys.readouterr().err
+            assert "image_size must divide into patches" in capsys.readouterr().err
     patch = ["--set", "fields.patch_size=7", "--out", str(tmp_path / "no")]
     sentences = []
     for more in ([], ["--dry-run"]):
@@ -110,14 +111,14 @@ def press_at(
     step: int, monkeypatch: pytest.MonkeyPatch, number: signal.Signals = signal.SIGINT
 ) -> None:
     """Ctrl-C once a step is done."""
-    show = Display.show
+    show = Display.show_step
 
     def shown(self: Display, now: Progress) -> None:
         show(self, now)
         if now.step == step:
             signal.raise_signal(number)
 
-    monkeypatch.setattr(Display, "show", shown)
+    monkeypatch.setattr(Display, "show_step", shown)
 
 
 # before the first evaluation, and after it; a scheduler sends SIGTERM
@@ -158,7 +159,7 @@ def test_a_second_ctrl_c_leaves_at_once(
         return ""
 
     press_at(3, monkeypatch)
-    monkeypatch.setattr("vitrail.cli.training_report.report_page", press)
+    monkeypatch.setattr("vitrail.tasks.run_report.report_page", press)
     assert main(train(photos, "--epochs", "2", "--out", str(tmp_path / "run"))) == 130
     printed = capsys.readouterr()
     assert "saved at step 3" in printed.err

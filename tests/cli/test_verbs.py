@@ -217,7 +217,7 @@ def test_a_mistake_is_one_sentence_and_nothing_written(
 def test_demo_trains_judges_and_shows(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "demo"
     words = ("demo", "--out", str(out), "--threads", "1", "--epochs", "1")
-    code, _, err = run(capsys, *words)
+    code, _, err = run(capsys, *words, "--quiet")
     assert (code, err) == (0, "")
     code, _, err = run(capsys, *words)
     assert code == 2

@@ -31,7 +31,7 @@ def run_to(step: int, run: Trainer) -> None:
             run.save()
             raise Enough
 
-    run.show = show
+    run.on_step = show
     with suppress(Enough):
         run.run(resume=True)
 

@@ -6,12 +6,12 @@ import signal
 import sys
 
 from vitrail import UserError
-from vitrail.training.parallel import exit_now, process_group, reported
+from vitrail.training.parallel import exit_now, process_group, report_errors
 
 
 def main() -> None:
     which, how = sys.argv[1:]
-    with reported(), process_group() as world:
+    with report_errors(), process_group() as world:
         world.wait()
         chosen = which in ("all", str(world.rank))
         if chosen and how == "mistake":

@@ -79,7 +79,7 @@ def test_after_an_outage_a_run_goes_on_as_if_nothing_had_happened(tmp_path: Path
         if now.step == 8:
             shelf.lost = set(range(100))
 
-    trainer.show = pull_the_plug
+    trainer.on_step = pull_the_plug
     with pytest.raises(UserError, match="saved at step 8"):
         trainer.run()
     saved = newest_step(out / "steps")

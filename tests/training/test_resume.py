@@ -153,7 +153,7 @@ def test_ctrl_c_ends_with_the_step_and_loses_nothing(tmp_path: Path) -> None:
         if progress.step == 7:
             signal.raise_signal(signal.SIGINT)
 
-    run.show = press
+    run.on_step = press
     outcome = run.run()
     assert (outcome.stopped, outcome.step) == (True, 7)
     trainer(tmp_path / "stopped").run(resume=True)

@@ -37,7 +37,7 @@ def test_saving_takes_a_small_share_of_the_time(
         clock.now += 50
 
     monkeypatch.setattr("vitrail.training.loop.write_step", slow_write)
-    run.show = pass_time
+    run.on_step = pass_time
     run.run()
     assert 2 < len(saves) < 32
     by_clock = len(saves) - 2  # the first shows how long one takes, the last ends the run

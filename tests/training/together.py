@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from tests.training.cases import STOP, case_trainer
 from tests.training.world import Stripes
 from vitrail import UserError
-from vitrail.cli import running
-from vitrail.cli.train import Train, write_report
 from vitrail.data.images import Unreadable
+from vitrail.tasks import training_run
+from vitrail.tasks.run_options import Observer, make_options
+from vitrail.tasks.run_report import write_report
 from vitrail.training import loop, parallel
 from vitrail.training.checkpoint import RUN, STATE, Saved, newest_step, steps_in, write_step
 from vitrail.training.parallel import World, process_group
@@ -106,7 +107,7 @@ def outage_of_one(folder: Path) -> None:
             source.lost = now.step == STOP and not world.is_main
 
         run = trainer_of(source, out, world)
-        run.show = lose
+        run.on_step = lose
         told = refusal_of_all(run.run, world)
         assert f"stopped and saved at step {STOP}: 8 of 100 training images" in told, told
         assert "Input/output error" in told, told
@@ -136,10 +137,9 @@ def slow_writing(folder: Path) -> None:
     own = folder / f"stripes-{os.environ['RANK']}.npz"
     np.savez(own, x_train=stripes.images, y_train=stripes.targets)
     own.replace(data)  # each process the same
-    asked = Train(
-        str(data), out=str(out), steps=2, batch_size="16", json=True,
-        set=("fields.dim=16", "fields.depth=1", "fields.heads=2"),
-    )  # fmt: skip
+    small = {"fields.dim": 16, "fields.depth": 1, "fields.heads": 2}
+    values = {"out": str(out), "steps": 2, "batch_size": 16, "set": small}
+    options = make_options("train", data, values)
 
     def slow(write: Any) -> Any:
         def slowly(*args: Any, **options: Any) -> Any:
@@ -151,8 +151,9 @@ def slow_writing(folder: Path) -> None:
     with (
         patch.object(parallel, "PATIENCE", timedelta(seconds=LIMIT)),
         patch.object(loop, "write_step", slow(write_step)),
+        patch.object(training_run, "write_report", slow(write_report)),
     ):
-        running.start(asked, "train", slow(write_report))
+        assert training_run.start_run(options, Observer()).step == 2
 
 
 HAPPENINGS = {

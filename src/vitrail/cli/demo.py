@@ -2,8 +2,8 @@
 
 from dataclasses import KW_ONLY, dataclass
 
-from vitrail.cli.options import OutputOptions
-from vitrail.cli.output import say
+from vitrail.cli.options import OutputOptions, use_threads
+from vitrail.cli.output import is_quiet, plural, say, say_json
 
 
 @dataclass(frozen=True)
@@ -12,52 +12,54 @@ class Demo(OutputOptions):
 
     _: KW_ONLY
     out: str = "demo"
-    """The directory for what it writes."""
+    """Directory for the results."""
     overwrite: bool = False
-    """Replace what an earlier demo has written there."""
+    """Replace what an earlier demo wrote to OUT."""
     epochs: float = 60.0
-    """Rounds through the digits."""
+    """Epochs to train."""
     seed: int = 0
-    """Decides every draw."""
+    """Random seed."""
     threads: int = 2
-    """Threads to compute with."""
+    """CPU threads."""
 
 
-def demo(asked: Demo) -> None:
-    """Train a small ViT on handwritten digits, judge it, and look at its attention: about a
+def demo(options: Demo) -> None:
+    """Train a small ViT on handwritten digits, evaluate it, and draw its attention: about a
     minute."""
     from pathlib import Path
 
     import torch
 
-    from vitrail.cli.evaluate import Evaluate, evaluate
-    from vitrail.cli.train import Train, train
+    from vitrail.cli.display import Display, print_run
+    from vitrail.cli.evaluate import print_numbers
     from vitrail.data.loader import pixels_of
     from vitrail.data.preprocess import prepare
     from vitrail.data.sources import open_data
     from vitrail.explanation.overlays import draw_panel, head_maps
+    from vitrail.tasks.evaluate import evaluate
+    from vitrail.tasks.train import train
     from vitrail.weights.load import load
     from vitrail.weights.results import LISTING, Results
 
-    out = Path(asked.out)
-    run = out / "digits"
-    where = Results(out, "demo", asked.overwrite)
+    out = Path(options.out)
+    where = Results(out, "demo", options.overwrite)
     where.check(alone=True)
     where.remove()
-    train(
-        Train(
+    use_threads(options.threads)
+    with Display(quiet=options.json or is_quiet()) as display:
+        run = train(
             "digits",
-            out=str(run),
-            epochs=asked.epochs,
-            seed=asked.seed,
-            threads=asked.threads,
+            out=out / "digits",
+            epochs=options.epochs,
+            seed=options.seed,
             val_share=0.2,
+            on_step=display.show_step,
+            on_progress=display.show_progress,
         )
-    )
-    say("")
-    evaluate(Evaluate(str(run / "best"), "digits", threads=asked.threads))
-
-    model = load(run / "best").eval()
+    if run.stopped or run.best is None:
+        raise KeyboardInterrupt
+    evaluation = evaluate(run.best, "digits")
+    model = load(run.best).eval()
     digit = pixels_of(open_data("digits", val_share=0.2)["val"], 0, channels=1)
     image = prepare(digit.permute(1, 2, 0).numpy(), model.passport.preprocessing)[None]
     maps = head_maps(model, image)
@@ -70,5 +72,10 @@ def demo(asked: Demo) -> None:
     )
     files = (path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file())
     where.record(sorted(name for name in files if name != LISTING))
+    if options.json:
+        say_json({"run": run.facts(), "evaluation": evaluation.facts(), "attention": str(picture)})
+        return
+    print_run(run)
+    say("", f"{plural(evaluation.images, 'image')} of {evaluation.outputs.split}")
+    print_numbers(evaluation)
     say("", f"attention of {len(maps)} layers: {picture}")
-    say(f"the report of the run: {run / 'report.html'}")

@@ -132,7 +132,7 @@ def patch_dividing(size: tuple[int, int]) -> int:
     if not usual / 2 <= nearest <= usual * 2 or max(size) <= nearest:
         near = "x".join(str(max(round(side / usual), 1) * usual) for side in size)
         raise UserError(
-            f"--image-size must divide into patches of about {usual} pixels, got "
+            f"image_size must divide into patches of about {usual} pixels, got "
             f"{size[0]}x{size[1]}: use {near}"
         )
     return nearest

@@ -87,11 +87,11 @@ class Trainer:
         self,
         task: Task,
         out: Path,
-        show: Callable[[Progress], None] = lambda _: None,
+        on_step: Callable[[Progress], None] = lambda _: None,
         world: World | None = None,
     ) -> None:
         recipe = task.recipe
-        self.task, self.recipe, self.out, self.show = task, recipe, out, show
+        self.task, self.recipe, self.out, self.on_step = task, recipe, out, on_step
         self.world = world or World()
         self.model = task.objective.model
         check_precision(recipe.precision, self.world.device)
@@ -179,7 +179,9 @@ class Trainer:
             self.write_line(log, values or {})
         if last or self.time_to_save():
             self.save()
-        self.show(Progress(self.step, self.total, loss, self.speed, values, self.run_state.warning))
+        self.on_step(
+            Progress(self.step, self.total, loss, self.speed, values, self.run_state.warning)
+        )
         return seconds
 
     def stop(self, why: str) -> NoReturn:

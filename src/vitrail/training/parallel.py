@@ -21,6 +21,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, get_error_handler
 from torch.nn.parallel import DistributedDataParallel
 
+from vitrail.core.devices import choose_device
 from vitrail.core.errors import UserError
 from vitrail.objectives.objective import Objective
 
@@ -103,21 +104,30 @@ class World:
 
 
 @contextmanager
-def process_group() -> Iterator[World]:
+def process_group(device: str | None = "auto") -> Iterator[World]:
     """The world that torchrun set up for this process; a world of one where it did not."""
-    place = int(os.environ.get("LOCAL_RANK", 0))
-    device = torch.device("cuda", place) if torch.cuda.is_available() else torch.device("cpu")
     if not launched():
-        yield World(device=device)
+        yield World(device=choose_device(device))
         return
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+    chosen = rank_device(device)
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=PATIENCE)
     patient = dist.new_group(backend="gloo", timeout=NO_LIMIT)
-    world = World(dist.get_rank(), dist.get_world_size(), device, patient)
+    world = World(dist.get_rank(), dist.get_world_size(), chosen, patient)
     yield world
     world.wait()  # who leaves first takes the others' connections along
     dist.destroy_process_group()
+
+
+def rank_device(device: str | None) -> torch.device:
+    """The device of one of several processes: a GPU each, or the CPU."""
+    chosen = choose_device(device)
+    if chosen.type == "mps" and device == "auto":
+        chosen = torch.device("cpu")
+    if chosen.type not in ("cpu", "cuda"):
+        raise UserError(f"device must be cpu or cuda for several processes, got {device}")
+    return torch.device("cuda", int(os.environ["LOCAL_RANK"])) if chosen.type == "cuda" else chosen
 
 
 def exit_now(code: int) -> NoReturn:
@@ -162,7 +172,7 @@ def launch(module: str, arguments: Sequence[str], processes: int) -> None:
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         if failure.exitcode == 2:
-            raise UserError(sentence_of(failure.error_file_data)) from None
+            raise UserError(recorded_sentence(failure.error_file_data)) from None
         if failure.exitcode < 0:
             raise UserError(why_killed(rank, -failure.exitcode)) from None
         raise
@@ -183,24 +193,22 @@ def kept_signal_handlers() -> Iterator[None]:
 def why_killed(rank: int, number: int) -> str:
     """
     >>> why_killed(1, 15)
-    'process 1 was ended by SIGTERM: go on from the last checkpoint with --resume'
+    'process 1 was ended by SIGTERM: resume it from its last checkpoint'
     """
     name = signal.Signals(number).name
     memory = ", as the system does when memory runs out" if name == "SIGKILL" else ""
-    return (
-        f"process {rank} was ended by {name}{memory}: go on from the last checkpoint with --resume"
-    )
+    return f"process {rank} was ended by {name}{memory}: resume it from its last checkpoint"
 
 
-def sentence_of(written: Any) -> str:
-    """What `reported` left, as torch wrapped it."""
+def recorded_sentence(written: Any) -> str:
+    """What `report_errors` left, as torch wrapped it."""
     while isinstance(written, dict):
         written = written["message"]
     return str(written).removeprefix("UserError: ")
 
 
 @contextmanager
-def reported() -> Iterator[None]:
+def report_errors() -> Iterator[None]:
     """A person's mistake in one of many processes reaches them once, through who launched it. The
     others, whose connection to it breaks, have nothing to add."""
     try:

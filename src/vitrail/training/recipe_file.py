@@ -21,15 +21,22 @@ def to_yaml(recipe: Recipe) -> str:
     >>> print(to_yaml(Recipe(data="digits")).splitlines()[0])
     data: digits
     """
-    text: str = yaml.safe_dump(plain(asdict(recipe)), sort_keys=False, allow_unicode=True, width=96)
+    text: str = yaml.safe_dump(
+        as_plain_values(recipe), sort_keys=False, allow_unicode=True, width=96
+    )
     return text
 
 
-def plain(value: Any) -> Any:
-    """Lists for tuples, which YAML has no word for."""
+def as_plain_values(recipe: Recipe) -> dict[str, Any]:
+    """A recipe as YAML and JSON know it, with lists for tuples."""
+    values: dict[str, Any] = _with_lists(asdict(recipe))
+    return values
+
+
+def _with_lists(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: plain(inner) for key, inner in value.items()}
-    return [plain(inner) for inner in value] if isinstance(value, tuple | list) else value
+        return {key: _with_lists(inner) for key, inner in value.items()}
+    return [_with_lists(inner) for inner in value] if isinstance(value, tuple | list) else value
 
 
 def write_recipe(recipe: Recipe, out: Path) -> None:
@@ -44,8 +51,8 @@ def read_recipe(path: Path) -> Recipe:
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        said = " ".join(str(error).split())
-        raise UserError(f"{path}: is no recipe that can be read: {said}") from None
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path}: the recipe cannot be read: {reason}") from None
     return validate(Recipe, with_new_names(values), where=str(path))
 
 

@@ -1,0 +1,175 @@
+"""The report of a run: what it is made of, and how much of it is computed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitrail.core.outputs import Outputs
+from vitrail.data.doctor import examine
+from vitrail.data.findings import Findings
+from vitrail.data.source import Splits
+from vitrail.evaluation.pretraining_page import Pretraining, pretraining_page
+from vitrail.evaluation.report import Report
+from vitrail.evaluation.report_page import report_page
+from vitrail.evaluation.warnings import SplitScore, find_warnings, score_split
+from vitrail.inference.outputs import compute_outputs
+from vitrail.models.summary import summarise
+from vitrail.tasks.progress import OnProgress, steps_of
+from vitrail.training.log import Log
+from vitrail.training.loop import Outcome, Task
+from vitrail.training.pictures import pictures_in
+from vitrail.training.prepare import judged_part
+from vitrail.weights.atomic import write_file
+from vitrail.weights.load import load
+
+# Seconds for examining the data, or a share of the time that the run took if that is more.
+EXAMINE_SECONDS, EXAMINE_SHARE = 12.0, 0.05
+
+
+@dataclass(frozen=True)
+class EndedRun:
+    """A run that is over, or was stopped, after so many seconds."""
+
+    task: Task
+    splits: Splits
+    out: Path
+    outcome: Outcome
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Written:
+    """What in a report a person must not miss, and the scores of the test split where the data has
+    one."""
+
+    notes: Sequence[str] = ()
+    test: Mapping[str, Any] | None = None
+
+
+def write_report(ended: EndedRun, on_progress: OnProgress) -> Written:
+    """OUT/report.html."""
+    if ended.task.recipe.goal.objective == "labels":
+        return write_training_report(ended, on_progress)
+    return write_pretraining_report(ended)
+
+
+def write_training_report(ended: EndedRun, on_progress: OnProgress) -> Written:
+    """Curves, what the best weights get wrong, and what is wrong with the data. Of a run that was
+    interrupted only what is known already: nothing is computed for it."""
+    task, outcome, out = ended.task, ended.outcome, ended.out
+    outputs = best_outputs(ended)
+    test, findings = None, None
+    if not outcome.stopped:
+        test = evaluate_test(ended, outputs.split, on_progress)
+        seconds = max(EXAMINE_SECONDS, ended.seconds * EXAMINE_SHARE)
+        steps = steps_of(on_progress, "examining the data")
+        findings = examine(ended.splits, task.recipe.data, on_progress=steps, seconds=seconds)
+        # a short run has not met every image
+        outcome.run_state.broken |= {bad.picture.name: bad.reason for bad in findings.broken}
+    warned = find_warnings(outputs, pretrained=task.recipe.start is not None)
+    report = Report(
+        **{field.name: getattr(outputs, field.name) for field in fields(Outputs)},
+        source=judged_part(ended.splits, task.recipe.data)[1],
+        title=out.name,
+        recipe=asdict(task.recipe),
+        facts={
+            "best at step": f"{outcome.run_state.best_step:,} of {outcome.total:,}",
+            "images per second": f"{outcome.images_per_second:,.0f}",
+            "written": time.strftime("%Y-%m-%d %H:%M"),
+        },
+        lines=Log.read(out),
+        findings=findings,
+        model=summarise(task.objective.model),
+        test=test,
+        warnings=warned,
+        stopped=stopped_at(outcome, outputs),
+        best_step=outcome.run_state.best_step,
+    )
+    write_page(out, report_page(report))
+    return Written([*warned, *sampled(findings)], None if test is None else asdict(test))
+
+
+def write_pretraining_report(ended: EndedRun) -> Written:
+    """The curve of the loss, and what was hidden and guessed at each evaluation."""
+    task, outcome, out = ended.task, ended.outcome, ended.out
+    page = pretraining_page(
+        Pretraining(
+            title=out.name,
+            recipe=asdict(task.recipe),
+            facts={
+                "objective": task.recipe.goal.objective,
+                "best at step": f"{outcome.run_state.best_step:,} of {outcome.total:,}",
+                "model": summarise(task.objective.model),
+                "images per second": f"{outcome.images_per_second:,.0f}",
+                "written": time.strftime("%Y-%m-%d %H:%M"),
+            },
+            lines=Log.read(out),
+            pictures=pictures_in(out),
+            rows=outcome.run_state.shown,
+            warning=outcome.run_state.warning,
+            stopped=interrupted_at(outcome),
+            broken=outcome.run_state.broken,
+        )
+    )
+    write_page(out, page)
+    return Written()
+
+
+def write_page(out: Path, page: str) -> None:
+    def fill(path: Path) -> None:
+        path.write_text(page, encoding="utf-8")
+
+    write_file(out / "report.html", fill, overwrite=True)
+
+
+def best_outputs(ended: EndedRun) -> Outputs:
+    """The outputs of the best weights: as they were when these became the best, or computed again.
+    Of a run that was interrupted before they were, none."""
+    data, outcome = ended.task.recipe.data, ended.outcome
+    part, source = judged_part(ended.splits, data)
+    kept = outcome.answers
+    if kept is None and not outcome.stopped:
+        found = compute_outputs(load(ended.out / "best"), source, name=data, split=part)
+        return replace(found, broken=outcome.run_state.broken)
+    empty = np.empty((0, len(source.labels)), dtype=np.float32)
+    return Outputs(
+        labels=source.labels,
+        logits=empty if kept is None else kept.logits,
+        targets=empty if kept is None else kept.targets,
+        indices=np.empty(0, dtype=np.int64) if kept is None else kept.indices,
+        multi_label=source.targets is not None and source.targets.ndim == 2,
+        split=part,
+        broken=outcome.run_state.broken,
+    )
+
+
+def evaluate_test(ended: EndedRun, chosen_on: str, on_progress: OnProgress) -> SplitScore | None:
+    """The score on the test split, which had no say in anything; None where there is none."""
+    source = ended.splits.parts.get("test")
+    if chosen_on == "test" or source is None or source.targets is None or not len(source):
+        return None
+    model, name = load(ended.out / "best"), ended.task.recipe.data
+    steps = steps_of(on_progress, "evaluating the test images")
+    return score_split(compute_outputs(model, source, name=name, on_progress=steps))
+
+
+def interrupted_at(outcome: Outcome) -> str | None:
+    """What the report of a run that was interrupted begins with."""
+    if not outcome.stopped:
+        return None
+    return f"interrupted at step {outcome.step:,} of {outcome.total:,}; resume continues from there"
+
+
+def stopped_at(outcome: Outcome, outputs: Outputs) -> str | None:
+    at = interrupted_at(outcome)
+    return at if at is None or outputs.images else f"{at}. No weights were evaluated before that."
+
+
+def sampled(findings: Findings | None) -> list[str]:
+    return [findings.sample] if findings is not None and findings.sample else []

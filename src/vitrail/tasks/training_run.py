@@ -1,0 +1,231 @@
+"""One run from its options to its record: new or resumed, in this process or in several."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitrail.core.errors import UserError
+from vitrail.core.ranges import check
+from vitrail.data.cache import remove_cache
+from vitrail.data.source import Splits
+from vitrail.data.sources import open_data
+from vitrail.evaluation.classify import score
+from vitrail.tasks.overrides import DEFAULT_OBJECTIVE, new_recipe, resumed_recipe
+from vitrail.tasks.plan import introduction, plan_of
+from vitrail.tasks.processes import launch_run
+from vitrail.tasks.run import Run, ended_run, read_outcome, write_outcome
+from vitrail.tasks.run_options import Observer, RunOptions
+from vitrail.tasks.run_report import EndedRun, Written, write_report
+from vitrail.training.capacity import best, find_batch_size
+from vitrail.training.finder import find_lr, write_curve
+from vitrail.training.loop import Judge, Trainer
+from vitrail.training.parallel import World, launched, process_group, report_errors
+from vitrail.training.prepare import prepare_task, with_cache
+from vitrail.training.progress import Progress
+from vitrail.training.recipe import Recipe
+from vitrail.training.recipe_file import NAME, write_recipe
+
+MAX_THREADS = 256
+PIXELS = "pixels"  # where a run keeps decoded images until it is finished
+# What a run writes to its directory, beside recipe.yaml.
+OWN = (
+    "best", "last", "steps", "metrics.jsonl", "report.html", "outcome.json", "tensorboard",
+    "pictures", "lr-finder.json", PIXELS,
+)  # fmt: skip
+# What a run has written before its first checkpoint, beside decoded images.
+BEFORE_CHECKPOINT = (
+    "recipe.yaml",
+    "metrics.jsonl",
+    "lr-finder.json",
+    "tensorboard/events.out.tfevents.*",
+    "pictures/step-*.png",
+)
+
+
+def start_run(options: RunOptions, observer: Observer) -> Run:
+    """Train in this process, or in as many as the options ask for."""
+    check("processes", options.processes, at_least=1)
+    with use_threads(options.threads):
+        if options.processes > 1 and not launched() and not options.dry_run:
+            return launch_run(options, observer)
+        with report_errors():
+            with process_group(options.device) as world:
+                observer = observer if world.is_main else Observer()
+                done = perform(options, observer, world)
+            # the processes have parted: none waits while the main one writes a report
+            if isinstance(done, Run):
+                return done
+            if not world.is_main:
+                return ended_run(done.out, done.task.recipe, done.outcome)
+            return finish(done, observer)
+
+
+@contextmanager
+def use_threads(threads: int | None) -> Iterator[None]:
+    """Compute with this many CPU threads meanwhile, if a number was given."""
+    if threads is None:
+        yield
+        return
+    check("threads", threads, at_least=1, at_most=MAX_THREADS)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def finish(ended: EndedRun, observer: Observer) -> Run:
+    """Write the report of a run, and the record of one that is finished."""
+    out, outcome, written = ended.out, ended.outcome, Written()
+    with allow_interrupt(outcome.stopped):
+        written = write_report(ended, observer.on_progress)
+    recipe = ended.task.recipe
+    run = ended_run(out, recipe, outcome, notes=written.notes, test=written.test)
+    if not outcome.stopped:
+        remove_cache(out / PIXELS)
+        write_outcome(run)
+    return run
+
+
+@contextmanager
+def allow_interrupt(stopped: bool) -> Iterator[None]:
+    """A second Ctrl-C gives up the report of a run that was interrupted: the run is saved."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not stopped:
+            raise
+
+
+def perform(options: RunOptions, observer: Observer, world: World) -> EndedRun | Run:
+    """Train, from the start or from where a run stopped. A dry run, and a run that was finished
+    before, are records already."""
+    out, recipe, resume = choose_run(options, world)
+    if resume and not options.dry_run and (run := world.from_main(read_outcome(out))) is not None:
+        return run
+    splits = open_data(recipe.data, val_share=recipe.val_share)
+    judge, curve = make_judge(splits), None
+    if not resume:
+        recipe, curve = run_trials(options, recipe, splits, judge, world)
+    task = prepare_task(recipe, splits, judge)
+    if options.dry_run:
+        plan, total = plan_of(task, splits, world)
+        return Run(out=out, recipe=recipe, step=0, total=total, plan=plan, scores={}, broken={})
+    made = not out.exists()
+    world.wait()  # until every process has seen that there is no run yet
+    try:
+        if world.is_main and not resume:
+            write_recipe(recipe, out)
+            if curve is not None:
+                write_curve(curve, out)
+        messages = () if resume else tuple(introduction(task, splits))
+        task, room = with_cache(task, out / PIXELS, world)
+        if room:
+            messages += (
+                f"decoded images are kept in {out / PIXELS} ({room / 1e6:,.0f} MB at most) until "
+                "the run is finished; set cache=false to train without",
+            )
+        trainer = Trainer(task, out, observer.show_step, world)
+        observer.show_step(Progress(0, trainer.total, float("nan"), 0.0, messages=messages))
+        began = time.perf_counter()
+        outcome = trainer.run(resume=resume)
+    except (UserError, KeyboardInterrupt):
+        if world.is_main and not resume:
+            remove_failed_start(out, made=made)
+        raise
+    return EndedRun(task, splits, out, outcome, time.perf_counter() - began)
+
+
+def choose_run(options: RunOptions, world: World) -> tuple[Path, Recipe, bool]:
+    """The directory of the run, its recipe, and whether it is resumed."""
+    out = Path(options.out or f"runs/{Path(options.data).stem}")
+    named = options.out is not None or options.verb == "train"
+    recipe = None
+    if not named:
+        objective = options.objective
+        if options.resume is not True:
+            recipe = new_recipe(options)
+            objective = recipe.goal.objective  # type: ignore[assignment]
+        out = out.with_name(f"{out.name}-{objective or DEFAULT_OBJECTIVE}")
+    resume = options.resume is True
+    if options.resume == "auto":
+        resume = world.from_main((out / NAME).is_file())
+    if resume:
+        return out, resumed_recipe(options, out), True
+    if (out / NAME).exists():
+        raise UserError(f"{out}: already holds a run: choose another out directory, or resume it")
+    recipe = recipe or new_recipe(options)
+    refuse_taken(out, recipe.data)
+    return out, recipe, False
+
+
+def refuse_taken(out: Path, data: str) -> None:
+    """A run begins only where none of the names that it writes is somebody else's."""
+    if out.resolve() == Path(data).resolve():
+        raise UserError(f"{out}: is the data itself: choose another out directory")
+    for name in OWN:
+        if os.path.lexists(out / name):
+            raise UserError(f"{out / name}: exists already: choose another out directory")
+
+
+def remove_failed_start(out: Path, *, made: bool) -> None:
+    """A run that failed before its first checkpoint leaves nothing of its own, so that the same
+    command can start again. Files of others stay, and so does OUT if the run has not `made` it."""
+    if any((out / name).exists() for name in ("steps", "best", "last")):
+        return
+    for pattern in BEFORE_CHECKPOINT:
+        for path in out.glob(pattern):
+            path.unlink()
+    remove_cache(out / PIXELS)
+    for directory in (out / "tensorboard", out / "pictures", *((out,) if made else ())):
+        with suppress(OSError):  # it holds files of others, or was never made
+            directory.rmdir()
+
+
+def make_judge(splits: Splits) -> Judge:
+    """Scores by the labels of the data."""
+
+    def judge(answers: Any, targets: Any) -> tuple[str, dict[str, float]]:
+        known = splits["train"].targets
+        scores = score(answers, targets, multi_label=known is not None and known.ndim == 2)
+        return scores.key, scores.values
+
+    return judge
+
+
+def run_trials(
+    options: RunOptions, recipe: Recipe, splits: Splits, judge: Judge, world: World
+) -> tuple[Recipe, Any]:
+    """The recipe with the batch size and the learning rate that trials find, where they are asked
+    for, and the curve of the rates; all is written down, so that resuming does not try again."""
+    curve = None
+    if options.batch_size == "auto":
+        objective = prepare_task(recipe, splits, judge).objective
+        images = max(len(splits["train"]) // world.size, 1)
+        trials = find_batch_size(objective, recipe, images=images, device=world.device)
+        size = min(world.gather(best(trials).batch_size))  # what every process has memory for
+        speeds = ", ".join(f"{t.batch_size}: {t.images_per_second:,.0f}" for t in trials)
+        recipe = new_recipe(replace(options, batch_size=size * world.size))
+        recipe = add_reason(recipe, f"batches of {recipe.batch_size}: images/s of {speeds}")
+    if options.lr == "find":
+        trainer = Trainer(prepare_task(recipe, splits, judge), Path(), world=world)
+        curve = find_lr(trainer)
+        recipe = add_reason(
+            replace(recipe, optimiser=replace(recipe.optimiser, lr=curve.lr)),
+            f"lr {curve.lr:g}: where the loss fell fastest in {len(curve.rates)} trial steps from "
+            f"{curve.rates[0]:.0e} to {curve.rates[-1]:.0e}",
+        )
+    return recipe, curve
+
+
+def add_reason(recipe: Recipe, reason: str) -> Recipe:
+    return replace(recipe, reasons=(*recipe.reasons, reason))
