@@ -28,7 +28,6 @@ THEIRS = (
     "evaluation.json",
     "predictions.csv",
     "probe.json",
-    "doctor.html",
     "doctor.json",
     "index.html",
     "maps.npz",

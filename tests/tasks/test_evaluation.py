@@ -103,8 +103,8 @@ def test_calibration_is_drawn_before_and_after(several: bool) -> None:
             row = [f"{bins.counts[place]:,}", percent(sure), percent(right)]
             assert row in read.tables[""]
     table = read.tables["full"]
-    place = next(place for place, row in enumerate(table) if "Brier score" in row)
-    assert table[place + 2][1:] == [
+    first = next(place for place, row in enumerate(table) if "Brier score" in row)
+    assert table[first + 2][1:] == [
         percent(tempered.reliability.ece),
         f"{tempered.nll:.4g}",
         f"{tempered.brier:.4g}",

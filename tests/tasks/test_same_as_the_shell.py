@@ -9,8 +9,8 @@ import pytest
 
 import vitrail
 from vitrail.cli.app import main
-from vitrail.pages.render import as_iframe
 from vitrail.core.json_text import to_json
+from vitrail.pages.render import as_iframe
 
 
 @pytest.fixture(scope="module")
