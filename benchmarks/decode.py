@@ -23,8 +23,8 @@ from torch import Tensor
 from vitrail.core.passport import IMAGENET_MEAN, IMAGENET_STD, Interpolation, Preprocessing
 from vitrail.core.torchvision import mend_torchvision
 from vitrail.data import images
-from vitrail.data.images import read_image
 from vitrail.data.preprocess import prepare
+from vitrail.data.reader import read_pixels
 
 SIZES = {(500, 375): 2.0, (3000, 2000): 2.5}  # width, height: the ratio that we mean to reach
 FILTERS: tuple[Interpolation, ...] = ("bilinear", "bicubic")
@@ -87,8 +87,8 @@ def compare(folder: Path, interpolation: Interpolation, rounds: int) -> tuple[fl
     paths = [path for path, _ in peer.samples]
     ways: list[Callable[[int], Tensor]] = [
         lambda i: peer[i][0],
-        lambda i: prepare(read_image(paths[i]), how),
-        lambda i: prepare(read_image(paths[i], at_least=(256, 256)), how, fast=True),
+        lambda i: prepare(read_pixels(paths[i]), how),
+        lambda i: prepare(read_pixels(paths[i], at_least=(256, 256)), how, exact=False),
     ]
     times: list[list[float]] = [[] for _ in ways]
     gaps = []

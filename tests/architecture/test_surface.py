@@ -33,15 +33,16 @@ SIGNATURES = {
     ),
     "evaluate": (
         "model, data, *, split=None, corruptions=False, corrupted_images=None, resolutions=(), "
-        "patch_sizes=(), by_index=False, batch_size=64, workers=0, seed=0, out=None, "
-        "overwrite=False, name=None, on_progress=<silent>"
+        "patch_sizes=(), by_index=False, batch_size=64, workers=0, device=None, precision=None, "
+        "seed=0, out=None, overwrite=False, name=None, on_progress=<silent>"
     ),
     "open_data": "spec, *, val_share=0.1, seed=0",
     "predict": "model, images, *, top=5, batch_size=8, exact=True",
     "probe": (
         "model, data, *, method='fewshot', split=None, shots=(1, 5, 10, 25), seeds=3, "
-        "neighbours=(10, 20, 100, 200), steps=None, images=None, batch_size=64, workers=0, seed=0, "
-        "cache='runs/features', out=None, overwrite=False, name=None, on_progress=<silent>"
+        "neighbours=(10, 20, 100, 200), steps=None, images=None, batch_size=64, workers=0, "
+        "device=None, precision=None, seed=0, cache='runs/features', out=None, overwrite=False, "
+        "name=None, on_progress=<silent>"
     ),
     "pretrain": f"data, *, objective=None, tokenizer=None, {RUN_OPTIONS}",
     "resume": (

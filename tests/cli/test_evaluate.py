@@ -69,8 +69,18 @@ def test_everything_about_a_model(
     capsys: pytest.CaptureFixture[str], photos: Path, tmp_path: Path
 ) -> None:
     folder, out = make(tmp_path), tmp_path / "new" / "out"
-    words = ("--corruptions", "--corrupted-images", "4", "--resolutions", "16,24,17")
-    words = (*words, "--patch-sizes", "4,8", "--out", out, "--batch-size", "5")
+    words: tuple[str | Path, ...] = ("--corruptions", "--corrupted-images", "4")
+    words = (
+        *words,
+        "--resolutions",
+        "16,24,17",
+        "--patch-sizes",
+        "4,8",
+        "--out",
+        out,
+        "--batch-size",
+        "5",
+    )
     facts = asked(capsys, folder, photos, *words)
     assert (facts["split"], facts["images"]) == ("test", 21)
     assert list(facts["broken"].values()) == ["its header is broken, or it is none of " + FORMATS]
@@ -257,7 +267,7 @@ def test_patches_of_a_hybrid_are_counted_in_pixels_of_the_image(
     capsys: pytest.CaptureFixture[str], photos: Path, tmp_path: Path
 ) -> None:
     stem = ResNetConfig(width=8, groups=4, blocks=())  # one pixel of what it makes stands for four
-    fields = {"image_size": 32, "dim": 16, "depth": 1, "heads": 2, "mlp_dim": 32}
+    fields: dict[str, Any] = {"image_size": 32, "dim": 16, "depth": 1, "heads": 2, "mlp_dim": 32}
     folder = make(tmp_path, stem=stem, patch_size=2, **fields)
     rows = asked(capsys, folder, photos, "--patch-sizes", "8,16")["patch_sizes"]
     assert [row["size"] for row in rows] == ["8", "16"]

@@ -16,9 +16,9 @@ import vitrail
 from vitrail.cli.app import main
 from vitrail.cli.explain import Explain, ExplainRun, explain, seen_part
 from vitrail.core.passport import Preprocessing
-from vitrail.data.images import read_image
 from vitrail.data.planted import Planted
-from vitrail.data.preprocess import frame, prepare
+from vitrail.data.preprocess import prepare, resize_and_crop_pillow
+from vitrail.data.reader import read_pixels
 from vitrail.explanation.integrated import IncompleteWarning
 from vitrail.explanation.methods import METHODS
 
@@ -87,7 +87,7 @@ def test_every_method_leaves_an_overlay_a_map_and_a_verdict(
             with Image.open(path) as picture:
                 assert min(picture.size) > 100
     model = vitrail.load(folder).eval()
-    image = prepare(read_image(photos / "1.png", channels=1), model.passport.preprocessing)[None]
+    image = prepare(read_pixels(photos / "1.png", channels=1), model.passport.preprocessing)[None]
     said = model(image).argmax(dim=1)
     assert told["pictures"][1]["label"] == f"digit {int(said)}"
     with np.load(out / "maps.npz") as maps:
@@ -189,7 +189,7 @@ def test_target_layer_head_and_query_reach_the_method(
     assert told["pictures"][0]["target"] == "digit 7"
     assert told["verdicts"] == {}
     model = vitrail.load(folder).eval()
-    image = prepare(read_image(photos / "0.png", channels=1), model.passport.preprocessing)[None]
+    image = prepare(read_pixels(photos / "0.png", channels=1), model.passport.preprocessing)[None]
     looked = METHODS["attention"](model, image, layer=0, head=2, query=(3, 4))
     cam = METHODS["gradcam"](model, image, torch.tensor([7]), layer="blocks.0")
     with np.load(out / "maps.npz") as maps:
@@ -204,7 +204,7 @@ def test_fusion_and_discard_reach_the_rollout(
     words = ("--method", "rollout", "--fusion", "max", "--discard", "0.9", "--checks", "0")
     assert run(capsys, folder, photos / "0.png", *words, "--out", out)[0] == 0
     model = vitrail.load(folder).eval()
-    image = prepare(read_image(photos / "0.png", channels=1), model.passport.preprocessing)[None]
+    image = prepare(read_pixels(photos / "0.png", channels=1), model.passport.preprocessing)[None]
     rolled = METHODS["rollout"](model, image, fusion="max", discard=0.9)
     with np.load(out / "maps.npz") as maps:
         np.testing.assert_allclose(maps["0/rollout"], rolled.map[0].numpy(), rtol=1e-5)
@@ -302,5 +302,5 @@ def test_what_is_shown_is_what_the_model_sees(
     assert max(seen.shape[:2]) == 448
     assert abs(seen.shape[0] / seen.shape[1] - size[0] / size[1]) < 0.05
     small = np.array(Image.fromarray(seen).convert("L").resize((size[1], size[0])), dtype=float)
-    framed = np.array(frame(Image.fromarray(pixels), how), dtype=float)
+    framed = np.array(resize_and_crop_pillow(Image.fromarray(pixels), how), dtype=float)
     assert abs(small - framed).mean() < 3

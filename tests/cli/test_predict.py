@@ -17,8 +17,8 @@ from tests.inference.pictures import small_model, write_photos
 
 from vitrail import predict, save
 from vitrail.cli.app import main
-from vitrail.data.images import read_image
-from vitrail.inference import reading
+from vitrail.data.reader import read_image
+from vitrail.inference import engine
 from vitrail.inference.arrow import prediction_row
 
 NEW_HEAD = "note: the model's head is new and untrained: it gives every image the same scores\n"
@@ -175,11 +175,11 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
 
     seen = list[str]()
 
-    def read(path: str, **how: Any) -> Any:
+    def read(path: str, *rest: Any, **options: Any) -> Any:
         seen.append(path)
-        return read_image(path, **how)
+        return read_image(path, *rest, **options)
 
-    monkeypatch.setattr(reading, "read_image", read)
+    monkeypatch.setattr(engine, "read_image", read)
     Path(photos[2]).write_bytes(Path(photos[3]).read_bytes())  # another image under the same name
     run(capsys, model, *photos, "--out", str(whole), "--batch-size", "2", "--overwrite")
     seen.clear()

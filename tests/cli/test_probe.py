@@ -14,9 +14,9 @@ from tests.models.kinds import SMALL
 from vitrail import load, save
 from vitrail.cli.app import main
 from vitrail.data.sources import open_data
-from vitrail.evaluation.features import features_of
 from vitrail.evaluation.fewshot import few_shot
-from vitrail.evaluation.knn import vote
+from vitrail.evaluation.knn import knn_predict
+from vitrail.inference.features import compute_features
 from vitrail.models.catalogue import build
 
 TINY = replace(SMALL, depth=2, channels=1, image_size=(16, 16), patch_size=4)
@@ -56,23 +56,23 @@ def test_few_shots(
 ) -> None:
     facts = asked(capsys, model, data, *cache)
     assert facts["method"] == "fewshot"
-    assert facts["train"] == {"part": "train", "images": 400, "kept": False}
-    assert facts["test"] == {"part": "test", "images": 150, "kept": False}
+    assert facts["train"] == {"split": "train", "images": 400, "cached": False}
+    assert facts["test"] == {"split": "test", "images": 150, "cached": False}
     assert [one["shots"] for one in facts["results"]] == [1, 5, 10, 25]
     assert [one["images"] for one in facts["results"]] == [10, 50, 100, 250]
     loaded, parts = load(model), open_data(data, val_share=0).parts
-    train = features_of(loaded, parts["train"], name="train")
-    test = features_of(loaded, parts["test"], name="test")
+    train = compute_features(loaded, parts["train"], name="train")
+    test = compute_features(loaded, parts["test"], name="test")
     direct = few_shot(train.head, train.targets, test.head, test.targets, classes=10)
     assert [one["accuracies"] for one in facts["results"]] == [list(d.accuracies) for d in direct]
     words = [model, data, *cache, "--shots", "2", "--shots", "3", "--seeds", "2", "--seed", "7"]
     facts = asked(capsys, *words)
-    assert facts["train"]["kept"]
-    assert facts["test"]["kept"]
+    assert facts["train"]["cached"]
+    assert facts["test"]["cached"]
     assert [(one["shots"], len(one["accuracies"])) for one in facts["results"]] == [(2, 2), (3, 2)]
     assert main(["probe", *words, "--shots", "60"]) == 0
     told = capsys.readouterr().out
-    assert "400 images of train, from features that were kept (--no-cache reads them again)" in told
+    assert "400 images of train, from cached features (--no-cache reads them again)" in told
     assert "deviation over 2 seeds" in told
     assert "note: left out 60 shots: no class has as many training images" in told
     assert "\n   60" not in told
@@ -102,7 +102,7 @@ def test_lines(
     assert json.loads((out / "probe.json").read_text()) == facts
     assert [path.name for path in out.glob("[!.]*")] == ["probe.json"]
     assert list(facts["sweep"]["tried"]) == ["head", "class_2", "class_mean_1", "class_mean_2"]
-    assert len(facts["sweep"]["rates"]) == 13
+    assert len(facts["sweep"]["learning_rates"]) == 13
     assert facts["sweep"]["held_out"] == max(map(max, facts["sweep"]["tried"].values()))
     assert facts["regression"]["converged"]
     assert facts["regression"]["accuracy"] > 0.3
@@ -110,7 +110,7 @@ def test_lines(
     told = capsys.readouterr().out
     assert "logistic regression  head" in told
     assert f"{facts['regression']['accuracy']:.4f}" in told
-    assert "from features that were kept" in told
+    assert "from cached features" in told
     assert f"written: {out / 'probe.json'}" in told
 
 
@@ -121,10 +121,10 @@ def test_regression_that_would_take_too_much_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("vitrail.tasks.probe.LIMIT", 1000)
+    monkeypatch.setattr("vitrail.tasks.probe.MAX_BYTES", 1000)
     facts = asked(capsys, model, data, "--method", "linear", *cache, "--steps", "2")
     assert facts["regression"] is None
-    assert "no logistic regression: it would take" in facts["notes"][-1]
+    assert "no logistic regression: it needs" in facts["notes"][-1]
 
 
 def test_an_encoder_without_classes(
@@ -150,8 +150,8 @@ def test_a_foreign_file(
     facts = asked(capsys, str(foreign), *words, *told)
     loaded = load(foreign, dialect="timm", heads=4, grid=(4, 4))
     parts = open_data(data, val_share=0).parts
-    train, test = (features_of(loaded, parts[part], name=data) for part in ("train", "test"))
-    said = vote(train.head, train.targets, test.head, classes=10, neighbours=[7])[7]
+    train, test = (compute_features(loaded, parts[part], name=data) for part in ("train", "test"))
+    said = knn_predict(train.head, train.targets, test.head, classes=10, neighbours=[7])[7]
     assert facts["width"] == 32
     assert facts["results"] == [{"neighbours": 7, "accuracy": (said == test.targets).mean()}]
 
@@ -160,7 +160,7 @@ def test_where_there_is_no_test_part_the_one_of_training_is_drawn_again(
     model: str, cache: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     facts = asked(capsys, model, "digits", "--method", "knn", *cache, "--images", "200")
-    assert facts["test"] == {"part": "val", "images": 179, "kept": False}
+    assert facts["test"] == {"split": "val", "images": 179, "cached": False}
 
 
 def test_nothing_is_kept_without_a_cache(
@@ -174,7 +174,7 @@ def test_nothing_is_kept_without_a_cache(
     before = sorted(tmp_path.rglob("*"))
     for _ in range(2):
         facts = asked(capsys, model, data, "--method", "knn", "--no-cache")
-        assert not facts["train"]["kept"]
+        assert not facts["train"]["cached"]
     assert sorted(tmp_path.rglob("*")) == before
     asked(capsys, model, data, "--method", "knn")
     assert len(list((tmp_path / "runs" / "features").iterdir())) == 2
@@ -191,7 +191,7 @@ def test_several_labels_are_refused_and_broken_images_named(
         lines.append(f"{number}.png,cat|dog" if number % 2 else f"{number}.png,cat")
     (tmp_path / "several.csv").write_text("\n".join(lines))
     assert main(["probe", model, str(tmp_path / "several.csv"), *cache]) == 2
-    assert "probes are for one label an image" in capsys.readouterr().err
+    assert "must have one label an image" in capsys.readouterr().err
     (tmp_path / "4.png").write_bytes(b"no picture")
     lines = ["path,label", *(f"{n}.png,{'cat' if n % 2 else 'dog'}" for n in range(12))]
     (tmp_path / "one.csv").write_text("\n".join(lines))
@@ -213,7 +213,7 @@ def test_several_labels_are_refused_and_broken_images_named(
         (["digits", "--shots", "0"], "shots must be at least 1, got 0"),
         (["digits", "--neighbours", "0"], "neighbours must be at least 1, got 0"),
         (["digits", "--split", "tset"], "digits has no split 'tset'"),
-        (["digits", "--split", "train"], "the same images"),
+        (["digits", "--split", "train"], "must not be tested on the images"),
         (["digits", "--method", "fewshots"], "fewshot"),
         (["no-such-data"], "no-such-data"),
     ],

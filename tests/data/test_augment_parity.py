@@ -17,10 +17,11 @@ from timm.data.transforms import RandomResizedCropAndInterpolation
 
 from tests.recipes.test_recipes import recipe
 from vitrail.core.passport import Preprocessing
-from vitrail.data.augment import NOTHING, Augmentation, Transform, as_image, make_policy
+from vitrail.data.augment import NOTHING, Augmentation, Transform, make_policy, to_tensor
 from vitrail.data.draws import draws_for
-from vitrail.data.finish import erase_, normalise
+from vitrail.data.finish import erase_
 from vitrail.data.geometry import draw_crop
+from vitrail.data.preprocess import normalise
 from vitrail.data.randaugment import OPERATORS, STRONGEST, Canvas, RandAugment
 from vitrail.data.warp import warp
 
@@ -215,7 +216,7 @@ def test_the_two_engines_agree(kind: str, size: tuple[int, int], order: Any) -> 
 
 def test_colours_are_changed_before_channels_are_reordered() -> None:
     """A model that reads BGR sees what one that reads RGB sees, in another order."""
-    image = as_image(np.array(photo(size=(40, 40))))
+    image = to_tensor(np.array(photo(size=(40, 40))))
     asked = Augmentation(policy="randaugment", operation_prob=1.0)
     back = replace(HOW, mean=HOW.mean[::-1], std=HOW.std[::-1], channel_order="bgr")
     for index in range(20):

@@ -27,7 +27,8 @@ from skimage import data as samples
 from tests.golden import golden
 from vitrail import UserError
 from vitrail.data import images
-from vitrail.data.images import BadImage, decode, from_pillow, read_image
+from vitrail.data.images import BadImage, decode, from_pillow
+from vitrail.data.reader import read_pixels
 
 Pixels = NDArray[np.uint8]
 with_simplejpeg = pytest.mark.skipif(images._simplejpeg is None, reason="no simplejpeg: [fast]")
@@ -393,7 +394,7 @@ def test_limit_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(BadImage, match="bytes, more than the limit of 100"):
         decode(file, "large")
     with pytest.raises(BadImage, match="bytes, more than the limit of 100"):
-        read_image(tmp_path / "large.png")
+        read_pixels(tmp_path / "large.png")
 
 
 def test_limit_of_scans() -> None:
@@ -436,8 +437,8 @@ def test_a_switch_that_others_threw_makes_no_grey(
 
 def test_files(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(encoded(photo(), "PNG"))
-    assert np.array_equal(read_image(tmp_path / "a.png"), np.asarray(photo()))
-    assert read_image(str(tmp_path / "a.png"), channels=1).shape == (64, 96, 1)
+    assert np.array_equal(read_pixels(tmp_path / "a.png"), np.asarray(photo()))
+    assert read_pixels(str(tmp_path / "a.png"), channels=1).shape == (64, 96, 1)
     (tmp_path / "empty.png").touch()
     os.mkfifo(tmp_path / "pipe.png")
     for name, reason in {
@@ -448,7 +449,7 @@ def test_files(tmp_path: Path) -> None:
         "a\0.png": "cannot be read: .*null",
     }.items():
         with pytest.raises(BadImage, match=reason):
-            read_image(tmp_path / name)
+            read_pixels(tmp_path / name)
 
 
 def test_a_bad_image_travels_between_processes() -> None:
@@ -526,7 +527,7 @@ def test_real_broken_files_are_refused_in_silence(capfd: pytest.CaptureFixture[s
     refused = 0
     for path in files:
         try:
-            read_image(path)
+            read_pixels(path)
         except BadImage:
             refused += 1
     assert 14 <= refused < len(files)
@@ -657,13 +658,14 @@ def test_a_spoilt_file_is_a_picture_or_bad(
 PROBE = r"""
 import json, re, sys, time, warnings
 from pathlib import Path
-from vitrail.data.images import BadImage, read_image
+from vitrail.data.images import BadImage
+from vitrail.data.reader import read_pixels
 
 warnings.simplefilter("ignore")
 for name in json.load(sys.stdin):
     start = time.process_time()
     try:
-        outcome = list(read_image(name).shape)
+        outcome = list(read_pixels(name).shape)
     except BadImage as problem:
         outcome = problem.reason
     print(json.dumps([name, outcome, time.process_time() - start]))
@@ -744,7 +746,7 @@ def test_pngsuite_pixels() -> None:
                 rgba = np.asarray(picture.convert("RGBA")).astype(int)
                 colours, alpha = rgba[..., :3], rgba[..., 3:]
                 expected = (2 * (colours * alpha + 255 * (255 - alpha)) + 255) // 510
-        assert np.array_equal(read_image(file), expected), file.name
+        assert np.array_equal(read_pixels(file), expected), file.name
 
 
 def test_depths_of_one_picture_agree() -> None:
@@ -759,7 +761,7 @@ def test_depths_of_one_picture_agree() -> None:
         "tbbn2c16": "tbrn2c08",
         "tbyn3p08": "tbwn3p08",
     }.items():
-        pixels, same = (read_image(suite / f"{name}.png") for name in (one, other))
+        pixels, same = (read_pixels(suite / f"{name}.png") for name in (one, other))
         assert np.array_equal(pixels, same), (one, other)
 
 
@@ -770,7 +772,7 @@ def test_references_of_image_rs() -> None:
         folder = reference.parent.relative_to(root / "reference")
         source = root / "images" / folder / reference.name.removesuffix(".png")
         if source.suffix in (".png", ".webp") and source.is_file():
-            ours, theirs = read_image(source).astype(int), read_image(reference)
+            ours, theirs = read_pixels(source).astype(int), read_pixels(reference)
             assert np.abs(ours - theirs).max() <= 1, source  # 16 bits are rounded, or cut off
             compared += 1
     assert compared >= 20

@@ -10,7 +10,7 @@ from torchvision import transforms
 
 from vitrail import UserError
 from vitrail.core.passport import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
-from vitrail.data.preprocess import cover, prepare
+from vitrail.data.preprocess import cover_size, prepare
 
 
 def photo(width: int, height: int, mode: str = "RGB") -> Image.Image:
@@ -49,7 +49,7 @@ def test_without_resize_the_whole_picture_is_squeezed() -> None:
 @given(st.integers(1, 400), st.integers(1, 400), st.integers(1, 300), st.integers(1, 300))
 @settings(max_examples=200)
 def test_cover_covers_and_meets_one_side(width: int, height: int, rows: int, columns: int) -> None:
-    new_width, new_height = cover((width, height), (rows, columns))
+    new_width, new_height = cover_size((width, height), (rows, columns))
     assert new_width >= columns
     assert new_height >= rows
     assert new_width == columns or new_height == rows

@@ -24,8 +24,8 @@ from torchvision.transforms import v2
 from tests.golden import golden
 from vitrail import UserError
 from vitrail.core.passport import Preprocessing
-from vitrail.data.images import read_image
-from vitrail.data.preprocess import cover, prepare
+from vitrail.data.preprocess import cover_size, prepare
+from vitrail.data.reader import read_pixels
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.dialect import Foreign
 from vitrail.weights.dialects.timm import TIMM
@@ -140,7 +140,7 @@ def test_transformers_squeezes(photo: str, fast: bool) -> None:
     processor, picture = getattr(transformers, kind)(), photos()[photo]
     how = of_transformers(processor)
     assert how.resize is None
-    assert_same(prepare(picture, how, fast=fast), seen_by(processor, picture))
+    assert_same(prepare(picture, how, exact=not fast), seen_by(processor, picture))
 
 
 @every_photo
@@ -150,7 +150,7 @@ def test_transformers_crops(kind: str, photo: str, fast: bool) -> None:
     name = f"{kind}ImageProcessor" + ("" if fast else "Pil")
     processor, picture = getattr(transformers, name)(), photos()[photo]
     how = of_transformers(processor)
-    assert_same(prepare(picture, how, fast=fast), seen_by(processor, picture))
+    assert_same(prepare(picture, how, exact=not fast), seen_by(processor, picture))
 
 
 def test_photos_from_files() -> None:
@@ -159,7 +159,7 @@ def test_photos_from_files() -> None:
     assert len(files) >= 10
     clip = transformers.CLIPImageProcessorPil()
     for file in files:
-        pixels, picture = read_image(file), Image.open(file).convert("RGB")
+        pixels, picture = read_pixels(file), Image.open(file).convert("RGB")
         for name in TIMM_NAMES[:1]:
             theirs, how = of_timm(name)
             assert_same(prepare(pixels, how), theirs(picture))
@@ -194,8 +194,8 @@ def test_fast_is_torchvisions_for_tensors(
 ) -> None:
     how = plain(size=(48, 56), resize=resize, interpolation=interpolation)
     pixels = np.array(noise(width, height))
-    fast = prepare(pixels, how, fast=True)
-    wide, tall = (56, 48) if resize is None else cover((width, height), resize)
+    fast = prepare(pixels, how, exact=False)
+    wide, tall = (56, 48) if resize is None else cover_size((width, height), resize)
     theirs = v2.functional.resize(
         torch.from_numpy(pixels).permute(2, 0, 1),
         [tall, wide],
@@ -212,7 +212,7 @@ def test_fast_is_close_to_exact(width: int, height: int, interpolation: str) -> 
     """On a photo; on noise only the bilinear filter keeps that close."""
     how = plain(size=(112, 112), resize=(128, 128), interpolation=interpolation)
     pixels = sample("coffee")[:height, :width]
-    difference = 255 * (prepare(pixels, how, fast=True) - prepare(pixels, how)).abs()
+    difference = 255 * (prepare(pixels, how, exact=False) - prepare(pixels, how)).abs()
     assert difference.max() < (1.01 if interpolation == "bilinear" else 12)
     assert difference.mean() < 0.3
     assert (difference > 2.01).sum() <= 10
@@ -223,14 +223,14 @@ def test_fast_is_close_to_exact(width: int, height: int, interpolation: str) -> 
 def test_pixels_and_pictures_are_the_same(fast: bool, interpolation: str) -> None:
     how, picture = plain(interpolation=interpolation), noise(451, 301)
     pixels = np.array(picture)
-    from_picture = prepare(picture, how, fast=fast)
-    assert torch.equal(prepare(pixels, how, fast=fast), from_picture)
+    from_picture = prepare(picture, how, exact=not fast)
+    assert torch.equal(prepare(pixels, how, exact=not fast), from_picture)
     sealed = pixels.copy()
     sealed.flags.writeable = False  # torch warns of such, and here warnings are errors
     backwards = np.ascontiguousarray(pixels[::-1])[::-1]  # and refuses such
     columns = np.asfortranarray(pixels)
     for same in (sealed, backwards, columns):
-        assert torch.equal(prepare(same, how, fast=fast), from_picture)
+        assert torch.equal(prepare(same, how, exact=not fast), from_picture)
 
 
 @pytest.mark.parametrize("fast", [False, True])
@@ -238,18 +238,18 @@ def test_pixels_in_other_channels(fast: bool) -> None:
     how, grey = plain(), plain(mean=(0.0,), std=(1.0,))
     picture = noise(300, 200, "L")
     pixels = np.array(picture)
-    expected = prepare(picture, how, fast=fast)
+    expected = prepare(picture, how, exact=not fast)
     for same in (pixels, pixels[..., None], np.repeat(pixels[..., None], 3, axis=2)):
-        assert torch.equal(prepare(same, how, fast=fast), expected)
-        assert torch.equal(prepare(same, grey, fast=fast), expected[:1])
-    swapped = prepare(noise(300, 200), plain(channel_order="bgr"), fast=fast)
-    assert torch.equal(swapped.flip(0), prepare(noise(300, 200), how, fast=fast))
+        assert torch.equal(prepare(same, how, exact=not fast), expected)
+        assert torch.equal(prepare(same, grey, exact=not fast), expected[:1])
+    swapped = prepare(noise(300, 200), plain(channel_order="bgr"), exact=not fast)
+    assert torch.equal(swapped.flip(0), prepare(noise(300, 200), how, exact=not fast))
 
 
 @pytest.mark.parametrize("fast", [False, True])
 def test_clear_parts_are_white_as_from_a_file(fast: bool) -> None:
     clear = Image.new("RGBA", (300, 200), (0, 0, 0, 0))
-    assert (prepare(clear, plain(), fast=fast) == 1).all()
+    assert (prepare(clear, plain(), exact=not fast) == 1).all()
 
 
 @pytest.mark.parametrize("fast", [False, True])
@@ -264,4 +264,4 @@ def test_clear_parts_are_white_as_from_a_file(fast: bool) -> None:
 )
 def test_pixels_that_are_none(pixels: Any, fast: bool) -> None:
     with pytest.raises(UserError, match=r"expected uint8 of shape \(H, W\)"):
-        prepare(pixels, plain(), fast=fast)
+        prepare(pixels, plain(), exact=not fast)

@@ -7,7 +7,7 @@ from sklearn.linear_model import Ridge as Peer
 
 from vitrail import UserError
 from vitrail.evaluation import fewshot
-from vitrail.evaluation.fewshot import draw, few_shot, fit_ridge
+from vitrail.evaluation.fewshot import draw_orders, few_shot, fit_ridge
 
 CLASSES = 5
 
@@ -32,7 +32,7 @@ def test_the_constants_are_those_of_the_paper() -> None:
     assert fewshot.SEEDS == 3
     assert fewshot.PENALTY == 1024
     assert fewshot.BIAS == 100
-    assert fewshot.SMALLEST == 1e-5
+    assert fewshot.EPSILON == 1e-5
 
 
 # the features have a bias beside them: 20 images of 19 features make a square matrix
@@ -97,7 +97,7 @@ def test_the_seeds_draw_other_images_and_the_spread_over_them_is_told() -> None:
 
 def test_a_class_with_fewer_images_gives_all_it_has() -> None:
     targets = np.array([0] * 10 + [1] * 3 + [3] * 2)
-    orders = draw(targets, 4, seed=0)
+    orders = draw_orders(targets, 4, seed=0)
     assert [len(order) for order in orders] == [10, 3, 0, 2]
     features = np.random.default_rng(0).normal(size=(15, 4)).astype(np.float32)
     (one,) = few_shot(features, targets, features, targets, classes=4, shots=[5])
@@ -109,7 +109,7 @@ def test_shots_that_no_class_has_images_for_are_left_out() -> None:
     most = int(np.bincount(targets).max())
     found = few_shot(features, targets, features, targets, classes=CLASSES, shots=[most, most + 1])
     assert [one.shots for one in found] == [most]
-    with pytest.raises(UserError, match="ask for fewer"):
+    with pytest.raises(UserError, match="must be at most"):
         few_shot(features, targets, features, targets, classes=CLASSES, shots=[most + 1])
 
 
@@ -124,7 +124,7 @@ def test_scoring_in_parts_is_scoring_at_once(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_no_shots_and_no_seeds_are_mistakes() -> None:
     features, targets = data(10, 4)
-    with pytest.raises(UserError, match="from 1 on"):
+    with pytest.raises(UserError, match="shots must be at least 1"):
         few_shot(features, targets, features, targets, classes=CLASSES, shots=[0])
     with pytest.raises(UserError, match="at least one"):
         few_shot(features, targets, features, targets, classes=CLASSES, seeds=[])

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from vitrail import UserError
 from vitrail.evaluation import knn
-from vitrail.evaluation.knn import nearest_of, vote
+from vitrail.evaluation.knn import knn_predict, nearest_neighbours
 
 CLASSES = 7
 
@@ -44,7 +44,7 @@ def test_the_constants_are_those_of_dinov2() -> None:
 
 def test_the_votes_are_those_of_scikit_learn() -> None:
     (train, targets), (test, truth) = data(700, 0), data(300, 1)
-    said = vote(train, targets, test, classes=CLASSES)
+    said = knn_predict(train, targets, test, classes=CLASSES)
     assert list(said) == [10, 20, 100, 200]
     for count, guess in said.items():
         np.testing.assert_array_equal(guess, peer_says(train, targets, test, count))
@@ -54,7 +54,7 @@ def test_the_votes_are_those_of_scikit_learn() -> None:
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_few_neighbours_too(count: int) -> None:
     (train, targets), (test, _) = data(60, 2), data(50, 3)
-    said = vote(train, targets, test, classes=CLASSES, neighbours=[count])
+    said = knn_predict(train, targets, test, classes=CLASSES, neighbours=[count])
     np.testing.assert_array_equal(said[count], peer_says(train, targets, test, count))
 
 
@@ -62,9 +62,15 @@ def test_few_neighbours_too(count: int) -> None:
 @given(st.integers(1, 90), st.integers(1, 130))
 def test_parts_of_any_size_give_the_same(queries: int, places: int) -> None:
     (train, targets), (test, _) = data(120, 4), data(80, 5)
-    whole = vote(train, targets, test, classes=CLASSES, neighbours=[3, 20])
-    parts = vote(
-        train, targets, test, classes=CLASSES, neighbours=[3, 20], queries=queries, places=places
+    whole = knn_predict(train, targets, test, classes=CLASSES, neighbours=[3, 20])
+    parts = knn_predict(
+        train,
+        targets,
+        test,
+        classes=CLASSES,
+        neighbours=[3, 20],
+        query_chunk=queries,
+        train_chunk=places,
     )
     for count in (3, 20):
         np.testing.assert_array_equal(parts[count], whole[count])
@@ -87,8 +93,8 @@ class Largest(TorchDispatchMode):
 def test_memory_does_not_grow_with_the_images(images: int) -> None:
     (train, _), (test, _) = data(images, 6, width=4), data(20, 7, width=4)
     asked, known = torch.from_numpy(test), torch.from_numpy(train)
-    with Largest() as largest:
-        nearest_of(asked, known, 10, places=100)
+    with Largest() as largest:  # type: ignore[no-untyped-call]  # torch's own __init__
+        nearest_neighbours(asked, known, 10, chunk=100)
     assert largest.numbers == 20 * (100 + 10)
 
 
@@ -96,7 +102,7 @@ def test_the_nearest_come_first() -> None:
     (train, _), (test, _) = data(200, 8), data(10, 9)
     known = torch.nn.functional.normalize(torch.from_numpy(train), dim=1)
     asked = torch.nn.functional.normalize(torch.from_numpy(test), dim=1)
-    likeness, where = nearest_of(asked, known, 12, places=50)
+    likeness, where = nearest_neighbours(asked, known, 12, chunk=50)
     every = asked @ known.T
     torch.testing.assert_close(likeness, every.sort(dim=1, descending=True).values[:, :12])
     torch.testing.assert_close(every.gather(1, where), likeness)
@@ -104,8 +110,8 @@ def test_the_nearest_come_first() -> None:
 
 def test_only_as_many_neighbours_as_there_are_images() -> None:
     (train, targets), (test, _) = data(25, 10), data(5, 11)
-    assert list(vote(train, targets, test, classes=CLASSES)) == [10, 20]
-    with pytest.raises(UserError, match="from 1 to the 5 training images"):
-        vote(test, targets[:5], test, classes=CLASSES)
-    with pytest.raises(UserError, match="neighbours are 0"):
-        vote(train, targets, test, classes=CLASSES, neighbours=[0])
+    assert list(knn_predict(train, targets, test, classes=CLASSES)) == [10, 20]
+    with pytest.raises(UserError, match="from 1 to 5, the number of training images"):
+        knn_predict(test, targets[:5], test, classes=CLASSES)
+    with pytest.raises(UserError, match="got 0"):
+        knn_predict(train, targets, test, classes=CLASSES, neighbours=[0])

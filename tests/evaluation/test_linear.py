@@ -14,12 +14,14 @@ from vitrail import UserError
 from vitrail.core.randomness import permutation
 from vitrail.evaluation import linear
 from vitrail.evaluation.linear import (
-    Whitened,
+    LinearProbe,
+    Standardiser,
+    SweepOptions,
+    fit_logistic_regression,
     hold_out,
-    judge,
     needed_bytes,
-    regress,
-    sweep,
+    score_heads,
+    sweep_heads,
     train_heads,
 )
 
@@ -36,9 +38,9 @@ def data(
 
 
 def test_the_constants_are_those_of_dinov2() -> None:
-    assert len(linear.RATES) == 13
-    assert (linear.RATES[0], linear.RATES[-1]) == (1e-5, 0.1)
-    assert (linear.BATCH, linear.STEPS, linear.MOMENTUM) == (128, 10 * 1250, 0.9)
+    assert len(linear.LEARNING_RATES) == 13
+    assert (linear.LEARNING_RATES[0], linear.LEARNING_RATES[-1]) == (1e-5, 0.1)
+    assert (linear.BATCH_SIZE, linear.MAX_STEPS, linear.MOMENTUM) == (128, 10 * 1250, 0.9)
 
 
 @given(st.lists(st.integers(0, 6), min_size=2, max_size=80), st.integers(0, 5))
@@ -46,7 +48,7 @@ def test_every_class_is_on_both_sides_where_it_can_be(numbers: list[int], seed: 
     targets = np.array(numbers)
     counts = np.bincount(targets)
     if counts.max() < 2:
-        with pytest.raises(UserError, match="no class has two"):
+        with pytest.raises(UserError, match="a class must have two"):
             hold_out(targets, seed=seed)
         return
     held = np.bincount(targets[hold_out(targets, seed=seed)], minlength=len(counts))
@@ -58,24 +60,21 @@ def test_every_class_is_on_both_sides_where_it_can_be(numbers: list[int], seed: 
 
 def test_each_head_is_what_sgd_makes_of_it_alone() -> None:
     features, targets = data(90, 0)
-    pieces = {"head": features, "mean.0": features[:, :3] * 5 + 1}
-    readings = {"head": ("head",), "both": ("mean.0", "head")}
+    vectors = {"head": features, "mean.0": features[:, :3] * 5 + 1}
+    combinations = {"head": ("head",), "both": ("mean.0", "head")}
     learnt, rates, steps = np.arange(5, 85), (1e-3, 0.02, 0.5), 23
-    white = Whitened(pieces, learnt)
+    standardise = Standardiser(vectors, learnt)
     heads = train_heads(
-        pieces,
+        vectors,
         targets,
         learnt,
-        white,
-        readings=readings,
+        standardise,
+        combinations=combinations,
         classes=CLASSES,
-        rates=rates,
-        steps=steps,
-        batch_size=32,
-        seed=3,
+        options=SweepOptions(rates, steps, batch_size=32, seed=3),
     )
-    for name, parts in readings.items():
-        x = np.hstack([pieces[part] for part in parts])
+    for name, parts in combinations.items():
+        x = np.hstack([vectors[part] for part in parts])
         x = (x - x[learnt].mean(axis=0)) / (x[learnt].std(axis=0) + 1e-5)
         for place, rate in enumerate(rates):
             alone = torch.nn.Linear(x.shape[1], CLASSES).double()
@@ -97,24 +96,21 @@ def test_each_head_is_what_sgd_makes_of_it_alone() -> None:
             torch.testing.assert_close(together, alone(torch.from_numpy(x)), rtol=1e-10, atol=1e-10)
 
 
-def test_heads_are_judged_in_parts_as_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_are_scored_in_parts_as_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     features, targets = data(50, 1)
-    pieces, readings = {"head": features}, {"head": ("head",)}
-    white = Whitened(pieces, np.arange(50))
+    vectors, combinations = {"head": features}, {"head": ("head",)}
+    standardise = Standardiser(vectors, np.arange(50))
     heads = train_heads(
-        pieces,
+        vectors,
         targets,
         np.arange(50),
-        white,
-        readings=readings,
+        standardise,
+        combinations=combinations,
         classes=CLASSES,
-        rates=(0.1, 1.0),
-        steps=10,
-        batch_size=20,
-        seed=0,
+        options=SweepOptions((0.1, 1.0), 10, batch_size=20),
     )
-    right, losses = judge(heads, pieces, targets, white, readings)
-    x = white.rows(pieces, slice(None))["head"]
+    right, losses = score_heads(heads, vectors, targets, standardise, combinations)
+    x = standardise(vectors, slice(None))["head"]
     logits = heads["head"](x).detach()
     for place in range(2):
         guess = logits[:, place].argmax(dim=1).numpy()
@@ -122,28 +118,28 @@ def test_heads_are_judged_in_parts_as_at_once(monkeypatch: pytest.MonkeyPatch) -
         loss = torch.nn.functional.cross_entropy(logits[:, place], torch.from_numpy(targets))
         assert losses["head"][place] == pytest.approx(loss.item())
     monkeypatch.setattr(linear, "ROWS", 7)
-    again, _ = judge(heads, pieces, targets, white, readings)
+    again, _ = score_heads(heads, vectors, targets, standardise, combinations)
     assert again["head"].tolist() == right["head"].tolist()
 
 
-def test_the_sweep_finds_the_reading_that_knows_and_a_rate_that_learns() -> None:
+def test_the_sweep_finds_the_features_that_know_and_a_rate_that_learns() -> None:
     (knows, targets), (test, truth) = data(400, 2, spread=0.5), data(200, 3, spread=0.5)
     generator = np.random.default_rng(0)
-    train_pieces = {"head": generator.normal(size=(400, 6)), "mean.0": knows}
-    test_pieces = {"head": generator.normal(size=(200, 6)), "mean.0": test}
-    readings = {"head": ("head",), "mean_1": ("mean.0",)}
+    train_vectors = {"head": generator.normal(size=(400, 6)), "mean.0": knows}
+    test_vectors = {"head": generator.normal(size=(200, 6)), "mean.0": test}
+    combinations = {"head": ("head",), "mean_1": ("mean.0",)}
     seen = list[tuple[int, int]]()
-    found = sweep(
-        train_pieces,
+    found = sweep_heads(
+        train_vectors,
         targets,
-        test_pieces,
+        test_vectors,
         truth,
-        readings=readings,
+        combinations=combinations,
         classes=CLASSES,
-        steps=60,
+        options=SweepOptions(steps=60),
         on_progress=lambda done, total: seen.append((done, total)),
     )
-    assert found.reading == "mean_1"
+    assert found.features == "mean_1"
     assert found.accuracy > 0.9
     assert max(found.tried["head"]) < 0.6
     assert found.held_out == max(found.tried["mean_1"])
@@ -153,19 +149,21 @@ def test_the_sweep_finds_the_reading_that_knows_and_a_rate_that_learns() -> None
 
 def test_test_images_have_no_say_in_what_is_chosen() -> None:
     (train, targets), (test, truth) = data(150, 4), data(100, 5)
-    readings = {"head": ("head",)}
+    combinations = {"head": ("head",)}
 
-    def both(labels: NDArray[np.int64]) -> tuple[linear.Probed, linear.Probed]:
-        swept = sweep(
+    def both(labels: NDArray[np.int64]) -> tuple[LinearProbe, LinearProbe]:
+        swept = sweep_heads(
             {"head": train},
             targets,
             {"head": test},
             labels,
-            readings=readings,
+            combinations=combinations,
             classes=CLASSES,
-            steps=30,
+            options=SweepOptions(steps=30),
         )
-        return swept, regress(train, targets, test, labels, strengths=(1e-3, 0.1, 10.0))
+        return swept, fit_logistic_regression(
+            train, targets, test, labels, c_values=(1e-3, 0.1, 10.0)
+        )
 
     for right, wrong in zip(both(truth), both((truth + 1) % CLASSES), strict=True):
         assert (wrong.choice, wrong.tried) == (right.choice, right.tried)
@@ -175,16 +173,15 @@ def test_test_images_have_no_say_in_what_is_chosen() -> None:
 def test_the_same_seed_gives_the_same_probe() -> None:
     (train, targets), (test, truth) = data(100, 6), data(50, 7)
 
-    def again(seed: int) -> linear.Probed:
-        return sweep(
+    def again(seed: int) -> LinearProbe:
+        return sweep_heads(
             {"head": train},
             targets,
             {"head": test},
             truth,
-            readings={"head": ("head",)},
+            combinations={"head": ("head",)},
             classes=CLASSES,
-            steps=20,
-            seed=seed,
+            options=SweepOptions(steps=20, seed=seed),
         )
 
     assert again(0) == again(0)
@@ -193,13 +190,13 @@ def test_the_same_seed_gives_the_same_probe() -> None:
 
 def test_logistic_regression_is_scikit_learns() -> None:
     (train, targets), (test, truth) = data(300, 8), data(120, 9)
-    strengths = (1e-4, 1e-2, 1.0, 100.0)
-    found = regress(train, targets, test, truth, strengths=strengths, seed=2)
+    c_values = (1e-4, 1e-2, 1.0, 100.0)
+    found = fit_logistic_regression(train, targets, test, truth, c_values=c_values, seed=2)
     held = hold_out(targets, seed=2)
     scaler = StandardScaler().fit(train[~held])
     accuracies = []
-    for strength in strengths:
-        peer = LogisticRegression(C=strength, max_iter=5000)
+    for c in c_values:
+        peer = LogisticRegression(C=c, max_iter=5000)
         peer.fit(scaler.transform(train[~held]), targets[~held])
         accuracies.append(peer.score(scaler.transform(train[held]), targets[held]))
     assert found.tried["head"] == pytest.approx(accuracies)
@@ -213,17 +210,17 @@ def test_logistic_regression_is_scikit_learns() -> None:
 
 def test_regression_that_does_not_end_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     (train, targets), (test, truth) = data(100, 10), data(50, 11)
-    monkeypatch.setattr(linear, "ITERATIONS", 1)
-    assert not regress(train, targets, test, truth, strengths=(1.0,)).converged
+    monkeypatch.setattr(linear, "MAX_ITERATIONS", 1)
+    assert not fit_logistic_regression(train, targets, test, truth, c_values=(1.0,)).converged
 
 
 def test_one_class_cannot_be_told_apart() -> None:
     features = np.random.default_rng(0).normal(size=(20, 3))
     targets = np.zeros(20, dtype=np.int64)
-    with pytest.raises(UserError, match="one class"):
-        regress(features, targets, features, targets)
+    with pytest.raises(UserError, match="at least two classes"):
+        fit_logistic_regression(features, targets, features, targets)
 
 
 def test_the_memory_that_regression_takes_is_guessed() -> None:
     assert needed_bytes(1000, 768, 10) == 2 * 8 * 1000 * 778
-    assert needed_bytes(65_000, 768, 1000) < linear.LIMIT < needed_bytes(1_281_167, 768, 1000)
+    assert needed_bytes(65_000, 768, 1000) < linear.MAX_BYTES < needed_bytes(1_281_167, 768, 1000)

@@ -153,7 +153,7 @@ def test_an_image_without_pixels_is_refused(model: Model, shape: tuple[int, ...]
     for empty in (nothing, Image.new("RGB", (0, 3))):
         for fast in (True, False):
             with pytest.raises(UserError, match="an image must have pixels"):
-                prepare(empty, model.passport.preprocessing, fast=fast)
+                prepare(empty, model.passport.preprocessing, exact=not fast)
 
 
 def test_a_model_that_is_none_is_one_sentence() -> None:

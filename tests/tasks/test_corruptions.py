@@ -14,7 +14,7 @@ from vitrail.core.errors import UserError
 from vitrail.core.outputs import Outputs
 from vitrail.core.passport import Preprocessing
 from vitrail.data.images import BadImage
-from vitrail.data.loader import in_order
+from vitrail.data.loader import iterate_batches
 from vitrail.data.preprocess import prepare
 from vitrail.data.source import Raw
 from vitrail.evaluation.classify import score
@@ -97,7 +97,7 @@ def test_what_is_corrupted_is_what_the_model_sees(order: str) -> None:
     model, source = make(channel_order=order), Shaded()
     dataset = variants_of(model, source, np.arange(13))
     how = model.passport.preprocessing
-    expected = torch.cat([batch.images for batch in in_order(source, how, 4)])
+    expected = torch.cat([batch.images for batch in iterate_batches(source, how, 4)])
     seen = torch.stack([prepare(dataset.pixels(index), dataset.normalise) for index in range(13)])
     assert torch.equal(seen, expected)
 

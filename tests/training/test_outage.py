@@ -15,7 +15,7 @@ from tests.training.world import RECIPE, Stripes, accuracy
 from vitrail import UserError
 from vitrail.cli.app import main
 from vitrail.data.images import BadImage, Unreadable
-from vitrail.data.loader import Samples
+from vitrail.data.loader import SampleDataset
 from vitrail.data.source import Splits
 from vitrail.data.sources import places
 from vitrail.training.checkpoint import newest_step
@@ -163,7 +163,7 @@ def test_a_batch_does_not_wait_for_every_image_of_dead_storage(
     how = prepare_task(
         RECIPE, Splits({"train": Stripes(100), "val": Stripes(40)}), accuracy
     ).objective.model.passport.preprocessing
-    loaded = Samples(source, how, None, 0).__getitems__([(0, i, 0, None) for i in range(100)])
+    loaded = SampleDataset(source, how, None, 0).__getitems__([(0, i, 0, None) for i in range(100)])
     assert len(loaded.broken) == 100
     assert source.reads < 10
 
@@ -174,7 +174,7 @@ def test_workers_send_one_tensor_a_batch_and_mistakes_as_sentences(tmp_path: Pat
         replace(RECIPE, workers=1), Splits({"train": shelf, "val": Stripes(40, seed=1)}), accuracy
     )
     stream = Trainer(task, tmp_path).stream
-    samples = Samples(shelf, stream.how, stream.augmentation, 0)
+    samples = SampleDataset(shelf, stream.how, stream.augmentation, 0)
     loaded = samples.__getitems__([(0, i, 0, None) for i in range(4)])
     assert (loaded.images.dtype, tuple(loaded.images.shape)) == (torch.uint8, (3, 1, 8, 8))
     assert loaded.rows == [0, 2, 3]

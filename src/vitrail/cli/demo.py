@@ -32,8 +32,7 @@ def demo(options: Demo) -> None:
 
     from vitrail.cli.display import Display, print_run
     from vitrail.cli.evaluate import print_numbers
-    from vitrail.data.loader import pixels_of
-    from vitrail.data.preprocess import prepare
+    from vitrail.data.reader import Sample, preprocess, read_pixels
     from vitrail.data.sources import open_data
     from vitrail.explanation.overlays import draw_panel, head_maps
     from vitrail.tasks.evaluate import evaluate
@@ -60,10 +59,11 @@ def demo(options: Demo) -> None:
         raise KeyboardInterrupt
     evaluation = evaluate(run.best, "digits")
     model = load(run.best).eval()
-    digit = pixels_of(open_data("digits", val_share=0.2)["val"], 0, channels=1)
-    image = prepare(digit.permute(1, 2, 0).numpy(), model.passport.preprocessing)[None]
+    digit = Sample(open_data("digits", val_share=0.2)["val"], 0)
+    pixels = torch.from_numpy(read_pixels(digit)).permute(2, 0, 1)
+    image = preprocess(digit, model.passport.preprocessing)
     maps = head_maps(model, image)
-    large = torch.nn.functional.interpolate(digit.expand(3, -1, -1)[None], scale_factor=24)
+    large = torch.nn.functional.interpolate(pixels[None], scale_factor=24)
     picture = draw_panel(
         large[0].permute(1, 2, 0).numpy(),
         maps,

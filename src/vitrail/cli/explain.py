@@ -97,7 +97,7 @@ def explain(asked: Explain) -> None:
     """Explain predictions: which parts of an image drive them, layers and heads, and a verdict on
     whether the maps track the model."""
 
-    from vitrail.inference.paths import check_paths
+    from vitrail.data.paths import check_paths
     from vitrail.weights.results import Results
 
     check_paths(asked.paths)
@@ -137,19 +137,18 @@ def explain(asked: Explain) -> None:
 
 def explain_image(asked: Explain, run: ExplainRun, path: str, out: Path) -> None:
     """Everything about one image, or why it cannot be read."""
-    import numpy as np
     import torch
 
     from vitrail.data.images import BadImage
     from vitrail.data.preprocess import prepare
+    from vitrail.data.reader import read_pixels
     from vitrail.explanation.methods import METHODS
     from vitrail.explanation.overlays import head_maps, layers_and_heads
     from vitrail.explanation.page import image_section, panel_section
-    from vitrail.inference.reading import read_pixels
 
     model, how = run.model, run.model.passport.preprocessing
     try:
-        pixels = np.asarray(read_pixels(path, how))
+        pixels = read_pixels(path, channels=len(how.mean))
     except BadImage as problem:
         run.problems[path] = problem.reason
         return
@@ -245,13 +244,13 @@ def seen_part(pixels: NDArray[np.uint8], how: Preprocessing) -> NDArray[np.uint8
     import numpy as np
     from PIL import Image
 
-    from vitrail.data.preprocess import as_picture, middle, scaled
+    from vitrail.data.preprocess import crop_start, resized_size, to_pillow
     from vitrail.explanation.overlays import enlarge
 
-    picture = as_picture(pixels).convert("RGB")
+    picture = to_pillow(pixels).convert("RGB")
     height, width = how.size
-    wide, tall = scaled(picture.size, how)
-    left, top = middle(wide, width, how), middle(tall, height, how)
+    wide, tall = resized_size(picture.size, how)
+    left, top = crop_start((wide, tall), how)
     across, down = picture.width / wide, picture.height / tall
     box = (left * across, top * down, (left + width) * across, (top + height) * down)
     own = max(round(box[2] - box[0]), 1), max(round(box[3] - box[1]), 1)

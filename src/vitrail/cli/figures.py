@@ -91,9 +91,9 @@ def chosen(
     """Prepared images, spread evenly over the part; those that cannot be read are named."""
     import numpy as np
 
-    from vitrail.data.finish import normalise
     from vitrail.data.images import BadImage
-    from vitrail.data.loader import Samples
+    from vitrail.data.preprocess import normalise
+    from vitrail.data.reader import Sample, read_image
     from vitrail.data.sources import open_data
 
     if asked.data is None:
@@ -102,14 +102,15 @@ def chosen(
     if asked.split is not None and asked.split not in parts:
         raise UserError(f"{asked.data} has no part {asked.split!r}, {nearest(asked.split, parts)}")
     name = asked.split or next(part for part in ("test", "val", "train", *parts) if part in parts)
-    samples = Samples(parts[name], how, None, 0)
     count = len(parts[name])
     places = np.unique(np.linspace(0, count - 1, min(asked.images, count)).round().astype(int))
 
     def read() -> Iterator[Tensor]:
         for place in places:
             try:
-                yield normalise(samples[0, int(place), 0, None], how, reorder=False)
+                yield normalise(
+                    read_image(Sample(parts[name], int(place)), how), how, reorder=False
+                )
             except BadImage as problem:
                 broken[problem.path] = problem.reason
 

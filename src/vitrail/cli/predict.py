@@ -20,7 +20,7 @@ from vitrail.cli.options import (
 from vitrail.cli.output import plural, say, say_json, warn
 from vitrail.cli.progress import progress
 from vitrail.core.errors import UserError
-from vitrail.inference.paths import STDIN, check_paths, pictures
+from vitrail.data.paths import STDIN, check_paths, pictures
 
 if TYPE_CHECKING:
     from vitrail.inference.engine import Job

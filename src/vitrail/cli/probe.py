@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Probe(ModelOptions, ComputeOptions, OutputOptions):
-    """Which model's features to judge, on which images, and how."""
+    """Evaluate the frozen features of a model."""
 
     source: str
     """The model: a Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
@@ -26,42 +26,44 @@ class Probe(ModelOptions, ComputeOptions, OutputOptions):
     digits, planted or fashion-mnist; one label an image."""
     _: KW_ONLY
     method: Literal["fewshot", "knn", "linear"] = "fewshot"
-    """fewshot: the paper's least squares from a few images of each class. knn: the nearest training
-    images vote. linear: a sweep of linear heads, and logistic regression."""
+    """Method: fewshot (least squares from a few images of each class), knn (the nearest training
+    images vote) or linear (a sweep of linear heads, and logistic regression)."""
     split: str | None = None
-    """The part to test on; by default test, else val."""
+    """Split to test on. [default: test, else val]"""
     shots: tuple[int, ...] = (1, 5, 10, 25)
-    """For fewshot: images of each class. May be repeated."""
+    """fewshot: training images of each class. May be repeated."""
     seeds: int = 3
-    """For fewshot: how many draws of images."""
+    """fewshot: how many random draws of these images."""
     neighbours: tuple[int, ...] = (10, 20, 100, 200)
-    """For knn: how many neighbours vote. May be repeated."""
+    """knn: how many neighbours vote. May be repeated."""
     steps: int | None = None
-    """For linear: steps of 128 images; by default 12,500, or 100 rounds through a small set."""
+    """linear: steps of 128 images. [default: 12,500, or 100 epochs if that is less]"""
     images: int | None = None
-    """At most so many training images, spread evenly over the part; by default all."""
+    """Use at most so many training images, spread evenly. [default: all]"""
     batch_size: int = 64
-    """Images that the model computes at once."""
+    """Images computed at once."""
     workers: int = 0
     """Processes that read images."""
     seed: int = 0
-    """The first seed of fewshot; for linear the one that holds images out and orders them."""
+    """Random seed; the first of those of fewshot."""
     cache: str = "runs/features"
-    """A directory that keeps features, so that the next probe reads no image again. It may be
-    deleted at any time."""
+    """Directory to cache features in: the next probe reads no image again. It may be deleted at any
+    time."""
     no_cache: bool = False
-    """Neither use features that were kept nor keep any."""
+    """Neither read nor write cached features."""
     out: str | None = None
-    """A directory for probe.json."""
+    """Directory for probe.json."""
     overwrite: bool = False
     """Replace probe.json where it exists."""
 
 
 def probe(asked: Probe) -> None:
     """Evaluate frozen features: few-shot least squares, nearest neighbours, linear heads."""
+    from vitrail.tasks.arguments import check_not_swapped
     from vitrail.tasks.probe import OUT
     from vitrail.tasks.probe import probe as run
 
+    check_not_swapped(asked.source, asked.data)
     use_threads(asked.threads)
     with progress() as watch:
         found = run(
@@ -92,10 +94,10 @@ def probe(asked: Probe) -> None:
 
 
 def report(found: ProbeResult) -> None:
-    for part in (found.train, found.test):
-        kept = ", from features that were kept (--no-cache reads them again)"
-        images = plural(part["images"], "image")
-        say(f"{images} of {part['part']}{kept if part['kept'] else ''}")
+    for split in (found.train, found.test):
+        cached = ", from cached features (--no-cache reads them again)"
+        images = plural(split["images"], "image")
+        say(f"{images} of {split['split']}{cached if split['cached'] else ''}")
     classes = plural(found.classes, "class", "classes")
     say(f"{classes}, features of {found.width} numbers", "", *found.table)
     if found.notes or found.broken:

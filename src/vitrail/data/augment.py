@@ -22,7 +22,7 @@ from vitrail.core.ranges import check
 from vitrail.core.torchvision import mend_torchvision
 from vitrail.data.draws import Draw, draws_for
 from vitrail.data.geometry import draw_crop, draw_mirror, draw_motion
-from vitrail.data.preprocess import FILTERS, as_picture, fast_frame
+from vitrail.data.preprocess import FILTERS, resize_and_crop_torch, to_pillow
 from vitrail.data.randaugment import Canvas, RandAugment
 
 
@@ -105,7 +105,7 @@ class Transform:
         size, filters = list(self.how.size), InterpolationMode(self.how.interpolation)
         crop = draw_crop(self.augmentation, image.shape[1], image.shape[2], draw)
         if crop is None:
-            image = fast_frame(image.permute(1, 2, 0).numpy(), self.how)
+            image = resize_and_crop_torch(image.permute(1, 2, 0).numpy(), self.how)
         else:
             box = crop.pixels(image.shape[1], image.shape[2])[0].tolist()
             image = functional.resized_crop(image, *box, size, filters, antialias=True)
@@ -126,8 +126,8 @@ class Transform:
         from torchvision.transforms import v2
 
         if isinstance(self.policy, RandAugment):
-            picture = as_picture(image.permute(1, 2, 0).numpy())
-            image = as_image(np.array(self.policy(picture, seed)))
+            picture = to_pillow(image.permute(1, 2, 0).numpy())
+            image = to_tensor(np.array(self.policy(picture, seed)))
         elif self.policy is not None:
             image = self.policy(image)
         if self.augmentation.jitter:
@@ -223,7 +223,7 @@ def _box(
     return slice(top, bottom), slice(left, right), share
 
 
-def as_image(pixels: NDArray[np.uint8]) -> UInt8[Tensor, "C H W"]:
+def to_tensor(pixels: NDArray[np.uint8]) -> UInt8[Tensor, "C H W"]:
     """Decoded pixels (H, W) or (H, W, C) as torch likes them."""
     array = pixels[..., None] if pixels.ndim == 2 else pixels
     return torch.from_numpy(np.ascontiguousarray(array.transpose(2, 0, 1)))

@@ -26,7 +26,8 @@ import PIL
 from numpy.typing import NDArray
 
 from vitrail.core.errors import UserError
-from vitrail.data.images import BadImage, decode
+from vitrail.data.images import BadImage
+from vitrail.data.reader import Sample, read_pixels
 from vitrail.data.source import Source
 from vitrail.data.sources.origin import Origin, Subset, digest
 
@@ -47,12 +48,8 @@ class Decoding:
     at_least: tuple[int, int] | None = None
     channels: int = 3
 
-    def pixels_of(self, source: Source, index: int) -> Pixels:
-        raw = source.read(index)
-        if isinstance(raw, bytes):
-            name = source.name(index)
-            return decode(raw, name, at_least=self.at_least, channels=self.channels)
-        return np.ascontiguousarray(raw[..., None] if raw.ndim == 2 else raw)
+    def read(self, source: Source, index: int) -> Pixels:
+        return read_pixels(Sample(source, index), channels=self.channels, at_least=self.at_least)
 
     def tag(self) -> bytes:
         """What decides the pixels beside the images themselves."""
@@ -85,7 +82,7 @@ class Cached:
         index = range(len(self))[index]
         found = self._load(index)
         if found is None:
-            found = self.how.pixels_of(self.source, index)
+            found = self.how.read(self.source, index)
             self._store(index, found)
         return found
 
@@ -157,7 +154,7 @@ def room_for(source: Source, how: Decoding, *, limit: int = SMALL) -> Room | Non
     sizes = []
     for index in np.unique(np.linspace(0, len(source) - 1, PROBES).astype(int)).tolist():
         with suppress(BadImage):
-            sizes.append(how.pixels_of(source, index).size)
+            sizes.append(how.read(source, index).size)
     total = round(float(np.mean(sizes or [0])) * len(source))
     return Room(max(sizes), total) if 0 < total <= limit else None
 

@@ -1,4 +1,4 @@
-"""From pixels to what the model reads: normalised, in its order of channels, and partly erased."""
+"""Random erasing of normalised batches."""
 
 from __future__ import annotations
 
@@ -6,30 +6,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.core.passport import Preprocessing
 from vitrail.core.randomness import seed_of
 from vitrail.data.draws import draws_for
-from vitrail.data.preprocess import normalisation
 
 if TYPE_CHECKING:
     from vitrail.data.augment import Augmentation
 
 ATTEMPTS = 10
 AREA, ASPECT = (0.02, 1 / 3), (0.3, 1 / 0.3)
-
-
-def normalise(
-    pixels: Shaped[Tensor, "B C H W"], how: Preprocessing, *, reorder: bool = True
-) -> Float[Tensor, "B C H W"]:
-    """Pixels of 0 to 255 as the model reads them; `reorder` where they are RGB and it is not."""
-    if reorder and how.channel_order == "bgr":
-        pixels = pixels.flip(1)
-    factor, offset = normalisation(how)
-    return pixels.float().mul_(factor).add_(offset)
 
 
 def erase_(

@@ -4,15 +4,12 @@ Pixels mean what a person sees: turned as EXIF says, transparent parts on white.
 is a short list, its size has limits, and whatever a library raises becomes one `BadImage`.
 """
 
-import os
-import stat
 import struct
 import zlib
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from io import BytesIO
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -118,29 +115,6 @@ class BadImage(Exception):  # noqa: N818 - what a person is told, and the name t
 class Unreadable(BadImage):
     """An image whose bytes cannot be had, which says nothing about the image: the file is not
     there, or its storage does not answer."""
-
-
-def read_image(
-    path: str | Path, *, at_least: tuple[int, int] | None = None, channels: int = 3
-) -> Pixels:
-    """The pixels of a file, as `decode` gives them.
-
-    >>> Image.new("L", (4, 3), 128).save("grey.png")
-    >>> read_image("grey.png").shape
-    (3, 4, 3)
-    """
-    try:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):
-            raise BadImage(str(path), "this is no file")  # a pipe would never end
-        check_bytes(found.st_size, str(path))
-        with open(path, "rb") as file:
-            data = file.read()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-    else:
-        return decode(data, str(path), at_least=at_least, channels=channels)
-    raise BadImage(str(path), f"cannot be read: {reason}")
 
 
 def decode(

@@ -16,10 +16,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Preprocessing
-from vitrail.data.augment import Augmentation, Transform, as_image
-from vitrail.data.finish import erase_, normalise
-from vitrail.data.images import BadImage, Unreadable, decode
-from vitrail.data.preprocess import framed
+from vitrail.data.augment import Augmentation, Transform, to_tensor
+from vitrail.data.finish import erase_
+from vitrail.data.images import BadImage, Unreadable
+from vitrail.data.preprocess import normalise
+from vitrail.data.reader import Sample, read_image, read_pixels
 from vitrail.data.sampler import Cut, cut_epoch, epoch_order, places_of
 from vitrail.data.source import Source
 from vitrail.data.warp import fits, warp
@@ -107,7 +108,7 @@ class Stream:
         plain = not self.augmentation.sides and fits(self.augmentation)
         if plain and has_model_size(self.source, self.how):
             return (self.warped(share) for share in self.shares(start, stop))
-        dataset = Samples(self.source, self.how, self.augmentation, self.seed)
+        dataset = SampleDataset(self.source, self.how, self.augmentation, self.seed)
         shares, ahead = tee(self.shares(start, stop))  # workers read ahead
         keys = (
             [(share.epoch, int(image), int(view), share.side) for image, view in share.rows]
@@ -166,7 +167,9 @@ class Stream:
         if not len(share.rows):  # there are more processes than images
             return self.finished(Loaded(no_images(self.how), []), share)
         channels, which = len(self.how.mean), share.rows[:, 0]
-        images = torch.stack([pixels_of(self.source, int(i), channels) for i in which])
+        images = torch.stack(
+            [to_tensor(read_pixels(Sample(self.source, int(i)), channels=channels)) for i in which]
+        )
         images = warp(
             images, share.rows, self.augmentation, self.how, seed=self.seed, epoch=share.epoch
         )
@@ -176,7 +179,7 @@ class Stream:
         )
 
 
-def in_order(
+def iterate_batches(
     source: Source,
     how: Preprocessing,
     batch_size: int,
@@ -192,14 +195,16 @@ def in_order(
         for first in range(0, len(source), batch_size)
     ]
     keys: Iterable[list[Key]] = ([(0, int(index), 0, None) for index in part] for part in parts)
-    for part, loaded in zip(parts, load(Samples(source, how, None, 0), keys, workers), strict=True):
+    for part, loaded in zip(
+        parts, load(SampleDataset(source, how, None, 0), keys, workers), strict=True
+    ):
         indices = part[loaded.rows]
         images = normalise(loaded.images, how, reorder=False)
         yield Batch(images, targets_of(source, indices), indices, loaded.broken)
 
 
-class Samples(Dataset[Tensor]):
-    """Samples by their keys, decoded and augmented, as pixels; for evaluation framed as the
+class SampleDataset(Dataset[Tensor]):
+    """Loader by their keys, decoded and augmented, as pixels; for evaluation framed as the
     passport says, in the model's order of channels."""
 
     def __init__(
@@ -235,11 +240,13 @@ class Samples(Dataset[Tensor]):
 
     def __getitem__(self, key: Key) -> UInt8[Tensor, "C H W"]:
         epoch, index, view, side = key
-        image = pixels_of(self.source, index, len(self.how.mean), at_least=self.at_least)
         if not self.transforms:
-            return framed(image.permute(1, 2, 0).numpy(), self.how)
+            return read_image(Sample(self.source, index), self.how)
+        pixels = read_pixels(
+            Sample(self.source, index), channels=len(self.how.mean), at_least=self.at_least
+        )
         transform = self.transforms[side]
-        return transform(image, seed=self.seed, epoch=epoch, index=index, view=view)
+        return transform(to_tensor(pixels), seed=self.seed, epoch=epoch, index=index, view=view)
 
 
 def no_images(how: Preprocessing) -> UInt8[Tensor, "0 C H W"]:
@@ -267,26 +274,7 @@ def needed_size(augmentation: Augmentation, how: Preprocessing) -> tuple[int, in
     return math.ceil(largest.size[0] * enlarge), math.ceil(largest.size[1] * enlarge)
 
 
-def pixels_of(
-    source: Source, index: int, channels: int, *, at_least: tuple[int, int] | None = None
-) -> Tensor:
-    """One image as uint8 (C, H, W), with as many channels as the model reads; a large photo may be
-    decoded smaller where `at_least` allows it, which evaluation does not."""
-    raw = source.read(index)
-    if isinstance(raw, bytes):
-        raw = decode(raw, source.name(index), at_least=at_least, channels=channels)
-    image = as_image(raw)
-    if image.shape[0] == 1 and channels == 3:
-        return image.expand(3, -1, -1)
-    if image.shape[0] != channels:
-        raise UserError(
-            f"{source.name(index)} has {image.shape[0]} channels, the model reads {channels}: "
-            f"create it with channels={image.shape[0]}"
-        )
-    return image
-
-
-def load(dataset: Samples, keys: Iterable[list[Key]], workers: int) -> Iterator[Loaded]:
+def load(dataset: SampleDataset, keys: Iterable[list[Key]], workers: int) -> Iterator[Loaded]:
     """What the keys of each batch name, in order, by so many processes."""
     found: Iterable[Loaded]
     if workers:
@@ -332,5 +320,5 @@ def has_model_size(source: Source, how: Preprocessing) -> bool:
     first = source.read(0)
     if isinstance(first, bytes):
         return False
-    image = as_image(first)
+    image = to_tensor(first)
     return tuple(image.shape[1:]) == how.size and image.shape[0] in (1, len(how.mean))

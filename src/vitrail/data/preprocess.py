@@ -1,4 +1,4 @@
-"""From a decoded picture to a model's input, as its passport says and in no other way.
+"""From a decoded image to a model's input, as its passport says and in no other way.
 
 There are two ways to resize. The exact one is Pillow's, by which timm, torchvision and the PIL
 processors of transformers measured their weights: pixels agree to 1e-5. The fast one is torch's
@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Shaped, UInt8
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
@@ -35,75 +35,90 @@ SHAPES = ((), (1,), (3,))  # of one pixel
 
 
 def prepare(
-    picture: Image.Image | NDArray[np.uint8], how: Preprocessing, *, fast: bool = False
+    image: Image.Image | NDArray[np.uint8], preprocessing: Preprocessing, *, exact: bool = True
 ) -> Float[Tensor, "C H W"]:
-    """Resize, crop, scale to [0, 1] and normalise one picture: Pillow's, or uint8 pixels of shape
-    (H, W) or (H, W, C) as the decoder gives them.
-
-    `fast` resizes by torch instead of Pillow where the filter is bilinear or bicubic; this file's
-    first lines compare the two.
+    """Resize, crop, scale to [0, 1] and normalise one image: Pillow's, or uint8 pixels of shape
+    (H, W) or (H, W, C) as the decoder returns them.
 
     >>> prepare(Image.new("RGB", (500, 375)), model.passport.preprocessing).shape
     torch.Size([3, 224, 224])
     """
-    factor, offset = normalisation(how)
-    return framed(picture, how, fast=fast).contiguous().float().mul_(factor).add_(offset)
+    pixels = resize_and_crop(image, preprocessing, exact=exact)
+    return normalise(pixels.contiguous(), preprocessing, reorder=False)
 
 
-def framed(
-    picture: Image.Image | NDArray[np.uint8], how: Preprocessing, *, fast: bool = False
+def resize_and_crop(
+    image: Image.Image | NDArray[np.uint8], preprocessing: Preprocessing, *, exact: bool = True
 ) -> UInt8[Tensor, "C H W"]:
-    """As `prepare` begins, up to where bytes become floats: a quarter of the memory."""
-    channels = len(how.mean)
-    if fast and how.interpolation in FAST:
-        pixels_CHW = fast_frame(as_pixels(picture, channels), how)
+    """The part of an image that the model sees, at its size and in its order of channels, still in
+    bytes: a quarter of the memory. `exact=False` resizes by torch instead of Pillow where the
+    filter is bilinear or bicubic; this file's first lines compare the two."""
+    channels = len(preprocessing.mean)
+    if not exact and preprocessing.interpolation in FAST:
+        pixels_CHW = resize_and_crop_torch(to_array(image, channels), preprocessing)
     else:
-        seen = np.array(frame(in_channels(as_picture(picture), channels), how))
-        pixels_CHW = torch.from_numpy(seen.reshape(*how.size, channels)).permute(2, 0, 1)
-    return pixels_CHW.flip(0) if how.channel_order == "bgr" else pixels_CHW
+        seen = resize_and_crop_pillow(convert_channels(to_pillow(image), channels), preprocessing)
+        array = np.array(seen).reshape(*preprocessing.size, channels)
+        pixels_CHW = torch.from_numpy(array).permute(2, 0, 1)
+    return pixels_CHW.flip(0) if preprocessing.channel_order == "bgr" else pixels_CHW
+
+
+def normalise(
+    pixels: Shaped[Tensor, "*B C H W"], preprocessing: Preprocessing, *, reorder: bool = True
+) -> Float[Tensor, "*B C H W"]:
+    """Pixels of 0 to 255 as the model reads them; `reorder` where they are RGB and it is not."""
+    if reorder and preprocessing.channel_order == "bgr":
+        pixels = pixels.flip(-3)
+    factor, offset = normalisation(preprocessing)
+    return pixels.float().mul_(factor).add_(offset)
 
 
 @cache
-def normalisation(how: Preprocessing) -> tuple[Float[Tensor, "C 1 1"], Float[Tensor, "C 1 1"]]:
+def normalisation(
+    preprocessing: Preprocessing,
+) -> tuple[Float[Tensor, "C 1 1"], Float[Tensor, "C 1 1"]]:
     """(value / 255 - mean) / std as a factor and an offset: two passes over pixels, not three."""
-    mean, std = (np.array(values, dtype=np.float64) for values in (how.mean, how.std))
+    mean, std = np.array([preprocessing.mean, preprocessing.std], dtype=np.float64)
     factor, offset = (torch.tensor(values).float() for values in (1 / (255 * std), -mean / std))
     return factor.view(-1, 1, 1), offset.view(-1, 1, 1)
 
 
-def frame(picture: Image.Image, how: Preprocessing) -> Image.Image:
-    """The part of the picture that the model sees, at the size at which it sees it."""
-    height, width = how.size
-    resample = FILTERS[how.interpolation]
-    picture = picture.resize(scaled(picture.size, how), resample)
-    left, top = middle(picture.width, width, how), middle(picture.height, height, how)
-    return picture.crop((left, top, left + width, top + height))
+def resize_and_crop_pillow(image: Image.Image, preprocessing: Preprocessing) -> Image.Image:
+    """By Pillow, in the channels that the image has."""
+    (height, width), size = preprocessing.size, resized_size(image.size, preprocessing)
+    left, top = crop_start(size, preprocessing)
+    image = image.resize(size, FILTERS[preprocessing.interpolation])
+    return image.crop((left, top, left + width, top + height))
 
 
-def fast_frame(pixels: NDArray[np.uint8], how: Preprocessing) -> UInt8[Tensor, "C h w"]:
-    """As `frame`, of pixels (H, W, C) and resized by torch."""
-    height, width = how.size
+def resize_and_crop_torch(
+    pixels: NDArray[np.uint8], preprocessing: Preprocessing
+) -> UInt8[Tensor, "C h w"]:
+    """By torch, of pixels (H, W, C)."""
+    height, width = preprocessing.size
     # the batch axis comes before the permutation, so that torch sees and keeps channels last
     image_1CHW = torch.from_numpy(pixels)[None].permute(0, 3, 1, 2)
-    size = (pixels.shape[1], pixels.shape[0])
-    wide, tall = scaled(size, how)
-    if (wide, tall) != size:
+    before = (pixels.shape[1], pixels.shape[0])
+    size = resized_size(before, preprocessing)
+    if size != before:
         image_1CHW = F.interpolate(
-            image_1CHW, (tall, wide), mode=how.interpolation, align_corners=False, antialias=True
-        )
-    left, top = middle(wide, width, how), middle(tall, height, how)
+            image_1CHW, size[::-1], mode=preprocessing.interpolation, align_corners=False,
+            antialias=True,
+        )  # fmt: skip
+    left, top = crop_start(size, preprocessing)
     return image_1CHW[0, :, top : top + height, left : left + width]
 
 
-def scaled(size: tuple[int, int], how: Preprocessing) -> tuple[int, int]:
-    """(width, height) of a picture after scaling and before the crop."""
-    if how.resize is None:
-        return how.size[1], how.size[0]
-    return (how.resize[1], how.resize[0]) if how.squeeze else cover(size, how.resize)
+def resized_size(size: tuple[int, int], preprocessing: Preprocessing) -> tuple[int, int]:
+    """(width, height) of an image after resizing and before the crop."""
+    target = preprocessing.resize or preprocessing.size
+    if preprocessing.resize is None or preprocessing.squeeze:
+        return target[1], target[0]
+    return cover_size(size, target)
 
 
-def cover(size: tuple[int, int], target: tuple[int, int]) -> tuple[int, int]:
-    """(width, height) after scaling until the picture just covers the target (height, width).
+def cover_size(size: tuple[int, int], target: tuple[int, int]) -> tuple[int, int]:
+    """(width, height) after scaling until the image just covers the target (height, width).
 
     The side that decides is met exactly, the other is cut down to whole pixels, as torchvision
     does.
@@ -114,44 +129,47 @@ def cover(size: tuple[int, int], target: tuple[int, int]) -> tuple[int, int]:
     return max(int(target[0] * width / height), target[1]), target[0]
 
 
-def middle(have: int, want: int, how: Preprocessing) -> int:
-    """Where the centre begins; of two places the even one or the first, as the passport says."""
-    return (have - want) // 2 if how.crop == "floored" else round((have - want) / 2)
+def crop_start(size: tuple[int, int], preprocessing: Preprocessing) -> tuple[int, int]:
+    """(left, top) of the centre crop of a resized image (width, height); where a margin is odd, the
+    half is rounded to even or down, as the passport says."""
+    margins = size[0] - preprocessing.size[1], size[1] - preprocessing.size[0]
+    if preprocessing.crop == "floored":
+        return margins[0] // 2, margins[1] // 2
+    return round(margins[0] / 2), round(margins[1] / 2)
 
 
-def in_channels(picture: Image.Image, channels: int) -> Image.Image:
+def convert_channels(image: Image.Image, channels: int) -> Image.Image:
     if channels not in MODES:
         raise UserError(
-            f"the model reads {channels} channels, but a picture has 1 or 3: give it "
-            "tensors instead"
+            f"the model reads {channels} channels, but an image has 1 or 3: give it tensors instead"
         )
-    return in_mode(picture, MODES[channels])
+    return in_mode(image, MODES[channels])
 
 
-def refuse_empty(height: int, width: int) -> None:
+def check_not_empty(height: int, width: int) -> None:
     if min(height, width) < 1:
         raise UserError(f"an image must have pixels, got one of {width}x{height}")
 
 
-def as_picture(pixels: Image.Image | NDArray[np.uint8]) -> Image.Image:
+def to_pillow(pixels: Image.Image | NDArray[np.uint8]) -> Image.Image:
     """Pixels as Pillow holds them."""
     if isinstance(pixels, Image.Image):
-        refuse_empty(pixels.height, pixels.width)
+        check_not_empty(pixels.height, pixels.width)
         return pixels
     if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or pixels.shape[2:] not in SHAPES:
         raise UserError(
             f"pixels are {pixels.dtype} of shape {pixels.shape}, expected uint8 of shape (H, W), "
             "(H, W, 1) or (H, W, 3)"
         )
-    refuse_empty(*pixels.shape[:2])
+    check_not_empty(*pixels.shape[:2])
     return Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
 
 
-def as_pixels(picture: Image.Image | NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
-    """A picture as writable pixels (H, W, C), untouched where it is that already."""
-    if isinstance(picture, np.ndarray):
-        known = picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == channels
-        if known and picture.size and picture.flags.writeable and min(picture.strides) > 0:
-            return picture
-    converted = in_channels(as_picture(picture), channels)
+def to_array(image: Image.Image | NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
+    """An image as writable pixels (H, W, C), untouched where it is that already."""
+    if isinstance(image, np.ndarray):
+        known = image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == channels
+        if known and image.size and image.flags.writeable and min(image.strides) > 0:
+            return image
+    converted = convert_channels(to_pillow(image), channels)
     return np.array(converted).reshape(converted.height, converted.width, channels)

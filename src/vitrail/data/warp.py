@@ -14,8 +14,9 @@ from torch.nn import functional as F
 from vitrail.core.passport import Preprocessing
 from vitrail.data.augment import Augmentation
 from vitrail.data.draws import draws_for
-from vitrail.data.finish import erase_, normalise
+from vitrail.data.finish import erase_
 from vitrail.data.geometry import affine_maps
+from vitrail.data.preprocess import normalise
 
 
 def fits(augmentation: Augmentation) -> bool:

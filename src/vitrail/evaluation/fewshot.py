@@ -1,10 +1,10 @@
 """The paper's few-shot evaluation: regularised least squares from frozen features to {-1, 1}^K.
 
-arXiv:2010.11929, 4.1; the constants are those of big_vision's `fewshot_lsr`. Features are whitened
-by the mean and deviation of the few images, and a constant feature of 100 is the bias, so large
-that the penalty hardly sees it. The penalty is 1024 whatever the number of images. All of it is
-float64. Images are prepared as the model's passport says; big_vision scales them to 256, crops 224
-and draws from the first 65,000 images of ImageNet.
+arXiv:2010.11929, 4.1; the constants are those of big_vision's `fewshot_lsr`. Features are
+standardised by the mean and deviation of the few images, and a constant feature of 100 is the bias,
+so large that the penalty hardly sees it. The penalty is 1024 whatever the number of images. All of
+it is float64. Images are prepared as the model's passport says; big_vision scales them to 256,
+crops 224 and draws from the first 65,000 images of ImageNet.
 """
 
 from collections.abc import Sequence
@@ -20,33 +20,33 @@ SHOTS = (1, 5, 10, 25)  # images of each class
 SEEDS = 3
 PENALTY = 2.0**10
 BIAS = 100.0
-SMALLEST = 1e-5  # is added to each deviation
+EPSILON = 1e-5  # is added to each deviation
 ROWS = 8192  # test images that are scored at once
 
 
 @dataclass(frozen=True)
 class Ridge:
-    """A linear classifier of whitened features; the last row of `weights` is for the bias."""
+    """A linear classifier of standardised features; the last row of `weights` is for the bias."""
 
     mean: Float[np.ndarray, " D"]
     deviation: Float[np.ndarray, " D"]
     weights: Float[np.ndarray, "E K"]
 
     def scores(self, features: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N K"]:
-        white = (features.astype(np.float64) - self.mean) / self.deviation
-        scores: NDArray[np.float64] = with_bias(white) @ self.weights
+        x = (features.astype(np.float64) - self.mean) / self.deviation
+        scores: NDArray[np.float64] = with_bias(x) @ self.weights
         return scores
 
     def accuracy(self, features: Float[np.ndarray, "N D"], targets: Int[np.ndarray, " N"]) -> float:
         right = 0
         for first in range(0, len(features), ROWS):
-            guess = self.scores(features[first : first + ROWS]).argmax(axis=1)
-            right += int((guess == targets[first : first + ROWS]).sum())
+            predicted = self.scores(features[first : first + ROWS]).argmax(axis=1)
+            right += int((predicted == targets[first : first + ROWS]).sum())
         return right / len(features)
 
 
 @dataclass(frozen=True)
-class Shots:
+class FewShotResult:
     """Accuracy on all test images after so many images of each class, for each seed; `images` are
     those learnt from, fewer than shots times classes where a class has not as many."""
 
@@ -73,21 +73,21 @@ def few_shot(
     classes: int,
     shots: Sequence[int] = SHOTS,
     seeds: Sequence[int] = tuple(range(SEEDS)),
-) -> list[Shots]:
+) -> list[FewShotResult]:
     """One result for each number of shots that at least one class has images for; fewer shots are
     the first of more."""
     if not shots or min(shots) < 1:
-        raise UserError(f"shots are {tuple(shots)}, expected whole numbers from 1 on")
+        raise UserError(f"shots must be at least 1, got {tuple(shots)}")
     if not seeds:
-        raise UserError("no seeds: expected at least one")
+        raise UserError("seeds must be at least one, got none")
     most = int(np.bincount(train_targets, minlength=classes).max())
     fitting = [count for count in shots if count <= most]
     if not fitting:
         raise UserError(
-            f"shots are {', '.join(map(str, shots))}, but no class has more than {most} training "
-            "images: ask for fewer"
+            f"shots must be at most {most}, the images of the largest training class, got "
+            f"{', '.join(map(str, shots))}"
         )
-    drawn = [draw(train_targets, classes, seed) for seed in seeds]
+    drawn = [draw_orders(train_targets, classes, seed) for seed in seeds]
     found = []
     for count in fitting:
         accuracies = []
@@ -95,11 +95,11 @@ def few_shot(
             chosen = np.concatenate([order[:count] for order in orders])
             ridge = fit_ridge(train[chosen], train_targets[chosen], classes)
             accuracies.append(ridge.accuracy(test, test_targets))
-        found.append(Shots(count, len(chosen), tuple(accuracies)))
+        found.append(FewShotResult(count, len(chosen), tuple(accuracies)))
     return found
 
 
-def draw(targets: Int[np.ndarray, " N"], classes: int, seed: int) -> list[NDArray[np.int64]]:
+def draw_orders(targets: Int[np.ndarray, " N"], classes: int, seed: int) -> list[NDArray[np.int64]]:
     """The images of each class in an order of their own, by one generator for all classes."""
     generator = np.random.default_rng(seed)
     return [generator.permutation(np.flatnonzero(targets == number)) for number in range(classes)]
@@ -114,7 +114,7 @@ def fit_ridge(
     apart into eigenvectors.
     """
     features = features.astype(np.float64)
-    mean, deviation = features.mean(axis=0), features.std(axis=0) + SMALLEST
+    mean, deviation = features.mean(axis=0), features.std(axis=0) + EPSILON
     x = with_bias((features - mean) / deviation)
     y = 2.0 * (targets[:, None] == np.arange(classes)) - 1.0
     if x.shape[0] >= x.shape[1]:

@@ -1,4 +1,4 @@
-"""Classes of the nearest training images: cosine likeness, weighted votes, nothing is learnt.
+"""k nearest neighbours: cosine similarity, weighted votes, nothing is learnt.
 
 As DINO and DINOv2 measure features (arXiv:2304.07193): features of length one, and each of the k
 nearest votes for its class with exp(cosine / 0.07).
@@ -17,10 +17,10 @@ from vitrail.core.errors import UserError
 
 NEIGHBOURS = (10, 20, 100, 200)
 TEMPERATURE = 0.07
-QUERIES, PLACES = 1024, 16_384  # images compared at once: so many with so many
+QUERY_CHUNK, TRAIN_CHUNK = 1024, 16_384  # images compared at once: so many with so many
 
 
-def vote(
+def knn_predict(
     train: Float[np.ndarray, "N D"],
     train_targets: Int[np.ndarray, " N"],
     test: Float[np.ndarray, "M D"],
@@ -28,41 +28,41 @@ def vote(
     classes: int,
     neighbours: Sequence[int] = NEIGHBOURS,
     temperature: float = TEMPERATURE,
-    queries: int = QUERIES,
-    places: int = PLACES,
+    query_chunk: int = QUERY_CHUNK,
+    train_chunk: int = TRAIN_CHUNK,
 ) -> dict[int, NDArray[np.int64]]:
-    """The class that each test image is said to be, for each number of neighbours that there are
-    training images for. Beside the features, memory is that of `queries` times `places`."""
+    """The predicted class of each test image, by the number of neighbours, of those that there are
+    training images for. Beside the features, memory is that of `query_chunk` x `train_chunk`."""
     fitting = sorted({count for count in neighbours if count <= len(train)})
     if not fitting or fitting[0] < 1:
         raise UserError(
-            f"neighbours are {', '.join(map(str, neighbours)) or 'none'}, expected numbers from 1 "
-            f"to the {len(train)} training images"
+            f"neighbours must be from 1 to {len(train)}, the number of training images, got "
+            f"{', '.join(map(str, neighbours)) or 'none'}"
         )
     known = F.normalize(torch.from_numpy(train), dim=1)
     labels = torch.from_numpy(train_targets)
-    said: dict[int, list[NDArray[np.int64]]] = {count: [] for count in fitting}
-    for first in range(0, len(test), queries):
-        asked = F.normalize(torch.from_numpy(test[first : first + queries]), dim=1)
-        likeness, nearest = nearest_of(asked, known, fitting[-1], places)
-        weights = (likeness.double() / temperature).softmax(dim=1)
+    predicted: dict[int, list[NDArray[np.int64]]] = {count: [] for count in fitting}
+    for first in range(0, len(test), query_chunk):
+        query = F.normalize(torch.from_numpy(test[first : first + query_chunk]), dim=1)
+        similarity, nearest = nearest_neighbours(query, known, fitting[-1], train_chunk)
+        weights = (similarity.double() / temperature).softmax(dim=1)
         for count in fitting:
-            votes = torch.zeros(len(asked), classes, dtype=torch.float64)
+            votes = torch.zeros(len(query), classes, dtype=torch.float64)
             votes.scatter_add_(1, labels[nearest[:, :count]], weights[:, :count])
-            said[count].append(votes.argmax(dim=1).numpy())
-    return {count: np.concatenate(guesses) for count, guesses in said.items()}
+            predicted[count].append(votes.argmax(dim=1).numpy())
+    return {count: np.concatenate(parts) for count, parts in predicted.items()}
 
 
-def nearest_of(
-    asked: Float[Tensor, "Q D"], known: Float[Tensor, "N D"], count: int, places: int = PLACES
+def nearest_neighbours(
+    query: Float[Tensor, "Q D"], known: Float[Tensor, "N D"], count: int, chunk: int = TRAIN_CHUNK
 ) -> tuple[Float[Tensor, "Q k"], Int[Tensor, "Q k"]]:
-    """Likeness and places of the `count` that are most like each, the most like first."""
-    best = asked.new_empty(len(asked), 0)
-    where = torch.empty(len(asked), 0, dtype=torch.int64)
-    for first in range(0, len(known), places):
-        likeness = asked @ known[first : first + places].T
-        here = torch.arange(first, first + likeness.shape[1]).expand_as(likeness)
-        best, where = torch.cat([best, likeness], dim=1), torch.cat([where, here], dim=1)
+    """Similarity and index of the `count` nearest of each, the nearest first."""
+    best = query.new_empty(len(query), 0)
+    where = torch.empty(len(query), 0, dtype=torch.int64)
+    for first in range(0, len(known), chunk):
+        similarity = query @ known[first : first + chunk].T
+        here = torch.arange(first, first + similarity.shape[1]).expand_as(similarity)
+        best, where = torch.cat([best, similarity], dim=1), torch.cat([where, here], dim=1)
         best, chosen = best.topk(min(count, best.shape[1]), dim=1)
         where = where.gather(1, chosen)
     return best, where

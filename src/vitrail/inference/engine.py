@@ -20,10 +20,10 @@ from torch import Tensor
 
 from vitrail.core.errors import UserError
 from vitrail.data.images import BadImage
-from vitrail.data.preprocess import MODES, normalisation
+from vitrail.data.preprocess import MODES, normalise
+from vitrail.data.reader import Item, name_of, read_image
 from vitrail.data.threads import ahead, batched
 from vitrail.inference.pruning import is_observed, pruned_features, pruned_logits
-from vitrail.inference.reading import Item, name_of, read_framed
 from vitrail.models.model import Model
 
 Output = Literal["scores", "pooled", "tokens"]
@@ -78,7 +78,12 @@ class Engine:
 
     def batch(self, items: Sequence[Item]) -> list[Answer]:
         how = self.model.passport.preprocessing
-        opened = [read_framed(item, how, exact=self.job.exact) for item in items]
+        opened: list[Tensor | BadImage] = []
+        for item in items:
+            try:
+                opened.append(read_image(item, how, exact=self.job.exact))
+            except BadImage as problem:  # without its frames, which keep the file's bytes alive
+                opened.append(problem.with_traceback(None))
         return self.answer([name_of(item) for item in items], opened)
 
     def answer(
@@ -101,8 +106,7 @@ class Engine:
         pixels = torch.zeros(self.job.batch_size, len(how.mean), *how.size, dtype=torch.uint8)
         for place, picture in enumerate(pictures):
             pixels[place] = picture
-        factor, offset = normalisation(how)
-        images = pixels.float().mul_(factor).add_(offset).to(like)
+        images = normalise(pixels, how, reorder=False).to(like)
         values = self.ask(images)[: len(pictures)].float().cpu()
         return list(values.clone().numpy())  # without the rows of what filled the batch up
 

@@ -15,9 +15,9 @@ from typing import IO, Any
 
 from vitrail.core.errors import UserError, writing
 from vitrail.core.json_text import to_json
+from vitrail.data.reader import Item
 from vitrail.inference.arrow import prediction_row, text
 from vitrail.inference.predict import Prediction
-from vitrail.inference.reading import Item
 
 KIND = "vitrail predictions, format 1"
 

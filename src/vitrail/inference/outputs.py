@@ -7,7 +7,7 @@ import torch
 
 from vitrail.core.errors import UserError
 from vitrail.core.outputs import Outputs
-from vitrail.data.loader import in_order
+from vitrail.data.loader import iterate_batches
 from vitrail.data.source import Source
 from vitrail.models.model import Model
 
@@ -34,7 +34,7 @@ def compute_outputs(
     weights = next(model.parameters())
     logits, targets, indices, broken = [], [], [], dict[str, str]()
     done = 0
-    for batch in in_order(source, model.passport.preprocessing, batch_size, workers=workers):
+    for batch in iterate_batches(source, model.passport.preprocessing, batch_size, workers=workers):
         broken |= {bad.path: bad.reason for bad in batch.broken}
         if len(batch.images):
             logits.append(model(batch.images.to(weights)).float().cpu().numpy())

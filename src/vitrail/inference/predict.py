@@ -14,9 +14,9 @@ from PIL import Image
 
 from vitrail.core.errors import UserError
 from vitrail.core.eval_mode import eval_mode
+from vitrail.data.paths import is_one, pictures
+from vitrail.data.reader import ImageSource, Item, Named, is_one_image, not_an_image
 from vitrail.inference.engine import BATCH, Answer, Job, answers, torch_threads, usable_threads
-from vitrail.inference.paths import is_one, pictures
-from vitrail.inference.reading import ImageSource, Item, Named
 from vitrail.models.model import Model
 
 T = TypeVar("T")
@@ -168,9 +168,7 @@ def rank(answer: Answer, labels: Sequence[str], top: int) -> Prediction:
 
 
 def _is_one_image(images: Any) -> bool:
-    if isinstance(images, str | Path):
-        return is_one(str(images))
-    return isinstance(images, Image.Image) or (isinstance(images, np.ndarray) and images.ndim < 4)
+    return is_one(str(images)) if isinstance(images, str | Path) else is_one_image(images)
 
 
 def images_of(images: Any) -> Iterator[Item]:
@@ -178,7 +176,7 @@ def images_of(images: Any) -> Iterator[Item]:
     try:
         every = iter(images)
     except TypeError:
-        raise _no_source(images) from None
+        raise not_an_image(images) from None
     for number, image in enumerate(every):
         if isinstance(image, str | Path):
             path = str(image)
@@ -186,11 +184,4 @@ def images_of(images: Any) -> Iterator[Item]:
         elif isinstance(image, Image.Image | np.ndarray):
             yield Named(f"image {number}", image)
         else:
-            raise _no_source(image)
-
-
-def _no_source(value: Any) -> UserError:
-    return UserError(
-        "images must be a path, an address, a PIL image, a uint8 array or an iterable of these, "
-        f"got {type(value).__name__}"
-    )
+            raise not_an_image(image)

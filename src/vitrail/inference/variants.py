@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, Dataset
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Preprocessing
 from vitrail.data.images import BadImage
-from vitrail.data.loader import pixels_of
-from vitrail.data.preprocess import as_picture, frame, in_channels, prepare
+from vitrail.data.preprocess import prepare
+from vitrail.data.reader import Sample, read_image
 from vitrail.data.source import Source
 from vitrail.models.model import Model
 
@@ -40,6 +40,7 @@ class Variants(Dataset[tuple[Tensor, NDArray[np.int64]]], Generic[V]):
     ) -> None:
         self.source, self.preprocessing, self.indices = source, preprocessing, indices
         self.variants, self.transform, self.batch_size = variants, transform, batch_size
+        self.rgb = replace(preprocessing, channel_order="rgb")
         self.normalise = replace(preprocessing, resize=None)  # images have the model's size already
         self.cached: tuple[int, list[NDArray[np.uint8]]] = (-1, [])
 
@@ -62,16 +63,12 @@ class Variants(Dataset[tuple[Tensor, NDArray[np.int64]]], Generic[V]):
 
     def pixels(self, index: int) -> NDArray[np.uint8]:
         """(H, W, C): the part of an image that the model sees, at its size."""
-        channels = len(self.preprocessing.mean)
         try:
-            pixels = pixels_of(self.source, index, channels)
+            image = read_image(Sample(self.source, index), self.rgb)
         except BadImage as problem:
             sentence = f"{problem.path}: could be read before, but now {problem.reason}"
             raise UserError(sentence) from None
-        image = in_channels(as_picture(pixels.permute(1, 2, 0).numpy()), channels)
-        return np.array(frame(image, self.preprocessing)).reshape(
-            *self.preprocessing.size, channels
-        )
+        return np.ascontiguousarray(image.permute(1, 2, 0).numpy())
 
 
 @torch.inference_mode()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -39,6 +40,7 @@ from vitrail.models.model import Model
 from vitrail.models.vit import ViTConfig
 from vitrail.tasks.arguments import check_not_swapped
 from vitrail.tasks.evaluation import Evaluation, SizeResult
+from vitrail.tasks.models import open_model
 from vitrail.tasks.names import name_of, short_name
 from vitrail.tasks.progress import OnProgress, silent, steps_of
 from vitrail.tasks.results import writing_results
@@ -63,6 +65,8 @@ def evaluate(
     by_index: bool = False,
     batch_size: int = 64,
     workers: int = 0,
+    device: str | torch.device | None = None,
+    precision: str | torch.dtype | None = None,
     seed: int = 0,
     out: str | Path | None = None,
     overwrite: bool = False,
@@ -83,7 +87,7 @@ def evaluate(
     check_corrupted(corrupted_images, corruptions)
     check_split(split, data)
     with writing_results(out, "evaluate", list(FILES), overwrite=overwrite) as draft:
-        loaded = model if isinstance(model, Model) else load(model)
+        loaded = open_model(model, device=device, precision=precision)
         run = Run(loaded, name or name_of(model), str(data), batch_size, workers, seed, on_progress)
         with eval_mode(loaded):
             patches = patch_fields(patch_sizes, loaded)

@@ -6,26 +6,39 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from torch import nn
 
 from vitrail.core.errors import UserError, nearest, writing
 from vitrail.core.eval_mode import eval_mode
+from vitrail.core.html_text import escape_html
 from vitrail.core.json_text import to_json
 from vitrail.core.ranges import check
 from vitrail.data.source import Source
 from vitrail.data.sources import open_data
 from vitrail.data.sources.origin import Origin, Subset
-from vitrail.evaluation.features import Features, features_of
 from vitrail.evaluation.fewshot import few_shot
-from vitrail.evaluation.knn import vote
-from vitrail.evaluation.linear import ITERATIONS, LIMIT, Probed, needed_bytes, regress, sweep
+from vitrail.evaluation.knn import knn_predict
+from vitrail.evaluation.linear import (
+    MAX_BYTES,
+    MAX_ITERATIONS,
+    LinearProbe,
+    SweepOptions,
+    fit_logistic_regression,
+    needed_bytes,
+    sweep_heads,
+)
+from vitrail.inference.features import Features, compute_features
 from vitrail.models.model import Model
+from vitrail.tasks.arguments import check_not_swapped
+from vitrail.tasks.models import open_model
 from vitrail.tasks.names import name_of
 from vitrail.tasks.progress import OnProgress, silent, steps_of
 from vitrail.tasks.results import writing_results
-from vitrail.weights.load import load
 
 OUT = "probe.json"
+TITLES = "head                 features        with          held out  accuracy"
+
 Method = Literal["fewshot", "knn", "linear"]
 
 
@@ -55,17 +68,18 @@ class Options:
 
 @dataclass(frozen=True)
 class Found:
-    """What a method found: for machines, as lines for people, and what has to be said beside it."""
+    """The results of a method for machines, as lines for people, and notes."""
 
     facts: dict[str, Any]
     lines: list[str]
     notes: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ProbeResult:
     """How well the classes can be told apart by the features of a frozen model: `results` for each
-    number of shots or neighbours, or the linear heads; `notes` tell what was left out."""
+    number of shots or neighbours, or the linear heads, and the same as a `table` of text; `notes`
+    say what was left out."""
 
     model: str
     data: str
@@ -89,6 +103,9 @@ class ProbeResult:
     def __repr__(self) -> str:
         return f"ProbeResult({self.model} on {self.data}, {self.method})\n" + "\n".join(self.table)
 
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape_html(repr(self))}</pre>"
+
 
 def probe(
     model: str | Path | nn.Module,
@@ -103,6 +120,8 @@ def probe(
     images: int | None = None,
     batch_size: int = 64,
     workers: int = 0,
+    device: str | torch.device | None = None,
+    precision: str | torch.dtype | None = None,
     seed: int = 0,
     cache: str | Path | None = "runs/features",
     out: str | Path | None = None,
@@ -123,80 +142,86 @@ def probe(
     options = Options(
         method, split, tuple(shots), seeds, tuple(neighbours), steps, images, seed, on_progress
     )
-    check_work(batch_size, workers)
+    check("batch_size", batch_size, at_least=1)
+    check("workers", workers, at_least=0)
+    check_not_swapped(model, data)
     with writing_results(out, "probe", [OUT], overwrite=overwrite) as draft:
-        loaded = model if isinstance(model, Model) else load(model)
-        part, train, test = open_parts(str(data), loaded, options)
-
-        def read(source: Source, which: str) -> Features:
-            return features_of(
-                loaded,
-                source,
-                name=f"{data} ({which})",
-                deep=method == "linear",
-                cache=None if cache is None else Path(cache),
-                batch_size=batch_size,
-                workers=workers,
-                on_progress=steps_of(on_progress, f"reading {which}"),
-            )
-
+        loaded = open_model(model, device=device, precision=precision)
+        sources = open_splits(str(data), loaded, options)
         with eval_mode(loaded):
-            learnt, tested = read(train, "train"), read(test, part)
-        found = METHODS[method](options, learnt, tested, len(train.labels))
-        result = ProbeResult(
-            model=name or name_of(model),
-            data=str(data),
-            method=method,
-            classes=len(train.labels),
-            width=learnt.head.shape[1],
-            train={"part": "train", "images": len(learnt.indices), "kept": learnt.kept},
-            test={"part": part, "images": len(tested.indices), "kept": tested.kept},
-            results=found.facts,
-            table=tuple(found.lines),
-            notes=tuple(found.notes),
-            broken={**learnt.broken, **tested.broken},
-        )
+            features = [
+                compute_features(
+                    loaded,
+                    source,
+                    name=f"{data} ({which})",
+                    with_blocks=method == "linear",
+                    cache=None if cache is None else Path(cache),
+                    batch_size=batch_size,
+                    workers=workers,
+                    on_progress=steps_of(on_progress, f"reading {which}"),
+                )
+                for which, source in sources.items()
+            ]
+        names, classes = (name or name_of(model), str(data)), len(sources["train"].labels)
+        result = run_probe(options, names, dict(zip(sources, features, strict=True)), classes)
         if draft is not None:
             with writing(draft):
                 (draft / OUT).write_text(to_json(result.facts()) + "\n", encoding="utf-8")
     return result
 
 
-def check_work(batch_size: int, workers: int) -> None:
-    check("batch_size", batch_size, at_least=1)
-    check("workers", workers, at_least=0)
+def run_probe(
+    options: Options, names: tuple[str, str], features: dict[str, Features], classes: int
+) -> ProbeResult:
+    """The result of one method; `names` are those of the model and the data, `features` those of
+    train and of the split to test on."""
+    (_, train), (split, test) = features.items()
+    found = METHODS[options.method](options, train, test, classes)
+    return ProbeResult(
+        model=names[0],
+        data=names[1],
+        method=options.method,
+        classes=classes,
+        width=train.head.shape[1],
+        train={"split": "train", "images": len(train.indices), "cached": train.cached},
+        test={"split": split, "images": len(test.indices), "cached": test.cached},
+        results=found.facts,
+        table=tuple(found.lines),
+        notes=tuple(found.notes),
+        broken={**train.broken, **test.broken},
+    )
 
 
-def open_parts(data: str, model: Model, options: Options) -> tuple[str, Source, Source]:
-    """The name of the part to test on, the images to learn from, and those to test on.
+def open_splits(data: str, model: Model, options: Options) -> dict[str, Source]:
+    """The images to learn from, as train, and those to test on, by the name of their split.
 
-    Where the data has no part to test on, one is drawn from train, as for the training of this
+    Where the data has no split to test on, one is drawn from train, as for the training of this
     model; where it has one, all of train is learnt from.
     """
-    parts = open_data(data, val_share=0).parts
-    if not {options.split or "test", options.split or "val"} & parts.keys():
+    splits = open_data(data, val_share=0).parts
+    if not {options.split or "test", options.split or "val"} & splits.keys():
         share = model.passport.provenance.get("recipe", {}).get("val_share", 0.1)
-        parts = open_data(data, val_share=share or 0.1).parts
-    if options.split is not None and options.split not in parts:
-        raise UserError(f"{data} has no split {options.split!r}, {nearest(options.split, parts)}")
-    if "train" not in parts:
-        raise UserError(f"{data} has no part to learn from: {', '.join(parts)}, but no train")
-    name = options.split or next((part for part in ("test", "val") if part in parts), None)
+        splits = open_data(data, val_share=share or 0.1).parts
+    if options.split is not None and options.split not in splits:
+        raise UserError(f"{data} has no split {options.split!r}, {nearest(options.split, splits)}")
+    if "train" not in splits:
+        raise UserError(f"{data} must have a split train to learn from, got {', '.join(splits)}")
+    name = options.split or next((split for split in ("test", "val") if split in splits), None)
     if name is None or name == "train":
         raise UserError(
-            f"{data}: learning from and testing on the same images says nothing: "
-            "give test or val images too"
+            f"{data}: a probe must not be tested on the images that it learns from: give test or "
+            "val images too"
         )
-    train = parts["train"]
+    train = splits["train"]
     if options.images is not None and options.images < len(train):
         assert isinstance(train, Origin)
         train = Subset(
             train, np.linspace(0, len(train) - 1, options.images).round().astype(np.int64)
         )
-    return name, train, parts[name]
+    return {"train": train, name: splits[name]}
 
 
-def by_few_shots(options: Options, train: Features, test: Features, classes: int) -> Found:
+def run_few_shot(options: Options, train: Features, test: Features, classes: int) -> Found:
     results = few_shot(
         train.head,
         train.targets,
@@ -214,51 +239,51 @@ def by_few_shots(options: Options, train: Features, test: Features, classes: int
     most = max(one.shots for one in results)
     notes = []
     if few := int((counts < most).sum()):
-        notes.append(f"{few} of {classes} classes have fewer than {most} images to learn from")
+        notes.append(f"{few} of {classes} classes have fewer than {most} training images")
     if more := sorted({count for count in options.shots if count > counts.max()}):
-        told = ", ".join(map(str, more))
-        notes.append(f"left out {told} shots: no class has as many training images")
+        skipped = ", ".join(map(str, more))
+        notes.append(f"left out {skipped} shots: no class has as many training images")
     return Found({"results": facts}, lines, notes)
 
 
-def by_neighbours(options: Options, train: Features, test: Features, classes: int) -> Found:
-    voted = vote(
+def run_knn(options: Options, train: Features, test: Features, classes: int) -> Found:
+    predicted = knn_predict(
         train.head, train.targets, test.head, classes=classes, neighbours=options.neighbours
     )
     facts = [
-        {"neighbours": count, "accuracy": float((guess == test.targets).mean())}
-        for count, guess in voted.items()
+        {"neighbours": count, "accuracy": float((labels == test.targets).mean())}
+        for count, labels in predicted.items()
     ]
     lines = ["neighbours  accuracy"]
     lines += [f"{one['neighbours']:10}{one['accuracy']:10.4f}" for one in facts]
-    more = sorted({count for count in options.neighbours if count not in voted})
+    more = sorted({count for count in options.neighbours if count not in predicted})
     note = f"left out {', '.join(map(str, more))} neighbours: there are not as many training images"
     return Found({"results": facts}, lines, [note] if more else [])
 
 
-def by_lines(options: Options, train: Features, test: Features, classes: int) -> Found:
-    swept = sweep(
-        train.pieces,
+def run_linear(options: Options, train: Features, test: Features, classes: int) -> Found:
+    swept = sweep_heads(
+        train.vectors,
         train.targets,
-        test.pieces,
+        test.vectors,
         test.targets,
-        readings=train.readings,
+        combinations=train.combinations,
         classes=classes,
-        steps=options.steps,
-        seed=options.seed,
+        options=SweepOptions(steps=options.steps, seed=options.seed),
         on_progress=steps_of(options.on_progress, "training heads"),
     )
-    found = Found({"sweep": plain(swept, "rate"), "regression": None}, [TITLES, row("SGD", swept)])
-    if swept.highest:
+    facts = {"sweep": linear_facts(swept, "learning_rate"), "regression": None}
+    found = Found(facts, [TITLES, table_row("SGD", swept)])
+    if swept.at_limit:
         found.notes.append("the highest learning rate did best: more steps may do better still")
     needed = needed_bytes(len(train.targets), train.head.shape[1], classes)
-    if needed > LIMIT:
+    if needed > MAX_BYTES:
         found.notes.append(
-            f"no logistic regression: it would take {needed / 2**30:.1f} GiB, and at most "
-            f"{LIMIT / 2**30:.0f} are taken: images= gives it fewer"
+            f"no logistic regression: it needs {needed / 2**30:.1f} GiB of memory, more than "
+            f"{MAX_BYTES / 2**30:.0f}: use fewer images (--images)"
         )
         return found
-    done = regress(
+    fitted = fit_logistic_regression(
         train.head,
         train.targets,
         test.head,
@@ -266,19 +291,16 @@ def by_lines(options: Options, train: Features, test: Features, classes: int) ->
         seed=options.seed,
         on_progress=steps_of(options.on_progress, "logistic regression"),
     )
-    found.facts["regression"] = {**plain(done, "strength"), "converged": done.converged}
-    found.lines.append(row("logistic regression", done))
-    if not done.converged:
-        found.notes.append(f"logistic regression had not converged after {ITERATIONS} iterations")
+    found.facts["regression"] = {**linear_facts(fitted, "C"), "converged": fitted.converged}
+    found.lines.append(table_row("logistic regression", fitted))
+    if not fitted.converged:
+        found.notes.append(f"logistic regression did not converge in {MAX_ITERATIONS} iterations")
     return found
 
 
-TITLES = "head                 reading         with          held out  accuracy"
-
-
-def plain(one: Probed, choice: str) -> dict[str, Any]:
+def linear_facts(one: LinearProbe, choice: str) -> dict[str, Any]:
     return {
-        "reading": one.reading,
+        "features": one.features,
         choice: one.choice,
         "held_out": one.held_out,
         "accuracy": one.accuracy,
@@ -287,13 +309,13 @@ def plain(one: Probed, choice: str) -> dict[str, Any]:
     }
 
 
-def row(head: str, one: Probed) -> str:
+def table_row(head: str, one: LinearProbe) -> str:
     choice = f"{'lr' if head == 'SGD' else 'C'} {one.choice:g}"
-    return f"{head:21}{one.reading:16}{choice:14}{one.held_out:8.4f}{one.accuracy:10.4f}"
+    return f"{head:21}{one.features:16}{choice:14}{one.held_out:8.4f}{one.accuracy:10.4f}"
 
 
 METHODS: dict[str, Callable[[Options, Features, Features, int], Found]] = {
-    "fewshot": by_few_shots,
-    "knn": by_neighbours,
-    "linear": by_lines,
+    "fewshot": run_few_shot,
+    "knn": run_knn,
+    "linear": run_linear,
 }

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.core.errors import UserError
-from vitrail.data.loader import Batch, in_order
+from vitrail.data.loader import Batch, iterate_batches
 from vitrail.data.source import Source
 from vitrail.objectives.objective import Objective
 from vitrail.training.parallel import World
@@ -42,7 +42,7 @@ def predict(
     how = objective.model.passport.preprocessing
     logits, targets, indices = list[Tensor](), list[Tensor](), list[Tensor]()
     broken, shown = dict[str, str](), dict[str, Tensor]()
-    for batch in in_order(
+    for batch in iterate_batches(
         source, how, batch_size, workers=workers, rank=world.rank, world=world.size
     ):
         broken |= {bad.path: bad.reason for bad in batch.broken}

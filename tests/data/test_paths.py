@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from vitrail import UserError
-from vitrail.inference.paths import STDIN, check_paths, pictures
+from vitrail.data.paths import STDIN, check_paths, pictures
 
 
 def touch(folder: Path, *names: str) -> None:

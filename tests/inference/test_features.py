@@ -14,7 +14,7 @@ from tests.models.kinds import KINDS, SMALL
 from vitrail import UserError, create
 from vitrail.data.preprocess import prepare
 from vitrail.data.sources import open_data
-from vitrail.evaluation.features import DEEPEST, features_of, pieces_of
+from vitrail.inference.features import MAX_BLOCKS, compute_features, compute_vectors
 from vitrail.models.catalogue import build
 from vitrail.models.model import Model
 from vitrail.weights.digest import digest_of
@@ -62,9 +62,9 @@ class Unreadable:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_each_image_that_can_be_read_is_what_the_head_reads(photos: Path, workers: int) -> None:
     model, source = made(SMALL), whole(photos)
-    found = features_of(model, source, name="photos", batch_size=2, workers=workers)
-    assert list(found.pieces) == ["head"]
-    assert found.readings == {"head": ("head",)}
+    found = compute_features(model, source, name="photos", batch_size=2, workers=workers)
+    assert list(found.vectors) == ["head"]
+    assert found.combinations == {"head": ("head",)}
     assert len(found.broken) == 1
     (path,) = found.broken
     assert path.endswith("3.png")
@@ -82,25 +82,27 @@ def test_the_class_token_of_the_last_blocks_and_the_mean_of_the_last_patches() -
     model = made(replace(DEEP, registers=2))
     images = torch.randn(3, 3, 32, 48)
     with torch.inference_mode():
-        pieces = pieces_of(model, images, deep=True)
+        vectors = compute_vectors(model, images, with_blocks=True)
         x, tokens = model.embed(images), []  # type: ignore[operator]
         for block in model.blocks:  # type: ignore[union-attr]
             x = block(x)
             tokens.append(model.norm(x))  # type: ignore[operator]
-    assert list(pieces) == ["head", "class.0", "mean.0", "class.1", "class.2", "class.3"]
-    assert DEEPEST == 4
+    assert list(vectors) == ["head", "class.0", "mean.0", "class.1", "class.2", "class.3"]
+    assert MAX_BLOCKS == 4
     for back in range(4):
-        torch.testing.assert_close(pieces[f"class.{back}"], tokens[-1 - back][:, 0])
-    torch.testing.assert_close(pieces["mean.0"], tokens[-1][:, 3:].mean(dim=1))
-    assert torch.equal(pieces["head"], pieces["class.0"])
+        torch.testing.assert_close(vectors[f"class.{back}"], tokens[-1 - back][:, 0])
+    torch.testing.assert_close(vectors["mean.0"], tokens[-1][:, 3:].mean(dim=1))
+    assert torch.equal(vectors["head"], vectors["class.0"])
 
 
 def test_the_readings_are_those_of_dinov2() -> None:
     torch.manual_seed(0)
     data = open_data("digits")["val"]
-    found = features_of(made(replace(DEEP, pool="mean")), data, name="digits", deep=True)
+    found = compute_features(
+        made(replace(DEEP, pool="mean")), data, name="digits", with_blocks=True
+    )
     four = ("class.3", "class.2", "class.1", "class.0")
-    assert found.readings == {
+    assert found.combinations == {
         "head": ("head",),
         "class_1": ("class.0",),
         "class_4": four,
@@ -108,8 +110,8 @@ def test_the_readings_are_those_of_dinov2() -> None:
         "class_mean_4": (*four, "mean.0"),
     }
     # where the head reads the class token, that is no reading of its own
-    found = features_of(made(DEEP), data, name="digits", deep=True)
-    assert list(found.readings) == ["head", "class_4", "class_mean_1", "class_mean_4"]
+    found = compute_features(made(DEEP), data, name="digits", with_blocks=True)
+    assert list(found.combinations) == ["head", "class_4", "class_mean_1", "class_mean_4"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -117,11 +119,11 @@ def test_every_kind_of_vit_has_them(kind: str) -> None:
     model = made(KINDS[kind])
     images = torch.randn(2, model.config.channels, *model.config.image_size)
     with torch.inference_mode():
-        pieces = pieces_of(model, images, deep=True)
-        assert torch.equal(pieces["head"], model.features(images))
+        vectors = compute_vectors(model, images, with_blocks=True)
+        assert torch.equal(vectors["head"], model.features(images))
     first = "class" if model.config.class_token else "mean"
-    assert {name for name in pieces if name.startswith(first)} >= {f"{first}.0", f"{first}.1"}
-    assert all(piece.shape[0] == 2 and piece.ndim == 2 for piece in pieces.values())
+    assert {name for name in vectors if name.startswith(first)} >= {f"{first}.0", f"{first}.1"}
+    assert all(piece.shape[0] == 2 and piece.ndim == 2 for piece in vectors.values())
 
 
 @pytest.mark.parametrize(
@@ -143,42 +145,42 @@ def test_families_without_a_class_token_have_means(
     model = create(name, image_size=(64, 96), **size).eval()
     images = torch.randn(2, 3, 64, 96)
     with torch.inference_mode():
-        pieces = pieces_of(model, images, deep=True)
+        vectors = compute_vectors(model, images, with_blocks=True)
         expected = model.features(images)
-    assert torch.equal(pieces["head"], expected)
-    assert not [each for each in pieces if each.startswith("class")]
-    means = [piece for each, piece in pieces.items() if each.startswith("mean")]
+    assert torch.equal(vectors["head"], expected)
+    assert not [each for each in vectors if each.startswith("class")]
+    means = [piece for each, piece in vectors.items() if each.startswith("mean")]
     if widths:
-        assert pieces["head"].shape[1] == width
+        assert vectors["head"].shape[1] == width
         assert [piece.shape[1] for piece in means] == widths
     assert means
     if name in ("swin_t", "swinv2_t", "mobilevitv2_050"):  # whose head reads the same
-        torch.testing.assert_close(pieces["mean.0"], expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(vectors["mean.0"], expected, rtol=1e-4, atol=1e-5)
     assert all(not module._forward_hooks for module in model.modules())
 
 
 def test_what_was_kept_needs_no_image(photos: Path, tmp_path: Path) -> None:
     model, source, cache = made(SMALL), whole(photos), tmp_path / "kept"
-    first = features_of(model, source, name="photos", cache=cache)
-    again = features_of(model, Unreadable(source), name="photos", cache=cache)
-    assert (first.kept, again.kept) == (False, True)
+    first = compute_features(model, source, name="photos", cache=cache)
+    again = compute_features(model, Unreadable(source), name="photos", cache=cache)
+    assert (first.cached, again.cached) == (False, True)
     assert again.head.tobytes() == first.head.tobytes()
     assert again.indices.tolist() == first.indices.tolist()
     assert again.targets.tolist() == first.targets.tolist()
     assert again.broken == first.broken
     with pytest.raises(AssertionError, match="was read again"):
-        features_of(model, Unreadable(source), name="photos", cache=None)
+        compute_features(model, Unreadable(source), name="photos", cache=None)
 
 
 def test_features_of_blocks_serve_those_who_want_the_head_only(
     photos: Path, tmp_path: Path
 ) -> None:
     model, source, cache = made(SMALL), whole(photos), tmp_path / "kept"
-    features_of(model, source, name="photos", cache=cache)
-    deep = features_of(model, source, name="photos", deep=True, cache=cache)
-    assert not deep.kept
+    compute_features(model, source, name="photos", cache=cache)
+    deep = compute_features(model, source, name="photos", with_blocks=True, cache=cache)
+    assert not deep.cached
     assert len(list(cache.iterdir())) == 1
-    head = features_of(model, Unreadable(source), name="photos", cache=cache)
+    head = compute_features(model, Unreadable(source), name="photos", cache=cache)
     assert head.head.tobytes() == deep.head.tobytes()
 
 
@@ -186,42 +188,42 @@ def test_other_weights_another_preparation_or_another_image_are_computed_anew(
     photos: Path, tmp_path: Path
 ) -> None:
     model, cache = made(SMALL), tmp_path / "kept"
-    first = features_of(model, whole(photos), name="photos", cache=cache)
+    first = compute_features(model, whole(photos), name="photos", cache=cache)
     before = digest_of(model)
     how = replace(model.passport.preprocessing, interpolation="nearest")
     model.passport = replace(model.passport, preprocessing=how)
     assert digest_of(model) != before
-    assert not features_of(model, whole(photos), name="photos", cache=cache).kept
+    assert not compute_features(model, whole(photos), name="photos", cache=cache).cached
     with torch.no_grad():
         model.get_parameter("blocks.0.mlp.fc1.bias")[3] += 1e-3
-    assert not features_of(model, whole(photos), name="photos", cache=cache).kept
+    assert not compute_features(model, whole(photos), name="photos", cache=cache).cached
     Image.new("RGB", (40, 60)).save(photos / "dog" / "new.png")
-    more = features_of(model, whole(photos), name="photos", cache=cache)
-    assert not more.kept
+    more = compute_features(model, whole(photos), name="photos", cache=cache)
+    assert not more.cached
     assert len(more.head) == len(first.head) + 1
 
 
 @pytest.mark.parametrize("damage", [b"", b"nonsense", None])
 def test_a_damaged_file_is_written_anew(damage: bytes | None, photos: Path, tmp_path: Path) -> None:
     model, source, cache = made(SMALL), whole(photos), tmp_path / "kept"
-    first = features_of(model, source, name="photos", cache=cache)
+    first = compute_features(model, source, name="photos", cache=cache)
     (file,) = cache.iterdir()
     file.write_bytes(file.read_bytes()[:-7] if damage is None else damage)
-    again = features_of(model, source, name="photos", cache=cache)
-    assert not again.kept
+    again = compute_features(model, source, name="photos", cache=cache)
+    assert not again.cached
     assert again.head.tobytes() == first.head.tobytes()
-    assert features_of(model, source, name="photos", cache=cache).kept
+    assert compute_features(model, source, name="photos", cache=cache).cached
 
 
 def test_a_file_with_other_values_is_not_believed(photos: Path, tmp_path: Path) -> None:
     model, source, cache = made(SMALL), whole(photos), tmp_path / "kept"
-    first = features_of(model, source, name="photos", cache=cache)
+    first = compute_features(model, source, name="photos", cache=cache)
     (file,) = cache.iterdir()
     written, values = file.read_bytes(), first.head.tobytes()
     file.write_bytes(written.replace(values, values[:-4] + b"\0\0\x80\x3f"))
     assert file.read_bytes() != written
-    again = features_of(model, source, name="photos", cache=cache)
-    assert not again.kept
+    again = compute_features(model, source, name="photos", cache=cache)
+    assert not again.cached
     assert again.head.tobytes() == values
 
 
@@ -230,19 +232,19 @@ def test_what_no_probe_can_learn_from(tmp_path: Path, photos: Path) -> None:
     images = np.zeros((4, 8, 8), dtype=np.uint8)
     rows = np.array([[1, 1], [0, 1], [1, 0], [0, 0]])
     np.savez(tmp_path / "multi_label.npz", images=images, labels=rows)
-    with pytest.raises(UserError, match="probes are for one label an image"):
-        features_of(model, whole(tmp_path / "multi_label.npz"), name="multi_label")
+    with pytest.raises(UserError, match="must have one label an image"):
+        compute_features(model, whole(tmp_path / "multi_label.npz"), name="multi_label")
     np.savez(tmp_path / "none.npz", images=images)
-    with pytest.raises(UserError, match="have no labels"):
-        features_of(model, whole(tmp_path / "none.npz"), name="none")
+    with pytest.raises(UserError, match="has no labels"):
+        compute_features(model, whole(tmp_path / "none.npz"), name="none")
     with torch.no_grad():
         model.get_parameter("blocks.1.mlp.fc2.bias").fill_(float("nan"))
-    with pytest.raises(UserError, match="for 6 of 6 images what the model says is not finite"):
-        features_of(model, whole(photos), name="photos")
+    with pytest.raises(UserError, match="features are NaN or infinite for 6 of 6 images"):
+        compute_features(model, whole(photos), name="photos")
 
 
 def test_a_source_without_one_good_image(photos: Path) -> None:
     for file in photos.rglob("*.png"):
         file.write_bytes(b"no picture")
     with pytest.raises(UserError, match="none of its images can be read"):
-        features_of(made(SMALL), whole(photos), name="photos")
+        compute_features(made(SMALL), whole(photos), name="photos")

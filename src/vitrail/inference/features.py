@@ -1,7 +1,7 @@
-"""What probes read of all images of a source, computed once and kept in a file.
+"""Features of every image of a source, as probes read them, computed once and cached in a file.
 
-Every image passes the model once. What is kept of it is what the head reads; where a sweep asks for
-more, also what the last four blocks say, as DINOv2's linear evaluation reads it (arXiv:2304.07193):
+Every image passes the model once. What is kept of it is what the head reads; for linear probes also
+the outputs of the last four blocks, as DINOv2's linear evaluation reads them (arXiv:2304.07193):
 the class token of each, under the model's last norm, and the mean of the patches of the very last.
 A family without a class token has the mean of the patches of each instead.
 """
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from vitrail.core.errors import UserError, writing
 from vitrail.core.layout import TokenLayout
 from vitrail.data.cache import fingerprint_of
-from vitrail.data.loader import in_order
+from vitrail.data.loader import iterate_batches
 from vitrail.data.source import Source
 from vitrail.data.sources.origin import digest
 from vitrail.models.model import Model
@@ -31,122 +31,130 @@ from vitrail.weights.digest import digest_of
 from vitrail.weights.files import read_tensors, write_tensors
 
 FORMAT = b"vitrail features 3"
-DEEPEST = 4  # blocks, counted from the last
-INDICES, BROKEN, DIGEST = "indices", "broken", "digest"  # beside the pieces in a file
+MAX_BLOCKS = 4  # counted from the last
+INDICES, BROKEN, DIGEST = "indices", "broken", "digest"  # beside the vectors in a file
 
-Watcher = Callable[[int, int], None]  # called with how many of how many images are done
+OnProgress = Callable[[int, int], None]  # how many images are done, and of how many
 
 
 @dataclass(frozen=True)
 class Features:
-    """Pieces of what a model says of each image that can be read, and the classes of these images.
+    """Feature vectors of each image that can be read, and the classes (N,) of these images.
 
-    A piece is called `head` (what the head reads), `class.0` (the class token of the last block),
-    `class.1` (of the one before), … or `mean.0`, … (of the patches). `readings` are pieces side by
-    side, as probes read them. `kept` tells that no image was read, because a file had it all.
+    `vectors` are called `head` (what the head reads), `class.0` (the class token of the last
+    block), `class.1` (of the one before), … or `mean.0`, … (of the patches). `combinations` are
+    vectors side by side, as probes read them. `cached`: no image was read, because a file had all.
     """
 
-    pieces: Mapping[str, Float[np.ndarray, "N _"]]
+    vectors: Mapping[str, Float[np.ndarray, "N _"]]
     targets: Int[np.ndarray, " N"]
     indices: Int[np.ndarray, " N"]
     broken: Mapping[str, str]
-    kept: bool = False
+    cached: bool = False
 
     @property
     def head(self) -> Float[np.ndarray, "N D"]:
-        return self.pieces["head"]
+        return self.vectors["head"]
 
     @property
-    def readings(self) -> dict[str, tuple[str, ...]]:
-        """The pieces of each reading; none is there twice under two names."""
+    def combinations(self) -> dict[str, tuple[str, ...]]:
+        """The vectors of each combination; none is there twice under two names."""
         found: dict[str, tuple[str, ...]] = {"head": ("head",)}
-        for name, pieces in deep_readings(self.pieces).items():
-            if len(pieces) > 1 or not alike(self.pieces[pieces[0]], self.head):
-                found[name] = pieces
+        for name, vectors in block_combinations(self.vectors).items():
+            if len(vectors) > 1 or not nearly_equal(self.vectors[vectors[0]], self.head):
+                found[name] = vectors
         return found
 
 
-def deep_readings(pieces: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+def block_combinations(vectors: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """DINOv2's: the last block and the last four, without and with the mean of the patches.
 
-    >>> deep_readings({"head": 0, "mean.0": 0, "mean.1": 0})
+    >>> block_combinations({"head": 0, "mean.0": 0, "mean.1": 0})
     {'mean_1': ('mean.0',), 'mean_2': ('mean.1', 'mean.0')}
     """
-    first = "class" if "class.0" in pieces else "mean"
-    blocks = sum(name.startswith(f"{first}.") for name in pieces)
+    first = "class" if "class.0" in vectors else "mean"
+    blocks = sum(name.startswith(f"{first}.") for name in vectors)
     found = dict[str, tuple[str, ...]]()
     for count in sorted({min(1, blocks), blocks} - {0}):
         found[f"{first}_{count}"] = tuple(f"{first}.{back}" for back in reversed(range(count)))
     if first == "class":
-        found |= {name.replace("_", "_mean_"): (*p, "mean.0") for name, p in found.items()}
+        found |= {name.replace("_", "_mean_"): (*v, "mean.0") for name, v in found.items()}
     return found
 
 
-def alike(one: Float[np.ndarray, "N D"], other: Float[np.ndarray, "N E"]) -> bool:
+def nearly_equal(one: Float[np.ndarray, "N D"], other: Float[np.ndarray, "N E"]) -> bool:
     return one.shape == other.shape and np.allclose(one, other, rtol=1e-3, atol=1e-5)
 
 
-def features_of(
+def compute_features(
     model: Model,
     source: Source,
     *,
     name: str,
-    deep: bool = False,
+    with_blocks: bool = False,
     cache: Path | None = None,
     batch_size: int = 64,
     workers: int = 0,
-    on_progress: Watcher | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Features:
-    """Every image once, prepared as the model's passport says; `name` is for complaints.
+    """Read every image once, prepared as the model's passport says; `name` is that of the data in
+    errors.
 
-    `deep` adds what the last blocks say. With `cache`, a directory, the images are not read again
-    as long as they and the model are the same: the file is named after the fingerprint of the
-    source and the values of the model.
+    `with_blocks` adds the outputs of the last blocks. With `cache`, a directory, the images are not
+    read again as long as they and the model are the same: the file is named after the fingerprint
+    of the source and the values of the model.
 
     >>> from vitrail.data.sources.digits import open_digits
     >>> from vitrail.data.sources.origin import Subset
-    >>> features_of(model, Subset(open_digits()["train"], np.arange(2)), name="digits").head.shape
+    >>> few = Subset(open_digits()["train"], np.arange(2))
+    >>> compute_features(model, few, name="digits").head.shape
     (2, 192)
     """
     targets = targets_of(source, name)
     model.eval()
+
+    def compute() -> Features:
+        read = run_model(model, source, with_blocks, batch_size, workers, on_progress)
+        vectors, indices, broken = read
+        return check_finite(Features(vectors, targets[indices], indices, broken), name)
+
     if cache is None:
-        pieces, indices, broken = read_images(model, source, deep, batch_size, workers, on_progress)
-        return finite(Features(pieces, targets[indices], indices, broken), name)
+        return compute()
     key = digest(FORMAT, fingerprint_of(source).encode(), digest_of(model).encode())
-    for file in [place(cache, key, deep=True)] + ([] if deep else [place(cache, key, deep=False)]):
+    all_files = {blocks: cache_file(cache, key, with_blocks=blocks) for blocks in (True, False)}
+    for blocks in (True,) if with_blocks else (True, False):
         with suppress(OSError, ValueError, KeyError, UserError):  # none, or one that is damaged
-            pieces, indices, broken = read_cache(file, len(source))
-            return finite(Features(pieces, targets[indices], indices, broken, kept=True), name)
+            vectors, indices, broken = read_cache(all_files[blocks], len(source))
+            found = Features(vectors, targets[indices], indices, broken, cached=True)
+            return check_finite(found, name)
     with writing(cache):
         cache.mkdir(parents=True, exist_ok=True)  # before the work, not after it
-    pieces, indices, broken = read_images(model, source, deep, batch_size, workers, on_progress)
-    found = finite(Features(pieces, targets[indices], indices, broken), name)
-    write_cache(place(cache, key, deep=deep), found)
-    if deep:  # all of the other is in it
-        place(cache, key, deep=False).unlink(missing_ok=True)
+    found = compute()
+    write_cache(all_files[with_blocks], found)
+    if with_blocks:  # all of the other is in it
+        all_files[False].unlink(missing_ok=True)
     return found
 
 
 def targets_of(source: Source, name: str) -> Int[np.ndarray, " N"]:
     if source.targets is None:
-        raise UserError(f"{name}: its images have no labels, and a probe learns from labels")
+        raise UserError(f"{name} has no labels: a probe learns from labelled images")
     if source.targets.ndim == 2:
         raise UserError(
-            f"{name}: its images have several labels each, and probes are for one label an image: "
-            "vitrail evaluate judges a model of several"
+            f"{name} must have one label an image for a probe, got several: vitrail evaluate "
+            "measures multi-label models"
         )
     return source.targets.astype(np.int64)
 
 
-def finite(found: Features, name: str) -> Features:
+def check_finite(found: Features, name: str) -> Features:
     if not len(found.indices):
         raise UserError(f"{name}: none of its images can be read")
-    for piece in found.pieces.values():
-        if astray := int((~np.isfinite(piece).all(axis=1)).sum()):
+    for vectors in found.vectors.values():
+        if bad := int((~np.isfinite(vectors).all(axis=1)).sum()):
             raise UserError(
-                f"{name}: for {astray} of {len(piece)} images what the model says is not finite: "
-                "its weights went astray in training"
+                f"{name}: features are NaN or infinite for {bad} of {len(vectors)} images: the "
+                "model diverged in training"
             )
     return found
 
@@ -155,62 +163,62 @@ def finite(found: Features, name: str) -> Features:
 
 
 @torch.inference_mode()
-def read_images(
+def run_model(
     model: Model,
     source: Source,
-    deep: bool,
+    with_blocks: bool,
     batch_size: int,
     workers: int,
-    on_progress: Watcher | None,
+    on_progress: OnProgress | None,
 ) -> tuple[dict[str, Float[np.ndarray, "N _"]], Int[np.ndarray, " N"], dict[str, str]]:
-    """Pieces, which images they are of, and why the others cannot be read."""
+    """Vectors, which images they are of, and why the others cannot be read."""
     first = next(model.parameters())
-    pieces, broken = dict[str, Any](), dict[str, str]()
+    vectors, broken = dict[str, Any](), dict[str, str]()
     indices, done = np.empty(len(source), dtype=np.int64), 0
-    for batch in in_order(source, model.passport.preprocessing, batch_size, workers=workers):
+    for batch in iterate_batches(source, model.passport.preprocessing, batch_size, workers=workers):
         broken |= {bad.path: bad.reason for bad in batch.broken}
         if count := len(batch.images):
             images = batch.images.to(device=first.device, dtype=first.dtype)
-            for name, said in pieces_of(model, images, deep).items():
-                if name not in pieces:  # room for all at once: nothing is held twice
-                    pieces[name] = np.empty((len(source), said.shape[1]), dtype=np.float32)
-                pieces[name][done : done + count] = said.float().cpu().numpy()
+            for name, values in compute_vectors(model, images, with_blocks).items():
+                if name not in vectors:  # allocated once: nothing is held twice
+                    vectors[name] = np.empty((len(source), values.shape[1]), dtype=np.float32)
+                vectors[name][done : done + count] = values.float().cpu().numpy()
             indices[done : done + count] = batch.indices
             done += count
         if on_progress is not None:
             on_progress(done + len(broken), len(source))
-    return {name: piece[:done] for name, piece in pieces.items()}, indices[:done], broken
+    return {name: values[:done] for name, values in vectors.items()}, indices[:done], broken
 
 
-def pieces_of(
-    model: Model, images: Float[Tensor, "B C H W"], deep: bool
+def compute_vectors(
+    model: Model, images: Float[Tensor, "B C H W"], with_blocks: bool
 ) -> dict[str, Float[Tensor, "B _"]]:
-    if not deep:
+    if not with_blocks:
         return {"head": model.features(images)}
     with last_blocks(model) as blocks:
-        pieces = {"head": model.features(images)}
+        vectors = {"head": model.features(images)}
     for back, output in enumerate(reversed(blocks)):
         tokens, prefix = normed_tokens(model, output)
         has_class = prefix > 0 and getattr(model.config, "class_token", True)
         if has_class:
-            pieces[f"class.{back}"] = tokens[:, 0]
+            vectors[f"class.{back}"] = tokens[:, 0]
         if back == 0 or not has_class:
-            pieces[f"mean.{back}"] = tokens[:, prefix:].mean(dim=1)
-    return pieces
+            vectors[f"mean.{back}"] = tokens[:, prefix:].mean(dim=1)
+    return vectors
 
 
 @contextmanager
 def last_blocks(model: Model) -> Iterator[deque[Tensor]]:
-    """What the last few blocks gave, the very last at the end. A block is a step of the trunk that
-    attends; a model in which none does has all its steps as blocks."""
-    seen: deque[Tensor] = deque(maxlen=DEEPEST)
+    """The outputs of the last few blocks, the very last at the end: of those that attend, or of all
+    where none does."""
+    seen: deque[Tensor] = deque(maxlen=MAX_BLOCKS)
     steps = model.blocks_by_depth()
     blocks = [step for step in steps.values() if layouts_of(step)] or list(steps.values())
 
-    def remember(_: nn.Module, __: Any, output: Tensor) -> None:
+    def store(_: nn.Module, __: Any, output: Tensor) -> None:
         seen.append(output)
 
-    handles = [block.register_forward_hook(remember) for block in blocks]
+    handles = [block.register_forward_hook(store) for block in blocks]
     try:
         yield seen
     finally:
@@ -240,16 +248,16 @@ def normed_tokens(model: Model, x: Tensor) -> tuple[Float[Tensor, "B N D"], int]
     return (norm(x) if fits and norm is not None else x), prefix
 
 
-# The file that keeps it
+# The cache
 
 
-def place(cache: Path, key: str, *, deep: bool) -> Path:
-    return cache / f"{key}-{'blocks' if deep else 'head'}.safetensors"
+def cache_file(cache: Path, key: str, *, with_blocks: bool) -> Path:
+    return cache / f"{key}-{'blocks' if with_blocks else 'head'}.safetensors"
 
 
 def write_cache(file: Path, found: Features) -> None:
     arrays = {
-        **found.pieces,
+        **found.vectors,
         INDICES: found.indices,
         BROKEN: np.frombuffer(json.dumps(dict(found.broken)).encode(), dtype=np.uint8).copy(),
     }
@@ -259,16 +267,16 @@ def write_cache(file: Path, found: Features) -> None:
 
 
 def digest_of_arrays(arrays: Mapping[str, np.ndarray]) -> str:
-    pieces: list[bytes | memoryview] = []
+    parts: list[bytes | memoryview] = []
     for name, array in sorted(arrays.items()):
-        pieces += [name.encode(), np.ascontiguousarray(array).view(np.uint8).reshape(-1).data]
-    return digest(*pieces)
+        parts += [name.encode(), np.ascontiguousarray(array).view(np.uint8).reshape(-1).data]
+    return digest(*parts)
 
 
 def read_cache(
     file: Path, count: int
 ) -> tuple[dict[str, Float[np.ndarray, "N _"]], Int[np.ndarray, " N"], dict[str, str]]:
-    """As `read_images`; raises where there is no such file, or one that cannot be it."""
+    """As `run_model`; raises where there is no such file, or one that cannot be it."""
     if not file.is_file():
         raise FileNotFoundError(file)
     arrays = {name: tensor.numpy() for name, tensor in read_tensors(file).items()}
@@ -276,7 +284,7 @@ def read_cache(
     if written != digest_of_arrays(arrays):
         raise ValueError(f"{file}: is damaged")
     indices, broken = arrays.pop(INDICES), json.loads(arrays.pop(BROKEN).tobytes())
-    whole = len(indices) + len(broken) == count and "head" in arrays
-    if not whole or any(len(piece) != len(indices) for piece in arrays.values()):
+    complete = len(indices) + len(broken) == count and "head" in arrays
+    if not complete or any(len(values) != len(indices) for values in arrays.values()):
         raise ValueError(f"{file}: holds other images than its name says")
     return arrays, indices, broken

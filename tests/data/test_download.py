@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from tests.inference.pictures import small_model
+from vitrail.data import download as web
 from vitrail.data.images import BadImage
-from vitrail.inference import download as web
 from vitrail.inference.engine import Job, answers
 
 
