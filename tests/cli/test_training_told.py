@@ -155,7 +155,7 @@ def test_a_second_ctrl_c_leaves_at_once(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def press(_: Any) -> str:
+    def press(*_: object, **__: object) -> str:
         signal.raise_signal(signal.SIGINT)
         return ""
 
