@@ -27,8 +27,9 @@ from vitrail.data.loader import Batch
 from vitrail.data.sources import open_data
 from vitrail.models.model import Model
 from vitrail.objectives.supervised import Supervised
-from vitrail.training.loop import Task, Trainer
+from vitrail.training.loop import Trainer
 from vitrail.training.recipe import Optimiser, Recipe, Schedule
+from vitrail.training.task import Task
 
 GOALS = {0.3: 1.2, 0.0: 1.0}  # drop-path: the ratio that we mean to reach
 BATCH, CLASSES, SIDE = 64, 10, 32
@@ -104,7 +105,7 @@ def make_ours(model: Model, batch: Batch, out: Path) -> Step:
         objective=Supervised(model),
         train=data["train"],
         val=data["val"],
-        judge=lambda logits, targets: ("accuracy", {"accuracy": 0.0}),
+        scorer=lambda logits, targets: ("accuracy", {"accuracy": 0.0}),
     )
     trainer = Trainer(task, out)
 

@@ -17,6 +17,7 @@ __all__ = [
     "create",
     "doctor",
     "evaluate",
+    "explain",
     "list_models",
     "load",
     "open_data",
@@ -37,6 +38,7 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.tasks.convert import convert
     from vitrail.tasks.doctor import doctor
     from vitrail.tasks.evaluate import evaluate
+    from vitrail.tasks.explain import explain
     from vitrail.tasks.pretrain import pretrain
     from vitrail.tasks.probe import probe
     from vitrail.tasks.resume import resume
@@ -53,6 +55,7 @@ else:
         "create": "vitrail.models.catalogue",
         "doctor": "vitrail.tasks.doctor",
         "evaluate": "vitrail.tasks.evaluate",
+        "explain": "vitrail.tasks.explain",
         "list_models": "vitrail.models.catalogue",
         "load": "vitrail.weights.load",
         "open_data": "vitrail.data.sources",

@@ -36,6 +36,11 @@ SIGNATURES = {
         "patch_sizes=(), by_index=False, batch_size=64, workers=0, device=None, precision=None, "
         "seed=0, out=None, overwrite=False, name=None, on_progress=<silent>"
     ),
+    "explain": (
+        "model, images, *, method='auto', target=None, layer=None, head=None, query=None, "
+        "fusion=None, discard=None, verdict=True, checks=4, device=None, precision=None, out=None, "
+        "overwrite=False, name=None, on_progress=<silent>"
+    ),
     "open_data": "spec, *, val_share=0.1, seed=0",
     "predict": "model, images, *, top=5, batch_size=8, exact=True",
     "probe": (
@@ -53,8 +58,8 @@ SIGNATURES = {
     "train": f"data, *, {RUN_OPTIONS}",
 }
 NAMES = [
-    "UserError", "__version__", "capture", "convert", "create", "doctor", "evaluate", "list_models",
-    "load", "open_data", "predict", "pretrain", "probe", "resume", "save", "train",
+    "UserError", "__version__", "capture", "convert", "create", "doctor", "evaluate", "explain",
+    "list_models", "load", "open_data", "predict", "pretrain", "probe", "resume", "save", "train",
 ]  # fmt: skip
 
 

@@ -281,9 +281,9 @@ def test_patches_of_a_hybrid_are_counted_in_pixels_of_the_image(
     ("words", "sentence"),
     [
         (["--resolutions", "big"], "--resolutions must be a side like 224"),
-        (["--resolutions", ","], "--resolutions is ',', expected sizes like 112,160,224"),
-        (["--patch-sizes", "8,x"], "--patch-sizes has 'x', expected sides like 8,16,32"),
-        (["--patch-sizes", "0"], "--patch-sizes has '0'"),
+        (["--resolutions", ","], "--resolutions must be a list like 112,160,224, got ','"),
+        (["--patch-sizes", "8,x"], "--patch-sizes must be sides like 8,16,32, got 'x'"),
+        (["--patch-sizes", "0"], "got '0'"),
         (["--batch-size", "0"], "batch_size must be at least 1, got 0"),
         (["--workers", "-1"], "workers must be at least 0, got -1"),
         (
@@ -351,3 +351,29 @@ def test_other_classes_are_refused(
     assert "--by-index matches them by index" in err
     facts = asked(capsys, folder, photos, "--by-index")
     assert "class names differ" in facts["notes"][0]
+
+
+def test_swapped_arguments_are_recognised(
+    capsys: pytest.CaptureFixture[str], photos: Path, tmp_path: Path
+) -> None:
+    folder = make(tmp_path)
+    for verb in ("evaluate", "probe"):
+        for first, second in (("digits", folder), (photos, folder), ("digits", photos)):
+            assert main([verb, str(first), str(second)]) == 2
+            err = capsys.readouterr().err
+            assert f"the model comes first, then the data, got the data {first} first" in err
+            assert err.count("\n") == 1
+    assert main(["evaluate", str(folder), str(folder)]) == 2
+    assert "comes first" not in capsys.readouterr().err
+
+
+def test_a_temperature_that_makes_calibration_worse_is_called_so(
+    capsys: pytest.CaptureFixture[str], photos: Path, tmp_path: Path
+) -> None:
+    (photos / "train").rename(photos / "val")
+    for image in (photos / "val" / "blue").glob("*.png"):  # so that val chooses a wrong one
+        image.rename(photos / "val" / "red" / f"blue-{image.name}")
+    facts = asked(capsys, make(tmp_path), photos, "--device", "cpu", "--precision", "float64")
+    worse = facts["temperature"]["ece"] > facts["ece"]
+    assert worse == any("makes calibration worse" in note for note in facts["notes"])
+    assert worse

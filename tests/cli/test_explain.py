@@ -1,4 +1,4 @@
-"""`vitrail explain` as a person types it: pictures, maps, a page, and mistakes in one sentence."""
+"""`vitrail explain` as a person types it: images, maps, a page, and mistakes in one sentence."""
 
 import json
 import re
@@ -11,16 +11,19 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.pages.html import check_page
 
 import vitrail
 from vitrail.cli.app import main
-from vitrail.cli.explain import Explain, ExplainRun, explain, seen_part
 from vitrail.core.passport import Preprocessing
 from vitrail.data.planted import Planted
 from vitrail.data.preprocess import prepare, resize_and_crop_pillow
 from vitrail.data.reader import read_pixels
 from vitrail.explanation.integrated import IncompleteWarning
 from vitrail.explanation.methods import METHODS
+from vitrail.explanation.verdict import MethodCheck
+from vitrail.tasks.explain import Work
+from vitrail.tasks.explanation import Explanation, Explanations, visible_part
 
 VIT = {"name": "vit_ti_16", "image_size": 64, "patch_size": 8, "dim": 24, "depth": 2, "heads": 3}
 MODELS: dict[str, dict[str, Any]] = {
@@ -80,16 +83,16 @@ def test_every_method_leaves_an_overlay_a_map_and_a_verdict(
     assert (code, err) == (0, "")
     told = json.loads(printed)
     assert list(told["verdicts"]) == list(METHODS)
-    assert [one["name"] for one in told["pictures"]] == [str(photos / f"{n}.png") for n in (0, 1)]
-    for one in told["pictures"]:
+    assert [one["name"] for one in told["images"]] == [str(photos / f"{n}.png") for n in (0, 1)]
+    for one in told["images"]:
         assert list(one["files"]) == [*METHODS, "methods", "layers"]
         for path in one["files"].values():
-            with Image.open(path) as picture:
-                assert min(picture.size) > 100
+            with Image.open(path) as drawn:
+                assert min(drawn.size) > 100
     model = vitrail.load(folder).eval()
     image = prepare(read_pixels(photos / "1.png", channels=1), model.passport.preprocessing)[None]
     said = model(image).argmax(dim=1)
-    assert told["pictures"][1]["label"] == f"digit {int(said)}"
+    assert told["images"][1]["label"] == f"digit {int(said)}"
     with np.load(out / "maps.npz") as maps:
         assert len(maps) == 2 * len(METHODS)
         for name, method in METHODS.items():
@@ -97,12 +100,13 @@ def test_every_method_leaves_an_overlay_a_map_and_a_verdict(
                 warnings.simplefilter("ignore", IncompleteWarning)
                 expected = method(model, image, said).map[0].numpy()
             np.testing.assert_allclose(maps[f"1/{name}"], expected, rtol=1e-5, atol=1e-7)
-    page = (out / "index.html").read_text(encoding="utf-8")
-    assert page.count("<img") == 2 * (1 + len(METHODS)) + 2
-    assert len(re.findall("tracks? the model</h3>", page)) == len(METHODS)
-    assert "A map tracks the model if" in page
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert page.count("<img") == 2 * (1 + 2 * len(METHODS)) + 2
+    read = check_page(page)  # nothing is fetched, and each chart has its numbers
+    assert read.charts == 3 * len(METHODS)
+    assert len(re.findall("tracks? the model", read.text)) >= len(METHODS)
+    assert read.text.index("Images") < read.text.index("Can the maps be trusted?")
     assert f'<h3 title="{photos}/1.png">1.png</h3>' in page  # the name, and where it lies
-    assert "://" not in page  # nothing is fetched
 
 
 def test_the_method_is_chosen_by_the_layout_and_the_verdict_can_be_left_out(
@@ -114,46 +118,79 @@ def test_the_method_is_chosen_by_the_layout_and_the_verdict_can_be_left_out(
         code, printed, _ = run(capsys, folder, photos, *words)
         assert code == 0
         told = json.loads(printed)
-        assert list(told["pictures"][0]["files"]) == [method, "layers"]
+        assert list(told["images"][0]["files"]) == [method, "layers"]
         assert told["auto"]["method"] == method
         assert told["auto"]["reason"]
         assert told["verdicts"] == {}
         assert "rule" not in told  # there is nothing that it would explain
-        assert f"auto chose {method}: " in (out / "index.html").read_text(encoding="utf-8")
+        assert f"auto chose {method}: " in (out / "report.html").read_text(encoding="utf-8")
         _, lines, _ = run(capsys, folder, photos, "--out", out, "--no-verdict", "--overwrite")
         assert lines.startswith(f"auto chose {method}: {told['auto']['reason']}\n")
-        assert "Can the maps be trusted?" not in (out / "index.html").read_text(encoding="utf-8")
+        assert "Can the maps be trusted?" not in (out / "report.html").read_text(encoding="utf-8")
 
 
-def test_what_is_held_does_not_grow_with_the_images(
+def test_what_is_held_of_an_image_is_its_maps(
     tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Overlays and maps are written as they come, and only the images of the verdict are kept."""
-    kept: list[ExplainRun] = []
-    monkeypatch.setattr("vitrail.cli.explain.report", lambda asked, run, *_: kept.append(run))
+    """Overlays are written as they come, pixels are read again when they are wanted, and only the
+    first few images have what the verdict and the page need."""
+    works: list[Work] = []
+    check_maps = Work.check_maps
+
+    def remember(work: Work) -> dict[str, MethodCheck]:
+        works.append(work)
+        return check_maps(work)
+
+    monkeypatch.setattr(Work, "check_maps", remember)
     for number in range(2, 6):
         (photos / f"{number}.png").write_bytes((photos / "0.png").read_bytes())
-    folder, out = make("vit", tmp_path), tmp_path / "out"
-    explain(Explain(str(folder), (str(photos),), checks=1, out=str(out)))
-    assert len(kept[0].images) == 1
-    arrays = [value for each in vars(kept[0]).values() for value in flattened(each)]
-    assert not any(isinstance(value, np.ndarray) for value in arrays)
-    assert len([value for value in arrays if isinstance(value, torch.Tensor)]) == 1
-    assert len(kept[0].maps) == 1
+    out = tmp_path / "out"
+    found = vitrail.explain(make("vit", tmp_path), photos, checks=1, out=out)
+    assert isinstance(found, Explanations)
+    assert len(works[0].kept) == 1
+    assert [one.heads is not None for one in found] == [True] * 4 + [False] * 2
+    assert all(isinstance(one.source, str) for one in found)
+    assert {one.map.nbytes for one in found} == {8 * 8 * 4}
     with np.load(out / "maps.npz") as maps:
         assert sorted(maps) == [f"{number}/attribution" for number in range(6)]
-        assert maps["5/attribution"].shape == (8, 8)
+        np.testing.assert_array_equal(maps["5/attribution"], found[5].map)
 
 
-def flattened(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        return [inner for each in value for inner in flattened(each)]
-    return [value]
+def test_python_and_the_shell_give_the_same(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, photos: Path
+) -> None:
+    folder, out = make("vit", tmp_path), tmp_path / "out"
+    code, printed, _ = run(capsys, folder, photos, "--checks", "1", "--out", out, "--json")
+    assert code == 0
+    found = vitrail.explain(folder, photos, checks=1, out=out, overwrite=True)
+    assert json.loads(json.dumps(found.facts())) == json.loads(printed)
 
 
-def test_a_picture_that_cannot_be_read_is_a_line_with_its_reason(
+def test_a_record_shows_itself(tmp_path: Path, photos: Path) -> None:
+    model = vitrail.load(make("vit", tmp_path))
+    from_file = vitrail.explain(model, photos / "0.png", checks=1)
+    in_memory = vitrail.explain(model, Image.open(photos / "0.png"), checks=1)
+    assert isinstance(from_file, Explanation)
+    assert isinstance(in_memory, Explanation)
+    for one in (from_file, in_memory):
+        assert one.label is not None
+        assert one.verdict is not None
+        assert one.map.shape == (8, 8)
+        assert one.overlay().size == one.overlay(opacity=0).size == (448, 448)
+        assert repr(one).startswith(f"Explanation({one.name}: {one.label} ")
+        assert one._repr_html_().startswith("<iframe ")
+        one.save_html(tmp_path / "page.html")
+        check_page((tmp_path / "page.html").read_text(encoding="utf-8"))
+    np.testing.assert_array_equal(from_file.map, in_memory.map)
+    clear = np.asarray(from_file.overlay(opacity=0))
+    np.testing.assert_array_equal(clear, from_file.image)
+    with pytest.raises(vitrail.UserError, match="no map by method 'rolout'"):
+        from_file.overlay("rolout")
+    both = vitrail.explain(model, [photos / "0.png", np.asarray(Image.open(photos / "1.png"))])
+    assert [one.name for one in both] == [str(photos / "0.png"), "image 1"]
+
+
+def test_an_image_that_cannot_be_read_is_a_line_with_its_reason(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, photos: Path
 ) -> None:
     (photos / "broken.png").write_bytes(b"\x89PNG no picture")
@@ -163,17 +200,17 @@ def test_a_picture_that_cannot_be_read_is_a_line_with_its_reason(
     code, printed, _ = run(capsys, folder, photos, "--out", out)
     assert code == 0
     lines = printed.splitlines()
-    assert any(line.startswith(f"{photos}/broken.png  no map: ") for line in lines)
+    assert any(line.startswith(f"{photos}/broken.png  cannot be read: ") for line in lines)
     assert any(line.startswith("attribution: ") and "the model" in line for line in lines)
     assert any(line.startswith("A map tracks the model if") for line in lines)
     assert {path.name for path in out.glob("*.attribution.png")} == {
         "0.attribution.png", "1.attribution.png", "1-2.attribution.png",
     }  # fmt: skip
-    page = (out / "index.html").read_text(encoding="utf-8")
+    page = (out / "report.html").read_text(encoding="utf-8")
     assert "broken.png" in page
     code, _, err = run(capsys, folder, photos / "broken.png", "--out", tmp_path / "none")
     assert code == 2
-    assert "none of the images can be read" in err
+    assert "no image can be read" in err
     assert not (tmp_path / "none").exists()
 
 
@@ -186,7 +223,7 @@ def test_target_layer_head_and_query_reach_the_method(
     code, printed, _ = run(capsys, folder, photos / "0.png", *options, *words, "--out", out)
     assert code == 0
     told = json.loads(printed)
-    assert told["pictures"][0]["target"] == "digit 7"
+    assert told["images"][0]["target"] == "digit 7"
     assert told["verdicts"] == {}
     model = vitrail.load(folder).eval()
     image = prepare(read_pixels(photos / "0.png", channels=1), model.passport.preprocessing)[None]
@@ -238,9 +275,9 @@ def test_a_model_without_a_head_is_looked_into_all_the_same(
     code, printed, _ = run(capsys, folder, photos, "--out", out, "--json")
     assert code == 0
     told = json.loads(printed)
-    assert list(told["pictures"][0]["files"]) == ["rollout", "layers"]
+    assert list(told["images"][0]["files"]) == ["rollout", "layers"]
     assert told["verdicts"] == {}
-    code, _, err = run(capsys, folder, photos, "--out", out, "--method", "gradcam")
+    code, _, err = run(capsys, folder, photos, "--out", tmp_path / "cam", "--method", "gradcam")
     assert code == 2
     assert "has no head, and gradcam explains a class" in err
 
@@ -255,15 +292,15 @@ def test_a_model_without_a_head_is_looked_into_all_the_same(
         (["--method", "gradcam", "--layer", "nowhere"], "no layer is called 'nowhere'"),
         (["--method", "attention", "--head", "3"], "head is 3, but blocks.1.attention has"),
         (["--method", "attention", "--query", "8,0"], "there are 8x8"),
-        (["--method", "attention", "--query", "left"], "--query is 'left', expected row,column"),
-        (["--head", "1"], "--head is for attention: add --method attention"),
+        (["--method", "attention", "--query", "left"], "--query must be row,column like 7,3"),
+        (["--head", "1"], "head is for attention: choose method attention"),
         (["--method", "hirescam", "--layer", "9"], "layer is 9, but there are 2 blocks"),
-        (["--discard", "0.9"], "--discard is for rollout: add --method rollout"),
+        (["--discard", "0.9"], "discard is for rollout: choose method rollout"),
         (["--method", "rollout", "--discard", "1"], "discard is 1.0, expected a share"),
         (["--dialect", "timm"], "this is a Vitrail checkpoint, not one of dialect 'timm'"),
-        (["--target", "digit 77"], "--target is 'digit 77', which is no class of this model"),
-        (["--target", "10"], "no class of this model"),
-        (["--checks", "-1"], "must not be negative"),
+        (["--target", "digit 77"], "target must be a class of the model, got 'digit 77'"),
+        (["--target", "10"], "target must be a class of the model, got '10'"),
+        (["--checks", "-1"], "checks must be at least 0, got -1"),
         (["--threads", "0"], "--threads must be at least 1, got 0"),
     ],
 )
@@ -291,14 +328,14 @@ def test_no_pictures_is_a_mistake(capsys: pytest.CaptureFixture[str], tmp_path: 
 
 @pytest.mark.parametrize("size", [(64, 64), (48, 80)])
 @pytest.mark.parametrize("resize", [None, (72, 90)])
-@pytest.mark.parametrize("picture", [(200, 120), (90, 160), (20, 30)])
+@pytest.mark.parametrize("pixel_size", [(200, 120), (90, 160), (20, 30)])
 def test_what_is_shown_is_what_the_model_sees(
-    size: tuple[int, int], resize: tuple[int, int] | None, picture: tuple[int, int]
+    size: tuple[int, int], resize: tuple[int, int] | None, pixel_size: tuple[int, int]
 ) -> None:
     how = Preprocessing(size=size, resize=resize, mean=(0.5,), std=(0.5,))
-    ramp = np.linspace(0, 255, picture[0])[:, None] + np.linspace(0, 255, picture[1])
+    ramp = np.linspace(0, 255, pixel_size[0])[:, None] + np.linspace(0, 255, pixel_size[1])
     pixels = (ramp / 2).astype(np.uint8)
-    seen = seen_part(pixels, how)
+    seen = visible_part(pixels, how)
     assert max(seen.shape[:2]) == 448
     assert abs(seen.shape[0] / seen.shape[1] - size[0] / size[1]) < 0.05
     small = np.array(Image.fromarray(seen).convert("L").resize((size[1], size[0])), dtype=float)

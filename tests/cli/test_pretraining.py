@@ -106,7 +106,8 @@ def labelled(photos: Path, folder: Path) -> Path:
 def test_the_same_objective_goes_on_with_all_of_it(photos: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     begin(photos, first, "mae")
-    words = ["--objective", "mae", "--from", first / "last", "--out", second, *SHORT]
+    words: list[str | Path] = ["--objective", "mae", "--from", first / "last"]
+    words += ["--out", second, *SHORT]
     assert pretrain(photos, *words, "--lr", "1e-12") == 0
     before, after = (load_file(one / "last" / "objective.safetensors") for one in (first, second))
     assert before.keys() == after.keys()
@@ -121,7 +122,8 @@ def test_a_masked_autoencoder_leaves_with_its_decoder_and_comes_back(
 ) -> None:
     ours, file, again = tmp_path / "ours", tmp_path / "theirs.pth", tmp_path / "again"
     fields = ["--set", "fields.pool=cls", "--set", "fields.class_token=true"]
-    words = ["--objective", "mae", "--image-size", "32", "--out", ours, *SHORT, *fields]
+    words: list[str | Path] = ["--objective", "mae", "--image-size", "32"]
+    words += ["--out", ours, *SHORT, *fields]
     assert pretrain(photos, *words, "--set", "goal.options.decoder_dim=32") == 0
     assert main(["convert", str(ours / "last"), str(file), "--to", "mae"]) == 0
     theirs = torch.load(file, weights_only=True)["model"]

@@ -77,12 +77,13 @@ def test_a_mistake_is_one_sentence(
 
 
 def test_blocks_have_patches(runs: Path, tmp_path: Path, capsys: Said) -> None:
-    words = ["--objective", "beit", "--tokenizer", runs / "tokenizer" / "last", *SHORT]
+    words: list[str | Path] = ["--objective", "beit"]
+    words += ["--tokenizer", runs / "tokenizer" / "last", *SHORT]
     for least, sentence in (
         ("0", "at least one patch"),
         ("abc", "least must be a valid integer, got 'abc'"),
     ):
-        said = ["--set", f"goal.options.least={least}", "--out", tmp_path / "run"]
+        said: list[str | Path] = ["--set", f"goal.options.least={least}", "--out", tmp_path / "run"]
         assert sentence in refused(capsys, "pretrain", "digits", *words, *said)
 
 
@@ -164,7 +165,7 @@ def test_a_tokenizer_stays_what_it_was(runs: Path, tmp_path: Path, capsys: Said)
     shutil.copytree(tmp_path / "other" / "last", words)
     (out / "outcome.json").unlink()  # as if the run had been stopped before its end
     sentence = refused(capsys, "pretrain", "digits", "--out", out, "--resume")
-    assert "not what the run began to learn from" in sentence
+    assert "not the model that the run began to learn from" in sentence
 
 
 def test_a_finished_run_keeps_its_report(runs: Path) -> None:
@@ -182,7 +183,7 @@ def test_a_folder_of_broken_images_leaves_nothing(tmp_path: Path, capsys: Said) 
     data.mkdir()
     for number in range(12):
         (data / f"{number}.jpg").write_bytes(b"no picture")
-    words = ["pretrain", data, "--image-size", "32", "--out", out, *SHORT]
+    words: list[str | Path] = ["pretrain", data, "--image-size", "32", "--out", out, *SHORT]
     assert "stopped at step 0: 11 of 11 images" in refused(capsys, *words)
     assert not out.exists()
     mine = out / "notes.txt"

@@ -16,6 +16,7 @@ from vitrail.tasks.run_options import RunOptions, make_options
 from vitrail.training.checkpoint import steps_in
 from vitrail.training.loop import Trainer
 from vitrail.training.recipe_file import write_recipe
+from vitrail.training.saver import Saver
 
 Printed = pytest.CaptureFixture[str]
 
@@ -158,13 +159,13 @@ def test_a_failed_start_removes_only_what_it_wrote(
     command = ["train", *OPTIONS, "--out", str(out), "--resume", "auto", str(photos)]
     command += ["--set", "watch.log_every_steps=1"]
 
-    def fail_at_step_1(trainer: Trainer) -> bool:
+    def fail_at_step_1(saver: Saver, step: int) -> bool:
         (out / "notes.txt").write_text("mine")
         raise UserError("no more")
 
     for _ in range(2):
         with monkeypatch.context() as patch:
-            patch.setattr(Trainer, "time_to_save", fail_at_step_1)
+            patch.setattr(Saver, "is_due", fail_at_step_1)
             assert main(command) == 2
         assert "no more" in capsys.readouterr().err
         assert [path.name for path in out.iterdir()] == ["notes.txt"]

@@ -16,13 +16,10 @@ import vitrail
 from vitrail import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.explanation.capture import AttentionMap, capture
+from vitrail.explanation.head_maps import MAX_HEADS, HeadMaps, head_maps
 from vitrail.explanation.overlays import (
-    MAX_HEADS,
-    HeadMaps,
     Tile,
-    draw_panel,
     enlarge,
-    head_maps,
     layers_and_heads,
     overlay_map,
     side_by_side,
@@ -152,15 +149,6 @@ def test_tiles_keep_their_pixels(tmp_path: Path) -> None:
         assert (sheet == pixels[0, 0]).all(axis=2).sum() >= 30 * 50
 
 
-def test_draw_panel_shows_each_layer(tmp_path: Path) -> None:
-    model, image = model_of("vit")
-    maps = head_maps(model, image)
-    path = draw_panel(GREY, maps, tmp_path / "panel.png", title="where the class token looks")
-    with Image.open(path) as sheet:
-        assert sheet.width > 3 * 96
-        assert sheet.height > 96
-
-
 def test_heads_lie_on_the_pixels_of_their_cells_where_a_grid_is_padded() -> None:
     """Swin at 72x100: the last cells of a coarse grid reach beyond the image."""
     torch.manual_seed(0)
@@ -187,6 +175,6 @@ def test_no_more_than_one_attention_is_held_for_the_panel(monkeypatch: pytest.Mo
         alive.append(weakref.ref(one.weights))
         return torch.zeros(1, *one.layout.grid)
 
-    monkeypatch.setattr("vitrail.explanation.overlays._maps_of_query", watched)
+    monkeypatch.setattr("vitrail.explanation.head_maps._maps_of_query", watched)
     head_maps(model, image)
     assert counts == [0, 0]

@@ -92,7 +92,7 @@ def test_logits_loss_and_gradients_are_transformers(peer: Any, tmp_path: Path) -
 def test_the_words_are_those_of_the_image_before_normalisation() -> None:
     """Scaled to the tokenizer's cells, in the tokenizer's own normalisation."""
     tokenizer, model = make("dvae"), build(OBLONG).double()
-    change = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+    change: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
     passport = model.passport
     model.passport = replace(passport, preprocessing=replace(passport.preprocessing, **change))
     pixels = torch.rand(2, 3, 4, 6, generator=torch.Generator().manual_seed(0)).double()
@@ -132,7 +132,7 @@ def test_the_answer_is_loss_and_share_of_words_guessed_for_each_image() -> None:
     objective = objective_of()
     image, mask = images(3, 32, 48), objective.draw(0, 0, INDICES)
     answer = objective.answer(image, mask)
-    assert answer.shape == (2, len(objective.told))
+    assert answer.shape == (2, len(objective.metric_names))
     close(answer[:, 0].mean(), objective(image, mask)["loss"])
     alone = torch.cat([objective.answer(image[i : i + 1], mask[i : i + 1]) for i in range(2)])
     close(answer, alone)
@@ -215,7 +215,7 @@ def test_what_does_not_fit_is_refused() -> None:
         BeitObjective(build(SMALL_VIT), tokenizer)
     for fields in ({"pool": "mean"}, {"num_classes": 5}):
         with pytest.raises(UserError, match='use pool="cls", num_classes=0'):
-            BeitObjective(build(replace(OBLONG, **fields)), tokenizer)  # type: ignore[arg-type]
+            BeitObjective(build(replace(OBLONG, **fields)), tokenizer)
     with pytest.raises(UserError, match="BEiT needs a tokenizer, not a ViT"):
         BeitObjective(build(OBLONG), build(SMALL_VIT))
     with pytest.raises(UserError, match="the tokenizer reads 3 channels and the model 1"):

@@ -29,7 +29,7 @@ PEER: dict[str, Any] = {
 OURS = ViTConfig(
     dim=48, depth=3, heads=4, mlp_dim=80, patch_size=8, image_size=(32, 32), num_classes=0
 )
-SIZES: dict[str, int] = {"decoder_dim": 24, "decoder_depth": 2, "decoder_heads": 2}
+SIZES: dict[str, Any] = {"decoder_dim": 24, "decoder_depth": 2, "decoder_heads": 2}
 TINY = replace(SMALL, num_classes=0)  # 4 x 6 patches
 OPEN = [kind for kind in KINDS if "hybrid" not in kind and kind != "relative positions"]
 
@@ -87,7 +87,7 @@ def test_loss_and_gradients_are_transformers(
     arguments = PEER | {"mask_ratio": ratio, "norm_pix_loss": norm_pix}
     arguments |= {"num_channels": config.channels}
     torch.manual_seed(0)
-    peer = shaken(hf.ViTMAEForPreTraining(hf.ViTMAEConfig(**arguments)))
+    peer: Any = shaken(hf.ViTMAEForPreTraining(hf.ViTMAEConfig(**arguments)))
     peer.vit.embeddings.position_embeddings.requires_grad_(not oblong)
     image = make_images(3, config)
     noise = torch.rand(3, config.grid[0] * config.grid[1], dtype=torch.float64)
@@ -174,7 +174,7 @@ def test_the_loss_is_the_mean_of_the_samples() -> None:
     images = make_images(4, TINY, torch.float32)
     order = objective.draw(0, 0, np.arange(4))
     each = objective.answer(images, order)
-    assert each.shape == (4, len(objective.told))
+    assert each.shape == (4, len(objective.metric_names))
     torch.testing.assert_close(objective(images, order)["loss"], each.mean())
     for i in range(4):
         alone = objective.answer(images[i : i + 1], order[i : i + 1])

@@ -29,7 +29,9 @@ def made(kind: str = "plain", *, target: str = "mean-colour", ratio: float = 0.5
     torch.manual_seed(0)
     config = KINDS[kind]
     model = build(config)
-    colours = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD} if config.channels == 3 else {}
+    colours: dict[str, Any] = (
+        {"mean": IMAGENET_MEAN, "std": IMAGENET_STD} if config.channels == 3 else {}
+    )
     preprocessing = replace(model.passport.preprocessing, **colours)
     model.passport = replace(model.passport, preprocessing=preprocessing)
     objective = MaskedPatch(model, target=target, ratio=ratio)  # type: ignore[arg-type]
@@ -256,7 +258,7 @@ def patches(image: Tensor) -> Tensor:
 def test_it_is_one_graph_whatever_is_drawn(target: str) -> None:
     objective = made(target=target)
     _, images = photos(objective)
-    compiled = torch.compile(objective, backend="eager", fullgraph=True)
+    compiled: Any = torch.compile(objective, backend="eager", fullgraph=True)
     for epoch in range(2):
         drawn = objective.draw(0, epoch, INDICES)
         assert torch.equal(compiled(images, drawn)["loss"], objective(images, drawn)["loss"])

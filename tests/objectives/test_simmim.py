@@ -53,7 +53,7 @@ def test_loss_pixels_and_every_gradient_are_those_of_transformers(
     peer: Any = shaken(PEERS[kind]())
     body: Any = getattr(peer, kind.partition(",")[0])
     peer.save_pretrained(tmp_path / "weights")
-    objective = SimMIM(load(tmp_path / "weights"), unit=16).double().eval()
+    objective: Any = SimMIM(load(tmp_path / "weights"), unit=16).double().eval()
     with torch.no_grad():
         objective.mask_token.copy_(body.embeddings.mask_token)
         objective.decoder.load_state_dict(peer.decoder[0].state_dict())
@@ -77,7 +77,7 @@ def test_loss_pixels_and_every_gradient_are_those_of_transformers(
             parameter.copy_(parameter.grad)
     peer.save_pretrained(tmp_path / "gradients")
     expected = dict(load(tmp_path / "gradients").named_parameters())
-    found = {name: parameter.grad for name, parameter in objective.model.named_parameters()}
+    found: dict[str, Any] = {n: p.grad for n, p in objective.model.named_parameters()}
     assert found.keys() == expected.keys()
     for name, gradient in found.items():
         close(gradient, expected[name].detach())
@@ -173,7 +173,7 @@ def test_a_few_steps_teach_it_something(kind: str) -> None:
 def test_it_is_one_graph(kind: str) -> None:
     objective = made(kind)
     photo, mask = photos(objective), objective.draw(0, 0, INDICES)
-    compiled = torch.compile(objective, backend="eager", fullgraph=True)
+    compiled: Any = torch.compile(objective, backend="eager", fullgraph=True)
     assert torch.equal(compiled(photo, mask)["loss"], objective(photo, mask)["loss"])
 
 

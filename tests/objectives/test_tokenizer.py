@@ -91,8 +91,12 @@ def test_a_vq_takes_the_nearest_word_and_both_move() -> None:
     torch.testing.assert_close(losses["price"], 1.5 * (said - taken).square().sum(-1).mean())
 
     table, last = tokenizer.book.table, tokenizer.encoder.output.bias
-    of_fit = torch.autograd.grad(losses["fit"], [table, last], retain_graph=True, allow_unused=True)
+    assert last is not None
+    of_fit: tuple[Tensor | None, ...] = torch.autograd.grad(
+        losses["fit"], [table, last], retain_graph=True, allow_unused=True
+    )
     assert of_fit[0] is None  # painting teaches the encoder, past the choice, and no word
+    assert of_fit[1] is not None
     assert of_fit[1].abs().max() > 1e-6
     (follows,) = torch.autograd.grad(losses["price"], table, retain_graph=True)
     (alone,) = torch.autograd.grad((said.detach() - taken).square().sum(-1).mean(), table)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from timm.scheduler import CosineLRScheduler
+from timm.scheduler.cosine_lr import CosineLRScheduler
 
 from vitrail import UserError
 from vitrail.core.records import validate
@@ -27,8 +27,8 @@ IMAGENET, PETS, CIFAR, JFT = 1_281_167, 3_680, 50_000, 303_000_000
 class Photos:
     """So many photos, none of which is ever opened."""
 
-    labels = ("cat", "dog")
-    targets = None
+    labels: tuple[str, ...] = ("cat", "dog")
+    targets: NDArray[Any] | None = None
     uniform = False
 
     def __init__(self, count: int) -> None:
@@ -138,7 +138,7 @@ def test_pre_training_is_the_papers(name: str, model: str) -> None:
     assert made.schedule.warmup == 10_000
     assert made.batch_size == 4096
     assert made.model == model
-    config = change(find(model), made.fields)
+    config: Any = change(find(model), made.fields)
     assert config.head == "pretrain"
     assert config.dropout == dropout
     assert config.image_size == (224, 224)
@@ -264,7 +264,7 @@ def test_deit() -> None:
     assert made.optimiser.clip is None
     assert made.goal.smoothing == 0.1
     assert made.ema_decay == 0.99996
-    assert change(find(made.model), made.fields).drop_path == 0.1
+    assert change(find(made.model or ""), made.fields).drop_path == 0.1
     augmentation = made.augmentation
     # crop, policy and erasing are compared with timm's in tests/data/test_augment_parity.py
     assert (augmentation.mixup, augmentation.cutmix) == (0.8, 1.0)
@@ -273,7 +273,8 @@ def test_deit() -> None:
 
 def test_deit_with_a_teacher() -> None:
     made = recipe("deit_distilled", start=None)
-    assert find(made.model).distilled
+    config: Any = find(made.model or "")
+    assert config.distilled
     goal = made.goal
     assert (goal.distillation, goal.share, goal.temperature) == ("hard", 0.5, 1.0)
     assert goal.teacher is None  # a person's to give
@@ -354,7 +355,7 @@ def test_small_leaves_a_named_model_its_shape() -> None:
     assert recipe("small", model="vit_s_16", start=None).fields == {}
     assert recipe("small").fields == {}
     fresh = recipe("small", start=None)
-    assert change(find(fresh.model), fresh.fields).channels == 3
+    assert change(find(fresh.model or ""), fresh.fields).channels == 3
 
 
 class Files(Photos):
@@ -376,13 +377,13 @@ class Files(Photos):
 def test_small_follows_the_size_of_the_files(size: tuple[int, int], side: int) -> None:
     made = choose("small", Choice(data="photos", train=Files(*size)))
     assert made.fields["image_size"] == (side, side)
-    change(find(made.model), made.fields)  # which refuses what patches do not divide
+    change(find(made.model or ""), made.fields)  # which refuses what patches do not divide
 
 
 @pytest.mark.parametrize("size", [(8, 8), (96, 96), (100, 60), (192, 672), (70, 70)])
 def test_small_keeps_a_size_that_was_given(size: tuple[int, int]) -> None:
     made = recipe("small", start=None, image_size=size)
-    config = change(find(made.model), made.fields)
+    config: Any = change(find(made.model or ""), made.fields)
     assert config.image_size == size
     patch = size[0] // config.grid[0]
     assert f"patches of {patch}x{patch}" in " ".join(made.reasons)

@@ -31,8 +31,8 @@ def test_a_tie_goes_to_the_lower_validation_loss(tmp_path: Path) -> None:
     lowest = min(judged, key=lambda step: judged[step])
     assert outcome.run_state.best_step == lowest > min(judged)
     assert outcome.run_state.best == 0.5
-    assert outcome.answers is not None
-    assert len(outcome.answers.logits) == 40
+    assert outcome.outputs is not None
+    assert len(outcome.outputs.logits) == 40
 
 
 @pytest.mark.parametrize(

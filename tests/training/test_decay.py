@@ -1,6 +1,6 @@
 """Which parameters decay and which Muon takes: matrices of layers, in every family."""
 
-from dataclasses import replace
+from typing import Any
 
 import pytest
 import timm
@@ -12,7 +12,7 @@ from tests.models.test_coatnet import KINDS_COATNET
 from tests.models.test_half_precision import SMALL_TOKENIZER
 from tests.models.test_swin import KINDS_SWIN
 from tests.parity.test_every_family import CONFIGS
-from vitrail.models.catalogue import build, find
+from vitrail.models.catalogue import build, change, find
 from vitrail.models.config import Config
 from vitrail.objectives.supervised import Supervised
 from vitrail.training.optimiser import group_parameters
@@ -23,7 +23,9 @@ EVERY: dict[str, Config] = {
     **{f"vit: {kind}": config for kind, config in KINDS.items()},
     **{f"swin: {kind}": config for kind, config in KINDS_SWIN.items()},
     **{f"coatnet: {kind}": config for kind, config in KINDS_COATNET.items()},
-    "beit, shared": replace(CONFIGS["beit"], relative_bias="shared", pool="cls", layer_scale=0.1),
+    "beit, shared": change(
+        CONFIGS["beit"], {"relative_bias": "shared", "pool": "cls", "layer_scale": 0.1}
+    ),
     "tokenizer": SMALL_TOKENIZER,
 }
 LAYERS = (nn.Linear, nn.Conv2d)
@@ -68,7 +70,7 @@ def test_only_matrices_of_layers_decay_or_go_to_muon(kind: str) -> None:
 )
 def test_as_many_numbers_decay_as_with_timm(peer: str) -> None:
     """By timm's own lists of exceptions, on models of the same name."""
-    theirs = timm.create_model(peer, num_classes=7, device="meta")
+    theirs: Any = timm.create_model(peer, num_classes=7, device="meta")
     # Swin V2's own code excepts the scale of its logits, which timm takes for a matrix
     excepted = {*theirs.no_weight_decay(), "logit_scale"}
     expected = sum(
@@ -77,7 +79,7 @@ def test_as_many_numbers_decay_as_with_timm(peer: str) -> None:
         if p.ndim > 1 and not any(part in name for part in excepted)
     )
     with torch.device("meta"):
-        model = build(replace(find(peer), num_classes=7))
+        model = build(change(find(peer), {"num_classes": 7}))
     groups = group_parameters(Supervised(model), Optimiser(weight_decay=0.1))
     found = sum(p.numel() for g in groups if g["weight_decay"] for p in g["params"])
     assert found == expected

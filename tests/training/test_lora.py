@@ -1,6 +1,7 @@
 """Low-rank changes: only they and the head learn, and a saved model has them inside."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -41,13 +42,13 @@ def test_it_begins_as_the_model_it_changes() -> None:
 def test_queries_keys_and_values_have_changes_of_their_own() -> None:
     model = build(next(iter(KINDS.values())))
     adapt(model, Lora(rank=2))
-    change = model.get_submodule("blocks.0.attention.qkv.parametrizations.weight.0")
+    change: Any = model.get_submodule("blocks.0.attention.qkv.parametrizations.weight.0")
     assert change.a.shape[0] == 3
     with torch.no_grad():
         change.b[1] = 1.0
-    weight = model.get_submodule("blocks.0.attention.qkv").weight
+    qkv: Any = model.get_submodule("blocks.0.attention.qkv")
     original = model.get_parameter("blocks.0.attention.qkv.parametrizations.weight.original")
-    queries, keys, values = (weight - original).chunk(3)
+    queries, keys, values = (qkv.weight - original).chunk(3)
     assert not queries.any()
     assert keys.any()
     assert not values.any()

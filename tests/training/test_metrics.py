@@ -21,7 +21,7 @@ from vitrail.objectives.supervised import Distilled, Supervised
 from vitrail.training.loop import Trainer
 from vitrail.training.prepare import prepare_task
 from vitrail.training.recipe import Goal, Schedule, Watch
-from vitrail.training.validate import predict
+from vitrail.training.validate import compute_outputs
 
 
 def strict_lines(out: Path) -> list[dict[str, Any]]:
@@ -76,7 +76,7 @@ def test_training_accuracy_and_validation_loss_are_those_of_the_model(tmp_path: 
     objective = run.task.objective.eval()
 
     def answers(source: Stripes) -> Any:
-        return predict(objective, source, run.world, batch_size=64, workers=0, seed=0)
+        return compute_outputs(objective, source, run.world, batch_size=64, workers=0, seed=0)
 
     seen, val = answers(run.task.train), answers(run.task.val)  # type: ignore[arg-type]
     right = (seen.logits.argmax(1) == seen.targets.argmax(1)).mean()
@@ -135,7 +135,7 @@ def test_a_score_that_is_not_finite_is_never_the_best(tmp_path: Path) -> None:
 
     splits = Splits({"train": Stripes(96), "val": Stripes(40, seed=1)})
     task = prepare_task(replace(RECIPE, schedule=Schedule(steps=12)), splits, judge)
-    task.objective.val_loss = lambda *_: None  # type: ignore[method-assign, assignment]
+    task.objective.val_loss = lambda *_: None  # type: ignore[method-assign]
     outcome = Trainer(task, tmp_path).run()
     assert (outcome.run_state.best, outcome.run_state.best_step) == (0.4, 6)
     assert outcome.run_state.since_best == 2
@@ -149,7 +149,7 @@ def test_a_run_without_any_finite_score_keeps_its_weights(tmp_path: Path) -> Non
 
     splits = Splits({"train": Stripes(96), "val": Stripes(40, seed=1)})
     task = prepare_task(replace(RECIPE, schedule=Schedule(steps=12)), splits, judge)
-    task.objective.val_loss = lambda *_: None  # type: ignore[method-assign, assignment]
+    task.objective.val_loss = lambda *_: None  # type: ignore[method-assign]
     outcome = Trainer(task, tmp_path).run()
     assert outcome.run_state.best is None
     assert outcome.run_state.since_best == 4

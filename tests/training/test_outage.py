@@ -20,9 +20,10 @@ from vitrail.data.source import Splits
 from vitrail.data.sources import places
 from vitrail.training.checkpoint import newest_step
 from vitrail.training.log import Log
-from vitrail.training.loop import Outcome, Trainer
+from vitrail.training.loop import Trainer
 from vitrail.training.prepare import prepare_task
 from vitrail.training.recipe import Schedule
+from vitrail.training.task import Outcome
 
 
 class Shelf(Stripes):
@@ -135,7 +136,7 @@ def test_storage_that_does_not_answer_is_asked_again(
         return read(*args)
 
     monkeypatch.setattr(places, "read_bytes", flaky)
-    monkeypatch.setattr(places.time, "sleep", pauses.append)
+    monkeypatch.setattr("vitrail.data.sources.places.time.sleep", pauses.append)
     assert places.image_bytes(str(path)) == path.read_bytes()
     assert len(pauses) == 2
     assert pauses == sorted(pauses)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,8 +15,8 @@ from vitrail.training.checkpoint import newest_step
 from vitrail.training.parallel import World, make_mesh
 
 # In float64 what is left is the order of sums, and losses that are computed in float32.
-CLOSE = {"rtol": 1e-5, "atol": 1e-6}
-HALF = {"rtol": 0.05, "atol": 0.02}
+CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6}
+HALF: dict[str, Any] = {"rtol": 0.05, "atol": 0.02}
 
 # Each idea once.
 TWO = (

@@ -15,6 +15,7 @@ import torch
 
 from tests.training.world import RECIPE, trainer, unlabelled
 from vitrail import UserError, load
+from vitrail.data.loader import Batch
 from vitrail.training.checkpoint import newest_step, steps_in
 from vitrail.training.log import Log
 from vitrail.training.loop import Trainer
@@ -63,15 +64,15 @@ class Death(Exception):  # noqa: N818
 
 def die_at(step: int, run: Trainer) -> None:
     """The process ends in the middle of a step, after gradients and before anything is kept."""
-    take = run.train_step
+    train_step = run.train_step
 
-    def take_and_die(batch: Any) -> float:
-        loss = take(batch)
+    def step_and_die(batch: Batch, lr: float | None = None) -> float:
+        loss = train_step(batch, lr)
         if run.step == step:
             raise Death
         return loss
 
-    run.train_step = take_and_die  # type: ignore[method-assign]
+    run.train_step = step_and_die  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *UNLABELLED])
@@ -112,7 +113,10 @@ def go_on(out: Path, workers: int, changes: dict[str, Any]) -> None:
 def test_killed_many_times_at_any_moment(kills: int, steps: int, tmp_path: Path) -> None:
     """Real processes and kill -9, wherever they are: reading, stepping, writing; every life of the
     run has another number of workers."""
-    changes = {"augmentation": PER_SAMPLE, "schedule": Schedule(steps=steps, warmup=4)}
+    changes: dict[str, Any] = {
+        "augmentation": PER_SAMPLE,
+        "schedule": Schedule(steps=steps, warmup=4),
+    }
     trainer(tmp_path / "whole", **changes).run()
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["tests.training.world"])
@@ -205,7 +209,7 @@ def test_a_loss_that_is_not_finite(policy: str, tmp_path: Path) -> None:
 
     run.task.objective.forward = forward_and_spoil  # type: ignore[method-assign]
     if policy == "stop":
-        with pytest.raises(UserError, match="the loss is nan at step 8"):
+        with pytest.raises(UserError, match="diverged at step 8: the loss is nan"):
             run.run()
         return
     outcome = run.run()

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.training.world import trainer
-from vitrail.training.loop import MOST_TIME_SAVING
 from vitrail.training.progress import Progress
 from vitrail.training.recipe import Schedule, Watch
+from vitrail.training.saver import MAX_TIME_SAVING
 
 
 class Clock:
@@ -27,6 +27,7 @@ def test_saving_takes_a_small_share_of_the_time(
 ) -> None:
     clock, saves = Clock(), list[int]()
     monkeypatch.setattr("vitrail.training.loop.time", clock)
+    monkeypatch.setattr("vitrail.training.saver.time", clock)
     run = trainer(tmp_path, schedule=Schedule(steps=60), watch=Watch(eval_every_epochs=100))
 
     def slow_write(*_: object, **__: object) -> None:
@@ -36,9 +37,9 @@ def test_saving_takes_a_small_share_of_the_time(
     def pass_time(_: Progress) -> None:
         clock.now += 50
 
-    monkeypatch.setattr("vitrail.training.loop.write_step", slow_write)
+    monkeypatch.setattr("vitrail.training.saver.write_step", slow_write)
     run.on_step = pass_time
     run.run()
     assert 2 < len(saves) < 32
     by_clock = len(saves) - 2  # the first shows how long one takes, the last ends the run
-    assert by_clock * seconds <= MOST_TIME_SAVING * clock.now
+    assert by_clock * seconds <= MAX_TIME_SAVING * clock.now

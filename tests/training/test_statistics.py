@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
@@ -92,7 +93,7 @@ def test_parts_with_a_single_image_are_joined(tmp_path: Path) -> None:
 @pytest.fixture
 def alone() -> Iterator[None]:
     """A group of one process."""
-    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    dist.init_process_group("gloo", rank=0, world_size=1, store=HashStore())
     yield
     dist.destroy_process_group()
 

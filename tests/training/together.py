@@ -23,7 +23,7 @@ from vitrail.data.images import Unreadable
 from vitrail.tasks import training_run
 from vitrail.tasks.run_options import Observer, make_options
 from vitrail.tasks.run_report import write_report
-from vitrail.training import loop, parallel
+from vitrail.training import loop, parallel, saver
 from vitrail.training.checkpoint import RUN, STATE, Saved, newest_step, steps_in, write_step
 from vitrail.training.parallel import World, process_group
 from vitrail.training.progress import Progress
@@ -135,6 +135,7 @@ def slow_writing(folder: Path) -> None:
     """The main process needs longer than others wait for an answer, to save and to report."""
     out, data, stripes = folder / "run", folder / "stripes.npz", Stripes(40)
     own = folder / f"stripes-{os.environ['RANK']}.npz"
+    assert stripes.targets is not None
     np.savez(own, x_train=stripes.images, y_train=stripes.targets)
     own.replace(data)  # each process the same
     small = {"fields.dim": 16, "fields.depth": 1, "fields.heads": 2}
@@ -150,7 +151,7 @@ def slow_writing(folder: Path) -> None:
 
     with (
         patch.object(parallel, "PATIENCE", timedelta(seconds=LIMIT)),
-        patch.object(loop, "write_step", slow(write_step)),
+        patch.object(saver, "write_step", slow(write_step)),
         patch.object(training_run, "write_report", slow(write_report)),
     ):
         assert training_run.start_run(options, Observer()).step == 2

@@ -21,14 +21,15 @@ from vitrail.training.recipe import Goal, Optimiser, Recipe, Schedule, Watch
 class Stripes:
     """Images of 8x8 whose stripes run across or down, under noise."""
 
-    labels = ("across", "down")
+    labels: tuple[str, ...] = ("across", "down")
+    targets: NDArray[Any] | None
     uniform = True
 
     def __init__(self, count: int, seed: int = 0) -> None:
         draw = np.random.default_rng(seed)
-        self.targets: NDArray[Any] = draw.integers(0, 2, count)
+        self.targets = targets = draw.integers(0, 2, count)
         stripes = np.zeros((8, 8)) + (np.arange(8) % 4 < 2) * 160
-        images = [stripes.T if target == 0 else stripes for target in self.targets]
+        images = [stripes.T if target == 0 else stripes for target in targets]
         noise = draw.integers(0, 90, (count, 8, 8))
         self.images = (np.stack(images) + noise).clip(0, 255).astype(np.uint8)
 

@@ -24,20 +24,17 @@ class Demo(OutputOptions):
 
 
 def demo(options: Demo) -> None:
-    """Train a small ViT on handwritten digits, evaluate it, and draw its attention: about a
+    """Train a small ViT on handwritten digits, evaluate it, and explain a prediction: about a
     minute."""
     from pathlib import Path
 
-    import torch
-
     from vitrail.cli.display import Display, print_run
-    from vitrail.cli.evaluate import print_numbers
-    from vitrail.data.reader import Sample, preprocess, read_pixels
+    from vitrail.cli.evaluate import print_metrics
+    from vitrail.data.reader import Sample, read_pixels
     from vitrail.data.sources import open_data
-    from vitrail.explanation.overlays import draw_panel, head_maps
     from vitrail.tasks.evaluate import evaluate
+    from vitrail.tasks.explain import explain
     from vitrail.tasks.train import train
-    from vitrail.weights.load import load
     from vitrail.weights.results import LISTING, Results
 
     out = Path(options.out)
@@ -58,24 +55,14 @@ def demo(options: Demo) -> None:
     if run.stopped or run.best is None:
         raise KeyboardInterrupt
     evaluation = evaluate(run.best, "digits")
-    model = load(run.best).eval()
-    digit = Sample(open_data("digits", val_share=0.2)["val"], 0)
-    pixels = torch.from_numpy(read_pixels(digit)).permute(2, 0, 1)
-    image = preprocess(digit, model.passport.preprocessing)
-    maps = head_maps(model, image)
-    large = torch.nn.functional.interpolate(pixels[None], scale_factor=24)
-    picture = draw_panel(
-        large[0].permute(1, 2, 0).numpy(),
-        maps,
-        out / "attention.png",
-        title="where the model looks, layer by layer: the mean of all heads and patches",
-    )
+    digit = read_pixels(Sample(open_data("digits", val_share=0.2)["val"], 0), channels=1)
+    why = explain(run.best, digit, out=out / "explained")
     files = (path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file())
     where.record(sorted(name for name in files if name != LISTING))
     if options.json:
-        say_json({"run": run.facts(), "evaluation": evaluation.facts(), "attention": str(picture)})
+        say_json({"run": run.facts(), "evaluation": evaluation.facts(), "explanation": why.facts()})
         return
     print_run(run)
     say("", f"{plural(evaluation.images, 'image')} of {evaluation.outputs.split}")
-    print_numbers(evaluation)
-    say("", f"attention of {len(maps)} layers: {picture}")
+    print_metrics(evaluation)
+    say("", f"the first of them: {why!r}", f"its explanation: {why.facts()['page']}")

@@ -8,10 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitrail.cli.options import (
+    BatchSize,
     ComputeOptions,
     ModelOptions,
+    Out,
     OutputOptions,
+    OverwriteOption,
+    Seed,
+    Workers,
     load_model,
+    parse_list,
     parse_size,
     use_threads,
 )
@@ -23,12 +29,12 @@ if TYPE_CHECKING:
     from vitrail.core.outputs import Outputs
     from vitrail.tasks.evaluation import Evaluation, SizeResult
 
-MOST_CLASSES, MOST_PAIRS, MOST_BROKEN = 5, 5, 10  # lines: --out has all
+MAX_CLASSES, MAX_CONFUSIONS, MAX_BROKEN = 5, 5, 10  # lines: --out has all
 
 
 @dataclass(frozen=True)
-class Evaluate(ModelOptions, ComputeOptions, OutputOptions):
-    """Which model to judge, on which images."""
+class Evaluate(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
+    """Evaluate a model on labelled images."""
 
     source: str
     """The model: a Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
@@ -37,64 +43,65 @@ class Evaluate(ModelOptions, ComputeOptions, OutputOptions):
     digits, planted or fashion-mnist."""
     _: KW_ONLY
     split: str | None = None
-    """The part to judge on; by default test, else val."""
+    """Split to evaluate on. [default: test, else val]"""
     corruptions: bool = False
-    """Judge it under 15 common corruptions at 5 severities too: 75 times the work."""
+    """Evaluate under 15 common corruptions at 5 severities too: 75 times the work."""
     corrupted_images: int | None = None
-    """How many images to corrupt, spread over the part; by default all."""
+    """How many images to corrupt, spread evenly over the split. [default: all]"""
     resolutions: str | None = None
-    """Judge it at other image sizes too: 112,160,224."""
+    """Evaluate at other image sizes too: 112,160,224."""
     patch_sizes: str | None = None
-    """Judge it with other patch sizes too, in pixels of the image, its kernels resized: 8,16,32."""
-    out: str | None = None
-    """A directory for report.html, evaluation.json and predictions.csv."""
-    overwrite: bool = False
-    """Replace these where they exist."""
+    """Evaluate with other patch sizes too, in pixels of the image, kernels resized: 8,16,32."""
     by_index: bool = False
     """Match the classes of data and model by index instead of by name."""
-    batch_size: int = 64
-    """Images computed at once."""
-    workers: int = 0
-    """Processes that read and prepare images."""
-    seed: int = 0
-    """Random seed for the bootstrap, the temperature's split and the corruptions."""
+    batch_size: BatchSize = 64
+    workers: Workers = 0
+    seed: Seed = 0
+    out: Out = None
+    """Directory for report.html, evaluation.json and predictions.csv."""
 
 
-def evaluate(asked: Evaluate) -> None:
+def evaluate(options: Evaluate) -> None:
     """Evaluate a model: metrics with confidence intervals, calibration, classes, confusions; with
     options, corrupted images and other sizes."""
     from vitrail.tasks.arguments import check_not_swapped
     from vitrail.tasks.evaluate import FILES, check_split
     from vitrail.tasks.evaluate import evaluate as run
 
-    resolutions, patches = parse_resolutions(asked.resolutions), parse_patches(asked.patch_sizes)
-    check_not_swapped(asked.source, asked.data)
-    check_split(asked.split, asked.data)  # before the model is loaded
-    use_threads(asked.threads)
-    with progress() as watch:
+    resolutions = parse_resolutions(options.resolutions)
+    patches = parse_patches(options.patch_sizes)
+    check_not_swapped(options.source, options.data)
+    check_split(options.split, options.data)  # before the model is loaded
+    use_threads(options.threads)
+    with progress() as on_progress:
         found = run(
-            load_model(asked),
-            asked.data,
-            split=asked.split,
-            corruptions=asked.corruptions,
-            corrupted_images=asked.corrupted_images,
+            load_model(options),
+            options.data,
+            split=options.split,
+            corruptions=options.corruptions,
+            corrupted_images=options.corrupted_images,
             resolutions=resolutions,
             patch_sizes=patches,
-            by_index=asked.by_index,
-            batch_size=asked.batch_size,
-            workers=asked.workers,
-            seed=asked.seed,
-            out=asked.out,
-            overwrite=asked.overwrite,
-            name=asked.source,
-            on_progress=watch,
+            by_index=options.by_index,
+            batch_size=options.batch_size,
+            workers=options.workers,
+            seed=options.seed,
+            out=options.out,
+            overwrite=options.overwrite,
+            name=options.source,
+            on_progress=on_progress,
         )
-    files = {} if asked.out is None else {FILES[n]: str(Path(asked.out) / n) for n in FILES}
-    report(asked, found, files)
+    out = options.out
+    files = {} if out is None else {FILES[name]: str(Path(out) / name) for name in FILES}
+    if options.json:
+        say_json({**found.facts(), "files": files})
+    else:
+        print_evaluation(found, files)
 
 
 def parse_resolutions(text: str | None) -> list[tuple[int, int]]:
-    return [parse_size(size, "--resolutions") for size in listed(text, "--resolutions")]
+    sizes = parse_list(text, "--resolutions", "112,160,224")
+    return [parse_size(size, "--resolutions") for size in sizes]
 
 
 def parse_patches(text: str | None) -> list[int]:
@@ -102,57 +109,38 @@ def parse_patches(text: str | None) -> list[int]:
     >>> parse_patches("8, 16")
     [8, 16]
     """
-    sizes = listed(text, "--patch-sizes")
+    sizes = parse_list(text, "--patch-sizes", "8,16,32")
     for size in sizes:
         if not size.isdecimal() or int(size) < 1:
-            raise UserError(f"--patch-sizes has {size!r}, expected sides like 8,16,32")
+            raise UserError(f"--patch-sizes must be sides like 8,16,32, got {size!r}")
     return [int(size) for size in sizes]
 
 
-def listed(text: str | None, option: str) -> list[str]:
-    """
-    >>> listed("112, 160", "--resolutions")
-    ['112', '160']
-    """
-    if text is None:
-        return []
-    sizes = [size.strip() for size in text.split(",") if size.strip()]
-    if not sizes:
-        raise UserError(f"{option} is {text!r}, expected sizes like 112,160,224")
-    return list(dict.fromkeys(sizes))
-
-
-def report(asked: Evaluate, found: Evaluation, files: dict[str, str]) -> None:
-    if asked.json:
-        say_json({**found.facts(), "files": files})
-        return
+def print_evaluation(found: Evaluation, files: dict[str, str]) -> None:
     outputs = found.outputs
-    images, classes = (
-        plural(outputs.images, "image"),
-        plural(len(outputs.labels), "class", "classes"),
-    )
-    say(f"{images} of {outputs.split}, {classes}")
+    classes = plural(len(outputs.labels), "class", "classes")
+    say(f"{plural(outputs.images, 'image')} of {outputs.split}, {classes}")
     for note in found.notes:
         say(f"note: {note}")
-    print_numbers(found)
+    print_metrics(found)
     print_classes(outputs)
     if found.robustness is not None:
         print_robustness(found)
     print_sizes("image size", found.resolutions)
     print_sizes("patch size", found.patch_sizes)
     broken = list(outputs.broken.items())
-    for path, reason in broken[:MOST_BROKEN]:
+    for path, reason in broken[:MAX_BROKEN]:
         say(f"left out {path}: {reason}")
-    if len(broken) > MOST_BROKEN:
-        say(f"left out {len(broken) - MOST_BROKEN} more: --out names all {len(broken)}")
+    if len(broken) > MAX_BROKEN:
+        say(f"left out {len(broken) - MAX_BROKEN} more: --out names all {len(broken)}")
     for name, file in files.items():
         say(f"{name}: {file}")
 
 
-def print_numbers(found: Evaluation) -> None:
+def print_metrics(found: Evaluation) -> None:
     from vitrail.evaluation.intervals import LEVEL
 
-    tempered = found.temperature
+    scaling = found.temperature
     for name, value in found.metrics.items():
         ends = found.intervals.get(name)
         say(f"{name:16}{value:.4f}" + (f"  ({ends[0]:.4f} to {ends[1]:.4f})" if ends else ""))
@@ -161,14 +149,14 @@ def print_numbers(found: Evaluation) -> None:
             f"in brackets: {LEVEL:.0%} confidence; accuracy, top5 and exact by Wilson, the others "
             f"by {found.resamples:,} bootstrap samples of the images, all classes together"
         )
-    if tempered is None:
+    if scaling is None:
         say("temperature     none: too few wrong predictions to fit one")
     else:
         say(
-            f"temperature     {tempered.temperature:.4f}  with it ece "
-            f"{tempered.reliability.ece:.4f}, nll {tempered.nll:.4f}, brier "
-            f"{tempered.brier:.4f}; fitted on {tempered.fitted_on}"
-            f"{'; at the limit of what was tried' if tempered.at_limit else ''}"
+            f"temperature     {scaling.temperature:.4f}  with it ece "
+            f"{scaling.reliability.ece:.4f}, nll {scaling.nll:.4f}, brier "
+            f"{scaling.brier:.4f}; fitted on {scaling.fitted_on}"
+            f"{'; at the limit of what was tried' if scaling.at_limit else ''}"
         )
 
 
@@ -178,19 +166,19 @@ def print_classes(outputs: Outputs) -> None:
     marked = [row for row in class_metrics(outputs) if row.marked]
     key = "average precision" if outputs.multi_label else "F1"
     marked.sort(key=lambda row: row.average_precision if outputs.multi_label else row.f1)
-    for row in marked[:MOST_CLASSES]:
+    for row in marked[:MAX_CLASSES]:
         value = row.average_precision if outputs.multi_label else row.f1
         say(
-            f"lowest {key}: {row.label} {value:.4f} (precision {dash(row.precision)}, recall "
-            f"{dash(row.recall)}, {plural(row.images, 'image')})"
+            f"lowest {key}: {row.label} {value:.4f} (precision {format_score(row.precision)}, "
+            f"recall {format_score(row.recall)}, {plural(row.images, 'image')})"
         )
-    for pair in [] if outputs.multi_label else top_confusions(outputs, MOST_PAIRS):
+    for pair in [] if outputs.multi_label else top_confusions(outputs, MAX_CONFUSIONS):
         say(f"confused: {pair.truth} predicted as {pair.predicted}: {plural(pair.images, 'image')}")
 
 
-def dash(value: float) -> str:
+def format_score(value: float) -> str:
     """
-    >>> dash(0.5), dash(float("nan"))
+    >>> format_score(0.5), format_score(float("nan"))
     ('0.5000', '–')
     """
     return f"{value:.4f}" if value == value else "–"

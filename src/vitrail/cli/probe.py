@@ -7,7 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from vitrail.cli.display import MOST_BROKEN
-from vitrail.cli.options import ComputeOptions, ModelOptions, OutputOptions, load_model, use_threads
+from vitrail.cli.options import (
+    BatchSize,
+    ComputeOptions,
+    ModelOptions,
+    Out,
+    OutputOptions,
+    OverwriteOption,
+    Workers,
+    load_model,
+    use_threads,
+)
 from vitrail.cli.output import plural, say, say_json
 from vitrail.cli.progress import progress
 
@@ -16,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Probe(ModelOptions, ComputeOptions, OutputOptions):
+class Probe(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
     """Evaluate the frozen features of a model."""
 
     source: str
@@ -40,10 +50,8 @@ class Probe(ModelOptions, ComputeOptions, OutputOptions):
     """linear: steps of 128 images. [default: 12,500, or 100 epochs if that is less]"""
     images: int | None = None
     """Use at most so many training images, spread evenly. [default: all]"""
-    batch_size: int = 64
-    """Images computed at once."""
-    workers: int = 0
-    """Processes that read images."""
+    batch_size: BatchSize = 64
+    workers: Workers = 0
     seed: int = 0
     """Random seed; the first of those of fewshot."""
     cache: str = "runs/features"
@@ -51,49 +59,47 @@ class Probe(ModelOptions, ComputeOptions, OutputOptions):
     time."""
     no_cache: bool = False
     """Neither read nor write cached features."""
-    out: str | None = None
+    out: Out = None
     """Directory for probe.json."""
-    overwrite: bool = False
-    """Replace probe.json where it exists."""
 
 
-def probe(asked: Probe) -> None:
+def probe(options: Probe) -> None:
     """Evaluate frozen features: few-shot least squares, nearest neighbours, linear heads."""
     from vitrail.tasks.arguments import check_not_swapped
     from vitrail.tasks.probe import OUT
     from vitrail.tasks.probe import probe as run
 
-    check_not_swapped(asked.source, asked.data)
-    use_threads(asked.threads)
-    with progress() as watch:
+    check_not_swapped(options.source, options.data)
+    use_threads(options.threads)
+    with progress() as on_progress:
         found = run(
-            load_model(asked),
-            asked.data,
-            method=asked.method,
-            split=asked.split,
-            shots=asked.shots,
-            seeds=asked.seeds,
-            neighbours=asked.neighbours,
-            steps=asked.steps,
-            images=asked.images,
-            batch_size=asked.batch_size,
-            workers=asked.workers,
-            seed=asked.seed,
-            cache=None if asked.no_cache else asked.cache,
-            out=asked.out,
-            overwrite=asked.overwrite,
-            name=asked.source,
-            on_progress=watch,
+            load_model(options),
+            options.data,
+            method=options.method,
+            split=options.split,
+            shots=options.shots,
+            seeds=options.seeds,
+            neighbours=options.neighbours,
+            steps=options.steps,
+            images=options.images,
+            batch_size=options.batch_size,
+            workers=options.workers,
+            seed=options.seed,
+            cache=None if options.no_cache else options.cache,
+            out=options.out,
+            overwrite=options.overwrite,
+            name=options.source,
+            on_progress=on_progress,
         )
-    if asked.json:
+    if options.json:
         say_json(found.facts())
         return
-    report(found)
-    if asked.out is not None:
-        say(f"written: {Path(asked.out) / OUT}")
+    print_probe(found)
+    if options.out is not None:
+        say(f"written: {Path(options.out) / OUT}")
 
 
-def report(found: ProbeResult) -> None:
+def print_probe(found: ProbeResult) -> None:
     for split in (found.train, found.test):
         cached = ", from cached features (--no-cache reads them again)"
         images = plural(split["images"], "image")

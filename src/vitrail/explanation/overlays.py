@@ -7,39 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw, ImageFont
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from vitrail.core.errors import UserError
-from vitrail.core.layout import TokenLayout
-from vitrail.explanation.capture import AttentionMap
-from vitrail.explanation.hooks import forward_hooks, token_layouts
-from vitrail.explanation.propagation import normalise_rows, on_pixels, propagate
-from vitrail.explanation.readout import readout
+from vitrail.explanation.head_maps import MAX_HEADS, HeadMaps
 
 Pixels = UInt8[np.ndarray, "H W 3"]
 
 PAPER, INK, SOFT = (255, 255, 255), (29, 39, 48), (93, 107, 120)
 GAP, TEXT, LINE = 8, 13, 19  # pixels: between tiles, of letters, of a line
-MAX_HEADS = 16  # columns of a panel
-LEGEND = "dark: least · bright: most, each image by its own scale"
-
-
-@dataclass(frozen=True)
-class HeadMaps:
-    """Where each head of an attention looks, and where its cells lie on an image of this size."""
-
-    heat: Float[Tensor, "heads rows columns"]
-    layout: TokenLayout
-    size: tuple[int, int]
-
-    def on_pixels(self) -> Float[Tensor, "maps H W"]:
-        """The mean of all heads, then each of the first few."""
-        mean = self.heat.mean(dim=0, keepdim=True)
-        return on_pixels(torch.cat([mean, self.heat[:MAX_HEADS]]), self.size, layout=self.layout)
+LEGEND = "clear: least · yellow: most, each map on its own scale"
 
 
 @dataclass(frozen=True)
@@ -51,21 +30,42 @@ class Tile:
 
 
 def overlay_map(
-    image: UInt8[np.ndarray, "H W 3"], heat: Float[Tensor, "rows columns"], strength: float = 0.6
+    image: UInt8[np.ndarray, "H W 3"], heat: Float[Tensor, "rows columns"], opacity: float = 0.7
 ) -> UInt8[np.ndarray, "H W 3"]:
-    """The image under a map: the darkest patch is looked at least, the brightest most."""
+    """The image with a map over it. Where the map is lowest the image stays as it is."""
+    colours = heat_colours(heat, image.shape[:2]).astype(float)
+    alpha = opacity * colours[..., 3:] / 255
+    return ((1 - alpha) * image + alpha * colours[..., :3]).round().astype(np.uint8)
+
+
+def heat_colours(
+    heat: Float[Tensor, "rows columns"], size: tuple[int, ...]
+) -> UInt8[np.ndarray, "H W 4"]:
+    """A map as large as an image, in colours that become opaque as it rises, on its own scale."""
+    heat = heat.detach().float().cpu().nan_to_num()
+    height, width = size
+    smooth = F.interpolate(heat[None, None], (height, width), mode="bicubic", align_corners=False)
+    smooth = smooth.clamp(float(heat.min()), float(heat.max()))  # a spline swings beyond its points
+    return colour_levels(scale_levels(smooth[0, 0].numpy()))
+
+
+def scale_levels(values: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
+    """From 0, the lowest, to 1, the highest."""
+    low, high = values.min(), values.max()
+    return (values - low) / max(high - low, 1e-12)
+
+
+def colour_levels(levels: Float[np.ndarray, "*shape"]) -> UInt8[np.ndarray, "*shape 4"]:
+    """Levels from 0 to 1 as colours from a clear violet to an opaque yellow.
+
+    >>> colour_levels(np.array([0.0, 1.0]))[:, 3].tolist()
+    [0, 255]
+    """
     from matplotlib import colormaps
 
-    height, width = image.shape[:2]
-    heat = heat.detach().float().cpu().nan_to_num()
-    smooth = F.interpolate(heat[None, None], (height, width), mode="bicubic", align_corners=False)[
-        0, 0
-    ]
-    smooth = smooth.clamp(float(heat.min()), float(heat.max()))  # a spline swings beyond its points
-    low, high = smooth.min(), smooth.max()
-    level = ((smooth - low) / (high - low).clamp(min=1e-12)).numpy()
-    colour = colormaps["inferno"](level)[..., :3] * 255
-    return ((1 - strength) * image + strength * colour).round().clip(0, 255).astype(np.uint8)
+    colours = colormaps["plasma"](0.15 + 0.85 * levels)
+    colours[..., 3] = levels
+    return (255 * colours).round().astype(np.uint8)
 
 
 def enlarge(image: UInt8[np.ndarray, "H W 3"], side: int) -> UInt8[np.ndarray, "h w 3"]:
@@ -75,19 +75,6 @@ def enlarge(image: UInt8[np.ndarray, "H W 3"], side: int) -> UInt8[np.ndarray, "
     size = (max(round(width * share), 1), max(round(height * share), 1))
     filters = Image.Resampling.NEAREST if share >= 2 else Image.Resampling.LANCZOS
     return np.array(Image.fromarray(image).resize(size, filters))
-
-
-def draw_panel(
-    image: UInt8[np.ndarray, "H W 3"],
-    maps: Mapping[str, HeadMaps],
-    out: Path,
-    *,
-    title: str,
-) -> Path:
-    """A row of images: the image, then each layer, the mean of its heads."""
-    tiles = [Tile(name, overlay_map(image, one.on_pixels()[0])) for name, one in maps.items()]
-    row = [Tile("image", image), *tiles]
-    return write_png(side_by_side(row, title=title, across=len(row)), out)
 
 
 def side_by_side(
@@ -118,51 +105,6 @@ def layers_and_heads(
         rows.append((name, tiles))
     cut = f" · the first {MAX_HEADS} of {most} heads" if most > MAX_HEADS else ""
     return _lay_out([("image", [Tile("", small)]), *rows], title=title + cut, titles_once=True)
-
-
-@torch.no_grad()
-def head_maps(
-    model: nn.Module,
-    image: Float[Tensor, "1 C H W"],
-    query: int | tuple[int, int] | None = None,
-) -> dict[str, HeadMaps]:
-    """Of every attention, by its name, where the query looks in each head: a token, or a patch of
-    the first attention's grid, which is found again on coarser ones; None: what is read out.
-
-    Weights are gone as soon as their maps are made, so that no more than one attention's are held.
-    """
-    first = next(iter(token_layouts(model).values())).grid
-    size = (image.shape[2], image.shape[3])
-    found: dict[str, HeadMaps] = {}
-
-    def see_attention(name: str, one: AttentionMap, _: Tensor | None) -> None:
-        found[name] = HeadMaps(_maps_of_query(model, one, query, first).cpu(), one.layout, size)
-
-    with forward_hooks(model, attention=see_attention):
-        model(image)
-    return found
-
-
-def _maps_of_query(
-    model: nn.Module,
-    one: AttentionMap,
-    query: int | tuple[int, int] | None,
-    first: tuple[int, int],
-) -> Float[Tensor, "heads rows columns"]:
-    if query is None:
-        each = []
-        for weights in one.weights.unbind(dim=-3):
-            start = readout(model, one.layout, weights)
-            each.append(propagate(normalise_rows(weights, one.layout), one.layout, start).grid[0])
-        return torch.stack(each)
-    if isinstance(query, tuple):
-        (row, column), (rows, columns) = query, first
-        if not (0 <= row < rows and 0 <= column < columns):
-            raise UserError(
-                f"query is patch {query}, but there are {rows}x{columns}, from (0, 0) on"
-            )
-        query = row * one.layout.grid[0] // rows, column * one.layout.grid[1] // columns
-    return one.on_grid(query)[0]
 
 
 def write_png(pixels: UInt8[np.ndarray, "H W 3"], out: Path) -> Path:

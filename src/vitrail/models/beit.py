@@ -30,7 +30,7 @@ from vitrail.layers.mlp import MLP
 from vitrail.layers.patch import PatchEmbedding
 from vitrail.models.config import Config, Numerics, Runtime, Shape
 from vitrail.models.limits import check_computed, check_counts, check_multiple
-from vitrail.models.model import Model
+from vitrail.models.model import Model, tokens_to_map
 from vitrail.models.variant import Variant
 
 # The class token looking at a patch, a patch looking at the class token, the token at itself.
@@ -234,6 +234,12 @@ class Beit(Model):
 
     def blocks_by_depth(self) -> dict[str, nn.Module]:
         return {f"blocks.{i}": block for i, block in enumerate(self.blocks)}
+
+    def map_shape(self, block: str) -> tuple[int, int]:
+        return self.config.dim, self.config.patch_size
+
+    def to_map(self, output: Float[Tensor, "B N D"]) -> Float[Tensor, "B D rows columns"]:
+        return tokens_to_map(output, self.config.layout)
 
     @torch.no_grad()
     def init_weights(self) -> None:

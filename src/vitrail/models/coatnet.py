@@ -39,7 +39,7 @@ from vitrail.layers.relative import ComputedBias, RelativeBias
 from vitrail.layers.squeeze import SqueezeExcite
 from vitrail.models.config import Classifier, Config, Numerics, Runtime, Shape
 from vitrail.models.limits import check_computed, check_counts
-from vitrail.models.model import Model
+from vitrail.models.model import Model, stage_of
 from vitrail.models.variant import Variant
 
 EXPANSION = 4  # hidden channels for each that a block has
@@ -329,6 +329,10 @@ class CoAtNet(Model):
             for i, stage in enumerate(self.stages)
             for j, block in enumerate(stage.children())
         }
+
+    def map_shape(self, block: str) -> tuple[int, int]:
+        stage = stage_of(block)
+        return self.config.dims[stage], self.config.layouts[stage].stride
 
     @torch.no_grad()
     def init_weights(self) -> None:

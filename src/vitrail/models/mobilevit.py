@@ -31,7 +31,7 @@ from vitrail.layers.inverted import ConvNorm, mobile_stages
 from vitrail.layers.mlp import MLP
 from vitrail.models.config import Config, Input, Numerics, Runtime, Shape
 from vitrail.models.limits import check_counts, check_factors
-from vitrail.models.model import Model
+from vitrail.models.model import Model, stage_of
 from vitrail.models.variant import Variant
 
 INVERTED = (1, 3)  # inverted residuals of the first two stages
@@ -236,6 +236,11 @@ class MobileViT(Model):
             for b, block in enumerate(stage.children())
         }
         return {**blocks, "last": self.last}
+
+    def map_shape(self, block: str) -> tuple[int, int] | None:
+        if block == "last":  # before its activation: `encode` returns the map
+            return None
+        return self.config.widths[stage_of(block)], STRIDES[stage_of(block)]
 
     @torch.no_grad()
     def init_weights(self) -> None:

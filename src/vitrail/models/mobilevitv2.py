@@ -29,7 +29,7 @@ from vitrail.layers.init import zero_
 from vitrail.layers.inverted import ConvNorm, mobile_stages
 from vitrail.models.config import Config, Input, Numerics, Runtime, Shape
 from vitrail.models.limits import check_counts, check_factors
-from vitrail.models.model import Model
+from vitrail.models.model import Model, stage_of
 from vitrail.models.variant import Variant
 
 INVERTED = (1, 2)  # inverted residuals of the first two stages
@@ -229,6 +229,10 @@ class MobileViTV2(Model):
             for s, stage in enumerate(self.stages.children())
             for b, block in enumerate(stage.children())
         }
+
+    def map_shape(self, block: str) -> tuple[int, int]:
+        stage = stage_of(block)
+        return self.config.widths[stage], 2 ** (stage + 1)
 
     @torch.no_grad()
     def init_weights(self) -> None:

@@ -1,13 +1,28 @@
 """What every family's model offers, whatever is inside."""
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from threading import get_ident
+from typing import Any, ClassVar, Self
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
+from vitrail.core.late import call_late
+from vitrail.core.layout import TokenLayout
 from vitrail.core.passport import Passport
 from vitrail.layers.norm import BatchNorm
+
+
+@dataclass(frozen=True)
+class FeatureInfo:
+    """What a block returns as a map: its channels, and pixels of the image for one of its cells a
+    side (timm calls it reduction). `module` is its name in `named_modules`."""
+
+    module: str
+    channels: int
+    reduction: int
 
 
 class Model(nn.Module):
@@ -42,15 +57,100 @@ class Model(nn.Module):
     def passport(self, passport: Passport) -> None:
         self._passport = passport
 
+    def preprocess(self, images: Any, *, exact: bool = True) -> Float[Tensor, "B C H W"]:
+        """Images as this model reads them, on its device and in its precision: a path, an address,
+        bytes, a PIL image or a uint8 array, or an iterable of these; prepared as the passport says.
+
+        `exact=False` decodes large images smaller and resizes by torch: faster, a little different.
+        `data` reads them (`core/late.py` says how a model gets there).
+
+        >>> model.preprocess([Image.new("RGB", (500, 375))]).shape
+        torch.Size([1, 3, 224, 224])
+        """
+        batch: Tensor = call_late("preprocess", images, self.passport.preprocessing, exact=exact)
+        weights = next(self.parameters(), None)
+        return batch if weights is None else batch.to(weights)
+
+    def intermediates(
+        self, images: Float[Tensor, "B C H W"], blocks: Sequence[int] | None = None
+    ) -> list[Float[Tensor, "B D rows columns"]]:
+        """What chosen blocks return (None: all), as maps and before any final norm; `feature_info`
+        has the channels and the reduction of each. Negative numbers count from the last.
+
+        >>> maps = create("vit_ti_16", depth=4).intermediates(torch.zeros(1, 3, 224, 224), [1, 3])
+        >>> [tuple(one.shape) for one in maps]
+        [(1, 192, 14, 14), (1, 192, 14, 14)]
+        """
+        info = self.feature_info
+        places = range(len(info)) if blocks is None else blocks
+        for place in places:
+            if not -len(info) <= place < len(info):
+                raise UserError(
+                    f"blocks must be between {-len(info)} and {len(info) - 1}, got {place}: "
+                    "model.feature_info lists them"
+                )
+        wanted = [info[place].module for place in places]
+        found: dict[str, Tensor] = {}
+        thread = get_ident()  # another thread may use the same model
+
+        def keep(name: str) -> Any:
+            def hook(module: nn.Module, inputs: Any, output: Tensor) -> None:
+                if get_ident() == thread:
+                    found[name] = output
+
+            return hook
+
+        steps = self.blocks_by_depth()
+        handles = [steps[name].register_forward_hook(keep(name)) for name in set(wanted)]
+        try:
+            self.encode(images)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return [self.to_map(found[name]) for name in wanted]
+
+    @property
+    def feature_info(self) -> tuple[FeatureInfo, ...]:
+        """The maps that `intermediates` returns, from the first block to the last.
+
+        >>> create("swin_t").feature_info[-1]
+        FeatureInfo(module='stages.3.blocks.1', channels=768, reduction=32)
+        """
+        shapes = {name: self.map_shape(name) for name in self.blocks_by_depth()}
+        return tuple(FeatureInfo(name, *shape) for name, shape in shapes.items() if shape)
+
+    def map_shape(self, block: str) -> tuple[int, int] | None:
+        """Channels and reduction of the map that a block returns; None where it returns none."""
+        raise NotImplementedError
+
+    def to_map(self, output: Float[Tensor, "B ..."]) -> Float[Tensor, "B D rows columns"]:
+        """What a block returns as a map; a family whose blocks return tokens overrides it."""
+        return output
+
+    def reset_head(self, num_classes: int) -> Self:
+        """Replace the head, in place, by one for so many classes whose last layer is zero; 0 for
+        none. Labels and scores of the old one leave the passport. Returns the model.
+
+        >>> create("vit_ti_16").reset_head(5)(torch.zeros(1, 3, 224, 224)).shape
+        torch.Size([1, 5])
+        """
+        passport, config = self.passport, replace(self.config, num_classes=num_classes)
+        self.config = config
+        self.new_head()
+        self.passport = replace(
+            passport, config=asdict(config), labels=None, multi_label=False, scores={}
+        )
+        return self
+
     def new_head(self) -> None:
-        """A head that knows nothing yet, in the place of the one there is, on its device and in
-        its precision."""
+        """A head that knows nothing yet, in the place of the one there is, on its device, in its
+        precision and in its mode."""
         like = next(iter(self.parameters()), None)
         self.attach_head()
         if like is not None and not like.is_meta:
             for name, module in self.named_children():
                 if name.startswith("head"):
-                    module.to(device=like.device, dtype=like.dtype)
+                    module.to(device=like.device, dtype=like.dtype).train(self.training)
 
     def attach_head(self) -> None:
         """Every head of the model anew: attributes whose names begin with `head`."""
@@ -78,6 +178,27 @@ class Model(nn.Module):
                 "images itself"
             )
         return image
+
+
+def tokens_to_map(
+    tokens: Float[Tensor, "B N D"], layout: TokenLayout
+) -> Float[Tensor, "B D rows columns"]:
+    """The tokens of patches, without those before them, as a map."""
+    patches = tokens[:, layout.prefix :]
+    if patches.shape[1] != layout.grid[0] * layout.grid[1]:
+        raise UserError(
+            f"a map needs all {layout.grid[0] * layout.grid[1]} patches, got {patches.shape[1]}: "
+            "patch_dropout leaves some out in training, call model.eval() first"
+        )
+    return patches.mT.unflatten(2, layout.grid)
+
+
+def stage_of(block: str) -> int:
+    """
+    >>> stage_of("stages.2.blocks.0")
+    2
+    """
+    return int(block.split(".")[1])
 
 
 def freeze_statistics(module: nn.Module) -> None:

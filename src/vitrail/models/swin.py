@@ -37,7 +37,7 @@ from vitrail.layers.window import (
 )
 from vitrail.models.config import Config, Numerics, Runtime, Shape
 from vitrail.models.limits import check_computed, check_counts, check_multiple
-from vitrail.models.model import Model
+from vitrail.models.model import Model, stage_of
 from vitrail.models.variant import Variant
 
 
@@ -285,6 +285,15 @@ class Swin(Model):
         """Merging is a step of its own, because no block contains it."""
         step = re.compile(r"stages\.\d+\.(merge|blocks\.\d+)")
         return {name: module for name, module in self.named_modules() if step.fullmatch(name)}
+
+    def map_shape(self, block: str) -> tuple[int, int]:
+        stage = stage_of(block)
+        return self.config.width(stage), self.config.patch_size * 2**stage
+
+    def to_map(
+        self, output: Float[Tensor, "B rows columns D"]
+    ) -> Float[Tensor, "B D rows columns"]:
+        return output.movedim(-1, 1)
 
     @torch.no_grad()
     def init_weights(self) -> None:

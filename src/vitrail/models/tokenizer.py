@@ -275,6 +275,12 @@ class Tokenizer(Model):
             for b, block in enumerate(blocks.children())
         }
 
+    def map_shape(self, block: str) -> tuple[int, int] | None:
+        side, _, stage, _ = block.split(".")
+        if side == "decoder":  # `encode` does not reach it
+            return None
+        return self.config.widths[int(stage)], 2 ** int(stage)
+
     @torch.no_grad()
     def init_weights(self) -> None:
         """As DALL-E's code does.

@@ -33,7 +33,7 @@ from vitrail.layers.patch import NormedPatchEmbedding, PatchEmbedding
 from vitrail.layers.position import LearnedPositions, LearnedPositions2d, Positions, make_positions
 from vitrail.models.config import Classifier, Config, Numerics, Runtime, Shape
 from vitrail.models.limits import check_computed, check_counts, check_multiple
-from vitrail.models.model import Model
+from vitrail.models.model import Model, tokens_to_map
 from vitrail.models.resnet import Bottleneck, ResNet, ResNetConfig
 from vitrail.models.variant import Variant
 
@@ -366,6 +366,12 @@ class ViT(Model):
 
     def blocks_by_depth(self) -> dict[str, nn.Module]:
         return {f"blocks.{i}": block for i, block in enumerate(self.blocks)}
+
+    def map_shape(self, block: str) -> tuple[int, int]:
+        return self.config.dim, self.config.stride
+
+    def to_map(self, output: Float[Tensor, "B N D"]) -> Float[Tensor, "B D rows columns"]:
+        return tokens_to_map(output, self.config.layout)
 
     @torch.no_grad()
     def init_weights(self) -> None:

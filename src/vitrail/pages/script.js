@@ -198,3 +198,80 @@ all("select[data-show]").forEach((select) => {
   select.addEventListener("change", set);
   set();
 });
+
+// Attention of a patch: [data-picker] has the grid of patches, the layers and the colours, and each
+// [data-atlas] the maps of one layer as grey pixels: a row for each head (first their mean) and, of
+// each, for what the model reads out and for every patch.
+all("[data-picker]").forEach((box) => {
+  const { grid: [rows, columns], layers, colours } = JSON.parse(box.dataset.picker);
+  const atlases = all("[data-atlas]", box).map((each) => each.dataset.atlas), loaded = [];
+  const image = box.closest("article").querySelector(".overlay img");
+  const option = (text, value) => make("option", { textContent: text, value });
+  const layer = make("select"), head = make("select");
+  layer.append(...layers.map(({ name }, i) => option(name, i)));
+  layer.value = layers.length - 1;
+  const field = (text, select) => { const label = make("label", { textContent: `${text} ` }); label.append(select); return label; };
+  const words = make("span", { role: "status", className: "soft" });
+  const out = make("button", { type: "button", className: "plain", textContent: "What the model reads out" });
+  const line = make("div", { className: "controls" });
+  line.append(field("Layer", layer), field("Head", head), out, words);
+  const view = make("span", { className: "overlay pick", tabIndex: 0 });
+  view.setAttribute("role", "application");
+  view.setAttribute("aria-label", "Click a patch, or move with the arrow keys, to see where it looks");
+  const canvas = make("canvas"), mark = make("i", { className: "mark" });
+  view.append(make("img", { src: image.src, alt: image.alt }), canvas, mark);
+  box.append(line, view);
+  let patch = null;
+  const levelsOf = async (i) => {
+    const atlas = make("img", { src: atlases[i] });
+    await atlas.decode();
+    const sheet = make("canvas", { width: atlas.width, height: atlas.height }).getContext("2d", { willReadFrequently: true });
+    sheet.drawImage(atlas, 0, 0);
+    return sheet.getImageData(0, 0, atlas.width, atlas.height).data;
+  };
+  const draw = async () => {
+    const i = Number(layer.value), now = layers[i], cells = now.rows * now.columns;
+    const levels = await (loaded[i] ??= levelsOf(i));
+    const query = patch ? 1 + patch[0] * columns + patch[1] : 0;
+    const start = (Number(head.value) * (rows * columns + 1) + query) * cells;
+    const pixels = new ImageData(now.columns, now.rows);
+    for (let cell = 0; cell < cells; cell++) {
+      const level = levels[4 * (start + cell)];
+      const colour = colours[Math.round(level / 255 * (colours.length - 1))];
+      pixels.data.set([...colour, level], 4 * cell);
+    }
+    [canvas.width, canvas.height] = [now.columns, now.rows];
+    canvas.getContext("2d").putImageData(pixels, 0, 0);
+    [canvas.style.height, canvas.style.width] = now.covers.map((share) => `${100 * share}%`);
+    mark.hidden = !patch;
+    if (patch) Object.assign(mark.style, { top: `${100 * patch[0] / rows}%`, left: `${100 * patch[1] / columns}%`,
+      height: `${100 / rows}%`, width: `${100 / columns}%` });
+    words.textContent = patch ? `seen from row ${patch[0] + 1} of ${rows}, column ${patch[1] + 1} of ${columns}`
+      : "weighted by what the model reads out; click a patch of the image";
+  };
+  const heads = () => {
+    const wanted = head.value, count = layers[layer.value].heads;
+    head.replaceChildren(option("mean of heads", 0), ...Array.from({ length: count }, (_, i) => option(`head ${i}`, i + 1)));
+    head.value = wanted && wanted <= count ? wanted : 0;
+    draw();
+  };
+  const pick = (row, column) => {
+    patch = [Math.min(Math.max(row, 0), rows - 1), Math.min(Math.max(column, 0), columns - 1)];
+    draw();
+  };
+  view.addEventListener("click", (event) => {
+    const { left, top, width, height } = view.getBoundingClientRect();
+    pick(Math.floor(rows * (event.clientY - top) / height), Math.floor(columns * (event.clientX - left) / width));
+  });
+  view.addEventListener("keydown", (event) => {
+    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const [row, column] = patch ?? [Math.floor(rows / 2), Math.floor(columns / 2)];
+    pick(row + (patch ? step[0] : 0), column + (patch ? step[1] : 0));
+  });
+  out.addEventListener("click", () => { patch = null; draw(); });
+  layer.addEventListener("change", heads);
+  head.addEventListener("change", draw);
+  heads();
+});

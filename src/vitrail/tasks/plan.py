@@ -11,8 +11,9 @@ from vitrail.data.findings import count
 from vitrail.data.source import Source, Splits
 from vitrail.models.summary import summarise
 from vitrail.training.estimate import estimate_seconds, in_words
-from vitrail.training.loop import Task, Trainer
+from vitrail.training.loop import Trainer
 from vitrail.training.parallel import World
+from vitrail.training.task import Task
 
 MAX_IGNORED = 5  # names
 

@@ -14,10 +14,10 @@ from typing import Any
 from vitrail.core.errors import UserError, printable
 from vitrail.training.checkpoint import steps_in
 from vitrail.training.log import Log
-from vitrail.training.loop import Outcome
 from vitrail.training.recipe import Recipe
 from vitrail.training.recipe_file import NAME as RECIPE
 from vitrail.training.recipe_file import as_plain_values, read_recipe
+from vitrail.training.task import Outcome
 from vitrail.weights.atomic import write_file
 from vitrail.weights.native import is_native
 
@@ -128,7 +128,7 @@ def ended_run(
         step=outcome.step,
         total=outcome.total,
         stopped=outcome.stopped,
-        metric=state.decides,
+        metric=state.metric,
         score=state.best,
         scores=state.best_scores,
         best_step=state.best_step,

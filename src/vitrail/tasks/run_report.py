@@ -26,9 +26,9 @@ from vitrail.tasks.examples import classify_outputs
 from vitrail.tasks.progress import OnProgress, steps_of
 from vitrail.training.finder import read_curve
 from vitrail.training.log import Log
-from vitrail.training.loop import Outcome, Task
 from vitrail.training.pictures import as_pixels, pictures_in
-from vitrail.training.prepare import judged_part
+from vitrail.training.prepare import validation_split
+from vitrail.training.task import Outcome, Task
 from vitrail.weights.atomic import write_file
 from vitrail.weights.load import load
 
@@ -80,7 +80,7 @@ def write_training_report(ended: EndedRun, on_progress: OnProgress) -> Written:
     warned = find_warnings(outputs, pretrained=task.recipe.start is not None)
     page = training_page(
         run_facts(ended, warned, stopped_at(outcome, outputs)),
-        classify_outputs(outputs, judged_part(ended.splits, task.recipe.data)[1]),
+        classify_outputs(outputs, validation_split(ended.splits, task.recipe.data)[1]),
         test=None if test is None else HeldOutScore(**asdict(test)),
         data_report=None
         if findings is None
@@ -151,8 +151,8 @@ def best_outputs(ended: EndedRun) -> Outputs:
     """The outputs of the best weights: as they were when these became the best, or computed again.
     Of a run that was interrupted before they were, none."""
     data, outcome = ended.task.recipe.data, ended.outcome
-    part, source = judged_part(ended.splits, data)
-    kept = outcome.answers
+    part, source = validation_split(ended.splits, data)
+    kept = outcome.outputs
     if kept is None and not outcome.stopped:
         found = compute_outputs(load(ended.out / "best"), source, name=data, split=part)
         return replace(found, broken=outcome.run_state.broken)

@@ -26,12 +26,13 @@ from vitrail.tasks.run_options import Observer, RunOptions
 from vitrail.tasks.run_report import EndedRun, Written, write_report
 from vitrail.training.capacity import best, find_batch_size
 from vitrail.training.finder import find_lr, write_curve
-from vitrail.training.loop import Judge, Trainer
+from vitrail.training.loop import Trainer
 from vitrail.training.parallel import World, launched, process_group, report_errors
 from vitrail.training.prepare import prepare_task, with_cache
 from vitrail.training.progress import Progress
 from vitrail.training.recipe import Recipe
 from vitrail.training.recipe_file import NAME, write_recipe
+from vitrail.training.task import Scorer
 
 MAX_THREADS = 256
 PIXELS = "pixels"  # where a run keeps decoded images until it is finished
@@ -113,10 +114,10 @@ def perform(options: RunOptions, observer: Observer, world: World) -> EndedRun |
     if resume and not options.dry_run and (run := world.from_main(read_outcome(out))) is not None:
         return run
     splits = open_data(recipe.data, val_share=recipe.val_share)
-    judge, curve = make_judge(splits), None
+    scorer, curve = make_scorer(splits), None
     if not resume:
-        recipe, curve = run_trials(options, recipe, splits, judge, world)
-    task = prepare_task(recipe, splits, judge)
+        recipe, curve = run_trials(options, recipe, splits, scorer, world)
+    task = prepare_task(recipe, splits, scorer)
     if options.dry_run:
         plan, total = plan_of(task, splits, world)
         return Run(out=out, recipe=recipe, step=0, total=total, plan=plan, scores={}, broken={})
@@ -191,25 +192,25 @@ def remove_failed_start(out: Path, *, made: bool) -> None:
             directory.rmdir()
 
 
-def make_judge(splits: Splits) -> Judge:
+def make_scorer(splits: Splits) -> Scorer:
     """Scores by the labels of the data."""
 
-    def judge(answers: Any, targets: Any) -> tuple[str, dict[str, float]]:
+    def scorer(answers: Any, targets: Any) -> tuple[str, dict[str, float]]:
         known = splits["train"].targets
         scores = score(answers, targets, multi_label=known is not None and known.ndim == 2)
         return scores.key, scores.values
 
-    return judge
+    return scorer
 
 
 def run_trials(
-    options: RunOptions, recipe: Recipe, splits: Splits, judge: Judge, world: World
+    options: RunOptions, recipe: Recipe, splits: Splits, scorer: Scorer, world: World
 ) -> tuple[Recipe, Any]:
     """The recipe with the batch size and the learning rate that trials find, where they are asked
     for, and the curve of the rates; all is written down, so that resuming does not try again."""
     curve = None
     if options.batch_size == "auto":
-        objective = prepare_task(recipe, splits, judge).objective
+        objective = prepare_task(recipe, splits, scorer).objective
         images = max(len(splits["train"]) // world.size, 1)
         trials = find_batch_size(objective, recipe, images=images, device=world.device)
         size = min(world.gather(best(trials).batch_size))  # what every process has memory for
@@ -217,7 +218,7 @@ def run_trials(
         recipe = new_recipe(replace(options, batch_size=size * world.size))
         recipe = add_reason(recipe, f"batches of {recipe.batch_size}: images/s of {speeds}")
     if options.lr == "find":
-        trainer = Trainer(prepare_task(recipe, splits, judge), Path(), world=world)
+        trainer = Trainer(prepare_task(recipe, splits, scorer), Path(), world=world)
         curve = find_lr(trainer)
         recipe = add_reason(
             replace(recipe, optimiser=replace(recipe.optimiser, lr=curve.lr)),

@@ -8,76 +8,35 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, NoReturn, Protocol
+from typing import Literal, NoReturn
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from vitrail.core.errors import UserError
 from vitrail.core.randomness import seed_of
 from vitrail.data.augment import mix
-from vitrail.data.images import BadImage
 from vitrail.data.loader import Batch, Stream
-from vitrail.data.source import Source
-from vitrail.objectives.objective import Objective
-from vitrail.training.checkpoint import Saved, newest_step, write_step
+from vitrail.training.evaluator import Evaluator
 from vitrail.training.interrupt import interruptible
 from vitrail.training.log import Log
+from vitrail.training.nan_policy import NanPolicy
 from vitrail.training.optimiser import freeze, set_rate
-from vitrail.training.outage import lost_too_many, sentence, why_stop
+from vitrail.training.outage import OutageError, why_stop
 from vitrail.training.parallel import World, full_tensor, parallelise, sync_gradients
 from vitrail.training.parts import Parts, fewest_images
-from vitrail.training.pictures import write_sheet
 from vitrail.training.precision import autocast, check_precision
 from vitrail.training.progress import Progress, Values
 from vitrail.training.recipe import Recipe
 from vitrail.training.run_state import RunState, weights_digest
+from vitrail.training.saver import Saver
 from vitrail.training.schedule import rate_at
 from vitrail.training.tally import Tally
-from vitrail.training.train_state import TrainState, Weights
-from vitrail.training.validate import Answers, dummy_images, finite, is_better, predict
-from vitrail.weights.native import replace_native
-
-SECONDS_BETWEEN_SAVES = 60
-MOST_TIME_SAVING = 0.1  # of the run's time, where the clock decides when to save
-RECENT = 100  # steps, of which at most `watch.nan_limit` may be skipped
-
-
-class Judge(Protocol):
-    """How a run is judged: (the name of what decides, all values) from answers and targets. Of
-    what is called a loss less is better, of everything else more."""
-
-    def __call__(
-        self, answers: NDArray[np.float32], targets: NDArray[np.float32]
-    ) -> tuple[str, Values]: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """What a run works on: the objective with its model, the data, the judge."""
-
-    recipe: Recipe
-    objective: Objective
-    train: Source
-    val: Source
-    judge: Judge
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended."""
-
-    step: int
-    total: int
-    run_state: RunState
-    stopped: bool  # by the person, before the end
-    images_per_second: float  # 0 where no step was left to take
-    answers: Answers | None = None  # of the best weights, where they became so in this process
+from vitrail.training.task import Outcome, Task
+from vitrail.training.train_state import TrainState
+from vitrail.training.validate import dummy_images
 
 
 class Trainer:
@@ -104,12 +63,12 @@ class Trainer:
         self.compute = parallelise(objective, recipe.parallel, self.world)
         self.state = TrainState(objective, recipe, self.world.device)
         self.run_state = RunState(teacher_digest=weights_digest(task.objective.teacher()))
+        self.saver = Saver(recipe, self.model, out, self.world)
+        self.evaluator = Evaluator(self.state, self.saver, out, self.world)
+        self.nan_policy = NanPolicy(recipe)
         self.fewest = fewest_images(objective)
-        self.best: tuple[Weights, Values] | None = None
-        self.answers: Answers | None = None  # of the best weights
-        self.saved_at = self.step_began = time.perf_counter()
-        self.save_seconds = 0.0
-        self.step = self.checkpoint_step = 0
+        self.step_began = time.perf_counter()
+        self.step = 0
         self.speed = 0.0
 
     def run(self, *, resume: bool = False) -> Outcome:
@@ -126,7 +85,8 @@ class Trainer:
         finally:
             if log is not None:
                 log.close()
-        return Outcome(self.step, self.total, self.run_state, stopped, self.speed, self.answers)
+        outputs = self.evaluator.outputs
+        return Outcome(self.step, self.total, self.run_state, stopped, self.speed, outputs)
 
     def train(self, log: Log | None, interrupted: threading.Event) -> bool:
         """Whether the run was interrupted."""
@@ -139,7 +99,7 @@ class Trainer:
     ) -> Literal["done", "interrupted", "back"]:
         """Steps from where the run stands, until it is over or has to go back."""
         watch = self.recipe.watch
-        if self.run_state.unjudged:
+        if self.run_state.needs_evaluation:
             self.finish_step(log)
             if self.out_of_patience():
                 self.save()
@@ -177,7 +137,7 @@ class Trainer:
             seconds = time.perf_counter() - began
         if values is not None or self.step % watch.log_every_steps == 0:
             self.write_line(log, values or {})
-        if last or self.time_to_save():
+        if last or self.saver.is_due(self.step):
             self.save()
         self.on_step(
             Progress(self.step, self.total, loss, self.speed, values, self.run_state.warning)
@@ -290,7 +250,9 @@ class Trainer:
         scaled = scaler.is_enabled() and math.isfinite(loss) and scaler.get_scale() > 1
         finite = math.isfinite(loss) and (math.isfinite(norm) or scaled)
         if not finite or self.step in self.run_state.skip:
-            self.refuse(loss)
+            self.nan_policy.refuse(
+                loss, self.step, self.run_state.skip, checkpoint_step=self.saver.step
+            )
             scaler.update()  # or the gradients of the next step could not be unscaled
             return norm
         for optimiser in optimisers:
@@ -299,26 +261,6 @@ class Trainer:
         if self.state.ema is not None:
             self.state.ema.update(self.task.objective, self.step)
         return norm
-
-    def refuse(self, loss: float) -> None:
-        """An update that is not finite is not made; what happens then is the recipe's choice."""
-        if self.recipe.watch.nan == "stop":
-            raise UserError(
-                f"the loss is {loss} at step {self.step}, with a gradient that is not finite: "
-                f"lower lr ({self.recipe.optimiser.lr:g}), or set watch.nan to skip in recipe.yaml"
-            )
-        skip, limit = self.run_state.skip, self.recipe.watch.nan_limit
-        if self.step not in skip:
-            skip.append(self.step)
-        since = self.step - RECENT
-        if self.recipe.watch.nan == "back":
-            since = min(since, self.checkpoint_step)
-        if sum(since <= step <= self.step for step in skip) > limit:
-            raise UserError(
-                f"more than {limit} of the steps from {max(since, 0)} to {self.step} had a loss or "
-                f"a gradient that is not finite: lower lr ({self.recipe.optimiser.lr:g}), or raise "
-                "watch.nan_limit"
-            )
 
     def go_back(self, log: Log | None) -> None:
         """Return to the newest checkpoint, knowing which step not to take again; without one the
@@ -333,93 +275,27 @@ class Trainer:
         return self.recipe.optimiser.lr * rate_at(step, self.total, self.recipe.schedule)
 
     def evaluate(self) -> Values:
-        """Judge the weights on the validation images, and keep them if they are the best."""
-        run_state, recipe = self.run_state, self.recipe
-        with self.state.with_eval_weights():
-            answers = predict(
-                self.task.objective,
-                self.task.val,
-                self.world,
-                batch_size=max(recipe.batch_size, 64),
-                workers=recipe.workers,
-                seed=recipe.seed,
-            )
-        lost, images = len(self.task.val) - len(answers.logits), len(self.task.val)
-        if lost_too_many(lost, images, recipe.max_broken):
-            found = [BadImage(*bad) for bad in answers.broken.items()]
-            run_state.unjudged = True
-            self.stop(sentence("validation images", lost, images, recipe.max_broken, found))
-        run_state.unjudged = False
-        run_state.broken |= answers.broken
-        run_state.decides, values = self.task.judge(answers.logits, answers.targets)
-        loss = self.task.objective.val_loss(answers.logits, answers.targets)
-        values = values if loss is None else {**values, "val_loss": loss}
-        run_state.warning = self.task.objective.warning(answers.logits)
-        run_state.shown = list(answers.shown)
-        if answers.shown and self.world.is_main:
-            write_sheet(answers.shown, self.stream.how, self.out, self.step)
-        value, run_state.since_best = values[run_state.decides], run_state.since_best + 1
-        if not run_state.best_scores or is_better(run_state.decides, values, run_state.best_scores):
-            if math.isfinite(value) and value != run_state.best:  # a tie uses up patience
-                run_state.best, run_state.since_best = value, 0
-            run_state.best_step, run_state.best_scores = self.step, finite(values)
-            # written with the next checkpoint: a run that is killed before it finds it again
-            self.best = self.state.eval_weights().clone(), finite(values)
-            self.answers = answers
+        """Score the weights on the validation images, and keep them if they are the best."""
+        try:
+            values = self.evaluator.evaluate(self.task, self.step, self.run_state)
+        except OutageError as outage:
+            self.run_state.needs_evaluation = True
+            self.stop(str(outage))
+        self.run_state.needs_evaluation = False
         return values
-
-    def time_to_save(self) -> bool:
-        """After so many steps, or else after a minute of training, or more where saving is slow:
-        when a run is saved changes nothing in it."""
-        if self.recipe.watch.save is not None:
-            return self.step % self.recipe.watch.save == 0
-        pause = max(SECONDS_BETWEEN_SAVES, self.save_seconds * (1 / MOST_TIME_SAVING - 1))
-        return self.world.any(time.perf_counter() - self.saved_at >= pause)
 
     def out_of_patience(self) -> bool:
         patience = self.recipe.watch.patience
         return patience is not None and self.run_state.since_best >= patience
 
-    def keep(self, name: str, kept: Weights, step: int, values: Values) -> None:
-        """A native checkpoint of judged weights, to be used as it is."""
-        provenance = {"recipe": asdict(self.recipe), "step": step}
-        passport = replace(self.model.passport, provenance=provenance, scores=values)
-        replace_native(kept.model, passport, self.out / name, beside=kept.beside)
-
     def save(self) -> None:
-        """A run checkpoint, to go on from here; the processes give, and one writes."""
-        began = time.perf_counter()
-        for broken in self.world.gather(self.run_state.broken):
-            self.run_state.broken |= broken
-        tensors, judged = self.state.tensors(), self.state.eval_weights()
-        if self.world.is_main:
-            if self.best is not None:
-                self.keep("best", self.best[0], self.run_state.best_step, self.best[1])
-            self.keep("last", judged, self.step, {})
-            # last, so that a run never goes on from a step whose results are not there
-            saved = Saved(self.step, tensors, asdict(self.run_state))
-            write_step(self.out / "steps", saved, keep=self.recipe.watch.keep)
-        self.best = None
-        self.checkpoint_step = self.step
-        self.world.wait()
-        self.saved_at = time.perf_counter()
-        self.save_seconds = self.saved_at - began
+        self.saver.save(self.step, self.state, self.run_state)
 
     def restore(self) -> None:
-        """Take up the newest whole checkpoint; without one the run begins at its beginning."""
-        saved = newest_step(self.out / "steps", self.world)
-        if saved is None:
-            return
-        run_state = RunState.from_saved(saved.run_state)
-        if run_state.teacher_digest != self.run_state.teacher_digest:
-            named = self.recipe.goal.teacher or self.recipe.goal.tokenizer
-            raise UserError(
-                f"{named}: this is not what the run began to learn from: put back what was there, "
-                "or begin another run"
-            )
-        self.state.restore(saved.tensors)
-        self.run_state = run_state
-        self.step = self.checkpoint_step = saved.step
+        """Take up the newest intact checkpoint; without one the run begins at its beginning."""
+        found = self.saver.restore(self.state, self.run_state)
+        if found is not None:
+            self.step, self.run_state = found
 
 
 def make_stream(task: Task, world: World) -> Stream:

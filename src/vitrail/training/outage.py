@@ -5,6 +5,11 @@ from collections.abc import Sequence
 from vitrail.data.images import BadImage, Unreadable
 from vitrail.training.run_state import RunState
 
+
+class OutageError(Exception):
+    """Too many images cannot be used: the run is saved and stops."""
+
+
 FEW = 5  # images that no data set is stopped for
 
 

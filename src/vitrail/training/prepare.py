@@ -20,25 +20,29 @@ from vitrail.data.source import Source, Splits
 from vitrail.models.model import Model
 from vitrail.objectives.supervised import Distilled, Supervised
 from vitrail.training.fresh import fresh_model
-from vitrail.training.loop import Judge, Task
 from vitrail.training.lora import adapt
 from vitrail.training.parallel import World
 from vitrail.training.recipe import Goal, Recipe
-from vitrail.training.unlabelled import by_loss, prepare_unlabelled
+from vitrail.training.task import Scorer, Task
+from vitrail.training.unlabelled import prepare_unlabelled, score_by_loss
 from vitrail.weights.load import load
 
 
-def prepare_task(recipe: Recipe, splits: Splits, judge: Judge) -> Task:
-    """Everything a run needs; the same recipe and data give the same fresh weights. `judge` is for
+def prepare_task(recipe: Recipe, splits: Splits, scorer: Scorer) -> Task:
+    """Everything a run needs; the same recipe and data give the same fresh weights. `scorer` is for
     runs that learn labels; the others are judged by their loss."""
-    train, (_, val) = splits["train"], judged_part(splits, recipe.data)
+    train, (_, val) = splits["train"], validation_split(splits, recipe.data)
     if recipe.goal.objective != "labels":
         objective = prepare_unlabelled(recipe)
         check_sides(recipe, objective.model)
         if recipe.checkpointing:
             checkpoint_blocks(objective.model)
         return Task(
-            recipe=recipe, objective=objective, train=train, val=val, judge=by_loss(objective)
+            recipe=recipe,
+            objective=objective,
+            train=train,
+            val=val,
+            scorer=score_by_loss(objective),
         )
     if train.targets is None:
         raise UserError(f"{recipe.data}: its images have no labels: expected a folder a class")
@@ -49,7 +53,7 @@ def prepare_task(recipe: Recipe, splits: Splits, judge: Judge) -> Task:
         objective=make_objective(model, recipe.goal, train),
         train=train,
         val=val,
-        judge=judge,
+        scorer=scorer,
     )
 
 
@@ -61,7 +65,7 @@ def check_sides(recipe: Recipe, model: Model) -> None:
         )
 
 
-def judged_part(splits: Splits, data: str) -> tuple[str, Source]:
+def validation_split(splits: Splits, data: str) -> tuple[str, Source]:
     """Name and images of the part by which weights are chosen."""
     for name in ("val", "test"):
         if name in splits.parts:

@@ -11,14 +11,15 @@ import torch
 from vitrail.models.model import Model
 from vitrail.training.tally import Tally
 
-RENAMED = {"guide": "teacher_digest"}  # fields by the names that they had in earlier versions
+# Fields by the names that they had in earlier versions.
+RENAMED = {"guide": "teacher_digest", "decides": "metric", "unjudged": "needs_evaluation"}
 
 
 @dataclass
 class RunState:
     """Best score so far, steps to skip, images that cannot be used, and running means."""
 
-    decides: str = ""  # the name of the value by which weights are chosen
+    metric: str = ""  # by which weights are chosen
     best: float | None = None
     best_step: int = 0
     best_scores: dict[str, float] = field(default_factory=dict)  # all that were judged with `best`
@@ -27,7 +28,7 @@ class RunState:
     broken: dict[str, str] = field(default_factory=dict)  # images that cannot be used, and why
     lost_images: list[str] = field(default_factory=list)  # of them, in the epoch `lost_epoch`
     lost_epoch: int = 0
-    unjudged: bool = False  # too few validation images could be read: to be evaluated on resuming
+    needs_evaluation: bool = False  # on resuming: too few validation images could be read
     shown: list[str] = field(default_factory=list)  # rows of the sheets of pictures
     warning: str | None = None  # of the last evaluation
     teacher_digest: str = ""  # SHA-256 of the teacher's or the tokenizer's weights

@@ -14,9 +14,9 @@ from vitrail.models.model import Model
 from vitrail.objectives.catalogue import make_unlabelled
 from vitrail.objectives.objective import Objective
 from vitrail.training.fresh import fresh_model
-from vitrail.training.loop import Judge
 from vitrail.training.optimiser import MODEL
 from vitrail.training.recipe import Recipe
+from vitrail.training.task import Scorer
 from vitrail.weights.files import read_foreign
 from vitrail.weights.hub import located
 from vitrail.weights.load import load
@@ -112,13 +112,13 @@ def with_changes(passport: Passport, changes: tuple[str, ...]) -> Passport:
     return replace(passport, origin=replace(passport.origin, changes=changes))
 
 
-def by_loss(objective: Objective) -> Judge:
+def score_by_loss(objective: Objective) -> Scorer:
     """By what an objective tells of images."""
 
-    def judge(
+    def scorer(
         answers: NDArray[np.float32], targets: NDArray[np.float32]
     ) -> tuple[str, dict[str, float]]:
         scores = objective.scores(answers)
         return "val_loss", {f"val_{name}": value for name, value in scores.items()}
 
-    return judge
+    return scorer

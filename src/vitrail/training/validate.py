@@ -1,4 +1,4 @@
-"""What the weights of a run answer for its validation images, by all processes together."""
+"""The outputs of a run's weights for its validation images, by all processes together."""
 
 import math
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from vitrail.training.pictures import SHOWN
 
 
 @dataclass(frozen=True)
-class Answers:
-    """Answers for the images that can be read, in the source's order; the images that cannot, and
-    why; pictures of the first batch where the objective draws some."""
+class ValidationOutputs:
+    """Outputs for the images that can be read, in the source's order; the images that cannot, and
+    why; images of the first batch where the objective draws some."""
 
     logits: NDArray[np.float32]
     targets: NDArray[np.float32]
@@ -29,7 +29,7 @@ class Answers:
 
 
 @torch.no_grad()  # inference mode would leave weights that are shared by processes unusable
-def predict(
+def compute_outputs(
     objective: Objective,
     source: Source,
     world: World,
@@ -37,8 +37,8 @@ def predict(
     batch_size: int,
     workers: int,
     seed: int,
-) -> Answers:
-    """The answers of an objective in evaluation mode, each process computing its share."""
+) -> ValidationOutputs:
+    """The outputs of an objective in evaluation mode, each process computing its share."""
     how = objective.model.passport.preprocessing
     logits, targets, indices = list[Tensor](), list[Tensor](), list[Tensor]()
     broken, shown = dict[str, str](), dict[str, Tensor]()
@@ -51,8 +51,8 @@ def predict(
         drawn = None if drawn is None else drawn.to(world.device)
         if not logits and drawn is not None:
             shown = objective.pictures(images[:SHOWN], drawn[:SHOWN])
-        answer = objective.answer(images, drawn).float().cpu()
-        logits.append(answer[: len(batch.images)])
+        output = objective.answer(images, drawn).float().cpu()
+        logits.append(output[: len(batch.images)])
         targets.append(batch.targets)
         indices.append(torch.from_numpy(batch.indices))
     mine = torch.cat(logits), torch.cat(targets), torch.cat(indices)
@@ -62,8 +62,8 @@ def predict(
     if not len(found[0]):
         raise UserError("no validation image could be read: look at the data with the doctor")
     order = found[2].argsort()
-    answered, truth, places = (part[order].numpy() for part in found)
-    return Answers(answered, truth, places, broken, shown)
+    values, truth, places = (part[order].numpy() for part in found)
+    return ValidationOutputs(values, truth, places, broken, shown)
 
 
 def inputs(batch: Batch, objective: Objective, seed: int) -> tuple[Tensor, Tensor | None]:

@@ -85,7 +85,8 @@ def read_config(
     made = read(dialect.table, foreign.tensors, hints, where=where)
     ours = NamedTensors(where, made.state)
     try:
-        facts = {**family.config_of(ours), **dialect.constants, **made.facts, **hints}
+        facts = {**family.config_of(ours), **dialect.constants, **made.facts}
+        facts |= {name: value for name, value in hints.items() if not name.startswith("{")}
         told = dict(dialect.sidecar_facts(foreign, facts))
         notes += told.pop("notes", ())
         config, looked_up = family.resolve_config(facts | told, ours, request)

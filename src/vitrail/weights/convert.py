@@ -10,7 +10,7 @@ from vitrail.core.errors import UserError
 from vitrail.core.json_text import to_json
 from vitrail.core.passport import Passport, ResizeMethod
 from vitrail.models.catalogue import change
-from vitrail.models.config import Config
+from vitrail.models.config import Config, Purpose, fields_for
 from vitrail.weights import old_rows
 from vitrail.weights.atomic import write_directory, write_file
 from vitrail.weights.checkpoint import Checkpoint, read_config, resize_checkpoint
@@ -188,16 +188,17 @@ def losses(
     return sentences
 
 
-# training alone knows the first three; a slot or a bias more that is zero computes the same; edges
-# that would compute something else are refused
-_SAME = {"dropout", "drop_path", "patch_dropout", "prefix_positions", "head_bias", "window_policy"}
+# a slot or a bias more that is zero computes the same; windows that would compute something else
+# are refused
+SAME = {"prefix_positions", "head_bias", "window_policy"}
 
 
 def differences(ours: Config, theirs: Config) -> Iterator[tuple[str, object, object]]:
     """Fields that change what is computed."""
+    same = {*SAME, *fields_for(type(ours), Purpose.RUNTIME)}
     for name, value in vars(ours).items():
         other = getattr(theirs, name)
-        if name in _SAME or value == other:
+        if name in same or value == other:
             continue
         if name == "stem" and value and other:
             mine, yours = vars(value), vars(other)

@@ -85,6 +85,9 @@ class Dialect:
         """How its own code would fit the positions of such a model to another grid."""
         return (self.resize_registers if getattr(config, "registers", 0) else None) or self.resize
 
+    def refuses(self, foreign: Foreign) -> bool:
+        return False
+
     def covers(self, foreign: Foreign) -> float:
         try:
             self.infer(foreign)

@@ -12,13 +12,11 @@ from vitrail.weights.families.family import pair
 from vitrail.weights.old_dialect import Dialect, Facts, Foreign
 from vitrail.weights.settle_beit import settle_beit
 from vitrail.weights.settle_swin import settle_swin
-from vitrail.weights.settle_vit import settle_vit
 
 Settle = Callable[..., tuple[Any, list[str]]]
 
 # Families whose files leave open what only they know how to find out.
 SETTLE: dict[str, Settle] = {
-    "vit": settle_vit,
     "beit": settle_beit,
     "swin": settle_swin,
     "swinv2": settle_swin,

@@ -57,7 +57,7 @@ def read(table: Table, theirs: Tensors, hints: Facts, *, where: str) -> Translat
         elif row.theirs and row.ours and agrees(row, hints) and agrees(row, made.facts):
             for name in list(left):
                 bound = compiled.theirs[0].match(name) if name in left else None
-                if bound is not None:
+                if bound is not None and is_fixed(bound, table, hints):
                     _use(compiled, bound, theirs, left, made, hints, where)
     for compiled in table.rows:
         row = compiled.row
@@ -74,6 +74,12 @@ def read(table: Table, theirs: Tensors, hints: Facts, *, where: str) -> Translat
 def agrees(row: Row, facts: Mapping[str, Any]) -> bool:
     """Whether nothing that is known contradicts what the row tells."""
     return all(facts.get(name, value) == value for name, value in row.tells.items())
+
+
+def is_fixed(bound: Bound, table: Table, hints: Facts) -> bool:
+    """Whether placeholders have the values that hints give them: {"{v}": "visual."}."""
+    fixed = {name: hints[f"{{{name}}}"] for name in bound if f"{{{name}}}" in hints}
+    return all(table.pairs[name][bound[name]][0] == value for name, value in fixed.items())
 
 
 def _use(

@@ -33,10 +33,6 @@ AnyDialect = Dialect | OldDialect
 DIALECTS: tuple[AnyDialect, ...] = (
     vit_jax.VIT_JAX,
     big_vision.BIG_VISION,
-    facebook.DEIT,
-    facebook.DINO,
-    facebook.DINOV2,
-    facebook.MAE,
     beit.BEIT,
     beit.BEITV2,
     beit.TIMM_BEIT,
@@ -52,7 +48,11 @@ DIALECTS: tuple[AnyDialect, ...] = (
     swinv2.SWINV2,
     swinv2.TIMM_SWINV2,
     swinv2.TORCHVISION_SWINV2,
+    facebook.MAE,
     timm.TIMM,
+    facebook.DEIT,
+    facebook.DINO,
+    facebook.DINOV2,
     torchvision.TORCHVISION,
     vit_pytorch.VIT_PYTORCH,
     vit_pytorch.VIT_PYTORCH_OLD,
@@ -68,7 +68,7 @@ DIALECTS: tuple[AnyDialect, ...] = (
     transformers_clip.TRANSFORMERS_CLIP,
 )
 
-_TRANSFORMERS = (
+_TRANSFORMERS: tuple[AnyDialect, ...] = (
     *transformers.TRANSFORMERS,
     *transformers_beit.TRANSFORMERS_BEIT,
     *transformers_swin.TRANSFORMERS_SWIN,
@@ -135,8 +135,10 @@ def recognise(foreign: Foreign, named: str | None = None, *, proven: bool = Fals
 def nearest_dialects(
     foreign: Foreign, choice: Iterable[AnyDialect], named: bool
 ) -> list[AnyDialect]:
-    """The dialect that has names for most tensors, if it has for half of them or was named."""
-    best = max(choice, key=lambda dialect: dialect.covers(foreign))
+    """The dialect that knows why it does not read a file, or else has names for most tensors, if
+    it has for half of them or was named."""
+    refusing = [dialect for dialect in choice if dialect.refuses(foreign)]
+    best = max(refusing or choice, key=lambda dialect: dialect.covers(foreign))
     return [best] if named or best.covers(foreign) >= 0.5 else []
 
 
