@@ -24,6 +24,7 @@ __all__ = [
     "predict",
     "pretrain",
     "probe",
+    "register_family",
     "resume",
     "save",
     "train",
@@ -34,7 +35,7 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.data.sources import open_data
     from vitrail.explanation.capture import capture
     from vitrail.inference.predict import predict
-    from vitrail.models.catalogue import create, list_models
+    from vitrail.models.catalogue import create, list_models, register_family
     from vitrail.tasks.convert import convert
     from vitrail.tasks.doctor import doctor
     from vitrail.tasks.evaluate import evaluate
@@ -62,6 +63,7 @@ else:
         "predict": "vitrail.inference.predict",
         "pretrain": "vitrail.tasks.pretrain",
         "probe": "vitrail.tasks.probe",
+        "register_family": "vitrail.models.catalogue",
         "resume": "vitrail.tasks.resume",
         "save": "vitrail.weights.native",
         "train": "vitrail.tasks.train",

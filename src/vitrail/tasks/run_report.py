@@ -59,7 +59,7 @@ class Written:
 
 def write_report(ended: EndedRun, on_progress: OnProgress) -> Written:
     """OUT/report.html."""
-    if ended.task.recipe.goal.objective == "labels":
+    if ended.task.recipe.has_labels:
         return write_training_report(ended, on_progress)
     return write_pretraining_report(ended)
 
