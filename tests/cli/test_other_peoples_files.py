@@ -5,7 +5,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from tests.inference.pictures import small_model, write_photos
+from tests.inference.photos import small_model, write_photos
 
 from vitrail import save
 from vitrail.cli.app import main
