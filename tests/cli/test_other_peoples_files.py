@@ -28,7 +28,6 @@ THEIRS = (
     "evaluation.json",
     "predictions.csv",
     "probe.json",
-    "doctor.html",
     "doctor.json",
     "maps.npz",
     "00000.attribution.png",
