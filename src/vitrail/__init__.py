@@ -24,6 +24,7 @@ __all__ = [
     "predict",
     "pretrain",
     "probe",
+    "register_dialect",
     "resume",
     "save",
     "train",
@@ -45,6 +46,7 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.tasks.train import train
     from vitrail.weights.load import load
     from vitrail.weights.native import save
+    from vitrail.weights.registered import register_dialect
 
     __version__: str
 else:
@@ -62,6 +64,7 @@ else:
         "predict": "vitrail.inference.predict",
         "pretrain": "vitrail.tasks.pretrain",
         "probe": "vitrail.tasks.probe",
+        "register_dialect": "vitrail.weights.registered",
         "resume": "vitrail.tasks.resume",
         "save": "vitrail.weights.native",
         "train": "vitrail.tasks.train",

@@ -50,6 +50,7 @@ SIGNATURES = {
         "name=None, on_progress=<silent>"
     ),
     "pretrain": f"data, *, objective=None, tokenizer=None, {RUN_OPTIONS}",
+    "register_dialect": "dialect",
     "resume": (
         "run_directory, *, workers=None, parallel=None, device='auto', threads=None, processes=1, "
         "on_step=None, on_progress=<silent>"
@@ -59,7 +60,8 @@ SIGNATURES = {
 }
 NAMES = [
     "UserError", "__version__", "capture", "convert", "create", "doctor", "evaluate", "explain",
-    "list_models", "load", "open_data", "predict", "pretrain", "probe", "resume", "save", "train",
+    "list_models", "load", "open_data", "predict", "pretrain", "probe",
+    "register_dialect", "resume", "save", "train",
 ]  # fmt: skip
 
 
