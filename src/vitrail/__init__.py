@@ -25,6 +25,7 @@ __all__ = [
     "pretrain",
     "probe",
     "register_dialect",
+    "register_family",
     "resume",
     "save",
     "train",
@@ -35,7 +36,7 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.data.sources import open_data
     from vitrail.explanation.capture import capture
     from vitrail.inference.predict import predict
-    from vitrail.models.catalogue import create, list_models
+    from vitrail.models.catalogue import create, list_models, register_family
     from vitrail.tasks.convert import convert
     from vitrail.tasks.doctor import doctor
     from vitrail.tasks.evaluate import evaluate
@@ -65,6 +66,7 @@ else:
         "pretrain": "vitrail.tasks.pretrain",
         "probe": "vitrail.tasks.probe",
         "register_dialect": "vitrail.weights.registered",
+        "register_family": "vitrail.models.catalogue",
         "resume": "vitrail.tasks.resume",
         "save": "vitrail.weights.native",
         "train": "vitrail.tasks.train",

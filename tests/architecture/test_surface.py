@@ -51,6 +51,7 @@ SIGNATURES = {
     ),
     "pretrain": f"data, *, objective=None, tokenizer=None, {RUN_OPTIONS}",
     "register_dialect": "dialect",
+    "register_family": "name, *, config, model, variants, aliases=None",
     "resume": (
         "run_directory, *, workers=None, parallel=None, device='auto', threads=None, processes=1, "
         "on_step=None, on_progress=<silent>"
@@ -60,8 +61,8 @@ SIGNATURES = {
 }
 NAMES = [
     "UserError", "__version__", "capture", "convert", "create", "doctor", "evaluate", "explain",
-    "list_models", "load", "open_data", "predict", "pretrain", "probe",
-    "register_dialect", "resume", "save", "train",
+    "list_models", "load", "open_data", "predict", "pretrain", "probe", "register_dialect",
+    "register_family", "resume", "save", "train",
 ]  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from vitrail.evaluation.calibration import (
     reliability,
     scale_temperature,
 )
-from vitrail.evaluation.corruptions import CORRUPTIONS, constants_for, corrupt
+from vitrail.evaluation.corruptions import CORRUPTIONS, corrupt, published_side
 from vitrail.evaluation.evaluation import Evaluation, SizeResult
 from vitrail.evaluation.matching import LabelMatch, match_labels
 from vitrail.evaluation.metrics import compute_metrics
@@ -175,7 +175,7 @@ class Run:
         return measure_robustness(
             clean,
             results,
-            side=constants_for(how.size),
+            side=published_side(how.size),
             examples=np.stack(examples),
             seed=self.seed,
         )

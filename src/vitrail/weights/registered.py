@@ -8,7 +8,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
 from vitrail.core.errors import UserError
-from vitrail.models.catalogue import FAMILIES
+from vitrail.models.catalogue import find_family
 from vitrail.weights.dialect import Dialect
 
 GROUP = "vitrail.dialects"
@@ -50,5 +50,4 @@ def load_dialect(point: EntryPoint) -> Dialect:
 def check_dialect(found: object, where: str) -> None:
     if not isinstance(found, Dialect):
         raise UserError(f"{where}: expected a vitrail Dialect, got {type(found).__name__}")
-    if found.family not in FAMILIES:
-        raise UserError(f"{where}: unknown family {found.family!r} of dialect {found.name!r}")
+    find_family(found.family)
