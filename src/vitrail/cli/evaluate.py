@@ -27,7 +27,7 @@ from vitrail.core.errors import UserError
 
 if TYPE_CHECKING:
     from vitrail.core.outputs import Outputs
-    from vitrail.evaluation.evaluation import Evaluation, SizeResult
+    from vitrail.tasks.evaluation import Evaluation, SizeResult
 
 MAX_CLASSES, MAX_CONFUSIONS, MAX_BROKEN = 5, 5, 10  # lines: --out has all
 
