@@ -26,6 +26,7 @@ __all__ = [
     "predict",
     "pretrain",
     "probe",
+    "register_dialect",
     "register_family",
     "resume",
     "save",
@@ -52,6 +53,7 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.tasks.train import train
     from vitrail.weights.load import load
     from vitrail.weights.native import save
+    from vitrail.weights.registered import register_dialect
 
     __version__: str
 else:
@@ -71,6 +73,7 @@ else:
         "predict": "vitrail.tasks.predict",
         "pretrain": "vitrail.tasks.pretrain",
         "probe": "vitrail.tasks.probe",
+        "register_dialect": "vitrail.weights.registered",
         "register_family": "vitrail.models.catalogue",
         "resume": "vitrail.tasks.resume",
         "save": "vitrail.weights.native",

@@ -61,6 +61,7 @@ SIGNATURES = {
     ),
     "search": "directory, image, *, k=10, checkpoint=None, device=None",
     "pretrain": f"data, *, objective=None, tokenizer=None, {RUN_OPTIONS}",
+    "register_dialect": "dialect",
     "register_family": "name, *, config, model, variants, aliases=None",
     "resume": (
         "run_directory, *, workers=None, parallel=None, device='auto', threads=None, processes=1, "
@@ -72,7 +73,7 @@ SIGNATURES = {
 NAMES = [
     "UserError", "__version__", "capture", "convert", "create", "doctor", "duplicates", "embed",
     "evaluate", "explain", "list_models", "load", "open_data", "predict", "pretrain", "probe",
-    "register_family", "resume", "save", "search", "train",
+    "register_dialect", "register_family", "resume", "save", "search", "train",
 ]  # fmt: skip
 
 
