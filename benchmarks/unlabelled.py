@@ -38,9 +38,10 @@ from vitrail.evaluation.classify import score
 from vitrail.recipes.choice import Choice
 from vitrail.recipes.pretrain import choose_pretraining
 from vitrail.recipes.small import augmentation_for, size_of
+from vitrail.training.goal import Labels, Masked, MaskedObjective
 from vitrail.training.loop import Trainer
 from vitrail.training.prepare import prepare_task
-from vitrail.training.recipe import Goal, Optimiser, Recipe, Schedule, Watch
+from vitrail.training.recipe import Optimiser, Recipe, Schedule, Watch
 
 GOLDEN = Path("../shared/golden")
 GOAL = 3.0  # points at 1 %, of at least masked-patch and mae
@@ -98,7 +99,7 @@ class Start:
     """Where fine-tuning begins: from scratch, or from what an objective has made of the images."""
 
     family: str
-    objective: str | None
+    objective: MaskedObjective | None
     target: str | None = None  # of masked-patch
 
 
@@ -173,11 +174,13 @@ class Work:
         if (out / "seconds.json").exists():
             return out / "last"
         begin = STARTS.get(name, Start("tokenizer", "tokenizer"))
-        objective = begin.objective or ""
+        objective = begin.objective
+        assert objective is not None
         tokenizer = str(self.pretrained("tokenizer")) if objective == "beit" else None
         splits = self.splits
         choice = Choice(data=self.field.data, train=splits["train"])
         recipe = choose_pretraining(objective, choice, tokenizer=tokenizer)
+        assert isinstance(recipe.goal, Masked)
         looks = self.field.looks[objective]
         steps = looks // recipe.batch_size
         recipe = replace(
@@ -212,7 +215,7 @@ class Work:
         side, channels = size_of(train)
         recipe = Recipe(
             data=self.field.data,
-            goal=Goal(smoothing=0.1),
+            goal=Labels(smoothing=0.1),
             optimiser=Optimiser(lr=lr, weight_decay=0.05, layer_decay=decay),
             schedule=Schedule(steps=steps, warmup=steps // 10),
             augmentation=augmentation_for(side, mirrored=channels == 3),

@@ -39,7 +39,7 @@ def refused(said: Said, *words: str | Path) -> str:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--objective", "beit"], "name one with --tokenizer"),
+        (["--objective", "beit"], "give one with tokenizer"),
         (["--objective", "beit", "--model", "vit_ti_16"], "beit pre-trains a BEiT, not vit_ti_16"),
         (["--objective", "beit", "--tokenizer", "{runs}/mae/last"], "a tokenizer, not a ViT"),
         (["--objective", "mae", "--tokenizer", "{runs}/tokenizer/last"], "goal.tokenizer has no"),

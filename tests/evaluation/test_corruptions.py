@@ -18,13 +18,13 @@ from vitrail.evaluation.corruptions import (
     CORRUPTIONS,
     SEVERITIES,
     STRENGTHS,
-    constants_for,
+    blur_along,
     corrupt,
-    disk,
-    displaced,
-    moved,
-    plasma,
-    zoomed,
+    disk_kernel,
+    displace_pixels,
+    draw_plasma,
+    published_side,
+    zoom_in,
 )
 
 # scikit-image has no types
@@ -82,40 +82,43 @@ def test_draws_come_from_seed_severity_and_image_alone() -> None:
 def test_mistakes_are_one_sentence() -> None:
     with pytest.raises(UserError, match="did you mean fog"):
         corrupt(photo(32), "fogg", 1)
-    with pytest.raises(UserError, match="severity is 6, expected 1 to 5"):
+    with pytest.raises(UserError, match="severity must be from 1 to 5, got 6"):
         corrupt(photo(32), "fog", 6)
 
 
 def test_small_images_have_the_constants_of_small_images() -> None:
-    assert [constants_for((side, side)) for side in (8, 32, 84, 85, 224, 512)] == [
+    assert [published_side((side, side)) for side in (8, 32, 84, 85, 224, 512)] == [
         *(32, 32, 32),
         *(224, 224, 224),
     ]
-    grey = np.full((84, 84, 3), 100, dtype=np.uint8)
-    assert corrupt(grey, "brightness", 5)[0, 0, 0] == 176  # + 0.3 of 255
-    assert corrupt(np.pad(grey, ((0, 1), (0, 1), (0, 0)), "edge"), "brightness", 5)[0, 0, 0] == 227
+    flat_grey = np.full((84, 84, 3), 100, dtype=np.uint8)
+    assert corrupt(flat_grey, "brightness", 5)[0, 0, 0] == 176  # + 0.3 of 255
+    assert (
+        corrupt(np.pad(flat_grey, ((0, 1), (0, 1), (0, 0)), "edge"), "brightness", 5)[0, 0, 0]
+        == 227
+    )
 
 
 @pytest.mark.parametrize("severity", SEVERITIES)
 def test_noise_has_the_published_strength(severity: int) -> None:
-    grey = np.full((224, 224, 3), 128, dtype=np.uint8)
+    flat_grey = np.full((224, 224, 3), 128, dtype=np.uint8)
     photons = STRENGTHS["shot noise"][0][severity - 1]
-    values = corrupt(grey, "shot noise", severity) / 255 * photons
+    values = corrupt(flat_grey, "shot noise", severity) / 255 * photons
     assert abs(values - values.round()).max() < 0.02 * photons, "whole photons"
-    flat = corrupt(grey, "impulse noise", severity)
+    flat = corrupt(flat_grey, "impulse noise", severity)
     changed = flat != 128
     assert changed.mean() == pytest.approx(STRENGTHS["impulse noise"][0][severity - 1], rel=0.03)
     assert set(np.unique(flat[changed])) == {0, 255}
     assert (flat[changed] == 255).mean() == pytest.approx(0.5, abs=0.02)
     if severity <= 2:  # later the ends cut it off
-        noisy = corrupt(grey, "gaussian noise", severity) / 255
+        noisy = corrupt(flat_grey, "gaussian noise", severity) / 255
         assert noisy.std() == pytest.approx(STRENGTHS["gaussian noise"][0][severity - 1], rel=0.02)
 
 
 @pytest.mark.parametrize(("radius", "smoothing"), STRENGTHS["defocus blur"][0])
 def test_defocus_is_opencvs(radius: float, smoothing: float) -> None:
     cv2 = pytest.importorskip("cv2")
-    kernel, image = disk(radius, smoothing), photo(224) / 255
+    kernel, image = disk_kernel(radius, smoothing), photo(224) / 255
     assert kernel.sum() == pytest.approx(1, abs=0.02)
     ours = corruptions.defocus_blur(image, (radius, smoothing), np.random.default_rng(0))
     theirs = np.dstack([cv2.filter2D(image[..., k].copy(), -1, kernel) for k in range(3)])
@@ -158,7 +161,7 @@ def test_glass_follows_the_published_loop(reach: int) -> None:
     )
     table = moves.reshape(2, 23 - 2 * reach, 31 - 2 * reach)
     expected = one_after_another(size, reach, table)
-    assert np.array_equal(displaced(size, reach, np.random.default_rng(7)), expected)
+    assert np.array_equal(displace_pixels(size, reach, np.random.default_rng(7)), expected)
     assert (expected != np.arange(len(expected))).mean() > 0.3
 
 
@@ -166,7 +169,7 @@ def test_glass_blurs_as_scikit_image_does() -> None:
     image, draw = photo(48) / 255, np.random.default_rng(3)
     ours = corruptions.glass_blur(image, (0.9, 2, 1), np.random.default_rng(3))
     soft = np.floor(gaussian(image, 0.9, channel_axis=-1) * 255) / 255
-    mixed = soft.reshape(-1, 3)[displaced((48, 48), 2, draw)].reshape(48, 48, 3)
+    mixed = soft.reshape(-1, 3)[displace_pixels((48, 48), 2, draw)].reshape(48, 48, 3)
     assert abs(ours - gaussian(mixed, 0.9, channel_axis=-1)).max() < 1e-9
 
 
@@ -178,23 +181,23 @@ def test_zoom_is_scipys() -> None:
         near = ndimage.zoom(image[top : top + kept, top : top + kept], (factor, factor, 1), order=1)
         spare = (len(near) - 60) // 2
         theirs = near[spare : spare + 60, spare : spare + 60]
-        assert abs(zoomed(image, factor) - theirs).max() < 1e-9
+        assert abs(zoom_in(image, factor) - theirs).max() < 1e-9
 
 
 def test_motion_is_a_mean_along_a_line() -> None:
     dot = np.zeros((41, 41, 1))
     dot[20, 20] = 1
-    right = moved(dot, 5, 2.0, angle=0)[..., 0]
+    right = blur_along(dot, 5, 2.0, angle=0)[..., 0]
     weights = np.exp(-(np.arange(11) ** 2) / 8)
     assert right[20, 10:21][::-1] == pytest.approx(weights / weights.sum())
     assert np.count_nonzero(right.sum(axis=1)) == 1
-    down = moved(dot, 5, 2.0, angle=90)[..., 0]
+    down = blur_along(dot, 5, 2.0, angle=90)[..., 0]
     assert np.array_equal(down, right.T)
-    slanted = moved(dot, 5, 2.0, angle=45)[..., 0]
+    slanted = blur_along(dot, 5, 2.0, angle=45)[..., 0]
     rows, columns = np.nonzero(slanted)
     assert np.array_equal(rows, columns)
     flat = np.full((9, 9, 3), 0.4)
-    assert moved(flat, 15, 8.0, angle=30) == pytest.approx(flat)
+    assert blur_along(flat, 15, 8.0, angle=30) == pytest.approx(flat)
 
 
 def clouds(side: int, decay: float, draw: Iterator[float]) -> NDArray[np.float64]:
@@ -234,8 +237,8 @@ class Fixed:
 def test_fog_is_diamonds_and_squares() -> None:
     fixed: Any = Fixed()
     expected = clouds(16, 1.7, iter(fixed.numbers.tolist()))
-    assert plasma((16, 16), 1.7, fixed) == pytest.approx(expected)
-    assert plasma((11, 13), 2, np.random.default_rng(0)).shape == (11, 13)
+    assert draw_plasma((16, 16), 1.7, fixed) == pytest.approx(expected)
+    assert draw_plasma((11, 13), 2, np.random.default_rng(0)).shape == (11, 13)
 
 
 def test_the_affine_part_of_elastic_is_opencvs() -> None:
@@ -258,7 +261,7 @@ def test_the_displacement_of_elastic_is_smooth_as_scikit_images() -> None:
     noise = np.random.default_rng(0).uniform(-1, 1, (40, 50))
     for sigma in (1.5, 12, 60):
         theirs = gaussian(noise, sigma, mode="reflect", truncate=3)
-        assert corruptions.smoothed(noise, sigma) == pytest.approx(theirs, abs=1e-9)
+        assert corruptions.smooth(noise, sigma) == pytest.approx(theirs, abs=1e-9)
 
 
 def test_digital_ones_are_pillows() -> None:

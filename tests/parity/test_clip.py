@@ -200,7 +200,7 @@ def test_equals_a_timm_model_inside_open_clip_and_back(pool: str, tmp_path: Path
     source = write_open(tmp_path / "peer", peer, vision)
     ours = load(source, heads=2)
     assert ours.passport.origin.dialect == "open_clip-timm"
-    assert_same(ours, peer, images(3, 160, 160), blocks=(ours.blocks, peer.blocks_by_depth.blocks))  # type: ignore[arg-type, union-attr]
+    assert_same(ours, peer, images(3, 160, 160), blocks=(ours.blocks, peer.trunk.blocks))  # type: ignore[arg-type, union-attr]
 
     convert(source, tmp_path / "native", to="vitrail", changes={"heads": 2})
     convert(tmp_path / "native", tmp_path / "back", to="open_clip-timm")

@@ -18,6 +18,7 @@ from vitrail.models.catalogue import change, find
 from vitrail.recipes import beit, paper, swin
 from vitrail.recipes.catalogue import RECIPES, choose
 from vitrail.recipes.choice import Choice, canonical
+from vitrail.training.goal import Distil, Labels
 from vitrail.training.recipe import Recipe
 from vitrail.training.schedule import rate_at
 
@@ -262,6 +263,7 @@ def test_deit() -> None:
     assert made.schedule.epochs == 300
     assert made.optimiser.weight_decay == 0.05
     assert made.optimiser.clip is None
+    assert isinstance(made.goal, Labels)
     assert made.goal.smoothing == 0.1
     assert made.ema_decay == 0.99996
     assert change(find(made.model or ""), made.fields).drop_path == 0.1
@@ -276,6 +278,7 @@ def test_deit_with_a_teacher() -> None:
     config: Any = find(made.model or "")
     assert config.distilled
     goal = made.goal
+    assert isinstance(goal, Distil)
     assert (goal.distillation, goal.share, goal.temperature) == ("hard", 0.5, 1.0)
     assert goal.teacher is None  # a person's to give
     assert made.augmentation == recipe("deit").augmentation
@@ -326,6 +329,7 @@ def test_mobilevit() -> None:
     assert made.augmentation.sides == (160, 192, 256, 288, 320)
     assert made.ema_decay == pytest.approx(1 - 5e-4)
     assert made.batch_size == 1024
+    assert isinstance(made.goal, Labels)
     assert made.goal.smoothing == 0.1
     assert made.fields["image_size"] == (256, 256)
 

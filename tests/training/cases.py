@@ -14,17 +14,18 @@ from tests.training.test_statistics import augmentation_of
 from tests.training.world import RECIPE, Stripes, accuracy, unlabelled
 from vitrail.data.images import BadImage
 from vitrail.data.source import Splits
+from vitrail.training.goal import Labels
 from vitrail.training.loop import Trainer
 from vitrail.training.parallel import World
 from vitrail.training.prepare import prepare_task
-from vitrail.training.recipe import Goal, Lora, Optimiser, Schedule, Watch
+from vitrail.training.recipe import Lora, Optimiser, Schedule, Watch
 
 STEPS, STOP = 6, 3  # a run in processes is stopped and resumed in between
 
 # Nothing that draws in the forward pass: which samples it drops depends on who computes them.
 STEADY: dict[str, Any] = {
     "fields": {**RECIPE.fields, "dropout": 0.0, "drop_path": 0.0},
-    "goal": Goal(),
+    "goal": Labels(),
     "accumulate": 2,
     "schedule": Schedule(steps=STEPS, warmup=1),
     "watch": Watch(eval_every_epochs=0.5),

@@ -18,9 +18,10 @@ from vitrail.data.loader import Batch
 from vitrail.data.source import Splits
 from vitrail.evaluation.classify import score
 from vitrail.objectives.supervised import Distilled, Supervised
+from vitrail.training.goal import Distil, Labels
 from vitrail.training.loop import Trainer
 from vitrail.training.prepare import prepare_task
-from vitrail.training.recipe import Goal, Schedule, Watch
+from vitrail.training.recipe import Schedule, Watch
 from vitrail.training.validate import compute_outputs
 
 
@@ -159,12 +160,12 @@ def test_a_run_without_any_finite_score_keeps_its_weights(tmp_path: Path) -> Non
 def test_a_teacher_leaves_the_rest_of_the_goal_as_it_is(tmp_path: Path) -> None:
     trainer(tmp_path / "teacher", schedule=Schedule(steps=2)).run()
     splits = Splits({"train": Stripes(96), "val": Stripes(40, seed=1)})
-    goal = Goal(
+    goal = Distil(
         loss="sigmoid", class_weights="balanced", teacher=str(tmp_path / "teacher" / "last")
     )
     plain, taught = (
         prepare_task(replace(RECIPE, goal=one), splits, accuracy).objective
-        for one in (replace(goal, teacher=None), goal)
+        for one in (Labels(loss="sigmoid", class_weights="balanced"), goal)
     )
     assert isinstance(plain, Supervised)
     assert isinstance(taught, Distilled)

@@ -19,6 +19,7 @@ from vitrail.data.loader import SampleDataset
 from vitrail.data.source import Splits
 from vitrail.data.sources import places
 from vitrail.training.checkpoint import newest_step
+from vitrail.training.goal import Labels
 from vitrail.training.log import Log
 from vitrail.training.loop import Trainer
 from vitrail.training.prepare import prepare_task
@@ -116,7 +117,7 @@ def test_after_a_validation_outage_a_run_goes_on(every: float, tmp_path: Path) -
 
 
 def test_an_image_drawn_again_is_one_image(tmp_path: Path) -> None:
-    goal = replace(RECIPE.goal, balance=True)
+    goal = Labels(smoothing=0.1, balance=True)
     outcome = run(tmp_path, Shelf(18, [3]), goal=goal, schedule=Schedule(steps=12), batch_size=9)
     assert list(outcome.run_state.broken) == ["stripes/3"]
     assert outcome.step == 12

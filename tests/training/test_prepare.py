@@ -17,10 +17,11 @@ from vitrail.data.loader import Stream
 from vitrail.data.source import Splits
 from vitrail.data.sources import open_data
 from vitrail.data.sources.origin import Subset
+from vitrail.training.goal import Labels
 from vitrail.training.loop import Trainer
 from vitrail.training.parallel import World
 from vitrail.training.prepare import make_objective, prepare_task, with_cache
-from vitrail.training.recipe import Goal, Schedule
+from vitrail.training.recipe import Schedule
 
 
 @pytest.fixture
@@ -111,5 +112,5 @@ def test_several_labels_are_not_learnt_by_softmax() -> None:
     one.targets = np.eye(10, dtype=np.float32)[np.asarray(one.targets)]
     model = create("vit_ti_16", num_classes=10, image_size=32, dim=16, heads=2, depth=1)
     with pytest.raises(UserError, match=r"goal\.loss must be sigmoid or auto"):
-        make_objective(model, Goal(loss="softmax"), one)
-    assert make_objective(model, Goal(), one).loss == "sigmoid"
+        make_objective(model, Labels(loss="softmax"), one)
+    assert make_objective(model, Labels(), one).loss == "sigmoid"

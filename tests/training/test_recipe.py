@@ -9,13 +9,14 @@ import pytest
 from tests.training.world import RECIPE
 from vitrail import UserError
 from vitrail.data.augment import Augmentation
-from vitrail.training.recipe import Goal, Lora, Optimiser, Recipe, Schedule, Watch
+from vitrail.training.goal import Distil, Labels, Masked
+from vitrail.training.recipe import Lora, Optimiser, Recipe, Schedule, Watch
 
 RECORDS: dict[str, Any] = {
     "": RECIPE,
     "optimiser.": Optimiser(),
     "schedule.": Schedule(),
-    "goal.": Goal(),
+    "goal.": Distil(),
     "watch.": Watch(),
     "lora.": Lora(),
     "augmentation.": Augmentation(),
@@ -43,7 +44,9 @@ NUMBERS = [
 def test_all_records_of_a_recipe_are_tried() -> None:
     hints = get_type_hints(Recipe)
     inner = {hint for hint in hints.values() if hasattr(hint, "__dataclass_fields__")} | {Lora}
-    assert inner == {type(record) for record in RECORDS.values()} - {Recipe}
+    # of the goals, Labels has what Distil has, and Masked no number
+    assert set(get_args(hints["goal"])) == {Labels, Distil, Masked}
+    assert inner == {type(record) for record in RECORDS.values()} - {Recipe, Distil}
     assert len(NUMBERS) > 35
 
 
@@ -63,8 +66,8 @@ def test_a_number_out_of_range_is_refused_by_name(
     ("record", "values", "sentence"),
     [
         (Watch, {"save": 0}, "watch.save must be at least 1, got 0"),
-        (Goal, {"smoothing": 1.5}, "goal.smoothing must be at least 0 and below 1, got 1.5"),
-        (Goal, {"temperature": 0}, "goal.temperature must be above 0, got 0"),
+        (Labels, {"smoothing": 1.5}, "goal.smoothing must be at least 0 and below 1, got 1.5"),
+        (Distil, {"temperature": 0}, "goal.temperature must be above 0, got 0"),
         (Augmentation, {"crop": (0.5, 0.2)}, "augmentation.crop must be at least 0.5"),
         (Augmentation, {"magnitude": 30}, "augmentation.magnitude must be .* at most 10, got 30"),
         (Schedule, {"floor": 1.5}, "schedule.floor must be at least 0 and at most 1"),

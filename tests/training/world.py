@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 import vitrail
 from vitrail.data.augment import Augmentation
 from vitrail.data.source import Splits
+from vitrail.training.goal import Labels, Masked
 from vitrail.training.loop import Trainer
 from vitrail.training.parallel import World
 from vitrail.training.prepare import prepare_task
 from vitrail.training.progress import Values
-from vitrail.training.recipe import Goal, Optimiser, Recipe, Schedule, Watch
+from vitrail.training.recipe import Optimiser, Recipe, Schedule, Watch
 
 
 class Stripes:
@@ -55,7 +56,7 @@ RECIPE = Recipe(
         "dim": 16, "depth": 2, "heads": 2, "mlp_dim": 32, "patch_size": 4, "image_size": (8, 8),
         "channels": 1, "dropout": 0.1, "drop_path": 0.2,
     },
-    goal=Goal(smoothing=0.1),
+    goal=Labels(smoothing=0.1),
     optimiser=Optimiser(lr=3e-3),
     schedule=Schedule(steps=12, warmup=4),
     augmentation=Augmentation(crop=(0.6, 1.0), rotate=10, erase=0.2, mixup=0.2, cutmix=0.5),
@@ -71,7 +72,7 @@ def unlabelled(objective: str, words: Path | None = None) -> dict[str, Any]:
     options: dict[str, Any] = {"mae": {"decoder_depth": 1}, "simmim": {"unit": 4}}.get(
         objective, {}
     )
-    goal = Goal(objective=objective, options=options)  # type: ignore[arg-type]
+    goal = Masked(objective=objective, options=options)  # type: ignore[arg-type]
     plain = replace(RECIPE.augmentation, mixup=0, cutmix=0)
     changes: dict[str, Any] = {"goal": goal, "augmentation": plain}
     small = {"image_size": (8, 8), "channels": 1, "width": 8, "words": 16, "stages": 2, "entry": 8}

@@ -24,7 +24,7 @@ class Models(OutputOptions):
 def models(asked: Models) -> None:
     """List families and variants: parameters, multiply-adds, tokens and default image size."""
     from vitrail.core.errors import UserError, nearest
-    from vitrail.models.catalogue import FAMILIES, list_models
+    from vitrail.models.catalogue import families, list_models
 
     names = set(list_models(asked.pattern))
     if not names:
@@ -33,7 +33,7 @@ def models(asked: Models) -> None:
         )
     rows = [
         (family, name, variant)
-        for family, known in FAMILIES.items()
+        for family, known in families().items()
         for name, variant in known.variants.items()
         if name in names
     ]

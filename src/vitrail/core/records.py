@@ -48,21 +48,42 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:  # building one takes longer than u
     return TypeAdapter(kind)
 
 
-def _known(kind: Any, path: Sequence[int | str]) -> list[str]:
-    """The fields of a record, or of the one that lies inside it at a path, with that path."""
-    for part in path:
-        inside = get_type_hints(kind).get(str(part))
-        options = (inside, *get_args(inside))
-        kind = next((one for one in options if is_dataclass(one)), None)
-        if kind is None:
-            return []
-    return [".".join([*map(str, path), known.name]) for known in fields(kind)]
+def _without_tags(kind: Any, path: Sequence[int | str]) -> tuple[list[int | str], list[str]]:
+    """The place of an error without the tags that pydantic adds for one of several records, and the
+    fields of the record that it lies in, with their place."""
+    place, tagged = list[int | str](), list[Any]()
+    for part in path[:-1]:
+        if tagged:  # this part is the tag of one of several records
+            kind, tagged = _tagged_as(tagged, part), []
+            continue
+        place.append(part)
+        inside = get_type_hints(kind).get(str(part)) if is_dataclass(kind) else None
+        records = [one for one in (inside, *get_args(inside)) if is_dataclass(one)]
+        kind, tagged = (records[0] if records else None), records if len(records) > 1 else []
+    if tagged:
+        return place, []
+    known = [known.name for known in fields(kind)] if is_dataclass(kind) else []
+    names = [".".join([*map(str, place), name]) for name in known]
+    return [*place, *path[-1:]], names
+
+
+def _tagged_as(records: Sequence[Any], tag: int | str) -> Any:
+    """The record of which a field may have this value."""
+    for record in records:
+        if any(tag in get_args(hint) for hint in get_type_hints(record).values()):
+            return record
+    return None
 
 
 def _sentence(kind: type[Any], error: ErrorDetails) -> str:
-    field = ".".join(str(part) for part in error["loc"]) or kind.__name__
+    place, known = _without_tags(kind, error["loc"])
+    field = ".".join(str(part) for part in place) or kind.__name__
     if error["type"] == "unexpected_keyword_argument":
-        return f"unknown field {field!r}, {nearest(field, _known(kind, error['loc'][:-1]))}"
+        return f"unknown field {field!r}, {nearest(field, known)}"
+    if error["type"] == "union_tag_invalid":
+        tag, expected = error["ctx"]["tag"], error["ctx"]["expected_tags"]
+        name = error["ctx"]["discriminator"].strip("'")
+        return f"{field}.{name} must be one of {expected}, got {tag!r}"
     if error["type"] == "missing":
         return f"field {field!r} is missing"
     got = repr(error["input"])

@@ -127,10 +127,10 @@ TONES = (
 )
 
 
-def constants_for(size: tuple[int, int]) -> int:
+def published_side(size: tuple[int, int]) -> int:
     """Whose constants fit images of this size: those for 224 or those for 32 pixels.
 
-    >>> constants_for((384, 384)), constants_for((64, 64)), constants_for((8, 8))
+    >>> published_side((384, 384)), published_side((64, 64)), published_side((8, 8))
     (224, 32, 32)
     """
     return LARGE_SIDE if min(size) >= BETWEEN else SMALL_SIDE
@@ -139,7 +139,7 @@ def constants_for(size: tuple[int, int]) -> int:
 def corrupt(
     pixels: UInt8[np.ndarray, "H W C"], name: str, severity: int, *, seed: int = 0, index: int = 0
 ) -> UInt8[np.ndarray, "H W C"]:
-    """The image under one corruption; `index` tells images apart, so that each has its own noise.
+    """The image under one corruption; each `index` has its own noise.
 
     >>> corrupt(np.zeros((32, 32, 3), dtype=np.uint8), "brightness", 5)[0, 0].tolist()
     [76, 76, 76]
@@ -147,11 +147,11 @@ def corrupt(
     if name not in CORRUPTIONS:
         raise UserError(f"unknown corruption {name!r}, {nearest(name, CORRUPTIONS)}")
     if severity not in SEVERITIES:
-        raise UserError(f"severity is {severity}, expected 1 to 5")
-    strengths = STRENGTHS[name][constants_for(pixels.shape[:2]) == SMALL_SIDE]
+        raise UserError(f"severity must be from 1 to 5, got {severity}")
+    strengths = STRENGTHS[name][published_side(pixels.shape[:2]) == SMALL_SIDE]
     draw = np.random.default_rng(seed_of(name, seed, severity, index))
     changed = CORRUPTIONS[name](pixels / 255, strengths[severity - 1], draw)
-    # cut, not rounded, as published; what is whole but for the last bit stays whole
+    # truncated, not rounded, as published; 1e-9 keeps integers that lack the last bit
     return np.floor(np.clip(changed, 0, 1) * 255 + 1e-9).astype(np.uint8)
 
 
@@ -176,14 +176,14 @@ def impulse_noise(image: Pixels, share: float, draw: Draw) -> Pixels:
 
 
 def defocus_blur(image: Pixels, strength: tuple[float, float], draw: Draw) -> Pixels:
-    kernel = disk(*strength)
+    kernel = disk_kernel(*strength)
     reach = len(kernel) // 2
     padded = np.pad(image, ((reach, reach), (reach, reach), (0, 0)), mode="reflect")
     return np.asarray(signal.fftconvolve(padded, kernel[..., None], mode="valid", axes=(0, 1)))
 
 
 @cache
-def disk(radius: float, smoothing: float) -> Map:
+def disk_kernel(radius: float, smoothing: float) -> Map:
     """A lens out of focus, its edge smoothed; 17 pixels wide, or as wide as it must be."""
     reach = 8 if radius <= 8 else int(radius)
     place = np.arange(-reach, reach + 1)
@@ -203,11 +203,11 @@ def glass_blur(image: Pixels, strength: tuple[float, int, int], draw: Draw) -> P
 
     flat = np.floor(blur(image) * 255).reshape(-1, image.shape[2]) / 255
     for _ in range(rounds):
-        flat = flat[displaced(image.shape[:2], reach, draw)]
+        flat = flat[displace_pixels(image.shape[:2], reach, draw)]
     return blur(flat.reshape(image.shape))
 
 
-def displaced(size: tuple[int, int], reach: int, draw: Draw) -> NDArray[np.int64]:
+def displace_pixels(size: tuple[int, int], reach: int, draw: Draw) -> NDArray[np.int64]:
     """For each pixel the one that it shows: from the last pixel to the first, each takes what a
     random neighbour has by then.
 
@@ -224,17 +224,17 @@ def displaced(size: tuple[int, int], reach: int, draw: Draw) -> NDArray[np.int64
     is_visited = np.zeros(len(shown), dtype=np.bool_)
     is_visited[visited] = True
     places = np.arange(len(shown))
-    follow = np.where(is_visited[shown] & (shown > places), shown, places)
-    while not np.array_equal(further := follow[follow], follow):
-        follow = further
-    return shown[follow]
+    chain = np.where(is_visited[shown] & (shown > places), shown, places)
+    while not np.array_equal(further := chain[chain], chain):
+        chain = further
+    return shown[chain]
 
 
 def motion_blur(image: Pixels, strength: tuple[int, float], draw: Draw) -> Pixels:
-    return moved(image, *strength, angle=draw.uniform(-45, 45))
+    return blur_along(image, *strength, angle=draw.uniform(-45, 45))
 
 
-def moved(image: Pixels, radius: int, sigma: float, *, angle: float) -> Pixels:
+def blur_along(image: Pixels, radius: int, sigma: float, *, angle: float) -> Pixels:
     """A mean over steps in one direction, whose weights fall like half a bell; `angle` in degrees.
     Beyond its border the image goes on as it ends."""
     steps = np.arange(2 * radius + 1)
@@ -256,12 +256,12 @@ def zoom_blur(image: Pixels, strength: tuple[float, float], draw: Draw) -> Pixel
     factors = np.arange(1, *strength)
     result = image.copy()
     for factor in factors.tolist():
-        result += zoomed(image, factor)
+        result += zoom_in(image, factor)
     return result / (len(factors) + 1)
 
 
-def zoomed(image: Pixels, factor: float) -> Pixels:
-    """The middle of the image at its whole size."""
+def zoom_in(image: Pixels, factor: float) -> Pixels:
+    """The middle of the image, enlarged to the size of all of it."""
     rows, columns = (zoom_matrix(side, factor) for side in image.shape[:2])
     return np.stack([rows @ band @ columns.T for band in np.moveaxis(image, 2, 0)], axis=2)
 
@@ -282,14 +282,14 @@ def zoom_matrix(side: int, factor: float) -> Float[np.ndarray, "side side"]:
 def snow(image: Pixels, strength: tuple[float, ...], draw: Draw) -> Pixels:
     """Flakes that fall from two sides, and a paler image behind."""
     mean, deviation, size, threshold, radius, sigma, light = strength
-    flakes = zoomed(draw.normal(mean, deviation, image.shape[:2])[..., None], size)
+    flakes = zoom_in(draw.normal(mean, deviation, image.shape[:2])[..., None], size)
     flakes = np.where(flakes < threshold, 0, flakes.clip(0, 1))
-    flakes = moved(flakes, int(radius), sigma, angle=draw.uniform(-135, -45))
-    pale = np.maximum(image, grey(image) * 1.5 + 0.5)
+    flakes = blur_along(flakes, int(radius), sigma, angle=draw.uniform(-135, -45))
+    pale = np.maximum(image, to_grey(image) * 1.5 + 0.5)
     return light * image + (1 - light) * pale + flakes + np.rot90(flakes, 2)
 
 
-def grey(image: Pixels) -> Pixels:
+def to_grey(image: Pixels) -> Pixels:
     if image.shape[2] != 3:
         return image.mean(axis=2, keepdims=True)
     return (image @ np.array([0.299, 0.587, 0.114]))[..., None]
@@ -298,7 +298,7 @@ def grey(image: Pixels) -> Pixels:
 def frost(image: Pixels, strength: tuple[float, float, int], draw: Draw) -> Pixels:
     of_image, of_frost, finer = strength
     height, width, channels = image.shape
-    needles = ice((height * finer, width * finer), draw)
+    needles = draw_ice((height * finer, width * finer), draw)
     needles = needles.reshape(height, finer, width, finer).mean(axis=(1, 3))
     tone = TONES[draw.integers(len(TONES))]
     coloured = (np.array(tone.mean) + needles[..., None] * np.array(tone.deviation)) / 255
@@ -307,7 +307,7 @@ def frost(image: Pixels, strength: tuple[float, float, int], draw: Draw) -> Pixe
     return of_image * image + of_frost * coloured.clip(0, 1)
 
 
-def ice(size: tuple[int, int], draw: Draw) -> Map:
+def draw_ice(size: tuple[int, int], draw: Draw) -> Map:
     """Needles in a few directions over soft patches, with mean 0 and standard deviation 1."""
     found = np.zeros(size)
     for angle in draw.uniform(0, np.pi, 6):
@@ -320,7 +320,7 @@ def ice(size: tuple[int, int], draw: Draw) -> Map:
         )
         line[down, across] = 1 - abs(steps) / (length + 1)
         found = np.maximum(found, signal.fftconvolve(seeds, line, mode="same"))
-    patches = plasma(size, 2.2, draw)
+    patches = draw_plasma(size, 2.2, draw)
     found = found.clip(0, 1.5) + 1.2 * patches
     return (found - found.mean()) / max(float(found.std()), 1e-9)
 
@@ -328,28 +328,28 @@ def ice(size: tuple[int, int], draw: Draw) -> Map:
 def fog(image: Pixels, strength: tuple[float, float], draw: Draw) -> Pixels:
     density, decay = strength
     brightest = image.max()
-    thick = image + density * plasma(image.shape[:2], decay, draw)[..., None]
+    thick = image + density * draw_plasma(image.shape[:2], decay, draw)[..., None]
     return thick * brightest / (brightest + density)
 
 
-def plasma(size: tuple[int, int], decay: float, draw: Draw) -> Map:
+def draw_plasma(size: tuple[int, int], decay: float, draw: Draw) -> Map:
     """Clouds from 0 to 1 by the diamond-square way: the middle of every square, then of every
     edge, is the mean of its four neighbours and a random height, which shrinks with the square."""
     side = 2 ** max(int(max(size) - 1).bit_length(), 1)
     heights, step, rough = np.zeros((side, side)), side, 100.0
 
-    def roughened(around: Map) -> Map:
+    def add_noise(around: Map) -> Map:
         return around / 4 + draw.uniform(-(rough**2), rough**2, around.shape)
 
     while step >= 2:
         half = step // 2
         corners = heights[::step, ::step]
         below = corners + np.roll(corners, -1, 0)
-        middles = roughened(below + np.roll(below, -1, 1))
+        middles = add_noise(below + np.roll(below, -1, 1))
         beside = corners + np.roll(corners, -1, 1)
         heights[half::step, half::step] = middles
-        heights[::step, half::step] = roughened(beside + middles + np.roll(middles, 1, 0))
-        heights[half::step, ::step] = roughened(below + middles + np.roll(middles, 1, 1))
+        heights[::step, half::step] = add_noise(beside + middles + np.roll(middles, 1, 0))
+        heights[half::step, ::step] = add_noise(below + middles + np.roll(middles, 1, 1))
         step, rough = half, rough / decay
     heights -= heights.min()
     return heights[: size[0], : size[1]] / heights.max()
@@ -383,12 +383,12 @@ def elastic_transform(image: Pixels, strength: tuple[float, float, float], draw:
         # where each pixel of the result comes from: (x, y) by the map that undoes the affine one
         x, y = np.linalg.solve(np.c_[after, np.ones(3)], before.astype(np.float64)).T
         sources = [p[0] * across + p[1] * down + p[2] for p in (y, x)]
-        image = sampled(image, sources, mode="mirror")
-    aside, along = (smoothed(draw.uniform(-1, 1, (height, width)), smoothness) for _ in range(2))
-    return sampled(image, [down + shift * along, across + shift * aside], mode="reflect")
+        image = sample_at(image, sources, mode="mirror")
+    aside, along = (smooth(draw.uniform(-1, 1, (height, width)), smoothness) for _ in range(2))
+    return sample_at(image, [down + shift * along, across + shift * aside], mode="reflect")
 
 
-def sampled(image: Pixels, places: list[Map], *, mode: str) -> Pixels:
+def sample_at(image: Pixels, places: list[Map], *, mode: str) -> Pixels:
     """The image at rows and columns between its pixels."""
     bands = [
         ndimage.map_coordinates(band, places, order=1, mode=mode)
@@ -397,7 +397,7 @@ def sampled(image: Pixels, places: list[Map], *, mode: str) -> Pixels:
     return np.stack(bands, axis=2)
 
 
-def smoothed(noise: Map, sigma: float) -> Map:
+def smooth(noise: Map, sigma: float) -> Map:
     if sigma == 0:
         return noise
     rows, columns = (smoothing_matrix(side, sigma) for side in noise.shape)
@@ -415,23 +415,23 @@ def smoothing_matrix(side: int, sigma: float) -> Float[np.ndarray, "side side"]:
 def pixelate(image: Pixels, kept: float, draw: Draw) -> Pixels:
     height, width = image.shape[:2]
     small = max(int(width * kept), 1), max(int(height * kept), 1)
-    picture = as_picture(image).resize(small, Image.Resampling.BOX)
-    return as_image(picture.resize((width, height), Image.Resampling.BOX))
+    small_image = to_pil(image).resize(small, Image.Resampling.BOX)
+    return from_pil(small_image.resize((width, height), Image.Resampling.BOX))
 
 
 def jpeg_compression(image: Pixels, quality: int, draw: Draw) -> Pixels:
     file = BytesIO()
-    as_picture(image).save(file, "JPEG", quality=quality)
-    return as_image(Image.open(file))
+    to_pil(image).save(file, "JPEG", quality=quality)
+    return from_pil(Image.open(file))
 
 
-def as_picture(image: Pixels) -> Image.Image:
+def to_pil(image: Pixels) -> Image.Image:
     pixels = np.rint(image * 255).astype(np.uint8)
     return Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
 
 
-def as_image(picture: Image.Image) -> Pixels:
-    pixels = np.asarray(picture)
+def from_pil(image: Image.Image) -> Pixels:
+    pixels = np.asarray(image)
     return (pixels[..., None] if pixels.ndim == 2 else pixels) / 255
 
 

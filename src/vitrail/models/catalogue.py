@@ -13,6 +13,7 @@ import torch
 
 from vitrail.core.errors import UserError, nearest
 from vitrail.core.passport import Passport, Preprocessing
+from vitrail.core.plugins import load_plugins
 from vitrail.core.records import validate
 from vitrail.core.without_init import without_init
 from vitrail.models import (
@@ -29,7 +30,7 @@ from vitrail.models import (
 )
 from vitrail.models.beit import Beit, BeitConfig
 from vitrail.models.coatnet import CoAtNet, CoAtNetConfig
-from vitrail.models.config import Config, Purpose, fields_for
+from vitrail.models.config import Config, Purpose, fields_for, purposes
 from vitrail.models.mobilevit import MobileViT, MobileViTConfig
 from vitrail.models.mobilevitv2 import MobileViTV2, MobileViTV2Config
 from vitrail.models.model import Model
@@ -68,6 +69,85 @@ FAMILIES = {
     ),
     "tokenizer": Family(TokenizerConfig, Tokenizer, tokenizer.VARIANTS),
 }
+BUILT_IN = frozenset(FAMILIES)
+
+PLUGINS = "vitrail.families"  # the entry-point group of families in other packages
+
+
+def register_family(
+    name: str,
+    *,
+    config: type[Config],
+    model: Callable[[Any], Model],
+    variants: Mapping[str, Variant[Any]],
+    aliases: Mapping[str, str] | None = None,
+) -> None:
+    """Add a family of models: `create`, `list_models`, `capture`, `save` and `load` then know it.
+
+    `config` is a frozen dataclass that extends `vitrail.models.config.Config`, every field with its
+    purpose; `model` extends `vitrail.models.model.Model`; `variants` is the table of models by
+    name; `aliases` are other names of theirs. An installed package does the same with an entry
+    point in the group "vitrail.families" whose value is a `Family`. Registering a family again
+    replaces it.
+
+    >>> class MyConfig(ViTConfig): ...
+    >>> row = Variant(MyConfig(dim=64, depth=2, heads=2, mlp_dim=128), params=0, macs=0)
+    >>> register_family("mine", config=MyConfig, model=ViT, variants={"mine_64": row})
+    >>> create("mine_64", num_classes=3).passport.family
+    'mine'
+    >>> _ = FAMILIES.pop("mine")
+    """
+    add_family(name, Family(config, model, variants, aliases or {}))
+
+
+def add_family(name: str, family: Family) -> None:
+    """Register a family, or raise `UserError` where it does not fit beside the others."""
+    if not isinstance(family, Family):
+        raise UserError(
+            f"the family {name} must be a vitrail.models.catalogue.Family, got "
+            f"{type(family).__name__}: build one from its config, model and variants"
+        )
+    if not issubclass(family.config, Config):
+        raise UserError(
+            f"config of the family {name} must extend vitrail.models.config.Config, got "
+            f"{family.config!r}"
+        )
+    purposes(family.config)  # raises where a field has none
+    for other, known in FAMILIES.items():
+        if other == name:
+            if name in BUILT_IN:
+                raise UserError(f"{name} is a family of Vitrail's own: choose another name")
+            continue
+        if known.config is family.config:
+            raise UserError(
+                f"config {family.config.__name__} must be the family's own, got that of {other}: "
+                "define a subclass"
+            )
+        taken = {*known.variants, *known.aliases} & {*family.variants, *family.aliases}
+        if taken:
+            raise UserError(
+                f"{min(taken)} is a model of the family {other}: the family {name} must call its "
+                "own otherwise"
+            )
+    FAMILIES[name] = family
+
+
+def families() -> Mapping[str, Family]:
+    """Every family, those of installed packages too."""
+    load_plugins(PLUGINS, add_family)
+    return FAMILIES
+
+
+def find_family(name: str) -> Family:
+    """The family of that name."""
+    known = FAMILIES if name in FAMILIES else families()
+    if name not in known:
+        raise UserError(
+            f"unknown family {name!r}, {nearest(name, known)}: is the package that defines it "
+            "installed?"
+        )
+    return known[name]
+
 
 _SIZES = {
     "tiny": "ti",
@@ -109,7 +189,8 @@ def list_models(pattern: str = "*") -> list[str]:
     >>> list_models("vit_b_*")
     ['vit_b_14', 'vit_b_16', 'vit_b_32', 'vit_b_8']
     """
-    return sorted(name for name in _variants() if fnmatchcase(name, pattern))
+    names = [name for family in families().values() for name in family.variants]
+    return sorted(name for name in names if fnmatchcase(name, pattern))
 
 
 def create(name: str, **fields: Any) -> Model:
@@ -164,14 +245,19 @@ def family_of(config: Config) -> str:
 
 def find(name: str) -> Config:
     """The config behind one of our names or a timm name, with or without timm's .tag."""
-    variants = _variants()
     bare = name.partition(".")[0]
-    if bare in variants:
-        return variants[bare].config
-    alias = _alias(bare)
-    if alias is not None:
-        return alias
-    raise UserError(f"unknown model {name!r}, {nearest(name, variants)}")
+    found = _config_named(bare)
+    if found is None:
+        families()
+        found = _config_named(bare)
+    if found is None:
+        raise UserError(f"unknown model {name!r}, {nearest(name, _variants())}")
+    return found
+
+
+def _config_named(name: str) -> Config | None:
+    row = _variants().get(name)
+    return _alias(name) if row is None else row.config
 
 
 def change(config: AnyConfig, values: dict[str, Any]) -> AnyConfig:

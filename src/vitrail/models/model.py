@@ -64,7 +64,8 @@ class Model(nn.Module):
         `exact=False` decodes large images smaller and resizes by torch: faster, a little different.
         `data` reads them (`core/late.py` says how a model gets there).
 
-        >>> model.preprocess([Image.new("RGB", (500, 375))]).shape
+        >>> import numpy as np
+        >>> model.preprocess([np.zeros((375, 500, 3), dtype=np.uint8)]).shape
         torch.Size([1, 3, 224, 224])
         """
         batch: Tensor = call_late("preprocess", images, self.passport.preprocessing, exact=exact)

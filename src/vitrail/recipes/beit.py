@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from vitrail.recipes.choice import Choice, row_of
 from vitrail.recipes.deit import AUGMENTATION
-from vitrail.training.recipe import Goal, Optimiser, Recipe, Schedule
+from vitrail.training.goal import Labels
+from vitrail.training.recipe import Optimiser, Recipe, Schedule
 
 LOWEST = 1e-6  # where the cosine ends
 
@@ -88,7 +89,7 @@ def tune_beit(name: str, how: Tuning, choice: Choice) -> Recipe:
         model=model,
         fields=choice.fields(image_size=(224, 224), drop_path=row.drop_path),
         start=start,
-        goal=Goal(smoothing=0.1),
+        goal=Labels(smoothing=0.1),
         optimiser=Optimiser(
             lr=row.lr,
             weight_decay=how.weight_decay,

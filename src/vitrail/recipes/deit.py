@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from vitrail.data.augment import Augmentation
 from vitrail.recipes.choice import Choice
-from vitrail.training.recipe import Goal, Optimiser, Recipe, Schedule
+from vitrail.training.goal import Distil, Labels
+from vitrail.training.recipe import Optimiser, Recipe, Schedule
 
 # timm's rand-m9-mstd0.5-inc1, and erasing by noise (its mode "pixel")
 AUGMENTATION = Augmentation(
@@ -40,7 +41,7 @@ def deit(choice: Choice) -> Recipe:
         model=choice.model or "deit_s_16",
         fields=choice.fields(image_size=(224, 224), drop_path=0.1),
         start=choice.start,
-        goal=Goal(smoothing=0.1),
+        goal=Labels(smoothing=0.1),
         optimiser=Optimiser(lr=lr, weight_decay=0.05, clip=None),
         schedule=Schedule(epochs=EPOCHS, warmup=warmup, floor=0.01),  # from 1e-3 to 1e-5
         augmentation=replace(AUGMENTATION, repeats=3),
@@ -67,7 +68,7 @@ def deit_distilled(choice: Choice) -> Recipe:
     return replace(
         recipe,
         model=choice.model or "deit_s_16_distilled",
-        goal=Goal(smoothing=0.1, distillation="hard", share=0.5, temperature=1.0),
+        goal=Distil(smoothing=0.1, distillation="hard", share=0.5, temperature=1.0),
         reasons=(
             *recipe.reasons,
             "half of the loss is the teacher's choice, given by --set goal.teacher=CHECKPOINT; "

@@ -2,7 +2,8 @@
 
 from vitrail.data.augment import Augmentation
 from vitrail.recipes.choice import Choice
-from vitrail.training.recipe import Goal, Optimiser, Recipe, Schedule
+from vitrail.training.goal import Labels
+from vitrail.training.recipe import Optimiser, Recipe, Schedule
 
 SIDES = (160, 192, 256, 288, 320)
 BATCH, EPOCHS, WARM_UP = 1024, 300, 20_000
@@ -24,7 +25,7 @@ def mobilevit(choice: Choice) -> Recipe:
         model=choice.model or "mobilevit_s",
         fields=choice.fields(image_size=(256, 256), dropout=0.1),
         start=choice.start,
-        goal=Goal(smoothing=0.1),
+        goal=Labels(smoothing=0.1),
         # its code decays biases and norms too: no_decay_bn_filter_bias is off
         optimiser=Optimiser(lr=2e-3, weight_decay=0.01, decay_all=True, clip=None),
         schedule=Schedule(epochs=EPOCHS, warmup=warmup, floor=0.1),  # from 2e-3 to 2e-4

@@ -13,7 +13,8 @@ from vitrail.models.beit import BeitConfig
 from vitrail.models.catalogue import find
 from vitrail.recipes.choice import Choice
 from vitrail.recipes.small import shape_for, size_of
-from vitrail.training.recipe import Goal, Optimiser, Recipe, Schedule
+from vitrail.training.goal import Masked, MaskedObjective
+from vitrail.training.recipe import Optimiser, Recipe, Schedule
 
 LOOKS = 600_000  # at images, in all: without labels an image has more to teach
 SHORTEST, LONGEST = 10, 400  # epochs
@@ -28,7 +29,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def choose_pretraining(objective: str, choice: Choice, *, tokenizer: str | None) -> Recipe:
+def choose_pretraining(
+    objective: MaskedObjective, choice: Choice, *, tokenizer: str | None
+) -> Recipe:
     """Every choice comes with its reason, in `recipe.reasons`."""
     side, channels = size_of(choice.train)
     wanted = choice.image_size or side
@@ -56,7 +59,7 @@ def choose_pretraining(objective: str, choice: Choice, *, tokenizer: str | None)
         model=choice.model or (None if choice.start else name),
         fields=choice.fields(**fields),
         start=choice.start,
-        goal=Goal(objective=objective, tokenizer=tokenizer),  # type: ignore[arg-type]
+        goal=Masked(objective=objective, tokenizer=tokenizer),
         optimiser=Optimiser(lr=1e-3, weight_decay=0.05, betas=(0.9, 0.95)),
         schedule=Schedule(epochs=epochs, warmup=steps // 20),
         augmentation=moved(side, mirrored=channels == 3),

@@ -13,7 +13,8 @@ from vitrail.data.findings import count as count_of
 from vitrail.data.images import BadImage, header_size
 from vitrail.data.source import Source
 from vitrail.recipes.choice import Choice
-from vitrail.training.recipe import Goal, Optimiser, Recipe, Schedule
+from vitrail.training.goal import Labels
+from vitrail.training.recipe import Optimiser, Recipe, Schedule
 
 LOOKS, SHORTEST, LONGEST = 150_000, 8, 100  # images in all, and epochs
 SHAPE_REASON = "images of"  # how the reason for the model's shape begins
@@ -47,7 +48,7 @@ def small(choice: Choice) -> Recipe:
         model=choice.model or "vit_ti_16",
         fields=choice.fields(**fields),
         start=choice.start,
-        goal=Goal(smoothing=0.1),
+        goal=Labels(smoothing=0.1),
         optimiser=optimiser_for(side, count),
         schedule=Schedule(epochs=epochs, warmup=min(500, steps // 10)),
         augmentation=augmentation_for(side, mirrored=mirrored),

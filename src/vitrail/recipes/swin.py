@@ -2,7 +2,8 @@
 
 from vitrail.recipes.choice import Choice, row_of
 from vitrail.recipes.deit import AUGMENTATION, BATCH, EPOCHS, rate_for
-from vitrail.training.recipe import Goal, Optimiser, Recipe, Schedule
+from vitrail.training.goal import Labels
+from vitrail.training.recipe import Optimiser, Recipe, Schedule
 
 WARM_UP = 20
 # Stochastic depth by model (microsoft/Swin-Transformer, configs/)
@@ -34,7 +35,7 @@ def swin(choice: Choice) -> Recipe:
         model=model,
         fields=choice.fields(drop_path=drop_path),
         start=choice.start,
-        goal=Goal(smoothing=0.1),
+        goal=Labels(smoothing=0.1),
         optimiser=Optimiser(lr=lr, weight_decay=0.05, clip=5.0),
         schedule=Schedule(epochs=EPOCHS, warmup=warmup, floor=0.01),  # 5e-6 of 5e-4
         augmentation=AUGMENTATION,

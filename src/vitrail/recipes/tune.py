@@ -5,7 +5,8 @@ import math
 from vitrail.data.findings import count as count_of
 from vitrail.recipes.choice import Choice
 from vitrail.recipes.small import augmentation_for, size_of
-from vitrail.training.recipe import Goal, Optimiser, Recipe, Schedule
+from vitrail.training.goal import Labels
+from vitrail.training.recipe import Optimiser, Recipe, Schedule
 
 LAYER_DECAY = 0.75
 
@@ -29,7 +30,7 @@ def tune(choice: Choice) -> Recipe:
         model=choice.model,
         fields=choice.fields(),
         start=start,
-        goal=Goal(smoothing=0.1),
+        goal=Labels(smoothing=0.1),
         optimiser=Optimiser(lr=lr, weight_decay=0.05, clip=1.0, layer_decay=LAYER_DECAY),
         schedule=Schedule(epochs=epochs, warmup=steps // 10),
         augmentation=augmentation_for(side, mirrored=mirrored),

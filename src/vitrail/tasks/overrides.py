@@ -15,10 +15,11 @@ from vitrail.recipes.choice import Choice
 from vitrail.recipes.pretrain import choose_pretraining
 from vitrail.recipes.small import SHAPE_REASON
 from vitrail.tasks.run_options import FREE, RunOptions
+from vitrail.training.goal import Distil, MaskedObjective, goal_for, with_objective
 from vitrail.training.recipe import Lora, Recipe
 from vitrail.training.recipe_file import NAME, RENAMED, as_plain_values, read_recipe
 
-DEFAULT_OBJECTIVE = "mae"  # of pretrain
+DEFAULT_OBJECTIVE: MaskedObjective = "mae"  # of pretrain
 
 
 def new_recipe(options: RunOptions) -> Recipe:
@@ -95,9 +96,9 @@ def with_set_batch_size(options: RunOptions) -> RunOptions:
 def check_verb(options: RunOptions, recipe: Recipe, where: str) -> Recipe:
     """The recipe, if it is one for the verb: labels are for train, all else for pretrain."""
     objective, labels = recipe.goal.objective, options.verb == "train"
-    if (objective == "labels") != labels:
+    if recipe.has_labels != labels:
         verb = "pretrain" if labels else "train"
-        learns = "labels" if objective == "labels" else f"without labels, by {objective}"
+        learns = "labels" if recipe.has_labels else f"without labels, by {objective}"
         raise UserError(f"{where}: this recipe learns {learns}: use vitrail {verb}")
     return recipe
 
@@ -145,8 +146,8 @@ def override(options: RunOptions, recipe: Recipe, images: int) -> Recipe:
         batch = values.get("batch_size", recipe.batch_size)
         values |= with_duration(options, recipe, max(images // max(batch, 1), 1))
     recipe = drop_reasons(recipe, set_fields(recipe, {**values, **options.changes}))
-    if options.recipe == "deit_distilled" and recipe.goal.teacher is None:
-        raise UserError("deit_distilled learns from a teacher: set goal.teacher to a checkpoint")
+    if isinstance(recipe.goal, Distil) and recipe.goal.teacher is None:
+        raise UserError("distillation learns from a teacher: set goal.teacher to a checkpoint")
     return recipe
 
 
@@ -195,6 +196,11 @@ def set_field(values: dict[str, Any], place: str, value: Any) -> None:
     """Set a field by its dotted place, a list also by words with commas between them; whether there
     is such a field the record itself checks."""
     *outer, last = place.split(".")
+    if outer[:1] == ["goal"] and isinstance(values.get("goal"), dict):
+        if place == "goal.objective":
+            values["goal"] = with_objective(values["goal"], value)
+            return
+        values["goal"] = goal_for(values["goal"], [*outer, last][1])
     for name in outer:
         if name == "lora" and values.get(name) is None:
             values[name] = asdict(Lora())  # lora.rank=4 turns it on

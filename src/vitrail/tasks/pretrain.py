@@ -7,7 +7,6 @@ from typing import Any, Literal
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.run import Run
 from vitrail.tasks.run_options import (
-    Objective,
     Observer,
     OnStep,
     Parallel,
@@ -16,12 +15,13 @@ from vitrail.tasks.run_options import (
     make_options,
 )
 from vitrail.tasks.training_run import start_run
+from vitrail.training.goal import MaskedObjective
 
 
 def pretrain(
     data: str | Path,
     *,
-    objective: Objective | None = None,
+    objective: MaskedObjective | None = None,
     tokenizer: str | Path | None = None,
     out: str | Path | None = None,
     recipe: str | Path | None = None,

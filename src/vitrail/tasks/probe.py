@@ -104,7 +104,8 @@ class ProbeResult:
         return f"ProbeResult({self.model} on {self.data}, {self.method})\n" + "\n".join(self.table)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape_html(repr(self))}</pre>"
+        lines = "\n".join(escape_html(line) for line in repr(self).splitlines())
+        return f"<pre>{lines}</pre>"
 
 
 def probe(

@@ -35,7 +35,7 @@ def resume(
         raise UserError(f"{out}: no run to resume here: give the directory of a run")
     recipe = read_recipe(out / NAME)
     options = make_options(
-        "train" if recipe.goal.objective == "labels" else "pretrain",
+        "train" if recipe.has_labels else "pretrain",
         recipe.data,
         {
             "out": out,

@@ -10,10 +10,10 @@ from typing import Any, Literal, TypeAlias
 
 from vitrail.core.records import validate
 from vitrail.tasks.progress import OnProgress, silent
+from vitrail.training.goal import MaskedObjective
 from vitrail.training.progress import Progress
 
 Verb: TypeAlias = Literal["train", "pretrain"]
-Objective: TypeAlias = Literal["masked-patch", "beit", "mae", "simmim", "tokenizer"]
 Parallel: TypeAlias = Literal["ddp", "fsdp", "hsdp"]
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
 Size: TypeAlias = int | tuple[int, int]
@@ -31,7 +31,7 @@ class RunOptions:
     recipe: str | None = None
     model: str | None = None
     start: str | None = None
-    objective: Objective | None = None
+    objective: MaskedObjective | None = None
     tokenizer: str | None = None
     epochs: float | None = None
     steps: int | None = None

@@ -26,6 +26,7 @@ from vitrail.tasks.run_options import Observer, RunOptions
 from vitrail.tasks.run_report import EndedRun, Written, write_report
 from vitrail.training.capacity import best, find_batch_size
 from vitrail.training.finder import find_lr, write_curve
+from vitrail.training.goal import Masked
 from vitrail.training.loop import Trainer
 from vitrail.training.parallel import World, launched, process_group, report_errors
 from vitrail.training.prepare import prepare_task, with_cache
@@ -155,7 +156,8 @@ def choose_run(options: RunOptions, world: World) -> tuple[Path, Recipe, bool]:
         objective = options.objective
         if options.resume is not True:
             recipe = new_recipe(options)
-            objective = recipe.goal.objective  # type: ignore[assignment]
+            if isinstance(recipe.goal, Masked):
+                objective = recipe.goal.objective
         out = out.with_name(f"{out.name}-{objective or DEFAULT_OBJECTIVE}")
     resume = options.resume is True
     if options.resume == "auto":

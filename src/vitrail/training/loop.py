@@ -20,6 +20,7 @@ from vitrail.core.randomness import seed_of
 from vitrail.data.augment import mix
 from vitrail.data.loader import Batch, Stream
 from vitrail.training.evaluator import Evaluator
+from vitrail.training.goal import Masked
 from vitrail.training.interrupt import interruptible
 from vitrail.training.log import Log
 from vitrail.training.nan_policy import NanPolicy
@@ -306,7 +307,7 @@ def make_stream(task: Task, world: World) -> Stream:
         augmentation=recipe.augmentation,
         batch_size=recipe.batch_size,
         seed=recipe.seed,
-        balance=recipe.goal.balance,
+        balance=not isinstance(recipe.goal, Masked) and recipe.goal.balance,
         workers=recipe.workers,
         rank=world.rank,
         world=world.size,

@@ -20,9 +20,10 @@ from vitrail.data.source import Source, Splits
 from vitrail.models.model import Model
 from vitrail.objectives.supervised import Distilled, Supervised
 from vitrail.training.fresh import fresh_model
+from vitrail.training.goal import Distil, Labels, Masked
 from vitrail.training.lora import adapt
 from vitrail.training.parallel import World
-from vitrail.training.recipe import Goal, Recipe
+from vitrail.training.recipe import Recipe
 from vitrail.training.task import Scorer, Task
 from vitrail.training.unlabelled import prepare_unlabelled, score_by_loss
 from vitrail.weights.load import load
@@ -32,8 +33,9 @@ def prepare_task(recipe: Recipe, splits: Splits, scorer: Scorer) -> Task:
     """Everything a run needs; the same recipe and data give the same fresh weights. `scorer` is for
     runs that learn labels; the others are judged by their loss."""
     train, (_, val) = splits["train"], validation_split(splits, recipe.data)
-    if recipe.goal.objective != "labels":
-        objective = prepare_unlabelled(recipe)
+    goal = recipe.goal
+    if isinstance(goal, Masked):
+        objective = prepare_unlabelled(recipe, goal)
         check_sides(recipe, objective.model)
         if recipe.checkpointing:
             checkpoint_blocks(objective.model)
@@ -50,7 +52,7 @@ def prepare_task(recipe: Recipe, splits: Splits, scorer: Scorer) -> Task:
     check_sides(recipe, model)
     return Task(
         recipe=recipe,
-        objective=make_objective(model, recipe.goal, train),
+        objective=make_objective(model, goal, train),
         train=train,
         val=val,
         scorer=scorer,
@@ -144,7 +146,7 @@ def _uncounted(block: nn.Module) -> Iterator[None]:
             norm.momentum = momentum
 
 
-def make_objective(model: Model, goal: Goal, train: Source) -> Supervised:
+def make_objective(model: Model, goal: Labels | Distil, train: Source) -> Supervised:
     multi_label = train.targets is not None and np.ndim(train.targets) == 2
     if multi_label and goal.loss == "softmax":
         raise UserError(
@@ -153,8 +155,10 @@ def make_objective(model: Model, goal: Goal, train: Source) -> Supervised:
         )
     loss = goal.loss if goal.loss != "auto" else "sigmoid" if multi_label else "softmax"
     weights = class_weights(train) if goal.class_weights == "balanced" else None
-    if goal.teacher is None:
+    if isinstance(goal, Labels):
         return Supervised(model, loss=loss, smoothing=goal.smoothing, weights=weights)
+    if goal.teacher is None:
+        raise UserError("distillation needs a teacher: set goal.teacher to a checkpoint")
     teacher = load(goal.teacher)
     if teacher.config.num_classes != model.config.num_classes:
         raise UserError(

@@ -15,7 +15,7 @@ def augmented_preview(task: Task, *, count: int = 16) -> UInt8[np.ndarray, "B H 
     recipe = task.recipe
     batch = next(make_stream(task, World()).batches(0, 1))
     images = batch.images
-    if len(images) and recipe.goal.objective == "labels":
+    if len(images) and recipe.has_labels:
         images, _ = mix(
             images,
             batch.targets,

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from vitrail.core.errors import UserError
 from vitrail.core.ranges import check
 from vitrail.data.augment import Augmentation
+from vitrail.training.goal import Goal, Labels, Masked
 
 DEFAULT_MODEL = "vit_s_16"  # where neither a variant nor a checkpoint is named
 
@@ -53,29 +54,6 @@ class Schedule:
         check("schedule.floor", self.floor, at_least=0, at_most=1)
         if self.steps is not None:
             check("schedule.steps", self.steps, at_least=1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Goal:
-    """What is learnt: labels, or by an `objective` that needs none, with `options` of its own.
-    `loss` "auto": softmax for one label an image, sigmoid for several."""
-
-    objective: Literal["labels", "masked-patch", "beit", "mae", "simmim", "tokenizer"] = "labels"
-    options: dict[str, Any] = field(default_factory=dict)
-    tokenizer: str | None = None  # a checkpoint whose words beit predicts
-    loss: Literal["auto", "softmax", "sigmoid"] = "auto"
-    smoothing: float = 0.0
-    class_weights: Literal["none", "balanced"] = "none"
-    balance: bool = False  # draw every class equally often
-    teacher: str | None = None  # a checkpoint to distil from
-    distillation: Literal["hard", "soft"] = "hard"
-    share: float = 0.5  # of the teacher's part in the loss
-    temperature: float = 1.0
-
-    def __post_init__(self) -> None:
-        check("goal.smoothing", self.smoothing, at_least=0, below=1)
-        check("goal.share", self.share, at_least=0, at_most=1)
-        check("goal.temperature", self.temperature, above=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +104,7 @@ class Recipe:
     model: str | None = None  # a variant; beside `start` it is needed where a file does not tell
     fields: dict[str, Any] = field(default_factory=dict)  # of the model's config
     start: str | None = None  # a checkpoint to begin from
-    goal: Goal = field(default_factory=Goal)
+    goal: Goal = field(default_factory=Labels)
     optimiser: Optimiser = field(default_factory=Optimiser)
     schedule: Schedule = field(default_factory=Schedule)
     augmentation: Augmentation = field(default_factory=Augmentation)
@@ -156,3 +134,8 @@ class Recipe:
             )
         if self.ema_decay is not None:
             check("ema_decay", self.ema_decay, above=0, below=1)
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether labels are learnt."""
+        return not isinstance(self.goal, Masked)

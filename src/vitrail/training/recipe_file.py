@@ -8,6 +8,7 @@ import yaml
 
 from vitrail.core.errors import UserError
 from vitrail.core.records import validate
+from vitrail.training.goal import one_goal
 from vitrail.training.recipe import Recipe
 from vitrail.weights.atomic import write_file
 
@@ -65,6 +66,8 @@ def with_new_names(values: Any) -> Any:
     if not isinstance(values, dict):
         return values
     values = {name: dict(part) if isinstance(part, dict) else part for name, part in values.items()}
+    if isinstance(values.get("goal"), dict):
+        values["goal"] = one_goal(values["goal"])
     for old, new in RENAMED.items():
         *outer, last = old.split(".")
         part = values

@@ -7,6 +7,7 @@ from pathlib import Path
 from vitrail.core.errors import UserError
 from vitrail.models.model import Model
 from vitrail.training.checkpoint import Saved, newest_step, write_step
+from vitrail.training.goal import Masked
 from vitrail.training.parallel import World
 from vitrail.training.progress import Values
 from vitrail.training.recipe import Recipe
@@ -69,7 +70,8 @@ class Saver:
             return None
         found = RunState.from_saved(saved.run_state)
         if found.teacher_digest != run_state.teacher_digest:
-            teacher = self.recipe.goal.teacher or self.recipe.goal.tokenizer
+            goal = self.recipe.goal
+            teacher = goal.tokenizer if isinstance(goal, Masked) else getattr(goal, "teacher", None)
             raise UserError(
                 f"{teacher}: this is not the model that the run began to learn from: put that "
                 "back, or begin another run"

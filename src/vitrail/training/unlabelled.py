@@ -14,6 +14,7 @@ from vitrail.models.model import Model
 from vitrail.objectives.catalogue import make_unlabelled
 from vitrail.objectives.objective import Objective
 from vitrail.training.fresh import fresh_model
+from vitrail.training.goal import Masked
 from vitrail.training.optimiser import MODEL
 from vitrail.training.recipe import Recipe
 from vitrail.training.task import Scorer
@@ -24,12 +25,12 @@ from vitrail.weights.mae import decoder_of, read_mae
 from vitrail.weights.native import FOR_PRETRAINING, is_native, objective_of, read_beside
 
 
-def prepare_unlabelled(recipe: Recipe) -> Objective:
+def prepare_unlabelled(recipe: Recipe, goal: Masked) -> Objective:
     """An objective that needs no labels around a model without a head. A run of the same objective
     goes on with what that had beside its model; of any other the model alone is taken."""
-    check_recipe(recipe)
+    check_recipe(recipe, goal)
     torch.manual_seed(recipe.seed)
-    goal, fields = recipe.goal, {"num_classes": 0, **recipe.fields}
+    fields = {"num_classes": 0, **recipe.fields}
     if recipe.start is None:
         model = fresh_model(recipe, fields)
     else:
@@ -51,24 +52,20 @@ def prepare_unlabelled(recipe: Recipe) -> Objective:
     return objective
 
 
-def check_recipe(recipe: Recipe) -> None:
+def check_recipe(recipe: Recipe, goal: Masked) -> None:
     """What has no say without labels is refused rather than passed over."""
-    goal, augmentation = recipe.goal, recipe.augmentation
+    augmentation = recipe.augmentation
     if goal.objective == "beit" and goal.tokenizer is None:
-        raise UserError("beit predicts the words of a tokenizer: name one with --tokenizer")
+        raise UserError("beit predicts the tokens of a tokenizer: give one with tokenizer")
     idle = {
         "goal.tokenizer": goal.tokenizer is not None and goal.objective != "beit",
-        "goal.teacher": goal.teacher is not None,
-        "goal.smoothing": goal.smoothing != 0,
-        "goal.class_weights": goal.class_weights != "none",
-        "goal.balance": goal.balance,
         "augmentation.mixup": augmentation.mixup != 0,
         "augmentation.cutmix": augmentation.cutmix != 0,
         "augmentation.repeats": augmentation.repeats != 1,
         "lora": recipe.lora is not None,
     }
-    for name, said in idle.items():
-        if said:
+    for name, is_set in idle.items():
+        if is_set:
             raise UserError(f"{name} has no meaning for {goal.objective}: leave it out")
 
 

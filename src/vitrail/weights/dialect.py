@@ -1,13 +1,13 @@
 """A dialect: one public way of writing a family into a file, as a record of rows and constants."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
 from vitrail.core.passport import Passport, Preprocessing, ResizeMethod
 from vitrail.models.catalogue import family_of
-from vitrail.models.config import Config
+from vitrail.models.config import Config, Purpose, fields_for
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.families.family import NamedTensors, Request
 from vitrail.weights.patterns import Table
@@ -17,10 +17,10 @@ Sidecars = Mapping[str, dict[str, Any]]
 Values = Mapping[str, Iterable[str | tuple[str, str]]]
 ANY = object()
 
-# Fields that any dialect supports: they are shapes, or leave no trace in a file.
+# Fields that any dialect supports, beside those of input and training.
 FREE = {
-    "dim", "depth", "heads", "mlp_dim", "patch_size", "image_size", "channels", "num_classes",
-    "dropout", "drop_path", "patch_dropout", "norm_eps", "activation", "prefix_positions",
+    "dim", "depth", "heads", "mlp_dim", "patch_size", "num_classes", "norm_eps", "activation",
+    "prefix_positions",
 }  # fmt: skip
 
 
@@ -104,6 +104,13 @@ class Dialect:
             bool(foreign.tensors) and self.table.uses_all(foreign.tensors) and self.accepts(foreign)
         )
 
+    def refuses(self, foreign: Foreign) -> bool:
+        """Whether it knows a tensor of the file as one of a model that we do not compute."""
+        rows = [row for row in self.table.rows if row.row.refuses]
+        return any(
+            row.theirs[0].match(name) is not None for row in rows for name in foreign.tensors
+        )
+
     def covers(self, foreign: Foreign) -> float:
         """The share of a file's tensors that its rows use."""
         return sum(map(self.table.uses, foreign.tensors)) / max(len(foreign.tensors), 1)
@@ -113,7 +120,8 @@ class Dialect:
         if family_of(config) != self.family:
             return f"the {self.name} dialect supports no {family_of(config)}"
         plain = {field.name: field.default for field in fields(config)}
-        for name in (name for name in plain if name not in FREE):
+        free = {*FREE, *fields_for(type(config), Purpose.INPUT, Purpose.RUNTIME)}
+        for name in (name for name in plain if name not in free):
             value, allowed = getattr(config, name), self.supports.get(name, (plain[name],))
             if allowed is not ANY and value not in allowed:
                 return f"the {self.name} dialect does not support {name}={value!r}"
@@ -126,6 +134,28 @@ class Dialect:
     def resize_method(self, config: Config) -> ResizeMethod:
         """How its own code would fit the positions of such a model to another grid."""
         return (self.resize_registers if getattr(config, "registers", 0) else None) or self.resize
+
+
+def both_versions(dialect: Dialect) -> tuple[Dialect, Dialect]:
+    """The dialect in the names of transformers 5, and in the classic ones of version 4: each reads
+    both, and writes its own."""
+    old = tuple(row for row in dialect.rows if row.version == "v4")
+    named = Table(old, dialect.values)
+
+    def is_classic(foreign: Foreign) -> bool:
+        return any(map(named.uses, foreign.tensors))
+
+    new = replace(dialect, accepts=lambda f: dialect.accepts(f) and not is_classic(f))
+    classic = replace(
+        dialect,
+        name=f"{dialect.name}-v4",
+        about=dialect.about.replace(
+            "names of version 5", "classic names, which versions 4 and 5 read"
+        ),
+        rows=(*old, *(row for row in dialect.rows if row.version != "v4")),
+        accepts=lambda f: dialect.accepts(f) and is_classic(f),
+    )
+    return new, classic
 
 
 def plain_blocks(config: ViTConfig) -> str | None:

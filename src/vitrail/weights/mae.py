@@ -17,12 +17,24 @@ import torch
 from torch import Tensor
 
 from vitrail.core.errors import UserError
-from vitrail.weights.dialects import facebook
 from vitrail.weights.dialects import transformers_names as names
 from vitrail.weights.old_rows import Row, expand, read, same, write
 from vitrail.weights.rows import Tensors
 from vitrail.weights.translate import Coverage
 
+TOKENS = [
+    same("{at}cls_token", "cls"),
+    same("{at}pos_embed", "positions.table"),
+    same("{at}patch_embed.proj.{p}", "patches.projection.{p}"),
+]
+BLOCK = [
+    same("{at}blocks.{i}.norm{n}.{p}", "blocks.{i}.norm{n}.{p}"),
+    same("{at}blocks.{i}.attn.qkv.{p}", "blocks.{i}.attention.qkv.{p}"),
+    same("{at}blocks.{i}.attn.proj.{p}", "blocks.{i}.attention.out.{p}"),
+]
+MLP = [same("{at}blocks.{i}.mlp.fc{n}.{p}", "blocks.{i}.mlp.fc{n}.{p}")]
+NORM = [same("{at}norm.{p}", "norm.{p}")]
+AXES = {"p": ("weight", "bias"), "n": (1, 2)}
 ENCODER, DECODER = "model.", "decoder."
 TABLE, PLACES = "model.positions.table", "decoder.positions"
 POSITIONS = same("{at}pos_embed", "positions")
@@ -70,11 +82,11 @@ def transformers(spelling: names.Spelling, layers: str = "layers.") -> Layout:
 
 LAYOUTS = {
     "mae": Layout(
-        encoder=[*facebook.TOKENS, *facebook.BLOCK, *facebook.MLP, *facebook.NORM],
+        encoder=[*TOKENS, *BLOCK, *MLP, *NORM],
         decoder=[
-            *facebook.BLOCK,
-            *facebook.MLP,
-            *facebook.NORM,
+            *BLOCK,
+            *MLP,
+            *NORM,
             same("{at}embed.{p}", "embed.{p}"),
             same("mask_token", "mask"),
             POSITIONS,
@@ -135,7 +147,7 @@ def whole(layout: Layout, shapes: Mapping[str, torch.Size]) -> list[Row]:
     parts = zip((ENCODER, DECODER), (layout.encoder, layout.decoder), layout.at, strict=True)
     for within, table, at in parts:
         blocks = range(count(shapes, f"{within}blocks.{{}}.norm1.weight"))
-        for row in expand(table, at=[at], i=blocks, **facebook.AXES):
+        for row in expand(table, at=[at], i=blocks, **AXES):
             rows.append(replace(row, ours=tuple(f"{within}{name}" for name in row.ours)))
     return rows
 

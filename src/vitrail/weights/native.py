@@ -15,7 +15,7 @@ from vitrail.core.errors import UserError
 from vitrail.core.json_text import to_json
 from vitrail.core.passport import Passport, Preprocessing
 from vitrail.core.records import validate
-from vitrail.models.catalogue import FAMILIES, shapes_of, variant_of
+from vitrail.models.catalogue import find_family, shapes_of, variant_of
 from vitrail.models.config import Config
 from vitrail.models.model import Model
 from vitrail.weights.atomic import write_directory
@@ -92,10 +92,26 @@ def read_passport(content: dict[str, Any], *, where: str) -> tuple[Passport, Con
         raise UserError(
             f"{where}: no passport of format {FORMAT}: written by another version of Vitrail?"
         )
-    passport = validate(Passport, block.get("passport", {}), where=where)
-    if passport.family not in FAMILIES:
-        raise UserError(f"{where}: unknown family {passport.family!r}")
-    return passport, validate(FAMILIES[passport.family].config, passport.config, where=where)
+    passport = validate(Passport, rename_fields(block.get("passport", {})), where=where)
+    try:
+        family = find_family(passport.family)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+    return passport, validate(family.config, passport.config, where=where)
+
+
+# What passports and configs of earlier versions called their fields.
+RENAMED = {"several": "multi_label", "edges": "window_policy"}
+
+
+def rename_fields(passport: Any) -> Any:
+    """A passport as it was written, with the names that its fields have now."""
+    if not isinstance(passport, dict):
+        return passport
+    now = {RENAMED.get(name, name): value for name, value in passport.items()}
+    if isinstance(now.get("config"), dict):
+        now["config"] = {RENAMED.get(name, name): value for name, value in now["config"].items()}
+    return now
 
 
 def objective_of(passport: Passport) -> str:
@@ -180,7 +196,7 @@ def write_native(
     what pre-training needs and no model has: a decoder, a mask token. `keep_others`: files of
     others in a directory that is overwritten stay, where else they are refused."""
     validate(Passport, asdict(passport), where="passport")
-    config = validate(FAMILIES[passport.family].config, passport.config, where="passport")
+    config = validate(find_family(passport.family).config, passport.config, where="passport")
     check_state(state, passport, config, where=str(out))
     texts = {
         CONFIG: to_json(_config_json(passport, config), indent=2) + "\n",

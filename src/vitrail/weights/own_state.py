@@ -17,7 +17,7 @@ from vitrail.models.catalogue import (
     shapes_of,
     variant_of,
 )
-from vitrail.models.config import Config
+from vitrail.models.config import Config, Purpose, fields_for
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.dialect import Foreign
 from vitrail.weights.families import family_weights
@@ -34,12 +34,6 @@ ASSUMED = (
     "a state dict of Vitrail: values scaled to [-1, 1] and no class names, because it does not "
     "tell (vitrail.save keeps them)"
 )
-# Fields that decide what is computed and that no tensor shows.
-UNSEEN = (
-    "heads", "pool", "final_norm", "activation", "norm_eps", "window_policy", "pretrained_windows",
-    "patch_size", "strides", "pooling", "downsampling", "preactivation", "squeeze_activation",
-    "early_squeeze",
-)  # fmt: skip
 
 
 def refuse_adapted(foreign: Foreign) -> None:
@@ -113,9 +107,8 @@ def own_config(foreign: Foreign, named: Config | None, overrides: dict[str, Any]
 
 def unseen(config: Config) -> str:
     """A note on what was taken from the published model that the tensors fit."""
-    kernel = "patch_size" if not hasattr(config, "widths") else ""  # MobileViT's is of cells
     told = ", ".join(
-        f"{name}={vars(config)[name]}" for name in UNSEEN if name in vars(config) and name != kernel
+        f"{name}={vars(config)[name]}" for name in fields_for(type(config), Purpose.NUMERICS)
     )
     return (
         f"taken for {variant_of(config)}: {told}, which a state dict does not tell; if it was "

@@ -6,15 +6,13 @@ Each step is separate, named and reported; none of them happens because shapes m
 from vitrail.core.errors import UserError
 from vitrail.core.passport import ResizeMethod
 from vitrail.models.catalogue import family_of
-from vitrail.models.config import Config
+from vitrail.models.config import Config, Purpose, fields_for
 from vitrail.weights.families import family_weights
 from vitrail.weights.resize import resize_channels
 from vitrail.weights.rows import Tensors
 
-# Fields whose change leaves every tensor alone: those that regularise, and those that compute.
-REGULARISE = {"dropout", "drop_path", "patch_dropout"}
+# What may be computed otherwise with the same tensors.
 COMPUTE = {"norm_eps", "activation", "pool"}
-RESIZED = {"image_size", "channels", "num_classes", "head"}
 
 
 def resize_state(
@@ -24,7 +22,9 @@ def resize_state(
     them."""
     family = family_weights(family_of(old))
     changed = {name for name in vars(old) if getattr(old, name) != getattr(new, name)}
-    refuse_stuck(old, new, changed - REGULARISE - COMPUTE - RESIZED - family.resized)
+    free = fields_for(type(old), Purpose.INPUT, Purpose.RUNTIME, Purpose.HEAD)
+    stuck = changed.difference(free, COMPUTE, family.resized) | (changed & {"head_bias"})
+    refuse_stuck(old, new, stuck)
     state = dict(state)
     done = [
         f"{name} changed from {getattr(old, name)!r} to {getattr(new, name)!r}"

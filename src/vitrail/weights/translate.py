@@ -57,7 +57,7 @@ def read(table: Table, theirs: Tensors, hints: Facts, *, where: str) -> Translat
         elif row.theirs and row.ours and agrees(row, hints) and agrees(row, made.facts):
             for name in list(left):
                 bound = compiled.theirs[0].match(name) if name in left else None
-                if bound is not None:
+                if bound is not None and is_fixed(bound, table, hints):
                     _use(compiled, bound, theirs, left, made, hints, where)
     for compiled in table.rows:
         row = compiled.row
@@ -76,6 +76,12 @@ def agrees(row: Row, facts: Mapping[str, Any]) -> bool:
     return all(facts.get(name, value) == value for name, value in row.tells.items())
 
 
+def is_fixed(bound: Bound, table: Table, hints: Facts) -> bool:
+    """Whether placeholders have the values that hints give them: {"{v}": "visual."}."""
+    fixed = {name: hints[f"{{{name}}}"] for name in bound if f"{{{name}}}" in hints}
+    return all(table.pairs[name][bound[name]][0] == value for name, value in fixed.items())
+
+
 def _use(
     compiled: CompiledRow,
     bound: Bound,
@@ -89,6 +95,8 @@ def _use(
     row = compiled.row
     sources = [str(pattern.format(bound)) for pattern in compiled.theirs]
     if any(name not in left for name in sources):
+        return
+    if compiled.beside is not None and compiled.beside.format(bound) not in theirs:
         return
     parts = [theirs[name] for name in sources]
     targets: list[str | None]

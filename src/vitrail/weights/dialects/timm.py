@@ -1,7 +1,8 @@
 """timm: ViT, DeiT with and without distillation, DeiT III, hybrids, registers, CLIP's norms."""
 
 import math
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,139 +19,92 @@ from vitrail.core.passport import (
 )
 from vitrail.core.records import validate
 from vitrail.models.config import Config
-from vitrail.models.resnet import ResNetConfig
 from vitrail.models.vit import ViTConfig
+from vitrail.weights.dialect import ANY, AllowList, Dialect, Foreign, architecture_of
 from vitrail.weights.dialects import timm_architectures as architectures
-from vitrail.weights.old_dialect import ANY, AllowList, Dialect, Facts, Foreign, architecture_of
-from vitrail.weights.old_rows import Row, drop, expand, same, supply
+from vitrail.weights.dialects.timm_architectures import EPS, EPS_CLIP
+from vitrail.weights.rows import Facts, drop, same, supply, within
 
-BLOCK = [
-    same("blocks.{i}.norm1.{p}", "blocks.{i}.norm1.{p}"),
+BLOCK = (
+    same("blocks.{i}.norm{n}.{p}", "blocks.{i}.norm{n}.{p}"),
     same("blocks.{i}.attn.qkv.{p}", "blocks.{i}.attention.qkv.{p}"),
     same("blocks.{i}.attn.proj.{p}", "blocks.{i}.attention.out.{p}"),
-    same("blocks.{i}.ls1.gamma", "blocks.{i}.scale1.factor"),
-    same("blocks.{i}.norm2.{p}", "blocks.{i}.norm2.{p}"),
-    same("blocks.{i}.mlp.fc1.{p}", "blocks.{i}.mlp.fc1.{p}"),
-    same("blocks.{i}.mlp.fc2.{p}", "blocks.{i}.mlp.fc2.{p}"),
-    same("blocks.{i}.ls2.gamma", "blocks.{i}.scale2.factor"),
-]
-TOKENS = [
+    same("blocks.{i}.ls{n}.gamma", "blocks.{i}.scale{n}.factor"),
+    same("blocks.{i}.mlp.fc{n}.{p}", "blocks.{i}.mlp.fc{n}.{p}"),
+)
+STEM = (
+    same("patch_embed.backbone.{root}conv.weight", "stem.root.conv.weight"),
+    same("patch_embed.backbone.{root}norm.{p}", "stem.root.norm.{p}"),
+    *within(
+        "patch_embed.backbone.stages.{s}.blocks.{u}.",
+        (
+            same("conv{c}.weight", "stem.stages.{s}.{u}.conv{c}.weight"),
+            same("norm{c}.{p}", "stem.stages.{s}.{u}.norm{c}.{p}"),
+            same("downsample.conv.weight", "stem.stages.{s}.{u}.shortcut.0.weight"),
+            same("downsample.norm.{p}", "stem.stages.{s}.{u}.shortcut.1.{p}"),
+        ),
+    ),
+)
+# All but the head, which others put on top of timm's models too.
+TRUNK = (
     same("cls_token", "cls"),
     same("dist_token", "distillation"),
     same("reg_token", "registers"),
     same("pos_embed", "positions.table"),
     same("patch_embed.proj.{p}", "patches.projection.{p}"),
+    *STEM,
     same("norm_pre.{p}", "embed_norm.{p}"),
-]
-ROOT = [
-    same("{root}.conv.weight", "stem.root.conv.weight"),
-    same("{root}.norm.{p}", "stem.root.norm.{p}"),
-]
-UNIT = [
-    same("{theirs}.conv{c}.weight", "{ours}.conv{c}.weight"),
-    same("{theirs}.norm{c}.{p}", "{ours}.norm{c}.{p}"),
-    same("{theirs}.downsample.conv.weight", "{ours}.shortcut.0.weight"),
-    same("{theirs}.downsample.norm.{p}", "{ours}.shortcut.1.{p}"),
-]
-HEAD = [
+    *BLOCK,
+    # to the class token it is the same whether the norm comes before pooling or after
+    same("fc_norm.{p}", "norm.{p}", final_norm="pooled", pool="mean"),
+    same("norm.{p}", "norm.{p}"),
+)
+HEAD = (
     same("head.{p}", "head.classes.{p}"),
     same("head_dist.{p}", "head_distilled.classes.{p}"),
+    supply(
+        "head.bias",
+        lambda config: torch.zeros(config.num_classes),
+        why="timm's head always has a bias",
+        like="head.classes.weight",
+        head_bias=False,  # as CLIP's projection
+    ),
     drop("pre_logits.*", why="timm's own model has no hidden head layer and does not read it"),
-]
-PARTS = ("weight", "bias")
+)
+# Without stages the stem is the whole backbone.
+VALUES = {"root": ("stem.", "")}
 ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu")
 POOLS = {"token": "cls", "avg": "mean"}
 
 
-def rows(config: ViTConfig) -> list[Row]:
-    head = expand(HEAD, p=PARTS)
-    if config.num_classes and not config.head_bias:  # as CLIP's projection
-        zeros = partial(torch.zeros, config.num_classes)
-        head.append(supply("head.bias", zeros, why="timm's head always has a bias"))
-    return trunk(config) + head
+def unbound(config: ViTConfig, bound: Mapping[str, int]) -> dict[str, str]:
+    return {"root": "stem." if config.stem and config.stem.blocks else ""}
 
 
-def trunk(config: ViTConfig) -> list[Row]:
-    """All but the head, which others put on top of timm's models too."""
-    # without stages the stem is the whole backbone
-    root = "patch_embed.backbone" + (".stem" if config.stem and config.stem.blocks else "")
-    table = [*TOKENS, *ROOT, *BLOCK, same("{norm}.{p}", "norm.{p}")]
-    axes = {"i": range(config.depth), "p": PARTS, "root": [root], "norm": [norm_name(config)]}
-    return expand(table, **axes) + units(config)
-
-
-def norm_name(config: ViTConfig) -> str:
-    """timm norms pooled tokens under another name; to the class token the order does not matter."""
-    return "fc_norm" if config.final_norm == "pooled" and config.pool != "cls" else "norm"
-
-
-def units(config: ViTConfig) -> list[Row]:
-    return [
-        row
-        for stage, count in enumerate(config.stem.blocks if config.stem else ())
-        for unit in range(count)
-        for row in expand(
-            UNIT,
-            theirs=[f"patch_embed.backbone.stages.{stage}.blocks.{unit}"],
-            ours=[f"stem.stages.{stage}.{unit}"],
-            c=(1, 2, 3),  # the three convolutions of a bottleneck
-            p=PARTS,
-        )
-    ]
-
-
-def claims(foreign: Foreign) -> bool:
-    names = ("blocks.0.attn.qkv.weight", "patch_embed.proj.weight")
-    beit = (
-        "blocks.0.attn.relative_position_bias_table",
-        "rel_pos_bias.relative_position_bias_table",
-    )
-    has, lacks = ([name in foreign.tensors for name in group] for group in (names, beit))
-    return all(has) and not any(lacks)
-
-
-def infer(foreign: Foreign) -> Facts:
-    tensors, shape = foreign.tensors, foreign.shape
-    stem = infer_stem(foreign)
-    dim, channels, patch_size, _ = shape("patch_embed.proj.weight", 4)
-    hidden, pooled = shape("blocks.0.mlp.fc2.weight", 2)[1], "fc_norm.weight" in tensors
-    gated = shape("blocks.0.mlp.fc1.weight", 2)[0] == 2 * hidden
-    facts: Facts = {
-        "dim": dim,
-        "depth": foreign.count("blocks.{}.norm1.weight"),
-        "mlp_dim": hidden,
-        "inner": shape("blocks.0.attn.qkv.weight", 2)[0] // 3,
-        "patch_size": patch_size,
-        "channels": shape(root(foreign), 4)[1] if stem else channels,
-        "stem": stem,
-        "class_token": "cls_token" in tensors,
-        "distilled": "dist_token" in tensors,
-        "registers": shape("reg_token", 3)[1] if "reg_token" in tensors else 0,
-        "positions": "learned" if "pos_embed" in tensors else "none",
-        "patch_bias": "patch_embed.proj.bias" in tensors,
-        "embed_norm": "norm_pre.weight" in tensors,
-        "final_norm": "pooled" if pooled else "tokens" if "norm.weight" in tensors else "none",
-        "pool": "cls" if "cls_token" in tensors and not pooled else "mean",
-        "qkv_bias": "qkv" if "blocks.0.attn.qkv.bias" in tensors else "none",
-        "num_classes": shape("head.weight", 2)[0] if "head.weight" in tensors else 0,
-        "head_bias": "head.bias" in tensors or "head.weight" not in tensors,
-        "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in tensors else None,
-        "activation": "swiglu" if gated else "gelu",
-        # most files with a norm before the blocks are CLIP's, where eps is torch's own
-        "norm_eps": architectures.CLIP_EPS if "norm_pre.weight" in tensors else architectures.EPS,
-    }
-    if "pos_embed" in tensors:
-        facts["table"] = shape("pos_embed", 3)[1]
+def sidecar_facts(foreign: Foreign, facts: Facts) -> Facts:
+    """What timm's kind of model has, and what its config.json adds."""
+    found = model_facts(facts)
     if architecture_of(foreign) is None:
-        return facts | {"notes": assumptions(facts)} | told(foreign)
+        return found | {"notes": assumptions(facts | found)} | config_arguments(foreign)
     refuse_arguments(foreign)
-    return facts | named_facts(foreign, facts) | told(foreign)
+    return found | named_facts(foreign, facts) | config_arguments(foreign)
+
+
+def model_facts(facts: Facts) -> Facts:
+    """What timm's own models of this kind have."""
+    # most files with a norm before the blocks are CLIP's, where eps is torch's own
+    found: Facts = {"norm_eps": EPS_CLIP if facts["embed_norm"] else EPS}
+    if facts["stem"]:
+        found["stem"] = replace(facts["stem"], standardize="timm", norm_eps=1e-5)
+    return found
 
 
 def named_facts(foreign: Foreign, facts: Facts) -> Facts:
     """What the architecture's name tells; a gate is in the tensors."""
     named = architectures.vit_facts(str(foreign.sidecars["config.json"].get("architecture"))) or {}
-    return {k: v for k, v in named.items() if (k, facts["activation"]) != ("activation", "swiglu")}
+    return {
+        k: v for k, v in named.items() if (k, facts.get("activation")) != ("activation", "swiglu")
+    }
 
 
 def refuse_arguments(foreign: Foreign) -> None:
@@ -181,7 +135,7 @@ def assumptions(facts: Facts) -> list[str]:
         )
         found.append(
             f"norm_eps {facts['norm_eps']:g} as in timm's CLIP models, because no config.json "
-            f"tells: for others give norm_eps={architectures.EPS:g}"
+            f"tells: for others give norm_eps={EPS:g}"
         )
     elif not facts["class_token"]:
         found.append(
@@ -209,25 +163,7 @@ def doubts(foreign: Foreign) -> str | None:
     )
 
 
-def root(foreign: Foreign) -> str:
-    """The first convolution of a hybrid; without stages the stem is the whole backbone."""
-    whole = "patch_embed.backbone.conv.weight"
-    return whole if whole in foreign.tensors else "patch_embed.backbone.stem.conv.weight"
-
-
-def infer_stem(foreign: Foreign) -> ResNetConfig | None:
-    if root(foreign) not in foreign.tensors:
-        return None
-    stages = "patch_embed.backbone.stages.{}.blocks."
-    blocks = [
-        foreign.count(stages.format(stage) + "{}.conv1.weight")
-        for stage in range(foreign.count(stages + "0.conv1.weight"))
-    ]
-    width = foreign.shape(root(foreign), 4)[0]
-    return ResNetConfig(blocks=tuple(blocks), width=width, standardize="timm", norm_eps=1e-5)
-
-
-def told(foreign: Foreign) -> Facts:
+def config_arguments(foreign: Foreign) -> Facts:
     """What timm's own config.json adds: its architecture's name and the arguments it was made
     with; the config that comes of it checks their types."""
     config = foreign.sidecars.get("config.json", {})
@@ -252,6 +188,9 @@ def told(foreign: Foreign) -> Facts:
     if isinstance(act, str) and act in ACTIVATIONS:
         facts["activation"] = act
     return facts
+
+
+told = config_arguments
 
 
 def as_dict(value: Any) -> dict[str, Any]:
@@ -338,7 +277,7 @@ def sidecars(passport: Passport, config: ViTConfig) -> dict[str, dict[str, Any]]
         "reg_tokens": config.registers,
         "pre_norm": config.embed_norm,
         "final_norm": config.final_norm != "none",
-        "fc_norm": norm_name(config) == "fc_norm",
+        "fc_norm": config.final_norm == "pooled" and config.pool != "cls",
         "global_pool": "token" if config.pool == "cls" else "avg",
         "in_chans": config.channels,
         "act_layer": config.activation,
@@ -374,7 +313,7 @@ def config_json(
     }
 
 
-def clashes(config: ViTConfig) -> str | None:
+def why_unsupported(config: ViTConfig) -> str | None:
     if config.patch_bias == config.embed_norm:
         return "gives its patches a bias, or a norm after them, and never both or neither"
     if config.distilled and (config.registers or config.slots != 2):
@@ -400,7 +339,7 @@ def architecture(config: ViTConfig) -> str | None:
         return "deit_base_distilled_patch16_224"
     if config.activation == "swiglu":
         return "vit_giant_patch14_dinov2"
-    clip = config.norm_eps == architectures.CLIP_EPS  # a name decides eps, arguments the rest
+    clip = config.norm_eps == EPS_CLIP  # a name decides eps, arguments the rest
     return "vit_base_patch16_clip_224" if clip else "vit_base_patch16_224"
 
 
@@ -415,12 +354,13 @@ STEMS = {
 TIMM = Dialect(
     name="timm",
     about="pytorch-image-models: ViT, DeiT, DeiT III, hybrids, DINOv2, CLIP towers",
-    claims=claims,
-    infer=infer,
-    rows=rows,
+    rows=TRUNK + HEAD,
+    values=VALUES,
+    sidecar_facts=sidecar_facts,
+    unbound=unbound,
     preprocessing=preprocessing,
     resize="timm",
-    holds={
+    supports={
         "dim_head": (None,),
         "pool": ("cls", "mean"),
         "stem": ANY,
@@ -435,10 +375,10 @@ TIMM = Dialect(
         "layer_scale": ANY,
         "head_bias": ANY,
     },
-    clashes=clashes,
+    why_unsupported=why_unsupported,
     sidecars=sidecars,
     labels=labels,
     licence=licence,
-    computes=AllowList("timm", architectures.is_vit),
+    architectures=AllowList("timm", architectures.is_vit),
     doubts=doubts,
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 from vitrail.core.errors import UserError
 from vitrail.models.catalogue import FAMILIES
-from vitrail.weights.old_dialect import Foreign
+from vitrail.weights.dialect import Foreign
 
 # Heads by the word for a size; widths do not decide it (vit_little is 320 wide and has 5).
 HEADS = {
@@ -17,7 +17,7 @@ HEADS = {
     "betwixt": 10, "base": 12, "so150m2": 13, "so150m": 14, "large": 16, "so400m": 16, "huge": 16,
     "giant": 16, "giantopt": 16, "gigantic": 16,
 }  # fmt: skip
-EPS, CLIP_EPS = 1e-6, 1e-5  # of LayerNorm, in most and in those named after CLIP
+EPS, EPS_CLIP = 1e-6, 1e-5  # of LayerNorm, in most and in those named after CLIP
 QUICK, TANH = {"activation": "quick_gelu"}, {"activation": "gelu_tanh"}
 
 # Patterns of vision_transformer.py, vision_transformer_hybrid.py and deit.py, the first that fits
@@ -63,7 +63,7 @@ def vit_facts(name: str) -> dict[str, Any] | None:
     for pattern, facts in VIT:
         if match := re.fullmatch(pattern.replace("{size}", size), name.partition(".")[0]):
             heads = HEADS.get(match.groupdict().get("size", ""))
-            eps = CLIP_EPS if "_clip_" in name else EPS
+            eps = EPS_CLIP if "_clip_" in name else EPS
             always = {"activation": "gelu", "norm_eps": eps}
             return always | ({"heads": heads} if heads else {}) | facts
     return None

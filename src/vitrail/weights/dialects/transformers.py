@@ -1,7 +1,9 @@
 """Hugging Face transformers: ViT, DeiT, DINOv2 with or without registers, the encoder of ViTMAE.
 
-Each in the names of version 5 (`vit.layers.0.attention.q_proj.weight`) and, with the suffix -v4, in
-the classic ones (`vit.encoder.layer.0.attention.attention.query.weight`), which both versions read.
+Each in the names of version 5 (`vit.layers.0.attention.q_proj.weight`) and in the classic ones
+(`vit.encoder.layer.0.attention.attention.query.weight`), which both versions read. Version 5 holds
+new names in memory but still writes the old ones to disk. {b} is what a model with a head calls its
+encoder, such as "vit.".
 """
 
 from collections.abc import Callable, Mapping
@@ -9,141 +11,182 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from vitrail.core.errors import UserError
+import torch
+from torch import Tensor
+
 from vitrail.core.passport import Passport, Preprocessing, ResizeMethod
 from vitrail.models.vit import ViTConfig
-from vitrail.weights.dialects import transformers_names as names
+from vitrail.weights.dialect import ANY, AllowList, Dialect, Foreign, both_versions
 from vitrail.weights.dialects import transformers_sidecars as files
-from vitrail.weights.old_dialect import ANY, AllowList, Dialect, Facts, Foreign
-from vitrail.weights.old_rows import Row, expand, reshape
+from vitrail.weights.families.family import Request
+from vitrail.weights.rows import (
+    Facts,
+    Op,
+    Row,
+    drop,
+    fuse,
+    in_version,
+    reshape,
+    same,
+    supply,
+    within,
+)
+
+
+def attention(*projections: str) -> tuple[Row, ...]:
+    *split, out = (f"attention.{projection}.{{p}}" for projection in projections)
+    return (
+        fuse(split, "blocks.{i}.attention.qkv.{p}"),
+        same(out, "blocks.{i}.attention.out.{p}"),
+    )
+
+
+NEW = attention("q_proj", "k_proj", "v_proj", "o_proj")
+OLD = attention("attention.query", "attention.key", "attention.value", "output.dense")
+MLP = (same("mlp.fc{n}.{p}", "blocks.{i}.mlp.fc{n}.{p}"),)
+NORMS = (
+    same("layernorm_before.{p}", "blocks.{i}.norm1.{p}"),
+    same("layernorm_after.{p}", "blocks.{i}.norm2.{p}"),
+)
+DENSE = (
+    same("intermediate.dense.{p}", "blocks.{i}.mlp.fc1.{p}"),
+    same("output.dense.{p}", "blocks.{i}.mlp.fc2.{p}"),
+)
+LAYER, CLASSIC_LAYER = "{b}layers.{i}.", "{b}encoder.layer.{i}."
+VIT_BLOCK = (
+    *within(LAYER, (*NORMS, *NEW, *MLP)),
+    *in_version("v4", within(CLASSIC_LAYER, (*NORMS, *OLD, *DENSE))),
+)
+DINO_BLOCK = (
+    *within(
+        CLASSIC_LAYER,
+        (
+            same("norm{n}.{p}", "blocks.{i}.norm{n}.{p}"),
+            same("layer_scale{n}.lambda1", "blocks.{i}.scale{n}.factor"),
+            *NEW,
+            fuse(
+                ["mlp.gate_proj.{p}", "mlp.up_proj.{p}"],
+                "blocks.{i}.mlp.fc1.{p}",
+                activation="swiglu",
+            ),
+            same("mlp.down_proj.{p}", "blocks.{i}.mlp.fc2.{p}", activation="swiglu"),
+        ),
+    ),
+    *in_version(
+        "v4",
+        within(
+            CLASSIC_LAYER,
+            (
+                *OLD,
+                same("mlp.weights_in.{p}", "blocks.{i}.mlp.fc1.{p}", activation="swiglu"),
+                same("mlp.weights_out.{p}", "blocks.{i}.mlp.fc2.{p}", activation="swiglu"),
+            ),
+        ),
+    ),
+    *within(CLASSIC_LAYER, MLP),
+)
+UNMASKED = "only masked pre-training reads it"
+REGISTERS = (same("{b}embeddings.register_tokens", "registers"),)
+# Without a head of its own it is a token that the others may read, which is what a register is.
+DISTILLATION = (
+    same("{b}embeddings.distillation_token", "distillation", distilled=True),
+    same("{b}embeddings.distillation_token", "registers", distilled=False),
+    same("cls_classifier.{p}", "head.classes.{p}", distilled=True),
+    same("distillation_classifier.{p}", "head_distilled.classes.{p}", distilled=True),
+)
+# DINOv2 with registers cannot be told to do without one.
+MASK = (supply("{b}embeddings.mask_token", lambda config: torch.zeros(1, config.dim), UNMASKED),)
+DECODED = "the decoder of masked pre-training is not part of the encoder"
+DECODER = (drop("decoder.decoder_*", why=DECODED), drop("decoder.mask_token", why=DECODED))
+
+
+def slotted(wanted: int) -> Op:
+    """A prefix token without a position is one whose position is zero, and theirs all have one."""
+
+    def write(table: Tensor, config: ViTConfig) -> Tensor:
+        zeros = table.new_zeros(1, wanted - config.slots, table.shape[2])
+        return torch.cat([table[:, : config.slots], zeros, table[:, config.slots :]], dim=1)
+
+    return Op(lambda table, _: table, write)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What sets one of transformers' ViTs apart from the others, in the names of one version."""
+    """What sets one of transformers' ViTs apart from the others."""
 
     model_type: str
     classes: str  # how the names of its classes begin
     base: str  # what a model with a head calls its encoder
     about: str
-    spelling: names.Spelling
-    marks: tuple[str, ...] = ()  # names without which it is another kind
-    lacks: tuple[str, ...] = ()  # and names that only another kind has
-    proof: str | None = None  # a name that settles it where config.json does not
+    block: tuple[Row, ...] = VIT_BLOCK
+    own: tuple[Row, ...] = ()  # rows beside those of its blocks
+    mark: str = "embeddings.cls_token"  # a name without which it is another kind
     slots: int = 1  # tokens before the patches that have a position
     distills: bool = False  # the second token is there with or without a head of its own
-    scales: bool = False  # LayerScale in every block
+    gated: bool = False
     head_pool: str = "cls"
     eps: float = 1e-12
     usual: Preprocessing = files.CROPPED
     resize: ResizeMethod = "hf"
     square: bool = False
-    holds: Mapping[str, Any] = field(default_factory=dict)
-    clashes: Callable[[ViTConfig], str | None] = lambda _: None
+    supports: Mapping[str, Any] = field(default_factory=dict)
+    why_unsupported: Callable[[ViTConfig], str | None] = lambda _: None
     extras: Callable[[ViTConfig], dict[str, Any]] = lambda _: {}
 
 
-def rows(kind: Kind, config: ViTConfig) -> list[Row]:
-    # a model without a head is its encoder itself, and has no name inside another
-    bases = (kind.base, "") if config.num_classes else ("", kind.base)
-    gated = config.activation == "swiglu"
-    table = [
-        *names.TOKENS,
-        reshape(
-            "{b}embeddings.position_embeddings",
-            "positions.table",
-            names.slotted(config.slots, kind.slots),
-        ),
-        *kind.spelling.block,
-        *(kind.spelling.gated or [] if gated else kind.spelling.mlp),
-        *(names.DISTILLATION if kind.distills else names.REGISTERS),
-        *(names.TWO_HEADS if config.distilled else names.HEAD),
-    ]
-    if config.registers and not kind.distills:
-        table.append(names.mask_token(bases[0], config.dim))
-    axes = {"b": bases, "i": range(config.depth), "p": names.PARTS}
-    return expand([*table, *names.UNREAD], **axes)
+def rows(kind: Kind) -> tuple[Row, ...]:
+    return (
+        same("{b}embeddings.cls_token", "cls"),
+        same("{b}embeddings.patch_embeddings.projection.{p}", "patches.projection.{p}"),
+        reshape("{b}embeddings.position_embeddings", "positions.table", slotted(kind.slots)),
+        *kind.block,
+        same("{b}layernorm.{p}", "norm.{p}"),
+        *kind.own,
+        same("classifier.{p}", "head.classes.{p}", distilled=False),
+        drop("{b}pooler.*", why="transformers' classifiers do not read the pooler either"),
+        drop("{b}embeddings.mask_token", why=UNMASKED),
+        drop("decoder.[0-9]*", why=DECODED),
+    )
 
 
-def claims(kind: Kind, foreign: Foreign) -> bool:
-    told = foreign.sidecars.get("config.json", {}).get("model_type")
-    if isinstance(told, str) and told != kind.model_type:
-        return False
-    if kind.proof is not None and kind.proof not in foreign.tensors and told != kind.model_type:
-        return False
-    block = [
-        next(row.theirs[0] for row in kind.spelling.block if row.ours == (ours,))
-        for ours in ("blocks.{i}.norm1.{p}", "blocks.{i}.attention.qkv.{p}")
-    ]
-    for base in (kind.base, ""):
-        has, lacks = (
-            [name.format(b=base, i=0, p="weight") in foreign.tensors for name in group]
-            for group in ((*block, *kind.marks, "{b}embeddings.cls_token"), kind.lacks)
-        )
-        if all(has) and not any(lacks):
-            return True
-    return False
+def accepts(kind: Kind, foreign: Foreign) -> bool:
+    """By the tensor that marks the kind; its encoder alone may be marked by config.json."""
+    named = foreign.sidecars.get("config.json", {}).get("model_type") == kind.model_type
+    marks = [f"{base}{kind.mark}" for base in (kind.base, "")]
+    return any(mark in foreign.tensors for mark in marks) or (named and kind is VIT_MAE)
 
 
-def infer(kind: Kind, foreign: Foreign) -> Facts:
+def unbound(kind: Kind, config: ViTConfig, bound: Mapping[str, int]) -> dict[str, str]:
+    """A model without a head is its encoder itself, and has no name inside another."""
+    return {"b": kind.base if config.num_classes else ""}
+
+
+def hints(kind: Kind, foreign: Foreign, request: Request) -> Facts:
+    """Whether a second token has a head of its own; without any head config.json tells."""
+    head = head_of(foreign)
+    classes = " ".join(files.read_config(foreign).architectures or ())
+    second = head == "cls_classifier" if head is not None else "WithTeacher" in classes
+    return {"distilled": kind.distills and second}
+
+
+def sidecar_facts(kind: Kind, foreign: Foreign, facts: Facts) -> Facts:
     told = files.read_config(foreign)
-    base = kind.base if f"{kind.base}embeddings.cls_token" in foreign.tensors else ""
-
-    def spelled(ours: str, table: list[Row], block: int | str = 0) -> str:
-        """Their name for a weight of ours."""
-        name = next(row.theirs[0] for row in table if row.ours == (ours,))
-        return name.format(b=base, i=block, p="weight")
-
-    kernel = shape(foreign, f"{base}embeddings.patch_embeddings.projection.weight", axes=4)
-    query = spelled("blocks.{i}.attention.qkv.{p}", kind.spelling.block)
-    last = [
-        spelled("blocks.{i}.mlp.fc2.{p}", table)
-        for table in (kind.spelling.mlp, kind.spelling.gated or kind.spelling.mlp)
-    ]
-    gated = last[0] not in foreign.tensors
-    facts: Facts = {
-        "dim": kernel[0],
-        "channels": kernel[1],
-        "patch_size": kernel[2],
-        "depth": foreign.count(spelled("blocks.{i}.norm1.{p}", kind.spelling.block, "{}")),
+    reads = head_of(foreign) or "ForImageClassification" in " ".join(told.architectures or ())
+    found: Facts = {
         "heads": told.num_attention_heads,
-        "inner": shape(foreign, query)[0],
-        "mlp_dim": shape(foreign, last[gated])[1],
         "image_size": told.image_size,
         "square": True,
-        "table": shape(foreign, f"{base}embeddings.position_embeddings", axes=3)[1],
         "prefix_positions": kind.slots,
-        "qkv_bias": "qkv" if query.replace("weight", "bias") in foreign.tensors else "none",
-        "patch_bias": f"{base}embeddings.patch_embeddings.projection.bias" in foreign.tensors,
-        "activation": "swiglu" if gated else files.read_activation(told, foreign.source),
-        "norm_eps": told.layer_norm_eps,
-        **infer_head(kind, foreign, told),
-    }
-    if f"{base}embeddings.register_tokens" in foreign.tensors:
-        facts["registers"] = shape(foreign, f"{base}embeddings.register_tokens", axes=3)[1]
-    if kind.scales:
-        facts["layer_scale"] = 1.0 if told.layerscale_value is None else told.layerscale_value
-    if told.layer_norm_eps is None:
-        facts["norm_eps"] = kind.eps
-        facts["notes"] = [f"LayerNorm eps {kind.eps:g}, which transformers takes when not told"]
-    return facts
-
-
-def infer_head(kind: Kind, foreign: Foreign, told: files.Told) -> Facts:
-    """What reads which tokens; without any head the class in config.json still tells that."""
-    head = head_of(foreign)
-    classes = " ".join(told.architectures or ())
-    distilled = kind.distills and (
-        head == "cls_classifier" if head is not None else "WithTeacher" in classes
-    )
-    reads = head is not None or "ForImageClassification" in classes
-    return {
-        "num_classes": shape(foreign, f"{head}.weight")[0] if head else 0,
-        "head_bias": head is None or f"{head}.bias" in foreign.tensors,
         "pool": kind.head_pool if reads else "cls",
-        "distilled": distilled,
-        "registers": int(kind.distills and not distilled),
+        "norm_eps": kind.eps if told.layer_norm_eps is None else told.layer_norm_eps,
     }
+    if facts.get("activation") != "swiglu":
+        found["activation"] = files.read_activation(told, foreign.source)
+    if facts["layer_scale"] is not None:
+        found["layer_scale"] = 1.0 if told.layerscale_value is None else told.layerscale_value
+    if told.layer_norm_eps is None:
+        found["notes"] = [f"LayerNorm eps {kind.eps:g}, which transformers takes when not told"]
+    return found
 
 
 def head_of(foreign: Foreign) -> str | None:
@@ -151,36 +194,27 @@ def head_of(foreign: Foreign) -> str | None:
     return next(found, None)
 
 
-def shape(foreign: Foreign, name: str, axes: int = 2) -> tuple[int, ...]:
-    found = foreign.shape(name)
-    if len(found) != axes or 0 in found:
-        raise UserError(
-            f"{foreign.source}: {name} has the shape {found}, but must have {axes} axes, none empty"
-        )
-    return found
-
-
 def labels(foreign: Foreign) -> tuple[str, ...] | None:
     head = head_of(foreign)
-    classes = shape(foreign, f"{head}.weight")[0] if head else 0
+    classes = foreign.shape(f"{head}.weight", 2)[0] if head else 0
     return files.read_labels(files.read_config(foreign), classes, foreign.source)
 
 
-def clashes(kind: Kind, config: ViTConfig) -> str | None:
-    if config.activation == "swiglu" and kind.spelling.gated is None:
+def why_unsupported(kind: Kind, config: ViTConfig) -> str | None:
+    if config.activation == "swiglu" and not kind.gated:
         return "has no gated MLP"
     if config.slots > kind.slots:
         return f"has positions for {kind.slots} tokens before the patches, not for {config.slots}"
-    return kind.clashes(config)
+    return kind.why_unsupported(config)
 
 
-def clashes_deit(config: ViTConfig) -> str | None:
+def why_not_deit(config: ViTConfig) -> str | None:
     if config.prefix != 2:
         return f"has two tokens before the patches, not {config.prefix}"
     return None
 
 
-def clashes_dino(config: ViTConfig) -> str | None:
+def why_not_dino(config: ViTConfig) -> str | None:
     if config.layer_scale is None:
         return "has LayerScale in every block, this model none"
     if config.num_classes and config.pool != "cls+mean":
@@ -190,7 +224,7 @@ def clashes_dino(config: ViTConfig) -> str | None:
     return None
 
 
-def clashes_mae(config: ViTConfig) -> str | None:
+def why_not_mae(config: ViTConfig) -> str | None:
     return "has no place for a head" if config.num_classes else None
 
 
@@ -245,16 +279,8 @@ VIT = Kind(
     classes="ViT",
     base="vit.",
     about="ViT with a class token",
-    spelling=names.VIT_5,
-    marks=("{b}embeddings.position_embeddings",),
-    lacks=(
-        "{b}embeddings.distillation_token",
-        "decoder.decoder_embed.weight",
-        "{b}layers.0.lambda_1",  # BEiT
-        "{b}encoder.layer.0.lambda_1",
-    ),
     usual=files.SQUEEZED,
-    holds=BLOCKS,
+    supports=BLOCKS,
     extras=extras_vit,
 )
 DEIT = Kind(
@@ -262,12 +288,12 @@ DEIT = Kind(
     classes="DeiT",
     base="deit.",
     about="DeiT with one head or two",
-    spelling=names.VIT_5,
-    marks=("{b}embeddings.distillation_token",),
+    own=DISTILLATION,
+    mark="embeddings.distillation_token",
     slots=2,
     distills=True,
-    holds=BLOCKS | {"distilled": ANY, "registers": (0, 1)},
-    clashes=clashes_deit,
+    supports=BLOCKS | {"distilled": ANY, "registers": (0, 1)},
+    why_unsupported=why_not_deit,
     extras=extras_vit,
 )
 DINOV2 = Kind(
@@ -275,16 +301,15 @@ DINOV2 = Kind(
     classes="Dinov2",
     base="dinov2.",
     about="DINOv2",
-    spelling=names.DINO_5,
-    lacks=("{b}embeddings.register_tokens",),
-    scales=True,
+    block=DINO_BLOCK,
+    gated=True,
     head_pool="cls+mean",
     eps=1e-6,
     # transformers tells bicubic the size, where DINOv2's own code gave it a scale with an offset
     resize="hf",
     square=True,  # its code takes the root of the number of patches
-    holds=BLOCKS | {"layer_scale": ANY, "pool": ("cls", "cls+mean")},
-    clashes=clashes_dino,
+    supports=BLOCKS | {"layer_scale": ANY, "pool": ("cls", "cls+mean")},
+    why_unsupported=why_not_dino,
     extras=extras_dino,
 )
 DINOV2_WITH_REGISTERS = replace(
@@ -293,51 +318,52 @@ DINOV2_WITH_REGISTERS = replace(
     classes="Dinov2WithRegisters",
     base="dinov2_with_registers.",
     about="DINOv2 with registers",
-    marks=("{b}embeddings.register_tokens",),
-    lacks=(),
+    own=REGISTERS + MASK,
+    mark="embeddings.register_tokens",
     resize="dinov2_registers",
-    holds={**DINOV2.holds, "registers": range(1, 1 << 16)},
+    supports={**DINOV2.supports, "registers": range(1, 1 << 16)},
 )
 VIT_MAE = Kind(
     model_type="vit_mae",
     classes="ViTMAE",
     base="vit.",
     about="the encoder of a masked autoencoder",
-    spelling=names.VIT_5,
-    proof="decoder.decoder_embed.weight",  # its encoder is a ViT like any other
-    marks=("{b}embeddings.position_embeddings",),
-    holds=BLOCKS,
-    clashes=clashes_mae,
+    own=DECODER,
+    mark="decoder.decoder_embed.weight",  # its encoder is a ViT like any other
+    supports=BLOCKS,
+    why_unsupported=why_not_mae,
     extras=extras_mae,
 )
 KINDS = (VIT, DEIT, DINOV2, DINOV2_WITH_REGISTERS, VIT_MAE)
 
 
-def speak(kind: Kind, version: str) -> Dialect:
-    spelled = "classic names, which versions 4 and 5 read" if version else "names of version 5"
+def dialect_of(kind: Kind) -> Dialect:
     return Dialect(
-        name=f"transformers-{kind.model_type}{version}",
-        about=f"Hugging Face transformers: {kind.about}, {spelled}",
-        claims=partial(claims, kind),
-        infer=partial(infer, kind),
-        rows=partial(rows, kind),
+        name=f"transformers-{kind.model_type}",
+        about=f"Hugging Face transformers: {kind.about}, names of version 5",
+        rows=rows(kind),
+        values={"b": (kind.base, "")},
+        hints=partial(hints, kind),
+        sidecar_facts=partial(sidecar_facts, kind),
+        unbound=partial(unbound, kind),
+        accepts=partial(accepts, kind),
         preprocessing=lambda foreign, config: files.read_preprocessing(foreign, config, kind.usual),
         resize=kind.resize,
-        # version 4 derives the width of a head
-        holds=kind.holds if version else {**kind.holds, "dim_head": ANY},
+        supports={**kind.supports, "dim_head": ANY},
         square=kind.square,
-        clashes=partial(clashes, kind),
+        why_unsupported=partial(why_unsupported, kind),
         sidecars=partial(sidecars, kind),
         labels=labels,
         multi_label=files.read_multi_label,
-        computes=AllowList("transformers", {kind.model_type}.__contains__, kind.classes),
+        architectures=AllowList("transformers", {kind.model_type}.__contains__, kind.classes),
     )
 
 
-def classic(kind: Kind) -> Kind:
-    return replace(kind, spelling=names.DINO_4 if kind.scales else names.VIT_4)
+def written_by_4(dialect: Dialect) -> Dialect:
+    """Version 4 derives the width of a head."""
+    supports = {name: values for name, values in dialect.supports.items() if name != "dim_head"}
+    return replace(dialect, supports=supports)
 
 
-TRANSFORMERS = tuple(speak(kind, "") for kind in KINDS) + tuple(
-    speak(classic(kind), "-v4") for kind in KINDS
-)
+VERSIONS = tuple(both_versions(dialect_of(kind)) for kind in KINDS)
+TRANSFORMERS = (*(new for new, _ in VERSIONS), *(written_by_4(old) for _, old in VERSIONS))

@@ -5,68 +5,52 @@ from typing import Any
 
 from vitrail.core.passport import CLIP_MEAN, CLIP_STD, Passport, Preprocessing
 from vitrail.models.vit import ViTConfig
+from vitrail.weights.dialect import AllowList, Dialect, Foreign
 from vitrail.weights.dialects import transformers_sidecars as files
-from vitrail.weights.dialects.clip import HOLDS, PARTS, TABLE, TEXT, TOKEN, clashes
-from vitrail.weights.old_dialect import AllowList, Dialect, Facts, Foreign
-from vitrail.weights.old_rows import Row, drop, expand, fuse, reshape, same
+from vitrail.weights.dialects.clip import SUPPORTS, TEXT, why_unsupported
+from vitrail.weights.rows import FLAT_TABLE, FLAT_TOKEN, Facts, drop, fuse, reshape, same, within
 
-TOWER = [
-    reshape("{v}embeddings.class_embedding", "cls", TOKEN),
-    reshape("{v}embeddings.position_embedding.weight", "positions.table", TABLE),
-    same("{v}embeddings.patch_embedding.weight", "patches.projection.weight"),
-    same("{v}pre_layrnorm.{p}", "embed_norm.{p}"),  # so it is spelled
-    same("{v}{b}.layer_norm1.{p}", "{b}.norm1.{p}"),
-    fuse([f"{{v}}{{b}}.self_attn.{x}_proj.{{p}}" for x in "qkv"], "{b}.attention.qkv.{p}"),
-    same("{v}{b}.self_attn.out_proj.{p}", "{b}.attention.out.{p}"),
-    same("{v}{b}.layer_norm2.{p}", "{b}.norm2.{p}"),
-    same("{v}{b}.mlp.fc1.{p}", "{b}.mlp.fc1.{p}"),
-    same("{v}{b}.mlp.fc2.{p}", "{b}.mlp.fc2.{p}"),
-    same("{v}post_layernorm.{p}", "norm.{p}"),
+ROWS = (
+    *within(
+        "{v}",
+        (
+            reshape("embeddings.class_embedding", "cls", FLAT_TOKEN),
+            reshape("embeddings.position_embedding.weight", "positions.table", FLAT_TABLE),
+            same("embeddings.patch_embedding.weight", "patches.projection.weight"),
+            same("pre_layrnorm.{p}", "embed_norm.{p}"),  # so it is spelled
+            *within(
+                "encoder.layers.{i}.",
+                (
+                    same("layer_norm{n}.{p}", "blocks.{i}.norm{n}.{p}"),
+                    fuse(
+                        [f"self_attn.{x}_proj.{{p}}" for x in "qkv"], "blocks.{i}.attention.qkv.{p}"
+                    ),
+                    same("self_attn.out_proj.{p}", "blocks.{i}.attention.out.{p}"),
+                    same("mlp.fc{n}.{p}", "blocks.{i}.mlp.fc{n}.{p}"),
+                ),
+            ),
+            same("post_layernorm.{p}", "norm.{p}"),
+            drop("embeddings.position_ids", why="it only counts the positions"),
+        ),
+    ),
     same("visual_projection.weight", "head.classes.weight"),
-    drop("*embeddings.position_ids", why="it only counts the positions"),
-]
-PREFIXES = ("vision_model.", "")  # transformers 5 gives a tower of its own no prefix
+    *TEXT,
+)
 
 
-def rows(config: ViTConfig) -> list[Row]:
-    blocks = [(f"encoder.layers.{i}", f"blocks.{i}") for i in range(config.depth)]
-    return expand(TOWER, v=PREFIXES, b=blocks, p=PARTS) + TEXT
-
-
-def claims(foreign: Foreign) -> bool:
-    return any(f"{v}embeddings.class_embedding" in foreign.tensors for v in PREFIXES)
-
-
-def infer(foreign: Foreign) -> Facts:
-    shape = foreign.shape
-    v = "vision_model." if "vision_model.embeddings.class_embedding" in foreign.tensors else ""
-    dim, channels, patch_size, _ = shape(f"{v}embeddings.patch_embedding.weight", 4)
-    head = "visual_projection.weight"
-    said = files.read_config(vision_config(foreign))
-    facts: Facts = {
-        "dim": dim,
-        "depth": foreign.count(v + "encoder.layers.{}.layer_norm1.weight"),
-        "mlp_dim": shape(f"{v}encoder.layers.0.mlp.fc1.weight", 2)[0],
-        "patch_size": patch_size,
-        "channels": channels,
-        "table": shape(f"{v}embeddings.position_embedding.weight", 2)[0],
-        "num_classes": shape(head, 2)[0] if head in foreign.tensors else 0,
-        "head_bias": False,
-        "patch_bias": False,
-        "embed_norm": True,
-        "final_norm": "pooled",
-        "norm_eps": 1e-5 if said.layer_norm_eps is None else said.layer_norm_eps,
-    }
-    if said.image_size is not None:
-        facts["image_size"] = said.image_size
-    if said.num_attention_heads is not None:
-        facts["heads"] = said.num_attention_heads
+def sidecar_facts(foreign: Foreign, facts: Facts) -> Facts:
+    vision = files.read_config(vision_config(foreign))
+    found: Facts = {"norm_eps": 1e-5 if vision.layer_norm_eps is None else vision.layer_norm_eps}
+    if vision.image_size is not None:
+        found["image_size"] = vision.image_size
+    if vision.num_attention_heads is not None:
+        found["heads"] = vision.num_attention_heads
     # quick is the default of transformers' CLIP, and what its configs leave out
-    act = replace(said, hidden_act=said.hidden_act or "quick_gelu")
-    facts["activation"] = files.read_activation(act, f"{foreign.source}: config.json")
+    act = replace(vision, hidden_act=vision.hidden_act or "quick_gelu")
+    found["activation"] = files.read_activation(act, f"{foreign.source}: config.json")
     if "config.json" not in foreign.sidecars:
-        facts["notes"] = ["quick GELU, the default of transformers: no config.json says otherwise"]
-    return facts
+        found["notes"] = ["quick GELU, the default of transformers: no config.json says otherwise"]
+    return found
 
 
 def vision_config(foreign: Foreign) -> Foreign:
@@ -113,14 +97,15 @@ def sidecars(passport: Passport, config: ViTConfig) -> dict[str, dict[str, Any]]
 TRANSFORMERS_CLIP = Dialect(
     name="transformers-clip",
     about="transformers' CLIPVisionModelWithProjection",
-    claims=claims,
-    infer=infer,
-    rows=rows,
+    rows=ROWS,
+    values={"v": ("vision_model.", "")},  # transformers 5 gives a tower of its own no prefix
+    constants={"head_bias": False, "final_norm": "pooled"},
+    sidecar_facts=sidecar_facts,
     preprocessing=preprocessing,
     resize="hf",
-    holds=HOLDS,
+    supports=SUPPORTS,
     square=True,
-    clashes=clashes,
+    why_unsupported=why_unsupported,
     sidecars=sidecars,
-    computes=AllowList("transformers", {"clip", "clip_vision_model"}.__contains__, "CLIP"),
+    architectures=AllowList("transformers", {"clip", "clip_vision_model"}.__contains__, "CLIP"),
 )

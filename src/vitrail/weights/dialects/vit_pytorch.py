@@ -7,169 +7,170 @@ until 2025-11   norms inside the parts and after the last, 3-D tables       vit_
 since           2-D tables, and no class token where the mean is pooled     vit_pytorch
 """
 
+import math
+from functools import partial
+
 import torch
-from einops import rearrange
-from torch import Tensor
 
 from vitrail.core.errors import UserError
 from vitrail.core.passport import INCEPTION, Preprocessing
 from vitrail.models.vit import ViTConfig
-from vitrail.weights.old_dialect import ANY, Dialect, Facts, Foreign, plain_blocks
-from vitrail.weights.old_rows import Op, Row, drop, expand, fill, reshape, same, supply
+from vitrail.weights.dialect import ANY, Dialect, Foreign, plain_blocks
+from vitrail.weights.families.family import Request
+from vitrail.weights.rows import (
+    FLAT_TABLE,
+    Facts,
+    axes,
+    drop,
+    fill,
+    refuse,
+    reshape,
+    same,
+    supply,
+    within,
+)
 
-BLOCK = [
-    same("{b}.0.norm.{p}", "{b}.norm1.{p}"),
-    same("{b}.0.to_qkv.weight", "{b}.attention.qkv.weight"),
-    same("{b}.0.to_out.0.{p}", "{b}.attention.out.{p}"),
-    same("{b}.1.net.0.{p}", "{b}.norm2.{p}"),
-    same("{b}.1.net.1.{p}", "{b}.mlp.fc1.{p}"),
-    same("{b}.1.net.4.{p}", "{b}.mlp.fc2.{p}"),
-]
-END = [
-    same("transformer.norm.{p}", "norm.{p}"),
-    same("mlp_head.{p}", "head.classes.{p}"),
-]
-OLD_BLOCK = [
-    same("{b}.0.norm.{p}", "{b}.norm1.{p}"),
-    same("{b}.0.fn.to_qkv.weight", "{b}.attention.qkv.weight"),
-    same("{b}.0.fn.to_out.0.{p}", "{b}.attention.out.{p}"),
-    same("{b}.1.norm.{p}", "{b}.norm2.{p}"),
-    same("{b}.1.fn.net.0.{p}", "{b}.mlp.fc1.{p}"),
-    same("{b}.1.fn.net.3.{p}", "{b}.mlp.fc2.{p}"),
-]
-OLD_END = [
-    same("mlp_head.0.{p}", "norm.{p}"),
-    same("mlp_head.1.{p}", "head.classes.{p}"),
-]
-PARTS = ("weight", "bias")
-FIRST = "transformer.layers.0.0"
-
-
-def rows(config: ViTConfig) -> list[Row]:
-    return patches(config) + tokens(config) + layers(config)
-
-
-def old_rows(config: ViTConfig) -> list[Row]:
-    # for a day in 2025 without rows where the mean is pooled
-    cls = same("cls_token", "cls") if config.class_token else drop("cls_token", why="it is empty")
-    three_d = [cls, same("pos_embedding", "positions.table")]
-    return patches(config) + three_d + layers(config)
-
-
-def layers(config: ViTConfig) -> list[Row]:
-    # the norm moved from the head to the transformer on the day that PreNorm went
-    now = config.final_norm == "tokens"
-    table = BLOCK + END if now else OLD_BLOCK + OLD_END
-    blocks = [(f"transformer.layers.{i}", f"blocks.{i}") for i in range(config.depth)]
-    # the identity first, so that it is not written
-    return lone_head(config) + expand(table, b=blocks, p=PARTS)
-
-
-def lone_head(config: ViTConfig) -> list[Row]:
-    if config.heads > 1 or config.dim_head not in (None, config.dim):
-        return []
-    why = "vit-pytorch projects nothing where the only head is as wide as the model"
-    outs = [f"blocks.{i}.attention.out" for i in range(config.depth)]
-    weights = [fill(f"{out}.weight", lambda shape: torch.eye(shape[0]), why) for out in outs]
-    return weights + [fill(f"{out}.bias", torch.zeros, why) for out in outs]
-
-
-def tokens(config: ViTConfig) -> list[Row]:
-    """2-D tables; where there is no class token, they have one of no rows."""
-    flat = Op(lambda x: x[None], lambda x: x[0])
-    none = supply("cls_token", lambda: torch.empty(0, config.dim), why="it is empty")
-    cls = reshape("cls_token", "cls", flat) if config.class_token else none
-    return [cls, reshape("pos_embedding", "positions.table", flat)]
-
-
-def patches(config: ViTConfig) -> list[Row]:
-    """Flattened, their patches have the channels innermost, ours outermost."""
-    size = {"c": config.channels, "p": config.patch_size, "q": config.patch_size}
-
-    def turned(theirs: str, ours: str) -> Op:
-        def read(x: Tensor) -> Tensor:
-            return rearrange(x, f"{theirs} -> {ours}", **size)
-
-        def write(x: Tensor) -> Tensor:
-            return rearrange(x, f"{ours} -> {theirs}", **size)
-
-        return Op(read, write)
-
-    place = 2 if config.patch_norm else 1
-    projection = [
-        reshape(
-            f"to_patch_embedding.{place}.weight",
-            "patches.projection.weight",
-            turned("d (p q c)", "d c p q"),
+# Flattened, their patches have the channels innermost, ours outermost.
+SIZES = {"c": "channels", "p": "patch_size", "q": "patch_size"}
+KERNEL, PIXELS = axes("d (p q c)", "d c p q", **SIZES), axes("(p q c)", "(c p q)", **SIZES)
+PATCHES = within(
+    "to_patch_embedding.",
+    (
+        reshape("2.weight", "patches.projection.weight", KERNEL, patch_norm=True),
+        same("2.bias", "patches.projection.bias", patch_norm=True),
+        reshape("1.{p}", "patches.pixel_norm.{p}", PIXELS, patch_norm=True),
+        same("3.{p}", "patches.norm.{p}", patch_norm=True),
+        reshape("1.weight", "patches.projection.weight", KERNEL, patch_norm=False),
+        same("1.bias", "patches.projection.bias", patch_norm=False),
+    ),
+)
+ONE_HEAD = "vit-pytorch projects nothing where the only head is as wide as the model"
+LONE_HEAD = (  # first, so that the identity is not written
+    fill(
+        "blocks.{i}.attention.out.weight",
+        "blocks.{i}.attention.qkv.weight",
+        lambda qkv: torch.eye(len(qkv) // 3),
+        why=ONE_HEAD,
+        heads=1,
+    ),
+    fill(
+        "blocks.{i}.attention.out.bias",
+        "blocks.{i}.attention.qkv.weight",
+        lambda qkv: torch.zeros(len(qkv) // 3),
+        why=ONE_HEAD,
+        heads=1,
+    ),
+)
+LAYERS = (
+    *within(
+        "transformer.layers.{i}.",
+        (
+            same("0.norm.{p}", "blocks.{i}.norm1.{p}", final_norm="tokens"),
+            same("0.to_qkv.weight", "blocks.{i}.attention.qkv.weight", final_norm="tokens"),
+            same("0.to_out.0.{p}", "blocks.{i}.attention.out.{p}", final_norm="tokens"),
+            same("1.net.0.{p}", "blocks.{i}.norm2.{p}", final_norm="tokens"),
+            same("1.net.1.{p}", "blocks.{i}.mlp.fc1.{p}", final_norm="tokens"),
+            same("1.net.4.{p}", "blocks.{i}.mlp.fc2.{p}", final_norm="tokens"),
         ),
-        same(f"to_patch_embedding.{place}.bias", "patches.projection.bias"),
-    ]
-    norms = [
-        reshape("to_patch_embedding.1.{p}", "patches.pixel_norm.{p}", turned("(p q c)", "(c p q)")),
-        same("to_patch_embedding.3.{p}", "patches.norm.{p}"),
-    ]
-    return projection + (expand(norms, p=PARTS) if config.patch_norm else [])
+    ),
+    same("transformer.norm.{p}", "norm.{p}", final_norm="tokens"),
+    same("mlp_head.{p}", "head.classes.{p}", final_norm="tokens"),
+)
+# The norm moved from the head to the transformer on the day that PreNorm went.
+OLD_LAYERS = (
+    *within(
+        "transformer.layers.{i}.",
+        (
+            same("0.norm.{p}", "blocks.{i}.norm1.{p}", final_norm="pooled"),
+            same("0.fn.to_qkv.weight", "blocks.{i}.attention.qkv.weight", final_norm="pooled"),
+            same("0.fn.to_out.0.{p}", "blocks.{i}.attention.out.{p}", final_norm="pooled"),
+            same("1.norm.{p}", "blocks.{i}.norm2.{p}", final_norm="pooled"),
+            same("1.fn.net.0.{p}", "blocks.{i}.mlp.fc1.{p}", final_norm="pooled"),
+            same("1.fn.net.3.{p}", "blocks.{i}.mlp.fc2.{p}", final_norm="pooled"),
+        ),
+    ),
+    same("mlp_head.0.{p}", "norm.{p}", final_norm="pooled"),
+    same("mlp_head.1.{p}", "head.classes.{p}", final_norm="pooled"),
+)
+TOO_OLD = (
+    "vit-pytorch before April 2021 scaled attention in two ways that its files do not tell apart, "
+    "so they are not read"
+)
+EMPTY = "it is empty"
+ROWS = (
+    *LONE_HEAD,
+    *PATCHES,
+    reshape("cls_token", "cls", FLAT_TABLE, class_token=True),
+    supply("cls_token", lambda config: torch.empty(0, config.dim), why=EMPTY, class_token=False),
+    reshape("pos_embedding", "positions.table", FLAT_TABLE),
+    *LAYERS,
+)
+OLD_ROWS = (
+    *LONE_HEAD,
+    *PATCHES,
+    same("cls_token", "cls", class_token=True),
+    drop("cls_token", why=EMPTY),  # for a day in 2025 without rows where the mean is pooled
+    same("pos_embedding", "positions.table"),
+    *LAYERS,
+    *OLD_LAYERS,
+    *(
+        refuse(name, why=TOO_OLD)
+        for name in ("transformer.layers.*.fn.fn.*", "patch_to_embedding*")
+    ),
+)
+PREPARED = "images squeezed into the image size, values in [-1, 1]: vit-pytorch says nothing"
+POOLED = 'the class token is pooled: for a model made with pool="mean" say pool="all"'
 
 
-def claims(foreign: Foreign) -> bool:
-    return speaks(foreign) and foreign.tensors["pos_embedding"].ndim == 2
-
-
-def claims_old(foreign: Foreign) -> bool:
-    return speaks(foreign) and foreign.tensors["pos_embedding"].ndim == 3
-
-
-def speaks(foreign: Foreign) -> bool:
-    kinds = ("to_qkv", "fn.to_qkv", "fn.fn.to_qkv")
-    attention = any(f"{FIRST}.{kind}.weight" in foreign.tensors for kind in kinds)
-    return attention and "pos_embedding" in foreign.tensors
-
-
-def infer(foreign: Foreign) -> Facts:
-    tensors, shape = foreign.tensors, foreign.shape
-    if f"{FIRST}.fn.fn.to_qkv.weight" in tensors:
-        raise UserError(
-            f"{foreign.source}: vit-pytorch before April 2021 scaled attention in two ways "
-            "that its files do not tell apart, so they are not read"
-        )
-    old = f"{FIRST}.fn.to_qkv.weight" in tensors
-    wrap, fc1 = ("fn.", "1.fn.net.0.weight") if old else ("", "1.net.1.weight")
-    normed = len(shape("to_patch_embedding.1.weight")) == 1
-    head = "mlp_head.1.weight" if old else "mlp_head.weight"
-    tokens, table = shape("cls_token"), shape("pos_embedding")
+def hints(foreign: Foreign, request: Request) -> Facts:
+    """Whether patches are normed, how large they are, and whether there is a class token."""
+    tokens, table = foreign.shape("cls_token"), foreign.shape("pos_embedding")
     if len(tokens) < 2 or len(table) < 2:
         raise UserError(f"{foreign.source}: its tokens are {tokens}, its positions {table}")
-    class_token = tokens[-2] > 0
-    facts: Facts = {
-        "dim": table[-1],
-        "depth": foreign.count("transformer.layers.{}.0.norm.weight"),
-        "mlp_dim": shape(f"transformer.layers.0.{fc1}", 2)[0],
-        "inner": shape(f"{FIRST}.{wrap}to_qkv.weight", 2)[0] // 3,
-        "pixels": shape(f"to_patch_embedding.{2 if normed else 1}.weight", 2)[1],
-        "table": table[-2],
-        "square": True,
-        "class_token": class_token,
-        "pool": "cls" if class_token else "mean",
+    normed = len(foreign.shape("to_patch_embedding.1.weight")) == 1
+    pixels = foreign.shape(f"to_patch_embedding.{2 if normed else 1}.weight", 2)[1]
+    later = "transformer.layers.0.0.fn.to_qkv.weight" not in foreign.tensors
+    named = request.named
+    return {
+        **patch_of(pixels, request),
         "patch_norm": normed,
-        "final_norm": "tokens"
-        if not old
-        else "pooled"
-        if "mlp_head.0.weight" in tensors
-        else "none",
-        "qkv_bias": "none",
-        "num_classes": shape(head, 2)[0] if head in tensors else 0,
-        "norm_eps": 1e-5,
-        "notes": [
-            "pictures squeezed into the image size, values in [-1, 1]: vit-pytorch says nothing"
-        ],
+        "class_token": tokens[-2] > 0,
+        "final_norm": "tokens" if later else "pooled",
+        # 0: nobody tells, so that nothing is filled in
+        "heads": request.overrides.get("heads") or (named.heads if named else 0),
     }
-    return facts
 
 
-def infer_old(foreign: Foreign) -> Facts:
-    facts = infer(foreign)
-    note = 'the class token is pooled: for a model made with pool="mean" say pool="all"'
-    return facts | {"notes": [*facts["notes"], note]}
+def patch_of(pixels: int, request: Request) -> Facts:
+    """Channels and side of a patch, where a file holds flattened patches: values, no shape."""
+    named = request.named
+    given = (pixels // named.patch_size**2 if named else None, request.overrides.get("channels"))
+    for channels in (*given, 3, 1):
+        if not isinstance(channels, int) or channels < 1 or pixels % channels:
+            continue
+        side = math.isqrt(pixels // channels)
+        if side * side * channels == pixels:
+            note = f"patches of {side}x{side} pixels and {channels} channels"
+            notes = [] if channels in given else [note]
+            return {"channels": channels, "patch_size": side, "notes": notes}
+    raise UserError(
+        f"{request.source}: {pixels} values do not make a square patch of 3 channels or 1, "
+        "and other patches than square ones are not read: give channels=N"
+    )
+
+
+def sidecar_facts(foreign: Foreign, facts: Facts) -> Facts:
+    return {"notes": [PREPARED]}
+
+
+def old_facts(foreign: Foreign, facts: Facts) -> Facts:
+    headless = facts["final_norm"] == "pooled" and "mlp_head.0.weight" not in foreign.tensors
+    return {"notes": [PREPARED, POOLED], **({"final_norm": "none"} if headless else {})}
+
+
+def has_axes(axes: int, foreign: Foreign) -> bool:
+    """Tables lost an axis in 2025."""
+    return "pos_embedding" in foreign.tensors and foreign.tensors["pos_embedding"].ndim == axes
 
 
 def preprocessing(foreign: Foreign, config: ViTConfig) -> Preprocessing:
@@ -177,50 +178,55 @@ def preprocessing(foreign: Foreign, config: ViTConfig) -> Preprocessing:
     return Preprocessing(size=config.image_size, mean=half, std=half)
 
 
-def clashes(config: ViTConfig) -> str | None:
+def why_unsupported(config: ViTConfig) -> str | None:
     if config.class_token == (config.pool == "mean"):
         return 'has a class token with pool="cls" and none with pool="mean"'
     return plain_blocks(config)
 
 
-def old_clashes(config: ViTConfig) -> str | None:
+def why_not_old(config: ViTConfig) -> str | None:
     if config.final_norm == "tokens" and not config.patch_norm:
         return "norms patches wherever it norms the last tokens"
     return plain_blocks(config)
 
 
+CONSTANTS = {"norm_eps": 1e-5, "square": True}
 VIT_PYTORCH = Dialect(
     name="vit_pytorch",
     about="vit-pytorch since November 2025",
-    claims=claims,
-    infer=infer,
-    rows=rows,
+    rows=ROWS,
+    constants=CONSTANTS,
+    hints=hints,
+    sidecar_facts=sidecar_facts,
+    accepts=partial(has_axes, 2),
     preprocessing=preprocessing,
     resize="paper",
-    holds={
+    supports={
         "dim_head": ANY,
         "pool": ("cls", "mean"),
         "class_token": ANY,
         "patch_norm": (True,),
         "qkv_bias": ("none",),
     },
-    clashes=clashes,
+    why_unsupported=why_unsupported,
 )
 
 VIT_PYTORCH_OLD = Dialect(
     name="vit_pytorch-old",
     about="vit-pytorch from April 2021 to November 2025",
-    claims=claims_old,
-    infer=infer_old,
-    rows=old_rows,
+    rows=OLD_ROWS,
+    constants=CONSTANTS,
+    hints=hints,
+    sidecar_facts=old_facts,
+    accepts=partial(has_axes, 3),
     preprocessing=preprocessing,
     resize="paper",
-    holds={
+    supports={
         "dim_head": ANY,
         "pool": ("cls", "all"),
         "patch_norm": ANY,
         "final_norm": ("tokens", "pooled"),
         "qkv_bias": ("none",),
     },
-    clashes=old_clashes,
+    why_unsupported=why_not_old,
 )

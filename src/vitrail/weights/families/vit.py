@@ -90,7 +90,7 @@ def resolve_config(
     facts, notes = dict(facts), list[str]()
     where, named = request.source, request.named
     table = tensors.shape(TABLE, 3)[1] if facts["positions"] == "learned" else None
-    inner = tensors.shape("blocks.0.attention.out.weight", 2)[1]
+    inner = tensors.shape("blocks.0.attention.qkv.weight", 2)[0] // 3
     square = facts.pop("square", request.square)
     if named is not None:
         refuse_contradiction(facts, named, where)
