@@ -62,6 +62,7 @@ SIGNATURES = {
     "search": "directory, image, *, k=10, checkpoint=None, device=None",
     "pretrain": f"data, *, objective=None, tokenizer=None, {RUN_OPTIONS}",
     "register_family": "name, *, config, model, variants, aliases=None",
+    "report": "*runs, out=None, overwrite=False",
     "resume": (
         "run_directory, *, workers=None, parallel=None, device='auto', threads=None, processes=1, "
         "on_step=None, on_progress=<silent>"
@@ -72,7 +73,7 @@ SIGNATURES = {
 NAMES = [
     "UserError", "__version__", "capture", "convert", "create", "doctor", "duplicates", "embed",
     "evaluate", "explain", "list_models", "load", "open_data", "predict", "pretrain", "probe",
-    "register_family", "resume", "save", "search", "train",
+    "register_family", "report", "resume", "save", "search", "train",
 ]  # fmt: skip
 
 
