@@ -175,8 +175,8 @@ def prove(ours: Model, module: nn.Module, checkpoint: Checkpoint) -> None:
     if theirs is None or theirs.shape != mine.shape:
         shape = "no logits" if theirs is None else f"{tuple(theirs.shape)}"
         raise UserError(
-            f"the output of the {name} that you gave is {shape}, ours {tuple(mine.shape)}: give a model with "
-            "the head that it classifies with"
+            f"the output of the {name} that you gave is {shape}, ours {tuple(mine.shape)}: give a "
+            "model with the head that it classifies with"
         )
     theirs = theirs.to(mine)
     apart, largest = float((mine - theirs).abs().max()), float(theirs.abs().max())
