@@ -20,12 +20,14 @@ __all__ = [
     "embed",
     "evaluate",
     "explain",
+    "figures",
     "list_models",
     "load",
     "open_data",
     "predict",
     "pretrain",
     "probe",
+    "register_dialect",
     "register_family",
     "resume",
     "save",
@@ -44,6 +46,7 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.tasks.embed import embed
     from vitrail.tasks.evaluate import evaluate
     from vitrail.tasks.explain import explain
+    from vitrail.tasks.figures import figures
     from vitrail.tasks.predict import predict
     from vitrail.tasks.pretrain import pretrain
     from vitrail.tasks.probe import probe
@@ -52,6 +55,7 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.tasks.train import train
     from vitrail.weights.load import load
     from vitrail.weights.native import save
+    from vitrail.weights.registered import register_dialect
 
     __version__: str
 else:
@@ -65,12 +69,14 @@ else:
         "embed": "vitrail.tasks.embed",
         "evaluate": "vitrail.tasks.evaluate",
         "explain": "vitrail.tasks.explain",
+        "figures": "vitrail.tasks.figures",
         "list_models": "vitrail.models.catalogue",
         "load": "vitrail.weights.load",
         "open_data": "vitrail.data.sources",
         "predict": "vitrail.tasks.predict",
         "pretrain": "vitrail.tasks.pretrain",
         "probe": "vitrail.tasks.probe",
+        "register_dialect": "vitrail.weights.registered",
         "register_family": "vitrail.models.catalogue",
         "resume": "vitrail.tasks.resume",
         "save": "vitrail.weights.native",
