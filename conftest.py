@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-CHECKPOINT = "pets-model"
+CHECKPOINT, PHOTOS = "pets-model", "photos/"
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +42,16 @@ def _example_world(
             doctest_namespace["model"] = model
         if CHECKPOINT in source:
             vitrail.save(model, tmp_path / CHECKPOINT)
+    if PHOTOS in source:
+        write_photos(tmp_path / PHOTOS)
+
+
+def write_photos(folder: Path) -> None:
+    """Three images for examples."""
+    import numpy as np
+    from PIL import Image
+
+    folder.mkdir()
+    for number in range(3):
+        pixels = np.random.default_rng(number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).resize((64, 48)).save(folder / f"{number}.png")

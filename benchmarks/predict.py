@@ -32,8 +32,8 @@ from sklearn.linear_model import RidgeClassifier
 
 from vitrail import create, load, save
 from vitrail.core.torchvision import mend_torchvision
-from vitrail.inference.engine import Job, answers, torch_threads
-from vitrail.inference.predict import labels_of, rank
+from vitrail.inference.engine import Job, compute_outputs, torch_threads
+from vitrail.inference.predict import class_names, rank_classes
 from vitrail.weights.convert import convert
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "golden"
@@ -119,7 +119,7 @@ def write_models(place: Path, classes: list[int]) -> None:
     torch.manual_seed(0)
     model = create("vit_s_16", num_classes=max(classes) + 1).eval()
     names = photos_of(place, "small")
-    found = answers(model, names, Job(output="pooled", exact=True))
+    found = compute_outputs(model, names, Job(output="pooled", exact=True))
     features = np.stack([one.values for one in found if one.values is not None])
     fitted = RidgeClassifier(alpha=1e-3).fit(features, classes)
     with torch.no_grad():
@@ -179,12 +179,12 @@ def tell_labels(names: list[str], ours: list[str], theirs: list[str], peer: str)
 
 def vitrail_side(place: Path, threads: int) -> Side:
     model = load(place / "vitrail")
-    labels = labels_of(model)
+    labels = class_names(model)
 
     def run(names: list[str]) -> list[str]:
         with torch_threads(1):
-            found = answers(model, names, Job(output="scores"), threads=threads)
-            said = [rank(answer, labels, 5).label for answer in found]
+            found = compute_outputs(model, names, Job(output="scores"), threads=threads)
+            said = [rank_classes(output, labels, 5).label for output in found]
         return [str(label).removeprefix("class ") for label in said]
 
     return run
@@ -241,8 +241,8 @@ def scripts(place: Path, size: str) -> dict[str, Side]:
         def run(names: list[str]) -> list[str]:
             labels: list[int] = []
             for images, _ in batches(names, batch, workers):
-                _, places = model(images).softmax(-1).topk(5)
-                labels += places[:, 0].tolist()
+                _, row_groups = model(images).softmax(-1).topk(5)
+                labels += row_groups[:, 0].tolist()
             return [str(label) for label in labels[: len(names)]]
 
         return run

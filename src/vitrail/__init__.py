@@ -16,6 +16,8 @@ __all__ = [
     "convert",
     "create",
     "doctor",
+    "duplicates",
+    "embed",
     "evaluate",
     "explain",
     "list_models",
@@ -24,9 +26,11 @@ __all__ = [
     "predict",
     "pretrain",
     "probe",
+    "register_dialect",
     "register_family",
     "resume",
     "save",
+    "search",
     "train",
 ]
 
@@ -34,18 +38,22 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.core.errors import UserError
     from vitrail.data.sources import open_data
     from vitrail.explanation.capture import capture
-    from vitrail.inference.predict import predict
     from vitrail.models.catalogue import create, list_models, register_family
     from vitrail.tasks.convert import convert
     from vitrail.tasks.doctor import doctor
+    from vitrail.tasks.duplicates import duplicates
+    from vitrail.tasks.embed import embed
     from vitrail.tasks.evaluate import evaluate
     from vitrail.tasks.explain import explain
+    from vitrail.tasks.predict import predict
     from vitrail.tasks.pretrain import pretrain
     from vitrail.tasks.probe import probe
     from vitrail.tasks.resume import resume
+    from vitrail.tasks.search import search
     from vitrail.tasks.train import train
     from vitrail.weights.load import load
     from vitrail.weights.native import save
+    from vitrail.weights.registered import register_dialect
 
     __version__: str
 else:
@@ -55,17 +63,21 @@ else:
         "convert": "vitrail.tasks.convert",
         "create": "vitrail.models.catalogue",
         "doctor": "vitrail.tasks.doctor",
+        "duplicates": "vitrail.tasks.duplicates",
+        "embed": "vitrail.tasks.embed",
         "evaluate": "vitrail.tasks.evaluate",
         "explain": "vitrail.tasks.explain",
         "list_models": "vitrail.models.catalogue",
         "load": "vitrail.weights.load",
         "open_data": "vitrail.data.sources",
-        "predict": "vitrail.inference.predict",
+        "predict": "vitrail.tasks.predict",
         "pretrain": "vitrail.tasks.pretrain",
         "probe": "vitrail.tasks.probe",
+        "register_dialect": "vitrail.weights.registered",
         "register_family": "vitrail.models.catalogue",
         "resume": "vitrail.tasks.resume",
         "save": "vitrail.weights.native",
+        "search": "vitrail.tasks.search",
         "train": "vitrail.tasks.train",
     }
 

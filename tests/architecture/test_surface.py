@@ -31,6 +31,12 @@ SIGNATURES = {
     "doctor": (
         "data, *, val_share=0.1, out=None, overwrite=False, threads=None, on_progress=<silent>"
     ),
+    "duplicates": "directory, *, threshold=None",
+    "embed": (
+        "model, images, *, out, tokens=False, exact=True, vector_precision='float32', "
+        "batch_size=8, engine='local', address=None, device=None, precision=None, threads=None, "
+        "dry_run=False, on_progress=<silent>"
+    ),
     "evaluate": (
         "model, data, *, split=None, corruptions=False, corrupted_images=None, resolutions=(), "
         "patch_sizes=(), by_index=False, batch_size=64, workers=0, device=None, precision=None, "
@@ -42,14 +48,20 @@ SIGNATURES = {
         "overwrite=False, name=None, on_progress=<silent>"
     ),
     "open_data": "spec, *, val_share=0.1, seed=0",
-    "predict": "model, images, *, top=5, batch_size=8, exact=True",
+    "predict": (
+        "model, images, *, top=5, exact=True, batch_size=8, out=None, overwrite=False, "
+        "engine='local', address=None, device=None, precision=None, threads=None, dry_run=False, "
+        "on_progress=<silent>"
+    ),
     "probe": (
         "model, data, *, method='fewshot', split=None, shots=(1, 5, 10, 25), seeds=3, "
         "neighbours=(10, 20, 100, 200), steps=None, images=None, batch_size=64, workers=0, "
         "device=None, precision=None, seed=0, cache='runs/features', out=None, overwrite=False, "
         "name=None, on_progress=<silent>"
     ),
+    "search": "directory, image, *, k=10, checkpoint=None, device=None",
     "pretrain": f"data, *, objective=None, tokenizer=None, {RUN_OPTIONS}",
+    "register_dialect": "dialect",
     "register_family": "name, *, config, model, variants, aliases=None",
     "resume": (
         "run_directory, *, workers=None, parallel=None, device='auto', threads=None, processes=1, "
@@ -59,9 +71,9 @@ SIGNATURES = {
     "train": f"data, *, {RUN_OPTIONS}",
 }
 NAMES = [
-    "UserError", "__version__", "capture", "convert", "create", "doctor", "evaluate", "explain",
-    "list_models", "load", "open_data", "predict", "pretrain", "probe", "register_family", "resume",
-    "save", "train",
+    "UserError", "__version__", "capture", "convert", "create", "doctor", "duplicates", "embed",
+    "evaluate", "explain", "list_models", "load", "open_data", "predict", "pretrain", "probe",
+    "register_dialect", "register_family", "resume", "save", "search", "train",
 ]  # fmt: skip
 
 

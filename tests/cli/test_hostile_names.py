@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.inference.pictures import small_model, write_photos
+from tests.inference.photos import small_model, write_photos
 
 from vitrail import load, save
 from vitrail.cli.app import main
@@ -28,8 +28,8 @@ VERBS = {
     "predict": "predict {model} {photos}",
     "predict to a file": "predict {model} {photos} --out {out}/labels.csv",
     "embed": "embed {model} {photos} --out {out}",
-    "search": "embed --search {photo} {embedded}",
-    "duplicates": "embed --duplicates {embedded}",
+    "search": "search {embedded} {photo}",
+    "duplicates": "duplicates {embedded}",
     "explain": "explain {model} {photos} --checks 1 --method rollout --out {out}",
     "figures": "figures {model} {data} --images 3 --ablated 0 --out {out}",
     "convert": "convert {model} {out} --set num_classes=3",

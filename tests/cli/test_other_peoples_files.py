@@ -5,7 +5,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from tests.inference.pictures import small_model, write_photos
+from tests.inference.photos import small_model, write_photos
 
 from vitrail import save
 from vitrail.cli.app import main
@@ -28,7 +28,6 @@ THEIRS = (
     "evaluation.json",
     "predictions.csv",
     "probe.json",
-    "doctor.html",
     "doctor.json",
     "maps.npz",
     "00000.attribution.png",

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
-from tests.inference.pictures import small_model, write_photos
+from tests.inference.photos import small_model, write_photos
 
 from vitrail import predict, save
 from vitrail.cli.app import main
@@ -170,7 +170,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
     assert code == 130
     kept = int(err.split("stopped; ")[1].split()[0])
     assert kept >= 8
-    assert "the same command goes on from there" in err
+    assert "the same command resumes from there" in err
     assert not out.exists()
 
     seen = list[str]()
@@ -254,30 +254,39 @@ def test_a_file_is_written_whole_or_not_at_all(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["x.jpg", "--top", "0"], "--top must be at least 1, got 0"),
-        (["x.jpg", "--threads", "0"], "--threads must be at least 1, got 0"),
-        (["x.jpg", "--batch-size", "0"], "--batch-size must be at least 1"),
-        (["x.jpg", "--out", "said.txt"], "expected a file that ends in .jsonl, .csv, .parquet"),
-        (["x.jpg", "--engine", "ray"], "--engine ray needs --out"),
-        (["x.jpg", "--address", "auto"], "add --engine ray"),
+        (["{photo}", "--top", "0"], "top must be at least 1, got 0"),
+        (["{photo}", "--threads", "0"], "threads must be at least 1, got 0"),
+        (["{photo}", "--batch-size", "0"], "batch_size must be at least 1"),
+        (["{photo}", "--out", "said.txt"], "must be a file that ends in .jsonl, .csv, .parquet"),
+        (["{photo}", "--engine", "ray"], "engine ray needs out"),
+        (["{photo}", "--address", "auto"], "choose the engine ray too"),
+        (["{photo}", "--dry-run"], "give out too"),
+        (["{photo}", "-q", "-v"], "contradict"),
         (["nothing-like-*.jpg"], "no file matches"),
-        ([], "no pictures"),
+        ([], "no images"),
     ],
 )
 def test_a_mistake_is_one_sentence(
-    capsys: pytest.CaptureFixture[str], model: str, arguments: list[str], sentence: str
+    capsys: pytest.CaptureFixture[str],
+    model: str,
+    photos: list[str],
+    arguments: list[str],
+    sentence: str,
 ) -> None:
-    code, out, err = run(capsys, model, *arguments)
+    code, out, err = run(capsys, model, *(word.format(photo=photos[0]) for word in arguments))
     assert (code, out) == (2, "")
     assert sentence in err
     assert err.count("\n") == 1
 
 
 def test_parquet_without_pyarrow_is_one_sentence(
-    capsys: pytest.CaptureFixture[str], model: str, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
+    model: str,
+    photos: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    code, _, err = run(capsys, model, "x.jpg", "--out", "said.parquet")
+    code, _, err = run(capsys, model, photos[0], "--out", "said.parquet")
     assert code == 2
     assert "pip install 'vitrail[parquet]'" in err
 
@@ -291,7 +300,7 @@ def test_pixels_are_normalised_as_was_said(
     assert plain == same != other
     for words, reason in (
         (["--mean", "half"], "--mean must be numbers like 0.5,0.5,0.5, got 'half'"),
-        (["--std", "0.5,0.5"], "--std must have 1 or 3 numbers, one a channel, got 2"),
+        (["--std", "0.5,0.5"], "std must have 1 or 3 numbers, one a channel, got 2"),
         (["--std", "0"], "--std must be above 0, got '0'"),
     ):
         code, _, err = run(capsys, model, photos[0], *words)
@@ -307,10 +316,10 @@ def test_no_pictures_at_all_is_a_mistake(
 ) -> None:
     (tmp_path / "empty").mkdir()
     code, _, err = run(capsys, model, f"{tmp_path}/empty", "--out", f"{tmp_path}/said.csv")
-    assert (code, err) == (2, f"vitrail: no pictures: {tmp_path}/empty holds none\n")
+    assert (code, err) == (2, f"vitrail: no images: {tmp_path}/empty holds none\n")
     assert not (tmp_path / "said.csv").exists()
     monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
-    assert run(capsys, model, "-")[2] == "vitrail: no pictures: standard input holds none\n"
+    assert run(capsys, model, "-")[2] == "vitrail: no images: standard input holds none\n"
     monkeypatch.setattr("sys.stdin", None)
     assert "standard input, which is closed" in run(capsys, model, "-")[2]
 
@@ -320,7 +329,7 @@ def test_an_answer_that_is_no_number_is_a_problem(
 ) -> None:
     code, out, _ = run(capsys, model, photos[0], "--mean", "1e300", "--json")
     assert code == 2
-    assert json.loads(out)["problem"] == "what the model says of it is not a number"
+    assert json.loads(out)["problem"] == "output is NaN or infinite"
 
 
 def test_a_new_head_is_told_of(

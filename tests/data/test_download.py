@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.inference.pictures import small_model
+from tests.inference.photos import small_model
 from vitrail.data import download as web
 from vitrail.data.images import BadImage
-from vitrail.inference.engine import Job, answers
+from vitrail.inference.engine import Job, compute_outputs
 
 
 def png() -> bytes:
@@ -101,7 +101,7 @@ def test_a_picture_and_one_that_moved(server: str) -> None:
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        ("missing.png", "the server says 404"),
+        ("missing.png", "the server responds 404"),
         ("to-a-file", "cannot be fetched"),
         ("round", "cannot be fetched"),
         ("huge", "more than the limit"),
@@ -199,7 +199,7 @@ def test_a_proxy_is_asked_for_the_whole_address(
     monkeypatch.delenv(web.ALLOW_PRIVATE)
     monkeypatch.delenv("no_proxy")
     monkeypatch.setenv("http_proxy", server)
-    with pytest.raises(BadImage, match="the server says 404"):  # it knows no such path
+    with pytest.raises(BadImage, match="the server responds 404"):  # it knows no such path
         web.download("http://example.test/good.png")
     with pytest.raises(BadImage, match=r"10\.0\.0\.1 is no public address"):
         web.download("http://10.0.0.1/good.png")
@@ -215,7 +215,7 @@ def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_engine_takes_addresses_beside_files(server: str) -> None:
     names = [f"{server}/good.png", f"{server}/missing.png"]
-    good, bad = answers(small_model(), names, Job(output="scores"))
+    good, bad = compute_outputs(small_model(), names, Job(output="scores"))
     assert [good.name, bad.name] == names
     assert good.values is not None
-    assert bad.problem == "cannot be fetched: the server says 404 Not Found"
+    assert bad.problem == "cannot be fetched: the server responds 404 Not Found"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from vitrail import UserError
-from vitrail.data.paths import STDIN, check_paths, pictures
+from vitrail.data.paths import STDIN, check_paths, list_images
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -21,7 +21,7 @@ def test_a_directory_means_the_images_below_it_in_the_order_of_their_paths(tmp_p
     touch(
         tmp_path, *images, ".hidden.jpg", ".cache/x.jpg", "__MACOSX/b.jpg", "notes.txt", "a/k.csv"
     )
-    found = list(pictures([str(tmp_path)]))
+    found = list(list_images([str(tmp_path)]))
     assert found == [str(path) for path in sorted(tmp_path / name for name in images)]
 
 
@@ -29,7 +29,7 @@ def test_links_are_followed_and_circles_are_not(tmp_path: Path) -> None:
     touch(tmp_path, "a/1.jpg", "elsewhere/2.jpg")
     (tmp_path / "a" / "up").symlink_to(tmp_path / "a", target_is_directory=True)
     (tmp_path / "a" / "there").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
-    found = [Path(name).relative_to(tmp_path) for name in pictures([str(tmp_path / "a")])]
+    found = [Path(name).relative_to(tmp_path) for name in list_images([str(tmp_path / "a")])]
     assert [str(name) for name in found] == ["a/1.jpg", "a/there/2.jpg"]
 
 
@@ -58,7 +58,7 @@ def test_every_kind_in_the_order_given(tmp_path: Path, monkeypatch: pytest.Monke
     check_paths(asked)
     with pytest.raises(UserError, match=r"gone.jpg: no such file"):
         check_paths([*asked, "gone.jpg"])
-    assert list(pictures(asked)) == [
+    assert list(list_images(asked)) == [
         "alone.jpg",
         "y/10.jpg",
         "y/2.jpg",
@@ -70,20 +70,18 @@ def test_every_kind_in_the_order_given(tmp_path: Path, monkeypatch: pytest.Monke
         "z[1].jpg",
         "x/1.jpg",
     ]
-    assert list(pictures(["**/1*.jpg"])) == ["x/1.jpg", "y/10.jpg"]
+    assert list(list_images(["**/1*.jpg"])) == ["x/1.jpg", "y/10.jpg"]
 
 
 def test_nothing_is_listed_before_it_is_wanted(tmp_path: Path) -> None:
     touch(tmp_path, "a/1.jpg", "b/2.jpg")
-    found = pictures([str(tmp_path)])
+    found = list_images([str(tmp_path)])
     assert next(found).endswith("1.jpg")
     (tmp_path / "b" / "2.jpg").rename(tmp_path / "b" / "3.jpg")
     assert next(found).endswith("3.jpg")
 
 
-@pytest.mark.parametrize(
-    ("paths", "sentence"), [([], "no pictures"), (["no*.jpg"], "no file match")]
-)
+@pytest.mark.parametrize(("paths", "sentence"), [([], "no images"), (["no*.jpg"], "no file match")])
 def test_what_cannot_mean_a_picture(paths: list[str], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         check_paths(paths)

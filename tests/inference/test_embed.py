@@ -9,18 +9,18 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics.pairwise import cosine_similarity
 
-from tests.inference.pictures import small_model, write_photos
+from tests.inference.photos import small_model, write_photos
 from vitrail import UserError
 from vitrail.inference import embed as embedding
-from vitrail.inference.arrow import Embedded, Precision
-from vitrail.inference.embed import embed_here, embed_one, shape_of
-from vitrail.inference.engine import Job, Output, answers
-from vitrail.inference.nearest import duplicates, search
-from vitrail.inference.parts import CHECKPOINT, STATE, Manifest, open_parts, whole_parts
+from vitrail.inference.arrow import EmbeddingTable, Precision
+from vitrail.inference.embed import embed_local, embed_one, embedding_shape
+from vitrail.inference.engine import Job, OutputKind, compute_outputs
+from vitrail.inference.nearest import find_duplicates, find_nearest
+from vitrail.inference.parts import CHECKPOINT, STATE, Manifest, finished_parts, open_parts
 from vitrail.models.model import Model
 from vitrail.weights.digest import digest_of
 
-ROWS = Embedded("float32")
+ROWS = EmbeddingTable("float32")
 
 
 def manifest(model: Model, job: Job, precision: Precision = "float32") -> Manifest:
@@ -28,7 +28,7 @@ def manifest(model: Model, job: Job, precision: Precision = "float32") -> Manife
         model="small",
         digest=digest_of(model),
         output=job.output,
-        shape=shape_of(model, job),
+        shape=embedding_shape(model, job),
         precision=precision,
         exact=job.exact,
         batch_size=job.batch_size,
@@ -42,26 +42,26 @@ def rows_of(folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(("output", "shape"), [("pooled", (32,)), ("tokens", (25, 32))])
 @pytest.mark.parametrize("precision", ["float16", "float32"])
 def test_every_picture_has_a_row(
-    output: Output, shape: tuple[int, ...], precision: Precision, tmp_path: Path
+    output: OutputKind, shape: tuple[int, ...], precision: Precision, tmp_path: Path
 ) -> None:
     names = write_photos(tmp_path / "photos", 11, broken=(3,))
     model, job = small_model(), Job(output=output)
-    assert shape_of(model, job) == shape
+    assert embedding_shape(model, job) == shape
     out = tmp_path / "out"
     open_parts(out, manifest(model, job, precision))
-    done = embed_here(model, [*names, names[0]], out, job, Embedded(precision))
+    done = embed_local(model, [*names, names[0]], out, job, EmbeddingTable(precision))
     assert (done.before, done.done, done.broken) == (0, 11, 1)
     table = pq.read_table(out)  # as any reader of Parquet would
     assert table.schema.field("embedding").type.value_type == getattr(pa, precision)()
     assert table["id"].to_pylist() == names
-    for row, answer in zip(table.to_pylist(), answers(model, names, job), strict=True):
-        if answer.values is None:
+    for row, output in zip(table.to_pylist(), compute_outputs(model, names, job), strict=True):
+        if output.values is None:
             assert row["embedding"] is None
-            assert row["problem"] == answer.problem
+            assert row["problem"] == output.problem
         else:
             assert row["problem"] is None
             written = np.array(row["embedding"], dtype=precision).reshape(shape)
-            assert np.array_equal(written, answer.values.astype(precision))
+            assert np.array_equal(written, output.values.astype(precision))
 
 
 def test_a_run_that_stops_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,16 +69,16 @@ def test_a_run_that_stops_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.Mo
     model, job, out = small_model(), Job(output="pooled"), tmp_path / "out"
     monkeypatch.setattr(embedding, "ROWS", 8)
     open_parts(tmp_path / "once", manifest(model, job))
-    embed_here(model, names, tmp_path / "once", job, ROWS)
+    embed_local(model, names, tmp_path / "once", job, ROWS)
 
-    def stop(progress: embedding.Progress) -> None:
+    def stop(progress: embedding.EmbedProgress) -> None:
         if progress.done == 21:
             raise KeyboardInterrupt
 
     open_parts(out, manifest(model, job))
     with pytest.raises(KeyboardInterrupt):
-        embed_here(model, names, out, job, ROWS, on_progress=stop)
-    assert [pq.read_metadata(part).num_rows for part in whole_parts(out)] == [8, 8, 5]
+        embed_local(model, names, out, job, ROWS, on_progress=stop)
+    assert [pq.read_metadata(part).num_rows for part in finished_parts(out)] == [8, 8, 5]
     computed: list[str] = []
 
     def counting(model: Model, wanted: Any, *rest: Any, **more: Any) -> Any:
@@ -87,11 +87,11 @@ def test_a_run_that_stops_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.Mo
                 computed.append(name)
                 yield name
 
-        return answers(model, seen(), *rest, **more)
+        return compute_outputs(model, seen(), *rest, **more)
 
-    monkeypatch.setattr(embedding, "answers", counting)
+    monkeypatch.setattr(embedding, "compute_outputs", counting)
     open_parts(out, manifest(model, job))
-    done = embed_here(model, names, out, job, ROWS)
+    done = embed_local(model, names, out, job, ROWS)
     assert (done.before, done.done, done.broken) == (20, 20, 1)
     assert computed == [names[1], *names[21:]], "what could not be read is tried again"
     assert pq.read_table(out)["id"].to_pylist() == names
@@ -102,9 +102,9 @@ def test_what_can_be_read_after_all_has_one_row(tmp_path: Path) -> None:
     names = write_photos(tmp_path / "photos", 5, broken=(1, 3))
     model, job, out = small_model(), Job(output="pooled"), tmp_path / "out"
     open_parts(out, manifest(model, job))
-    embed_here(model, names, out, job, ROWS)
+    embed_local(model, names, out, job, ROWS)
     write_photos(tmp_path / "photos", 5, broken=(3,))
-    done = embed_here(model, names, out, job, ROWS)
+    done = embed_local(model, names, out, job, ROWS)
     assert (done.before, done.done, done.broken) == (3, 2, 1)
     readable = [name for name, row in rows_of(out).items() if row["problem"] is None]
     assert sorted(readable) == [names[place] for place in (0, 1, 2, 4)]
@@ -114,13 +114,13 @@ def test_what_can_be_read_after_all_has_one_row(tmp_path: Path) -> None:
 def test_parts_that_call_a_problem_a_reason_are_gone_on_with(tmp_path: Path) -> None:
     """As earlier versions wrote them."""
     names, out = write_photos(tmp_path / "photos", 6, broken=(1,)), tmp_path / "out"
-    job, rows = Job(output="pooled", batch_size=2), Embedded("float32")
+    job, rows = Job(output="pooled", batch_size=2), EmbeddingTable("float32")
     out.mkdir()
-    embed_here(small_model(), names[:4], out, job, rows)
+    embed_local(small_model(), names[:4], out, job, rows)
     (part,) = out.glob("*.parquet")
     table = pq.read_table(part)
     pq.write_table(table.rename_columns(["id", "embedding", "reason"]), part)
-    assert embed_here(small_model(), names, out, job, rows).before == 3
+    assert embed_local(small_model(), names, out, job, rows).before == 3
     found = rows_of(out)
     assert list(found) == names
     assert [name for name, row in found.items() if row["problem"] is not None] == [names[1]]
@@ -131,21 +131,21 @@ def test_a_damaged_part_is_named(harm: str, tmp_path: Path) -> None:
     names = write_photos(tmp_path / "photos", 5)
     model, job, out = small_model(), Job(output="pooled"), tmp_path / "out"
     open_parts(out, manifest(model, job))
-    embed_here(model, names, out, job, ROWS)
-    (part,) = whole_parts(out)
+    embed_local(model, names, out, job, ROWS)
+    (part,) = finished_parts(out)
     if harm == "foreign":
         pq.write_table(pa.table({"x": [1]}), part)
     else:
         part.write_bytes(part.read_bytes()[: 100 if harm == "cut" else 0])
     for act in (
-        lambda: embed_here(model, names, out, job, ROWS),
-        lambda: search(out, np.ones(32), count=1),
-        lambda: duplicates(out, threshold=0.9),
+        lambda: embed_local(model, names, out, job, ROWS),
+        lambda: find_nearest(out, np.ones(32), k=1),
+        lambda: find_duplicates(out, threshold=0.9),
     ):
         with pytest.raises(UserError, match=r"part-000000\.parquet: is damaged, or no part"):
             act()
     part.unlink()
-    assert embed_here(model, names, out, job, ROWS).done == 5
+    assert embed_local(model, names, out, job, ROWS).done == 5
 
 
 def test_what_ray_left_unfinished_is_not_counted_and_is_swept(tmp_path: Path) -> None:
@@ -154,13 +154,13 @@ def test_what_ray_left_unfinished_is_not_counted_and_is_swept(tmp_path: Path) ->
     open_parts(out, manifest(model, job))
     state = out / STATE / CHECKPOINT
     state.mkdir(parents=True)
-    part = ROWS(list(answers(model, names[:1], job)))
+    part = ROWS(list(compute_outputs(model, names[:1], job)))
     pq.write_table(part, out / "run_000000-0.parquet")
     pq.write_table(part.select(["id"]), state / "run_000000.parquet")
     (out / "run_000001-0.parquet").write_bytes(b"half a file")
     (state / "run_000001.pending.parquet").write_bytes(b"")
-    assert [part.name for part in whole_parts(out)] == ["run_000000-0.parquet"]
-    done = embed_here(model, names, out, job, ROWS)
+    assert [part.name for part in finished_parts(out)] == ["run_000000-0.parquet"]
+    done = embed_local(model, names, out, job, ROWS)
     assert (done.before, done.done) == (1, 3)
     assert sorted(pq.read_table(out)["id"].to_pylist()) == names
     assert not (out / "run_000001-0.parquet").exists()
@@ -195,13 +195,15 @@ def test_nearest_and_duplicates_equal_scikit_learn(
     monkeypatch.setattr(embedding, "ROWS", 7)  # several blocks
     made = manifest(model, job)
     open_parts(out, made)
-    embed_here(model, names, out, job, ROWS)
-    good = {one.name: one.values for one in answers(model, names, job) if one.values is not None}
+    embed_local(model, names, out, job, ROWS)
+    good = {
+        one.name: one.values for one in compute_outputs(model, names, job) if one.values is not None
+    }
     ids, vectors = list(good), np.stack(list(good.values()))
     cosines = cosine_similarity(vectors)
 
     query = embed_one(model, names[12], made, where="out")
-    found = search(out, query, count=6)
+    found = find_nearest(out, query, k=6)
     near = cosines[ids.index(names[12])]
     order = np.argsort(-near)[:6]
     assert {match.id for match in found[:2]} == {names[12], str(twin)}
@@ -213,7 +215,8 @@ def test_nearest_and_duplicates_equal_scikit_learn(
     widest = int(np.diff(values).argmax())  # where rounding decides nothing
     threshold = float(values[widest : widest + 2].mean())
     pairs = {
-        (pair.one, pair.other): pair.cosine for pair in duplicates(out, threshold=threshold).pairs
+        (pair.one, pair.other): pair.cosine
+        for pair in find_duplicates(out, threshold=threshold).pairs
     }
     assert pairs == pytest.approx(
         {
@@ -225,6 +228,6 @@ def test_nearest_and_duplicates_equal_scikit_learn(
     )
     assert pairs[names[12], str(twin)] == pytest.approx(1, abs=1e-5)
     with pytest.raises(UserError, match="between -1 and 1"):
-        duplicates(out, threshold=2)
+        find_duplicates(out, threshold=2)
     with pytest.raises(UserError, match="of another model"):
         embed_one(small_model(seed=1), names[0], made, where="out")

@@ -14,73 +14,81 @@ from numpy.typing import NDArray
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
-from tests.inference.pictures import small_model, write_photos
+from tests.inference.photos import small_model, write_photos
 from tests.models.kinds import KINDS, SMALL
 from vitrail import UserError
 from vitrail.data.preprocess import prepare
 from vitrail.data.threads import ahead
-from vitrail.inference.engine import AHEAD, Answer, Engine, Job, Output, answers, torch_threads
+from vitrail.inference.engine import (
+    AHEAD,
+    Engine,
+    Job,
+    Output,
+    OutputKind,
+    compute_outputs,
+    torch_threads,
+)
 from vitrail.models.catalogue import build
 
-OUTPUTS: tuple[Output, ...] = ("scores", "pooled", "tokens")
+OUTPUTS: tuple[OutputKind, ...] = ("scores", "pooled", "tokens")
 
 
-def bits(answer: Answer) -> bytes | str | None:
-    return answer.problem if answer.values is None else answer.values.tobytes()
+def bits(output: Output) -> bytes | str | None:
+    return output.problem if output.values is None else output.values.tobytes()
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_bits_do_not_depend_on_order_on_company_or_on_threads(
-    output: Output, tmp_path: Path
+    output: OutputKind, tmp_path: Path
 ) -> None:
     names = write_photos(tmp_path, 21, broken=(4, 20))
     model, job = small_model(), Job(output=output)
-    first = {one.name: bits(one) for one in answers(model, names, job)}
+    first = {one.name: bits(one) for one in compute_outputs(model, names, job)}
     assert list(first) == names
     assert len(set(first.values())) == 20  # the two broken ones are alike, no other
     mixed = [names[place] for place in np.random.default_rng(0).permutation(21)]
     with torch_threads(1):
-        again = list(answers(model, mixed, job, threads=3))
+        again = list(compute_outputs(model, mixed, job, threads=3))
     assert [one.name for one in again] == mixed
     assert {one.name: bits(one) for one in again} == first
-    alone = {name: bits(one) for name in names[:3] for one in answers(model, [name], job)}
+    alone = {name: bits(one) for name in names[:3] for one in compute_outputs(model, [name], job)}
     assert alone == {name: first[name] for name in names[:3]}
 
 
-@pytest.mark.parametrize("output", OUTPUTS)
-def test_values_are_those_of_the_model(output: Output, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", OUTPUTS)
+def test_values_are_those_of_the_model(kind: OutputKind, tmp_path: Path) -> None:
     names = write_photos(tmp_path, 3)
     model = small_model()
-    job = Job(output=output, exact=True, batch_size=2)
-    ask = {"scores": model, "pooled": model.features, "tokens": model.encode}[output]
-    for name, answer in zip(names, answers(model, names, job), strict=True):
-        with Image.open(name) as picture, torch.inference_mode():
-            expected = ask(prepare(picture.convert("RGB"), model.passport.preprocessing)[None])[0]
-        expected = expected.softmax(0) if output == "scores" else expected
-        assert answer.values is not None
-        assert answer.values == pytest.approx(expected.numpy(), abs=1e-5)
+    job = Job(output=kind, exact=True, batch_size=2)
+    compute = {"scores": model, "pooled": model.features, "tokens": model.encode}[kind]
+    for name, output in zip(names, compute_outputs(model, names, job), strict=True):
+        with Image.open(name) as photo, torch.inference_mode():
+            expected = compute(prepare(photo.convert("RGB"), model.passport.preprocessing)[None])[0]
+        expected = expected.softmax(0) if kind == "scores" else expected
+        assert output.values is not None
+        assert output.values == pytest.approx(expected.numpy(), abs=1e-5)
 
 
 def test_several_labels_are_scored_one_by_one(tmp_path: Path) -> None:
     model = small_model()
     model.passport = replace(model.passport, multi_label=True)
-    (answer,) = answers(model, write_photos(tmp_path, 1), Job(output="scores"))
-    assert answer.values is not None
-    assert answer.values.sum() != pytest.approx(1, abs=1e-3)
+    (output,) = compute_outputs(model, write_photos(tmp_path, 1), Job(output="scores"))
+    assert output.values is not None
+    assert output.values.sum() != pytest.approx(1, abs=1e-3)
 
 
 def test_blue_comes_first_where_the_passport_says_so(tmp_path: Path) -> None:
     names = write_photos(tmp_path, 1)
-    with Image.open(names[0]) as picture:
-        pixels = np.asarray(picture.convert("RGB"))
+    with Image.open(names[0]) as photo:
+        pixels = np.asarray(photo.convert("RGB"))
     Image.fromarray(pixels).save(tmp_path / "rgb.png")
     Image.fromarray(np.ascontiguousarray(pixels[..., ::-1])).save(tmp_path / "bgr.png")
     model = small_model()
     job = Job(output="scores")
-    (rgb,) = answers(model, [str(tmp_path / "rgb.png")], job)
+    (rgb,) = compute_outputs(model, [str(tmp_path / "rgb.png")], job)
     how = model.passport.preprocessing
     model.passport = replace(model.passport, preprocessing=replace(how, channel_order="bgr"))
-    (bgr,) = answers(model, [str(tmp_path / "bgr.png")], job)
+    (bgr,) = compute_outputs(model, [str(tmp_path / "bgr.png")], job)
     assert bits(rgb) == bits(bgr)
 
 
@@ -105,7 +113,7 @@ def test_the_fast_way_says_what_the_exact_one_says(tmp_path: Path) -> None:
     model = small_model()
 
     def ask(*, exact: bool) -> NDArray[np.float32]:
-        found = answers(model, names, Job(output="scores", exact=exact))
+        found = compute_outputs(model, names, Job(output="scores", exact=exact))
         return np.stack([one.values for one in found if one.values is not None])
 
     fast, exact = ask(exact=False), ask(exact=True)
@@ -132,11 +140,11 @@ def test_a_stream_is_never_far_ahead_of_its_reader() -> None:
 
 
 def test_what_cannot_be_asked_is_refused_at_once() -> None:
-    with pytest.raises(UserError, match="13 channels, but a picture has 1 or 3"):
+    with pytest.raises(UserError, match="13 channels, but an image has 1 or 3"):
         Engine(build(replace(SMALL, channels=13)), Job(output="pooled"))
     with pytest.raises(UserError, match="has no head"):
         Engine(build(KINDS["no head"]), Job(output="scores"))
-    with pytest.raises(UserError, match="batch size is 0"):
+    with pytest.raises(UserError, match="batch_size must be at least 1, got 0"):
         Job(output="pooled", batch_size=0)
 
 

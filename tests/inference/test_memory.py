@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.inference.pictures import small_model, write_photos
+from tests.inference.photos import small_model, write_photos
 from vitrail import save
 
 # VmHWM and not ru_maxrss, which a child takes over from the process that started it

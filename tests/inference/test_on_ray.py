@@ -15,14 +15,20 @@ from tempfile import TemporaryDirectory
 import pyarrow.parquet as pq
 import pytest
 
-from tests.inference.pictures import LABELS, small_model, write_photos
+from tests.inference.photos import LABELS, small_model, write_photos
 from vitrail import UserError, save
 from vitrail.cli.app import main
-from vitrail.inference.arrow import Embedded, Ranked
-from vitrail.inference.engine import Job, answers
-from vitrail.inference.on_ray import _agree, in_order, list_names
-from vitrail.inference.parts import CHECKPOINT, STATE, count_broken, forget_broken, whole_parts
-from vitrail.inference.predict import rank
+from vitrail.inference.arrow import EmbeddingTable, PredictionTable
+from vitrail.inference.engine import Job, compute_outputs
+from vitrail.inference.on_ray import _check_settings, list_names, read_in_order
+from vitrail.inference.parts import (
+    CHECKPOINT,
+    STATE,
+    count_broken,
+    drop_broken_rows,
+    finished_parts,
+)
+from vitrail.inference.predict import rank_classes
 
 ACTOR = b"ray::MapWorker(MapBatches(Worker))"
 
@@ -33,7 +39,7 @@ def command(*words: str) -> list[str]:
 
 @pytest.fixture
 def own_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cluster answers to its test only, and Ray writes no token into somebody's home."""
+    """A cluster outputs to its test only, and Ray writes no token into somebody's home."""
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(16))
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
@@ -49,7 +55,7 @@ def run(*words: str) -> str:
 def rows_of(folder: Path) -> list[tuple[str, bytes | None, str | None]]:
     """id, bits and reason of every row, sorted."""
     found = []
-    for part in whole_parts(folder):
+    for part in finished_parts(folder):
         table = pq.read_table(part)
         for row, vector in zip(table.to_pylist(), table["embedding"], strict=True):
             values = vector.values.to_numpy().tobytes() if vector.is_valid else None
@@ -62,15 +68,15 @@ def rows_of(folder: Path) -> list[tuple[str, bytes | None, str | None]]:
 
 def test_parts_in_any_order_are_read_by_their_numbers(tmp_path: Path) -> None:
     names = write_photos(tmp_path / "photos", 10, broken=(3,))
-    said = list(answers(small_model(), names, Job(output="scores")))
+    said = list(compute_outputs(small_model(), names, Job(output="scores")))
     state = tmp_path / STATE / CHECKPOINT
     state.mkdir(parents=True)
     for number, rows in enumerate([[7, 9], [1, 0], [2, 5, 3], [8], [6, 4]]):
-        table = Ranked(LABELS, 2)([said[row] for row in rows])
+        table = PredictionTable(LABELS, 2)([said[row] for row in rows])
         pq.write_table(table.append_column("row", [rows]), tmp_path / f"x_{number}-0.parquet")
         pq.write_table(table.select(["name"]), state / f"x_{number}.parquet")
     pq.write_table(table.append_column("row", [rows]), tmp_path / "unfinished-0.parquet")
-    assert list(in_order(tmp_path)) == [rank(answer, LABELS, 2) for answer in said]
+    assert list(read_in_order(tmp_path)) == [rank_classes(output, LABELS, 2) for output in said]
 
 
 def test_a_list_of_names_keeps_bytes_that_are_no_text(tmp_path: Path) -> None:
@@ -87,25 +93,25 @@ def test_a_list_of_names_keeps_bytes_that_are_no_text(tmp_path: Path) -> None:
 
 
 def test_another_run_is_not_gone_on_with(tmp_path: Path) -> None:
-    _agree(tmp_path / "settings.json", {"top": 5, "names": "x"})
-    _agree(tmp_path / "settings.json", {"top": 5, "names": "x"})
+    _check_settings(tmp_path / "settings.json", {"top": 5, "names": "x"})
+    _check_settings(tmp_path / "settings.json", {"top": 5, "names": "x"})
     with pytest.raises(UserError, match="other images or settings stopped here"):
-        _agree(tmp_path / "settings.json", {"top": 4, "names": "x"})
+        _check_settings(tmp_path / "settings.json", {"top": 4, "names": "x"})
 
 
 def test_what_ray_could_not_read_is_forgotten_so_that_it_is_tried_again(tmp_path: Path) -> None:
     names = write_photos(tmp_path / "photos", 6, broken=(1, 4))
-    said = list(answers(small_model(), names, Job(output="pooled")))
+    said = list(compute_outputs(small_model(), names, Job(output="pooled")))
     state = tmp_path / STATE / CHECKPOINT
     state.mkdir(parents=True)
     for number, rows in enumerate([said[:3], said[3:]]):
-        table = Embedded("float32")(rows)
+        table = EmbeddingTable("float32")(rows)
         pq.write_table(table, tmp_path / f"x_{number}-0.parquet")
         pq.write_table(table.select(["id"]), state / f"x_{number}.parquet")
-    forget_broken(tmp_path, {names[0], names[1]}, key="id")
+    drop_broken_rows(tmp_path, {names[0], names[1]}, key="id")
     assert pq.read_table(state)["id"].to_pylist() == [names[n] for n in (0, 2, 3, 4, 5)]
     assert [row[0] for row in rows_of(tmp_path)] == [names[n] for n in (0, 2, 3, 4, 5)]
-    forget_broken(tmp_path, None, key="id")
+    drop_broken_rows(tmp_path, None, key="id")
     assert [row[0] for row in rows_of(tmp_path)] == [names[n] for n in (0, 2, 3, 5)]
 
 
@@ -223,8 +229,8 @@ def kill_three(cluster: Cluster, driver: subprocess.Popen[bytes], out: Path) -> 
 
 
 def wait_for_a_part(out: Path, driver: subprocess.Popen[bytes]) -> None:
-    before, end = len(whole_parts(out)), time.monotonic() + 300
-    while len(whole_parts(out)) == before:
+    before, end = len(finished_parts(out)), time.monotonic() + 300
+    while len(finished_parts(out)) == before:
         assert driver.poll() is None, "it ended too early"
         assert time.monotonic() < end
         time.sleep(0.1)
@@ -252,7 +258,7 @@ def test_workers_and_the_driver_may_be_killed(tmp_path: Path, cluster: Cluster) 
         driver.wait()
     good = sum(values is not None for _, values, _ in rows_of(there))
     assert 0 < good < 4998
-    whole = [part for part in whole_parts(there) if not count_broken(part)]
+    whole = [part for part in finished_parts(there) if not count_broken(part)]
     before = {part: part.stat().st_mtime_ns for part in whole}
 
     told = run(*asked, "--address", cluster.address)

@@ -10,6 +10,7 @@ import pytest
 import vitrail
 from vitrail.cli.app import main
 from vitrail.core.json_text import to_json
+from vitrail.pages.render import as_iframe
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def test_a_record_shows_itself_as_a_page(line: str, model: str, tmp_path: Path) 
     record.save_html(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
-    assert page == record._repr_html_()
+    assert as_iframe(page) == record._repr_html_()
 
 
 def test_a_model_in_memory_is_evaluated_as_its_file_is(model: str) -> None:

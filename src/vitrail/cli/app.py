@@ -11,6 +11,7 @@ With --json an error is one JSON object on standard error: {"error": "…", "cod
 
 import inspect
 import os
+import re
 import sys
 import time
 import traceback
@@ -33,12 +34,14 @@ from vitrail.cli.figures import Figures, figures
 from vitrail.cli.info import Info, info
 from vitrail.cli.models import Models, models
 from vitrail.cli.output import Verbosity, is_verbose, say, verbosity, warn, warn_lines
-from vitrail.cli.predict import STDIN, Predict, predict
+from vitrail.cli.predict import Predict, predict
 from vitrail.cli.pretrain import Pretrain, pretrain
 from vitrail.cli.probe import Probe, probe
+from vitrail.cli.search import Duplicates, Search, duplicates, search
 from vitrail.cli.train import Train, train
 from vitrail.core.errors import UserError
 from vitrail.core.json_text import to_json
+from vitrail.data.paths import STDIN
 
 CLOSED_PIPE = 141
 OTHER_NAMES = {
@@ -48,6 +51,15 @@ OTHER_NAMES = {
     "--num-workers": "--workers",
     "--img-size": "--image-size",
     "--exact": "--fast (exact is the default)",
+}
+
+# Options that earlier versions had, and what takes their place.
+MOVED = {
+    ("embed", "--search"): "vitrail search DIR IMAGE",
+    ("embed", "--duplicates"): "vitrail duplicates DIR",
+    ("embed", "--count"): "vitrail search DIR IMAGE -k N",
+    ("embed", "--threshold"): "vitrail duplicates DIR --threshold T",
+    ("search", "--count"): "-k N",
 }
 
 # No verb may import torch before it runs: `vitrail --help` answers at once.
@@ -62,6 +74,8 @@ VERBS: dict[type, Callable[[Any], object]] = {
     Probe: probe,
     Predict: predict,
     Embed: embed,
+    Search: search,
+    Duplicates: duplicates,
     Explain: explain,
     Figures: figures,
     Demo: demo,
@@ -177,6 +191,10 @@ def explain_parse_error(error: CycloptsError) -> str:
     sentence = str(error).rstrip(".")
     if isinstance(error, UnusedCliTokensError):
         sentence = f"too many arguments: {' '.join(error.unused_tokens or ())}"
+    chain = list(error.command_chain or ())
+    for (verb, option), instead in MOVED.items():
+        if [verb] == chain[:1] and option in re.findall(r"--[a-z-]+", sentence):
+            return f"{option} is no longer an option of vitrail {verb}: use {instead}"
     return f"{sentence}{other_name(sentence)} (see {command} --help)"
 
 

@@ -19,6 +19,7 @@ from vitrail.core.errors import UserError
 
 if TYPE_CHECKING:
     from vitrail.models.model import Model
+    from vitrail.tasks.models import ModelSource
 
 MODEL = Group("Model", sort_key=2)
 COMPUTING = Group("Computing", sort_key=3)
@@ -92,26 +93,27 @@ class OutputOptions:
     """Print versions and the time taken; show where an error was raised."""
 
 
-def load_model(options: Any, **changes: Any) -> "Model":
-    """The model that a record with `source`, `ModelOptions` and `ComputeOptions` describes, ready
-    to evaluate; `changes` are fields of its config that take precedence."""
-    from vitrail.weights.load import load
+def model_source(options: Any, source: str | None = None) -> "ModelSource":
+    """The checkpoint that a record with `source` and `ModelOptions` describes."""
+    from vitrail.tasks.models import ModelSource
 
-    changes = parse_changes(options.image_size, options.set) | changes
-    model = load(
-        options.source,
+    return ModelSource(
+        source=source or options.source,
         model=options.model,
         dialect=options.dialect,
         grid=parse_grid(options.grid),
-        device=options.device,
-        dtype=options.precision,
-        **changes,
+        changes=parse_changes(options.image_size, options.set),
+        mean=parse_channels(options.mean, "--mean"),
+        std=parse_channels(options.std, "--std"),
     )
-    known = model.passport.preprocessing
-    mean = parse_channels(options.mean, "--mean", len(known.mean)) or known.mean
-    std = parse_channels(options.std, "--std", len(known.std)) or known.std
-    model.passport = replace(model.passport, preprocessing=replace(known, mean=mean, std=std))
-    return model.eval()
+
+
+def load_model(options: Any, **changes: Any) -> "Model":
+    """The model that a record with `source`, `ModelOptions` and `ComputeOptions` describes, ready
+    to evaluate; `changes` are fields of its config that take precedence."""
+    described = model_source(options)
+    described = replace(described, changes=described.changes | changes)
+    return described.load(device=options.device, precision=options.precision)
 
 
 def parse_size(text: str, option: str) -> tuple[int, int]:
@@ -174,14 +176,14 @@ def parse_numbers(text: str) -> list[int | float] | None:
     return found if len(found) > 1 and numbers else None
 
 
-def parse_channels(text: str | None, option: str, channels: int) -> tuple[float, ...] | None:
+def parse_channels(text: str | None, option: str) -> tuple[float, ...]:
     """A number for each channel, or one for all.
 
-    >>> parse_channels("0.5", "--mean", 3)
-    (0.5, 0.5, 0.5)
+    >>> parse_channels("0.485, 0.456, 0.406", "--mean")
+    (0.485, 0.456, 0.406)
     """
     if text is None:
-        return None
+        return ()
     try:
         values = tuple(float(word) for word in text.split(","))
         if not all(map(math.isfinite, values)):
@@ -190,11 +192,7 @@ def parse_channels(text: str | None, option: str, channels: int) -> tuple[float,
         raise UserError(f"{option} must be numbers like 0.5,0.5,0.5, got {text!r}") from None
     if option == "--std" and min(values) <= 0:
         raise UserError(f"{option} must be above 0, got {text!r}")
-    if len(values) not in (1, channels):
-        raise UserError(
-            f"{option} must have 1 or {channels} numbers, one a channel, got {len(values)}"
-        )
-    return values * channels if len(values) == 1 else values
+    return values
 
 
 def format_arguments(record: Any) -> list[str]:

@@ -2,219 +2,136 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
 
 from vitrail.cli.options import (
+    COMPUTING,
+    BatchSize,
     ComputeOptions,
+    DryRunOption,
     ModelOptions,
+    Out,
     OutputOptions,
-    check_batch_size,
-    check_threads,
+    OverwriteOption,
     load_model,
-    refuse_existing,
 )
-from vitrail.cli.output import plural, say, say_json, warn
+from vitrail.cli.output import note, plural, say, say_json
 from vitrail.cli.progress import progress
 from vitrail.core.errors import UserError
-from vitrail.data.paths import STDIN, check_paths, pictures
+from vitrail.data.paths import STDIN, check_paths, list_images
 
 if TYPE_CHECKING:
-    from vitrail.inference.engine import Job
-    from vitrail.inference.journal import Journal
-    from vitrail.inference.predict import Prediction
     from vitrail.models.model import Model
-
-__all__ = ["STDIN", "Predict", "pictures", "predict"]
-
-GOES_ON = "the same command goes on from there"
+    from vitrail.tasks.predict import PredictOptions
 
 
 @dataclass(frozen=True)
-class Predict(ModelOptions, ComputeOptions, OutputOptions):
+class Predict(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, OutputOptions):
     """Which model labels which images."""
 
     source: str
-    """The model: a Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
-    paths: tuple[str, ...] = ()
+    """Model: a Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
+    images: tuple[str, ...] = ()
     """Files, directories, patterns or http addresses; - reads names from standard input, one a
     line."""
     _: KW_ONLY
     top: int = 5
-    """How many labels to show for each."""
-    out: str | None = None
-    """A file for the predictions: .jsonl, .csv or .parquet. What is done is kept beside it until it
-    is whole, and the same command goes on from there."""
-    overwrite: bool = False
-    """Replace OUT where it exists."""
-    fast: bool = False
-    """Decode large photos smaller and resize with torch: faster, and scores differ in their third
+    """Number of labels for each image."""
+    out: Out = None
+    """File for the predictions: .jsonl, .csv or .parquet. An interrupted run is resumed by the same
+    command."""
+    fast: Annotated[bool, Parameter(group=COMPUTING)] = False
+    """Decode large images smaller and resize with torch: faster, and scores differ in their third
     digit. By default both are done exactly as the weights' authors did."""
-    batch_size: int = 8
-    """Images computed at once."""
-    engine: Literal["local", "ray"] = "local"
-    """Compute in this process, or on Ray."""
-    address: str | None = None
-    """The Ray cluster: auto, or host:port; by default one on this machine."""
+    batch_size: BatchSize = 8
+    engine: Annotated[Literal["local", "ray"], Parameter(group=COMPUTING)] = "local"
+    """Compute in this process, or on a Ray cluster."""
+    address: Annotated[str | None, Parameter(group=COMPUTING)] = None
+    """Ray cluster: auto, or host:port. [default: one on this machine]"""
 
 
-@dataclass
-class Tally:
-    """How many images were labelled, how many could not be, and the first reason why."""
+def predict(options: Predict) -> None:
+    """Label images with a trained model. An image that cannot be read is a line with its problem.
+    Exits with 2 if a named file does not exist or no image could be labelled.
 
-    labelled: int = 0
-    broken: int = 0
-    first: str = ""
+    Examples:
+      vitrail predict runs/pets/best cat.jpg dog.jpg --top 3
+      vitrail predict runs/pets/best photos/ --out labels.csv
+    """
+    check_paths(options.images)
+    from vitrail.tasks.predict import PredictOptions, check_writing
 
-    def add(self, one: Prediction) -> None:
-        if one.problem is None:
-            self.labelled += 1
-            return
-        self.broken += 1
-        self.first = self.first or f"{one.name}: {one.problem}"
-
-    def refuse_nothing(self) -> None:
-        """A run that labelled nothing has failed."""
-        if not self.labelled:
-            images = plural(self.broken, "image")
-            raise UserError(f"none of {images} could be labelled: {self.first}")
-
-
-def predict(asked: Predict) -> None:
-    """Label images with a trained model; one that cannot be read is a line with its reason. Exits
-    with 2 where a file that was named does not exist, or no image could be labelled."""
-    check(asked)
-    check_paths(asked.paths)
-    from vitrail.inference.arrow import prediction_row
-    from vitrail.inference.writers import as_line
-
-    model = load_model(asked)
+    how = PredictOptions(
+        top=options.top,
+        exact=not options.fast,
+        batch_size=options.batch_size,
+        engine=options.engine,
+        address=options.address,
+        threads=options.threads,
+    )
+    check_writing(options.out, how, overwrite=options.overwrite, dry_run=options.dry_run)
+    model = load_model(options)
     warn_untrained(model)
-    if asked.out is not None:
-        write(asked, Path(asked.out), model)
-        return
-    tally = Tally()
-    with predicting_here(asked, model) as found:
+    if options.out is not None:
+        write(options, Path(options.out), model, how)
+    else:
+        print_predictions(options, model, how)
+
+
+def print_predictions(options: Predict, model: Model, how: PredictOptions) -> None:
+    """A line for each image, as soon as it is computed."""
+    from vitrail.inference.arrow import prediction_row
+    from vitrail.inference.writers import format_line
+    from vitrail.tasks.predict import stream_predictions
+
+    images, broken, first = 0, 0, None
+    with stream_predictions(model, list_images(options.images), how) as found:
         for one in found:
-            tally.add(one)
-            if asked.json:
+            images += 1
+            if one.problem is not None:
+                broken += 1
+                first = first or f"{one.name}: {one.problem}"
+            if options.json:
                 say_json(prediction_row(one))
             else:
-                say(as_line(one))
-    tally.refuse_nothing()
+                say(format_line(one))
+    refuse_no_labels(images, broken, first)
 
 
-def write(asked: Predict, out: Path, model: Model) -> None:
-    """All predictions to a file, which appears when it is whole."""
-    from vitrail.inference.writers import write_predictions
+def write(options: Predict, out: Path, model: Model, how: PredictOptions) -> None:
+    """All predictions to a file, or what would be written to it."""
+    from vitrail.tasks.predict import plan_predictions, predict_to_file
 
-    tally = Tally()
-    total = None if STDIN in asked.paths else sum(1 for _ in pictures(asked.paths))
-    with kept(asked, out, model) as found, progress() as watch:
-
-        def counted() -> Iterator[Prediction]:
-            for one in found:
-                tally.add(one)
-                watch("predicting", tally.labelled + tally.broken, total)
-                yield one
-
-        top = min(asked.top, model.config.num_classes)
-        write_predictions(out, counted(), top=top, overwrite=asked.overwrite)
-    count = tally.labelled + tally.broken
-    if asked.json:
-        say_json({"out": asked.out, "images": count, "broken": tally.broken})
+    images = list_images(options.images)
+    if options.dry_run:
+        plan = plan_predictions(model, images, out)
+        if options.json:
+            say_json(plan.facts())
+        else:
+            say(f"would write predictions for {plural(plan.details['images'], 'image')} to {out}")
+        return
+    total = None if STDIN in options.images else sum(1 for _ in list_images(options.images))
+    with progress() as on_progress:
+        done = predict_to_file(model, images, out, how, options.overwrite, on_progress, total)
+    if options.json:
+        say_json(done.facts())
     else:
-        say(f"{asked.out}: {plural(count, 'image')}, {tally.broken} cannot be read")
-    tally.refuse_nothing()
+        say(f"{done.out}: {plural(done.images, 'image')}, {done.broken} cannot be read")
+    refuse_no_labels(done.images, done.broken, done.first_problem)
+
+
+def refuse_no_labels(images: int, broken: int, first: str | None) -> None:
+    """A run that labelled nothing has failed."""
+    if images == broken:
+        raise UserError(f"none of {plural(images, 'image')} could be labelled: {first}")
 
 
 def warn_untrained(model: Model) -> None:
     """A head for other classes than its checkpoint had begins with zeros."""
     head = [weights for name, weights in model.named_parameters() if name.startswith("head")]
     if head and not any(weights.any() for weights in head):
-        warn("note: the model's head is new and untrained: it gives every image the same scores")
-
-
-def check(asked: Predict) -> None:
-    """Refuse what cannot be meant before a model is loaded."""
-    if asked.top < 1:
-        raise UserError(f"--top must be at least 1, got {asked.top}")
-    check_batch_size(asked.batch_size)
-    check_threads(asked.threads)
-    if asked.address is not None and asked.engine != "ray":
-        raise UserError("--address is that of a Ray cluster: add --engine ray")
-    if asked.engine == "ray" and asked.out is None:
-        raise UserError("--engine ray needs --out FILE, beside which it keeps what is done")
-    if asked.out is not None:
-        from vitrail.inference.writers import writer_of
-
-        writer_of(Path(asked.out))
-        if Path(asked.out).is_dir():
-            raise UserError(f"{asked.out}: is a directory, where a file is to be written")
-        refuse_existing(asked.out, overwrite=asked.overwrite)
-
-
-def job_of(asked: Predict) -> Job:
-    from vitrail.inference.engine import Job
-
-    return Job(output="scores", batch_size=asked.batch_size, exact=not asked.fast)
-
-
-def predicting_here(
-    asked: Predict, model: Model, journal: Journal | None = None
-) -> AbstractContextManager[Iterator[Prediction]]:
-    from vitrail.inference.predict import predicting
-
-    return predicting(
-        model,
-        pictures(asked.paths),
-        job_of(asked),
-        top=asked.top,
-        threads=asked.threads,
-        keeper=journal,
-    )
-
-
-@contextmanager
-def kept(asked: Predict, out: Path, model: Model) -> Iterator[Iterator[Prediction]]:
-    """Predictions, one after another, each kept until the file that they go to is whole."""
-    from vitrail.inference.journal import Journal
-    from vitrail.inference.predict import labels_of
-    from vitrail.weights.digest import digest_of
-
-    if asked.engine == "ray":
-        with on_ray(asked, out, model) as found:
-            yield found
-        return
-    settings = {
-        "model": digest_of(model),
-        "labels": list(labels_of(model)),
-        "top": asked.top,
-        **asdict(job_of(asked)),
-    }
-    journal = Journal(out, settings, restart=asked.overwrite)
-    try:
-        with predicting_here(asked, model, journal) as found:
-            yield found
-    except KeyboardInterrupt:
-        journal.close()
-        done = plural(journal.kept, "prediction")
-        raise KeyboardInterrupt(f"stopped; {done} are kept, and {GOES_ON}") from None
-    journal.remove()
-
-
-@contextmanager
-def on_ray(asked: Predict, out: Path, model: Model) -> Iterator[Iterator[Prediction]]:
-    from vitrail.inference.engine import usable_threads
-    from vitrail.inference.on_ray import Cluster, predict_on_ray
-
-    cluster = Cluster(asked.address, usable_threads(asked.threads))
-    names = pictures(asked.paths)
-    try:
-        with predict_on_ray(model, names, out, job_of(asked), cluster, top=asked.top) as found:
-            yield found
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"stopped; what is done is kept, and {GOES_ON}") from None
+        note("note: the model's head is new and untrained: it gives every image the same scores")

@@ -42,14 +42,14 @@ def download(address: str) -> bytes:
     try:
         where = address
         for _ in range(MOST_REDIRECTS + 1):
-            with deadline.watching(), _response(where, deadline) as answer:
-                if answer.status in MOVED and (to := answer.headers.get("Location")):
+            with deadline.watching(), _response(where, deadline) as response:
+                if response.status in MOVED and (to := response.headers.get("Location")):
                     where = urljoin(where, to)
                     continue
-                if answer.status != 200:
-                    said = f"the server says {answer.status} {answer.reason}"
-                    raise Refused(f"cannot be fetched: {said.rstrip()}")
-                data = _body(answer, address)
+                if response.status != 200:
+                    status = f"{response.status} {response.reason}".rstrip()
+                    raise Refused(f"cannot be fetched: the server responds {status}")
+                data = _body(response, address)
                 if deadline.passed:  # then it may have been cut off
                     raise TimeoutError
                 return data
@@ -108,7 +108,7 @@ class Deadline:
 
 @contextmanager
 def _response(address: str, deadline: Deadline) -> Iterator[HTTPResponse]:
-    """The head of a server's answer, its body still to be read."""
+    """The head of a server's response, its body still to be read."""
     url = urlsplit(address)
     if url.scheme not in PORTS or not url.hostname:
         raise Refused("cannot be fetched: an address must be http://HOST/… or https://HOST/…")
@@ -227,13 +227,13 @@ def is_public(address: str, *, literal: bool = False) -> bool:
     return known.is_global and not known.is_multicast
 
 
-def _body(answer: HTTPResponse, address: str) -> bytes:
-    stated = answer.headers.get("Content-Length", "")
+def _body(response: HTTPResponse, address: str) -> bytes:
+    stated = response.headers.get("Content-Length", "")
     length = int(stated) if stated.isdecimal() else 0
     if length > MOST_BYTES:
         check_bytes(length, address)
     data = bytearray()
-    while chunk := answer.read1(CHUNK):  # what has come: `read` waits until it is all
+    while chunk := response.read1(CHUNK):  # what has come: `read` waits until it is all
         data += chunk
         if len(data) > MOST_BYTES:
             check_bytes(len(data), address)

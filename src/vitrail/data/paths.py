@@ -1,7 +1,7 @@
-"""Which pictures are meant: files, directories, patterns, addresses, and names on standard input.
+"""Which images are meant: files, directories, patterns, addresses, and names on standard input.
 
-A picture's name is what was given, or for a directory the given name with the path below it; it is
-the picture's id wherever answers are written.
+An image's name is what was given, or for a directory the given name with the path below it; it is
+the image's id wherever results are written.
 """
 
 import os
@@ -13,17 +13,17 @@ from vitrail.core.errors import UserError
 
 STDIN = "/dev/stdin"
 NONE_GIVEN = (
-    "no pictures: give files, directories, patterns, addresses, or - for names on standard input"
+    "no images: give files, directories, patterns, addresses, or - for names on standard input"
 )
 
 
-def pictures(paths: Sequence[str]) -> Iterator[str]:
-    """Every picture that is meant, in order; of a directory the names of one folder at a time.
+def list_images(paths: Sequence[str]) -> Iterator[str]:
+    """Every image that is meant, in order; of a directory the names of one folder at a time.
 
     A directory means the images below it, sorted, hidden ones aside; a pattern, where no file has
     that very name, means what it matches, sorted.
 
-    >>> list(pictures(["cat.jpg", "https://example.org/dog.jpg"]))
+    >>> list(list_images(["cat.jpg", "https://example.org/dog.jpg"]))
     ['cat.jpg', 'https://example.org/dog.jpg']
     """
     none = True
@@ -33,7 +33,7 @@ def pictures(paths: Sequence[str]) -> Iterator[str]:
             yield name
     if none:
         listed = ", ".join("standard input" if path == STDIN else path for path in paths)
-        raise UserError(f"no pictures: {listed} holds none")
+        raise UserError(f"no images: {listed} holds none")
 
 
 def expand(path: str) -> Iterator[str]:

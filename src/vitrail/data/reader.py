@@ -40,8 +40,8 @@ class Sample:
     index: int
 
 
-Item: TypeAlias = "str | Named"  # a path or an address is its own name
-ImageSource: TypeAlias = "str | Path | bytes | Image.Image | NDArray[np.uint8] | Named | Sample"
+Item: TypeAlias = str | Named  # a path or an address is its own name
+ImageSource: TypeAlias = str | Path | bytes | Image.Image | NDArray[np.uint8] | Named | Sample
 
 
 def name_of(image: ImageSource) -> str:

@@ -1,1 +1,1 @@
-"""Using a model: pictures in, answers out."""
+"""Inference: images in, scores, features or tokens out; fast, batched, on one machine or on Ray."""

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 
 from vitrail.core.errors import UserError
-from vitrail.inference.engine import Answer
-from vitrail.inference.predict import Prediction, rank
+from vitrail.inference.engine import Output
+from vitrail.inference.predict import Prediction, rank_classes
 
 Precision = Literal["float16", "float32"]
 
@@ -38,37 +38,37 @@ def text(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Ranked:
+class PredictionTable:
     """Answers as predictions: name, label, score, top and problem."""
 
     labels: Sequence[str]
     top: int
 
-    def __call__(self, answers: Iterable[Answer]) -> Any:
-        return prediction_table(rank(answer, self.labels, self.top) for answer in answers)
+    def __call__(self, outputs: Iterable[Output]) -> Any:
+        return prediction_table(rank_classes(output, self.labels, self.top) for output in outputs)
 
 
 @dataclass(frozen=True)
-class Embedded:
+class EmbeddingTable:
     """Answers as embeddings: id, embedding (flat, null where there is none) and problem."""
 
     precision: Precision
 
-    def fitted(self, one: Answer) -> Answer:
-        """The answer, if its numbers are finite at this precision too."""
+    def check_range(self, one: Output) -> Output:
+        """The output, if its numbers are finite at this precision too."""
         if one.values is None:
             return one
         largest = np.abs(one.values).max(initial=0)
         if largest <= np.finfo(self.precision).max:
             return one
         reason = f"its features reach {largest:.3g}, which {self.precision} cannot hold"
-        return Answer(one.name, None, f"{reason}: use --vector-precision float32")
+        return Output(one.name, None, f"{reason}: use --vector-precision float32")
 
-    def __call__(self, answers: Sequence[Answer]) -> Any:
+    def __call__(self, outputs: Sequence[Output]) -> Any:
         pa = pyarrow()
         kind = np.dtype(self.precision)
-        answers = [self.fitted(one) for one in answers]
-        rows = [None if one.values is None else one.values.astype(kind).ravel() for one in answers]
+        outputs = [self.check_range(one) for one in outputs]
+        rows = [None if one.values is None else one.values.astype(kind).ravel() for one in outputs]
         values = pa.array(
             np.concatenate([np.empty(0, kind), *(row for row in rows if row is not None)])
         )
@@ -77,9 +77,9 @@ class Embedded:
         absent = pa.array([row is None for row in rows], pa.bool_())
         return pa.table(
             {
-                "id": pa.array([text(one.name) for one in answers], pa.string()),
+                "id": pa.array([text(one.name) for one in outputs], pa.string()),
                 "embedding": pa.ListArray.from_arrays(offsets, values, mask=absent),
-                "problem": pa.array([one.problem for one in answers], pa.string()),
+                "problem": pa.array([one.problem for one in outputs], pa.string()),
             }
         )
 

@@ -1,10 +1,10 @@
-"""The engine: names of pictures in, what a model says of each out, in order and in little memory.
+"""The engine: names of images in, scores or features of each out, in order and in little memory.
 
 Some threads each take a batch of names, read and decode it and put it through the model; torch
 computes with one thread in each. So decoding hides behind computing, there is nothing to tune
-between the two, and what a picture gets depends neither on the number of threads nor on its
+between the two, and what an image gets depends neither on the number of threads nor on its
 company: matrix products of another shape round otherwise, so every batch has one shape, filled up
-with black pictures where names are too few.
+with black images where names are too few.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +26,7 @@ from vitrail.data.threads import ahead, batched
 from vitrail.inference.pruning import is_observed, pruned_features, pruned_logits
 from vitrail.models.model import Model
 
-Output = Literal["scores", "pooled", "tokens"]
+OutputKind = Literal["scores", "pooled", "tokens"]
 
 BATCH = 8  # images: on CPUs more is not faster, and a list of names that ends early wastes little
 AHEAD = 2  # batches for each thread: the one it computes, and one that waits to be taken
@@ -34,25 +34,25 @@ AHEAD = 2  # batches for each thread: the one it computes, and one that waits to
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What is asked of the model, and all that decides the bits of its answers.
+    """What to compute, and all that decides the bits of its outputs.
 
     `scores` are probabilities of classes, `pooled` is what the head reads, `tokens` all that the
-    trunk gives before pooling. `exact` decodes and resizes as the weights' authors did; otherwise
+    blocks give before pooling. `exact` decodes and resizes as the weights' authors did; otherwise
     large photos are decoded smaller and resized by torch, which is faster.
     """
 
-    output: Output
+    output: OutputKind
     batch_size: int = BATCH
     exact: bool = True
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
-            raise UserError(f"the batch size is {self.batch_size}, but must be at least 1")
+            raise UserError(f"batch_size must be at least 1, got {self.batch_size}")
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What came of one picture: values, or the problem that stood in the way."""
+class Output:
+    """What the model computed for one image: values, or the problem that prevented it."""
 
     name: str
     values: NDArray[np.float32] | None
@@ -60,23 +60,23 @@ class Answer:
 
 
 class Engine:
-    """A model that is asked for one thing; several threads may ask at once."""
+    """A model that computes one kind of output; several threads may call it at once."""
 
     def __init__(self, model: Model, job: Job) -> None:
         if job.output == "scores" and model.config.num_classes == 0:
             raise UserError("this model has no head: load it with num_classes, and train it")
         channels = len(model.passport.preprocessing.mean)
         if channels not in MODES:
-            raise UserError(f"the model reads {channels} channels, but a picture has 1 or 3")
+            raise UserError(f"the model reads {channels} channels, but an image has 1 or 3")
         self.model, self.job = model.eval(), job
 
-    def __call__(self, items: Sequence[Item]) -> list[Answer]:
-        """The answers to some names, or images in memory."""
+    def __call__(self, items: Sequence[Item]) -> list[Output]:
+        """The outputs for some names, or images in memory."""
         size = self.job.batch_size
         batches = [items[first : first + size] for first in range(0, len(items), size)]
-        return [answer for batch in batches for answer in self.batch(batch)]
+        return [output for batch in batches for output in self.batch(batch)]
 
-    def batch(self, items: Sequence[Item]) -> list[Answer]:
+    def batch(self, items: Sequence[Item]) -> list[Output]:
         how = self.model.passport.preprocessing
         opened: list[Tensor | BadImage] = []
         for item in items:
@@ -84,33 +84,35 @@ class Engine:
                 opened.append(read_image(item, how, exact=self.job.exact))
             except BadImage as problem:  # without its frames, which keep the file's bytes alive
                 opened.append(problem.with_traceback(None))
-        return self.answer([name_of(item) for item in items], opened)
+        return self.to_outputs([name_of(item) for item in items], opened)
 
-    def answer(
+    def to_outputs(
         self, names: Sequence[str], opened: Sequence[UInt8[Tensor, "C H W"] | BadImage]
-    ) -> list[Answer]:
+    ) -> list[Output]:
         """The same of at most a batch of images that have been read."""
         values = iter(self.compute([one for one in opened if isinstance(one, Tensor)]))
         return [
-            said(name, next(values)) if isinstance(one, Tensor) else Answer(name, None, one.reason)
+            check_finite(name, next(values))
+            if isinstance(one, Tensor)
+            else Output(name, None, one.reason)
             for name, one in zip(names, opened, strict=True)
         ]
 
     @torch.inference_mode()
-    def compute(self, pictures: Sequence[UInt8[Tensor, "C H W"]]) -> list[NDArray[np.float32]]:
-        """Values for each of at most a batch of framed pictures."""
-        if not pictures:
+    def compute(self, framed: Sequence[UInt8[Tensor, "C H W"]]) -> list[NDArray[np.float32]]:
+        """Values for each of at most a batch of framed images."""
+        if not framed:
             return []
         like = next(self.model.parameters())
         how = self.model.passport.preprocessing
         pixels = torch.zeros(self.job.batch_size, len(how.mean), *how.size, dtype=torch.uint8)
-        for place, picture in enumerate(pictures):
-            pixels[place] = picture
+        for place, image in enumerate(framed):
+            pixels[place] = image
         images = normalise(pixels, how, reorder=False).to(like)
-        values = self.ask(images)[: len(pictures)].float().cpu()
+        values = self.forward(images)[: len(framed)].float().cpu()
         return list(values.clone().numpy())  # without the rows of what filled the batch up
 
-    def ask(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B ..."]:
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B ..."]:
         match self.job.output:
             case "pooled":
                 return pruned_features(self.model, images)
@@ -123,14 +125,16 @@ class Engine:
                 )
 
 
-def said(name: str, values: NDArray[np.float32]) -> Answer:
+def check_finite(name: str, values: NDArray[np.float32]) -> Output:
     if np.isfinite(values).all():
-        return Answer(name, values)
-    return Answer(name, None, "what the model says of it is not a number")
+        return Output(name, values)
+    return Output(name, None, "output is NaN or infinite")
 
 
-def answers(model: Model, items: Iterable[Item], job: Job, *, threads: int = 1) -> Iterator[Answer]:
-    """The answers to all names, or images in memory, in their order; a few batches are in memory.
+def compute_outputs(
+    model: Model, items: Iterable[Item], job: Job, *, threads: int = 1
+) -> Iterator[Output]:
+    """The outputs for all names, or images in memory, in their order; a few batches are in memory.
 
     More than one thread wants `torch_threads(1)` around it, or torch has as many in each.
     """
@@ -157,5 +161,5 @@ def torch_threads(threads: int) -> Iterator[None]:
 
 
 def usable_threads(threads: int | None = None) -> int:
-    """As many as were asked for, or as torch would take: OMP_NUM_THREADS has its say."""
+    """`threads`, or as many as torch would use: OMP_NUM_THREADS decides."""
     return torch.get_num_threads() if threads is None else threads

@@ -1,6 +1,6 @@
 """What a run that writes one file has done so far, so that the same command goes on from there.
 
-`.NAME.partial` beside the file: a line with what decides the answers, then a line for each image. A
+`.NAME.partial` beside the file: a line with what decides the outputs, then a line for each image. A
 row counts as long as its file has the size and time that it had; what could not be read is tried
 again. The journal goes when the file is whole.
 """

@@ -1,4 +1,4 @@
-"""Which pictures are alike: cosines between embeddings, a block at a time."""
+"""Nearest neighbours and near duplicates: cosines between embeddings, a block at a time."""
 
 import heapq
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from vitrail.core.errors import UserError
-from vitrail.inference.parts import blocks, places, unit
+from vitrail.inference.parts import normalise_rows, read_blocks, row_groups
 
 EQUAL = 1e-3  # a distance between unit vectors that float16 and another batch can make
 ROUNDED = 1 - EQUAL**2 / 2  # its cosine
@@ -21,7 +21,7 @@ MOST_BLOCKS = 16  # that are compared with all others, to learn what is usual
 
 @dataclass(frozen=True, order=True)
 class Match:
-    """A picture and how near it is: 1 is the same direction."""
+    """An image and its cosine to the query: 1 is the same direction."""
 
     cosine: float
     id: str
@@ -29,29 +29,29 @@ class Match:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two pictures that are alike."""
+    """Two images that are nearly the same."""
 
     one: str
     other: str
     cosine: float
 
 
-def search(folder: Path, query: Float[np.ndarray, " D"], *, count: int) -> list[Match]:
-    """The nearest pictures of a directory, the nearest first; of equals the first by name."""
-    wanted = unit(query.astype(np.float32)[None])[0].astype(np.float64)
+def find_nearest(folder: Path, query: Float[np.ndarray, " D"], *, k: int) -> list[Match]:
+    """The nearest images of a directory, the nearest first; of equals the first by name."""
+    wanted = normalise_rows(query.astype(np.float32)[None])[0].astype(np.float64)
     best: list[tuple[float, str]] = []
-    for block in blocks(folder):
+    for block in read_blocks(folder):
         if not block.ids:
             continue
         # summed in float64, so that equal vectors have equal cosines wherever they lie
         cosines = (block.vectors.astype(np.float64) @ wanted).astype(np.float32)
-        if len(cosines) > count:  # with all that are as near as the last, so that names decide
-            least = np.partition(cosines, -count)[-count]
+        if len(cosines) > k:  # with all that are as near as the last, so that names decide
+            least = np.partition(cosines, -k)[-k]
             few = np.flatnonzero(cosines >= least)
         else:
             few = np.arange(len(cosines))
         near = [(-float(cosines[place]), block.ids[place]) for place in few]
-        best = heapq.nsmallest(count, [*best, *near])
+        best = heapq.nsmallest(k, [*best, *near])
     return [Match(-cosine, name) for cosine, name in best]
 
 
@@ -65,7 +65,7 @@ class Duplicates:
     threshold_source: str
 
 
-def duplicates(folder: Path, *, threshold: float | None = None) -> Duplicates:
+def find_duplicates(folder: Path, *, threshold: float | None = None) -> Duplicates:
     """Every two images whose cosine is at least the threshold; without one, it is chosen from the
     data (`choose_threshold`)."""
     source = "given"
@@ -74,14 +74,14 @@ def duplicates(folder: Path, *, threshold: float | None = None) -> Duplicates:
         usual = threshold < ROUNDED
         source = "chosen from the data" if usual else "equal to within rounding"
     if not -1 <= threshold <= 1:
-        raise UserError(f"the threshold must be between -1 and 1, as a cosine is, got {threshold}")
+        raise UserError(f"threshold must be between -1 and 1, as a cosine is, got {threshold}")
     found = sorted(pairs_of(folder, threshold), key=lambda one: (-one.cosine, one.one, one.other))
     return Duplicates(tuple(found), threshold, source)
 
 
 def pairs_of(folder: Path, threshold: float) -> Iterator[Pair]:
     """Blocks against blocks, so that memory holds two."""
-    every = places(folder)
+    every = row_groups(folder)
     for first, place in enumerate(every):
         here = place.read()
         for second in range(first, len(every)):
@@ -94,7 +94,7 @@ def pairs_of(folder: Path, threshold: float) -> Iterator[Pair]:
 
 def nearest_cosines(folder: Path) -> Float[np.ndarray, " N"]:
     """Of every image, or of some that are spread over all, the cosine to the nearest other."""
-    every = places(folder)
+    every = row_groups(folder)
     step = max(1, -(-len(every) // MOST_BLOCKS))
     found = []
     for first in range(0, len(every), step):

@@ -24,10 +24,10 @@ import torch
 from vitrail.core.errors import UserError, writing
 from vitrail.core.json_text import to_json
 from vitrail.data.threads import batched
-from vitrail.inference.arrow import Ranked, predictions_of, pyarrow, text
-from vitrail.inference.engine import Answer, Engine, Job
-from vitrail.inference.parts import CHECKPOINT, STATE, forget_broken, whole_parts
-from vitrail.inference.predict import Prediction, labels_of
+from vitrail.inference.arrow import PredictionTable, predictions_of, pyarrow, text
+from vitrail.inference.engine import Engine, Job, Output
+from vitrail.inference.parts import CHECKPOINT, STATE, drop_broken_rows, finished_parts
+from vitrail.inference.predict import Prediction, class_names
 from vitrail.models.model import Model
 from vitrail.weights.atomic import write_file
 from vitrail.weights.digest import digest_of
@@ -87,14 +87,14 @@ def _connect(ray: Any, cluster: Cluster) -> None:
             **({} if cluster.address else own),
         )
     except (ConnectionError, ValueError, RuntimeError) as error:
-        said = next(iter(str(error).splitlines()), "") or type(error).__name__
-        raise UserError(f"no Ray cluster at {cluster.address}: {said}") from None
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise UserError(f"no Ray cluster at {cluster.address}: {reason}") from None
 
 
 class Worker:
-    """An actor: the model, and how its answers become rows."""
+    """An actor: the model, and how its outputs become rows."""
 
-    def __init__(self, model: Any, job: Job, rows: Callable[[Sequence[Answer]], Any]) -> None:
+    def __init__(self, model: Any, job: Job, rows: Callable[[Sequence[Output]], Any]) -> None:
         torch.set_num_threads(1)
         self.engine, self.rows = Engine(ray_module().get(model), job), rows
 
@@ -145,11 +145,11 @@ def compute(
     listing: Listing,
     out: Path,
     job: Job,
-    rows: Callable[[Sequence[Answer]], Any],
+    rows: Callable[[Sequence[Output]], Any],
     cluster: Cluster,
 ) -> None:
     """A row for every name into parts in `out`; those that are in whole parts are not computed
-    again. All nodes must see `out` and the pictures under the same paths."""
+    again. All nodes must see `out` and the images under the same paths."""
     out = out.absolute()
     with connected(cluster) as ray:
         data = ray_module("ray.data")
@@ -194,15 +194,15 @@ def predict_on_ray(
         "top": top,
         **asdict(job),
     }
-    _agree(work / SETTINGS, settings)
-    forget_broken(work, None, key="row")
+    _check_settings(work / SETTINGS, settings)
+    drop_broken_rows(work, None, key="row")
     if listing.count:
-        compute(model, listing, work, job, Ranked(labels_of(model), top), cluster)
-    yield in_order(work)
+        compute(model, listing, work, job, PredictionTable(class_names(model), top), cluster)
+    yield read_in_order(work)
     shutil.rmtree(work, ignore_errors=True)
 
 
-def _agree(path: Path, settings: dict[str, Any]) -> None:
+def _check_settings(path: Path, settings: dict[str, Any]) -> None:
     """Write down what a run is about, or refuse to go on with another one."""
     if not path.exists():
         write_file(path, lambda draft: _write(draft, to_json(settings)))
@@ -213,15 +213,15 @@ def _agree(path: Path, settings: dict[str, Any]) -> None:
         )
 
 
-def _write(draft: Path, told: str) -> None:
-    draft.write_text(told, encoding="utf-8")
+def _write(draft: Path, text: str) -> None:
+    draft.write_text(text, encoding="utf-8")
 
 
-def in_order(folder: Path) -> Iterator[Prediction]:
+def read_in_order(folder: Path) -> Iterator[Prediction]:
     """The rows of numbered parts by their numbers; what is not yet their turn waits in memory, and
     parts hold neighbours, so that is little."""
     waiting: list[tuple[int, Prediction]] = []
-    for start, part in sorted((first_row(part), part) for part in whole_parts(folder)):
+    for start, part in sorted((first_row(part), part) for part in finished_parts(folder)):
         while waiting and waiting[0][0] < start:
             yield heapq.heappop(waiting)[1]
         table = pyarrow("pyarrow.parquet").read_table(part)

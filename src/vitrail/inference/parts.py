@@ -23,7 +23,7 @@ from jaxtyping import Float
 from vitrail.core.errors import UserError, writing
 from vitrail.core.records import validate
 from vitrail.inference.arrow import Precision, pyarrow, text
-from vitrail.inference.engine import Output
+from vitrail.inference.engine import OutputKind
 from vitrail.weights.atomic import write_file
 
 MANIFEST = "_manifest.json"
@@ -35,33 +35,40 @@ PROBLEM, OLD_PROBLEM = "problem", "reason"  # the column, and what it was called
 LOCAL = "part-"
 LOCAL_PART = re.compile(r"part-\d{6,}")
 # Free to differ between runs into one directory; the digest tells whether it is the same model.
-FREE = ("model", "asked")
+FREE = ("model", "loading")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What decides embeddings, and where the model came from: `asked` is how `model` was loaded."""
+    """What decides embeddings, and where the model came from: `loading` is how `model` was loaded,
+    and `model` is empty where it was given in memory."""
 
     model: str
     digest: str
-    output: Output
+    output: OutputKind
     shape: tuple[int, ...]
     precision: Precision
     exact: bool
     batch_size: int
-    asked: dict[str, Any] = field(default_factory=dict)
+    loading: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 
 
 def open_parts(out: Path, manifest: Manifest) -> None:
-    """Begin a directory, or make sure that it is one to go on with."""
+    """Begin a directory, or make sure that it is one to resume."""
+    check_parts(out, manifest)
+    if not (out / MANIFEST).exists():
+        manifest_text = json.dumps(asdict(manifest), indent=1)
+        write_file(out / MANIFEST, lambda draft: _write(draft, manifest_text))
+
+
+def check_parts(out: Path, manifest: Manifest) -> None:
+    """Refuse a directory that holds something else, or embeddings made otherwise."""
     if text(str(out)) != str(out):  # pyarrow would not take it
-        raise UserError(f"{out}: is no text in UTF-8: choose another --out")
+        raise UserError(f"{out}: must be a name in UTF-8: choose another --out")
     if not (out / MANIFEST).exists():
         if out.is_dir() and any(out.iterdir()):
             raise UserError(f"{out}: holds something else already: choose another --out")
-        told = json.dumps(asdict(manifest), indent=1)
-        write_file(out / MANIFEST, lambda draft: _write(draft, told))
         return
     there, here = asdict(read_manifest(out)), asdict(manifest)
     for name, value in here.items():
@@ -73,23 +80,24 @@ def open_parts(out: Path, manifest: Manifest) -> None:
             )
 
 
-def _write(draft: Path, told: str) -> None:
-    draft.write_text(told, encoding="utf-8")
+def _write(draft: Path, content: str) -> None:
+    draft.write_text(content, encoding="utf-8")
 
 
 def read_manifest(folder: Path) -> Manifest:
     try:
-        told = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        facts = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{folder}: holds no embeddings, expected {MANIFEST} in it") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{folder / MANIFEST}: cannot be read: {error}") from None
-    if not isinstance(told, dict) or told.get("format") != FORMAT:
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         raise UserError(f"{folder / MANIFEST}: is not of format {FORMAT}: of another version?")
-    return validate(Manifest, told, where=str(folder / MANIFEST))
+    facts.pop("asked", None)  # how earlier versions wrote down what is now `loading`
+    return validate(Manifest, facts, where=str(folder / MANIFEST))
 
 
-def whole_parts(folder: Path) -> list[Path]:
+def finished_parts(folder: Path) -> list[Path]:
     """The parts that were written to their end, by name."""
     committed = {path.stem for path in (folder / STATE / CHECKPOINT).glob("*.parquet")}
     return sorted(part for part in folder.glob("[!.]*.parquet") if _is_whole(part, committed))
@@ -109,7 +117,7 @@ def _task(part: Path) -> str:
     return part.stem.rpartition("-")[0]
 
 
-def sweep(folder: Path) -> None:
+def remove_unfinished(folder: Path) -> None:
     """Remove what Ray had not finished, of which another engine knows nothing. Ray says in its
     checkpoint what it is about to write; any other file is somebody else's, and stays."""
     with writing(folder):
@@ -121,16 +129,20 @@ def sweep(folder: Path) -> None:
             pending.unlink()
 
 
-def forget_broken(folder: Path, asked: AbstractSet[Any] | None, *, key: str) -> None:
+def drop_broken_rows(folder: Path, keys_of_run: AbstractSet[Any] | None, *, key: str) -> None:
     """Let Ray try again what it could not read: take these rows from its checkpoint, then from its
-    parts. `asked` are the keys that this run is about, None all."""
+    parts. `keys_of_run` are the keys that this run is about, None all."""
     done = folder / STATE / CHECKPOINT
-    for part in whole_parts(folder):
+
+    def wanted(name: Any) -> bool:
+        return keys_of_run is None or name in keys_of_run
+
+    for part in finished_parts(folder):
         if is_local(part):
             continue
         keys, problems = columns_of(part, key, problem_column(part))
         rows = zip(keys.to_pylist(), problems.is_null().to_pylist(), strict=True)
-        broken = {name for name, read in rows if not read and (asked is None or name in asked)}
+        broken = {name for name, read in rows if not read and wanted(name)}
         if not broken:
             continue
         known = next(
@@ -151,7 +163,7 @@ def reading(part: Path) -> Iterator[None]:
     except (OSError, ValueError, KeyError):
         raise UserError(
             f"{part}: is damaged, or no part of these embeddings: remove it, and the same command "
-            "computes its pictures again"
+            "computes its images again"
         ) from None
 
 
@@ -163,7 +175,7 @@ def columns_of(part: Path, *names: str) -> list[Any]:
 
 
 def known_rows(part: Path) -> dict[str, bool]:
-    """The id of every row, and whether that picture could be read."""
+    """The id of every row, and whether that image could be read."""
     ids, problems = columns_of(part, "id", problem_column(part))
     return dict(zip(ids.to_pylist(), problems.is_null().to_pylist(), strict=True))
 
@@ -176,8 +188,13 @@ def problem_column(part: Path) -> str:
 
 
 def known_ids(parts: list[Path]) -> set[str]:
-    """The ids of all rows, broken pictures too."""
+    """The ids of all rows, broken images too."""
     return {name for part in parts for name in columns_of(part, "id")[0].to_pylist()}
+
+
+def count_rows(folder: Path) -> int:
+    """How many images of a directory could be read."""
+    return sum(sum(known_rows(part).values()) for part in finished_parts(folder))
 
 
 def count_broken(part: Path) -> int:
@@ -196,7 +213,7 @@ def _write_table(out: Path, table: Any, *, overwrite: bool = False) -> Path:
     return write_file(out, lambda draft: parquet.write_table(table, draft), overwrite=overwrite)
 
 
-def mend(parts: list[Path]) -> None:
+def repair_parts(parts: list[Path]) -> None:
     """Where an image could be read after all, the row that says otherwise goes; where it still
     cannot, all but the first. Columns get the names of today."""
     rows = {part: known_rows(part) for part in parts}
@@ -214,14 +231,14 @@ def mend(parts: list[Path]) -> None:
 
 @dataclass(frozen=True)
 class Block:
-    """Some pictures: their ids, and their embeddings at length one."""
+    """Some images: their ids, and their embeddings at length one."""
 
     ids: list[str]
     vectors: Float[np.ndarray, "N D"]
 
 
 @dataclass(frozen=True)
-class Place:
+class RowGroup:
     """Where a block lies."""
 
     part: Path
@@ -235,25 +252,25 @@ class Place:
         ids = table["id"].filter(column.is_valid()).to_pylist()
         flat = column.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
         vectors = flat.reshape(len(ids), -1) if ids else np.zeros((0, 1), np.float32)
-        return Block(ids, unit(vectors))
+        return Block(ids, normalise_rows(vectors))
 
 
-def places(folder: Path) -> list[Place]:
+def row_groups(folder: Path) -> list[RowGroup]:
     """Every block of a directory, unread."""
     parquet = pyarrow("pyarrow.parquet")
     found = []
-    for part in whole_parts(folder):
+    for part in finished_parts(folder):
         with reading(part), parquet.ParquetFile(part) as file:
-            found += [Place(part, group) for group in range(file.num_row_groups)]
+            found += [RowGroup(part, group) for group in range(file.num_row_groups)]
     return found
 
 
-def blocks(folder: Path) -> Iterator[Block]:
+def read_blocks(folder: Path) -> Iterator[Block]:
     """One after another, so that memory holds one."""
-    return (place.read() for place in places(folder))
+    return (place.read() for place in row_groups(folder))
 
 
-def unit(vectors: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
+def normalise_rows(vectors: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
     """At length one; what has no length stays where it is."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     scaled: Float[np.ndarray, "N D"] = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)

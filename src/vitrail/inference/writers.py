@@ -1,6 +1,7 @@
 """Predictions as people and programs read them: lines, JSON lines, CSV, Parquet."""
 
 import csv
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -20,19 +21,19 @@ from vitrail.weights.atomic import write_file
 ROWS = 4096  # of Parquet that are gathered before they are written
 
 
-def as_line(one: Prediction) -> str:
+def format_line(one: Prediction) -> str:
     """A line of a table.
 
-    >>> as_line(Prediction("cat.jpg", "cat", 0.75, (("cat", 0.75), ("dog", 0.25))))
+    >>> format_line(Prediction("cat.jpg", "cat", 0.75, (("cat", 0.75), ("dog", 0.25))))
     'cat.jpg  cat 75.0%  dog 25.0%'
     """
     ranked = "  ".join(f"{label} {score:.1%}" for label, score in one.top)
     return f"{one.name}  {ranked if one.problem is None else f'no label: {one.problem}'}"
 
 
-def as_json(one: Prediction) -> str:
+def format_json(one: Prediction) -> str:
     """
-    >>> as_json(Prediction("cat.jpg", "cat", 0.75, (("cat", 0.75),)))[:44]
+    >>> format_json(Prediction("cat.jpg", "cat", 0.75, (("cat", 0.75),)))[:44]
     '{"name": "cat.jpg", "label": "cat", "score":'
     """
     return to_json(prediction_row(one))
@@ -42,21 +43,30 @@ def write_predictions(
     out: Path, predictions: Iterable[Prediction], *, top: int, overwrite: bool = False
 ) -> None:
     """One file in the format that its suffix says, whole or not at all."""
-    writer = writer_of(out)
+    writer = find_writer(out)
     write_file(out, lambda draft: writer(draft, predictions, top), overwrite=overwrite)
 
 
-def writer_of(out: Path) -> Callable[[Path, Iterable[Prediction], int], None]:
+def check_out(out: Path, *, overwrite: bool) -> None:
+    """Refuse, before anything is computed, a file that could not be written."""
+    find_writer(out)
+    if out.is_dir():
+        raise UserError(f"{out}: must be a file, got a directory")
+    if os.path.lexists(out) and not overwrite:
+        raise UserError(f"{out}: exists already: choose another name, or add --overwrite")
+
+
+def find_writer(out: Path) -> Callable[[Path, Iterable[Prediction], int], None]:
     if out.suffix.lower() not in WRITERS:
-        raise UserError(f"--out is {str(out)!r}, expected a file that ends in {', '.join(WRITERS)}")
+        raise UserError(f"out must be a file that ends in {', '.join(WRITERS)}, got {str(out)!r}")
     if out.suffix.lower() == ".parquet":
-        pyarrow()  # it is missed now rather than after the last picture
+        pyarrow()  # it is missed now rather than after the last image
     return WRITERS[out.suffix.lower()]
 
 
 def write_json_lines(draft: Path, predictions: Iterable[Prediction], top: int) -> None:
     with draft.open("w", encoding="utf-8") as file:
-        file.writelines(f"{as_json(one)}\n" for one in predictions)
+        file.writelines(f"{format_json(one)}\n" for one in predictions)
 
 
 def write_csv(draft: Path, predictions: Iterable[Prediction], top: int) -> None:

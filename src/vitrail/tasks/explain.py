@@ -41,7 +41,7 @@ from vitrail.explanation.overlays import (
 )
 from vitrail.explanation.readout import Relevance
 from vitrail.explanation.verdict import MethodCheck, check_methods
-from vitrail.inference.predict import images_of
+from vitrail.inference.predict import iter_images
 from vitrail.models.model import Model
 from vitrail.tasks.explanation import (
     MAPS,
@@ -158,7 +158,7 @@ class Work:
     kept: list[tuple[Tensor, int, dict[str, Relevance]]] = field(default_factory=list)
 
     def explain_all(self, images: Any, on_progress: OnProgress) -> Explanations:
-        items: Iterable[Item] = images_of([images] if isinstance(images, str | Path) else images)
+        items: Iterable[Item] = iter_images([images] if isinstance(images, str | Path) else images)
         if isinstance(images, str | Path | list | tuple):
             items = list(items)
         total = len(items) if isinstance(items, list) else None

@@ -28,6 +28,7 @@ from vitrail.weights.dialects import (
     vit_pytorch,
 )
 from vitrail.weights.old_dialect import Dialect as OldDialect
+from vitrail.weights.registered import registered_dialects
 
 AnyDialect = Dialect | OldDialect
 DIALECTS: tuple[AnyDialect, ...] = (
@@ -100,15 +101,20 @@ LIBRARIES: dict[str, tuple[AnyDialect, ...]] = {
 }
 
 
+def all_dialects() -> tuple[AnyDialect, ...]:
+    """Ours, then those of other packages."""
+    return (*DIALECTS, *registered_dialects())
+
+
 def recognise(foreign: Foreign, named: str | None = None, *, proven: bool = False) -> AnyDialect:
     """The dialect whose names these are, where no config.json beside them names an architecture
     that it does not compute. A dialect that the person named is taken at their word, and so are
     tensors whose model will be compared with ours afterwards (`proven`)."""
-    choice = dialects_called(named) if named else DIALECTS
+    choice = dialects_called(named) if named else all_dialects()
     if named:  # whatever else it might be
         claiming = [dialect for dialect in choice if dialect.claims(foreign)]
         claiming = claiming or [dialect for dialect in choice if dialect.covers(foreign) == 1]
-        others = [] if claiming else [d for d in DIALECTS if d.claims(foreign)]
+        others = [] if claiming else [d for d in all_dialects() if d.claims(foreign)]
         if others:
             raise UserError(
                 f"{foreign.source}: its tensors have the names of {others[0].name}, not of {named}"
@@ -156,7 +162,8 @@ def is_computed(foreign: Foreign, dialect: AnyDialect) -> bool:
         listed = [c for c in classes if isinstance(c, str)] if isinstance(classes, list) else []
         fits = any(one.startswith(own.classes) for one in listed) or not listed
         return own.allows(name) and fits
-    lists = [d.architectures for d in DIALECTS if d.family == dialect.family and d.architectures]
+    known = [d for d in all_dialects() if d.family == dialect.family]
+    lists = [d.architectures for d in known if d.architectures]
     return any(one.library == library and one.allows(name) for one in lists)
 
 
@@ -183,7 +190,9 @@ def choose(named: str, config: Config) -> AnyDialect:
 
 
 def dialects_called(name: str) -> tuple[AnyDialect, ...]:
-    by_name = {dialect.name: (dialect,) for dialect in DIALECTS} | LIBRARIES
+    by_name: dict[str, tuple[AnyDialect, ...]]
+    by_name = {dialect.name: (dialect,) for dialect in registered_dialects()}
+    by_name |= {dialect.name: (dialect,) for dialect in DIALECTS} | LIBRARIES
     if name not in by_name:
         close = get_close_matches(name, by_name, n=1)
         hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(by_name))}"

@@ -15,7 +15,7 @@ LABELS = ("ant", "bee", "cat", "dog", "eel")
 
 
 def small_model(seed: int = 0) -> Model:
-    """One that tells pictures apart: with fresh weights every answer is the same."""
+    """One that tells pictures apart: with fresh weights every output is the same."""
     torch.manual_seed(seed)
     model = build(SMALL).eval()
     torch.nn.init.normal_(model.get_parameter("head.classes.weight"))

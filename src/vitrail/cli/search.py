@@ -1,0 +1,84 @@
+"""`vitrail search` and `vitrail duplicates`: questions to a directory of embeddings."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from vitrail.cli.options import COMPUTING, MODEL, ModelOptions, OutputOptions, model_source
+from vitrail.cli.output import plural, say, say_json
+
+
+@dataclass(frozen=True)
+class Search(ModelOptions, OutputOptions):
+    """Which embeddings to search, and what for."""
+
+    directory: str
+    """Directory that vitrail embed wrote."""
+    image: str
+    """Image to look for: a file or an http address."""
+    _: KW_ONLY
+    k: Annotated[int, Parameter(name=["--k", "-k"])] = 10
+    """Number of images to find."""
+    checkpoint: Annotated[str | None, Parameter(group=MODEL)] = None
+    """Model that embedded the directory. [default: where it was then]"""
+    device: Annotated[str | None, Parameter(group=COMPUTING)] = None
+    """Device: auto (cuda, then mps, then cpu), cpu, cuda, cuda:N or mps. [default: cpu]"""
+
+
+def search(options: Search) -> None:
+    """Find the embedded images that are nearest to an image: cosine and name, one a line.
+
+    Examples:
+      vitrail search vectors cat.jpg
+      vitrail search vectors cat.jpg -k 3 --json
+    """
+    from vitrail.data.paths import check_paths, is_address
+
+    if not is_address(options.image):
+        check_paths([options.image])
+    from vitrail.tasks.search import search as run
+
+    moved = options.checkpoint
+    source = None if moved is None else model_source(options, moved)
+    found = run(
+        options.directory, options.image, k=options.k, checkpoint=source, device=options.device
+    )
+    if options.json:
+        say_json(found.facts())
+        return
+    for match in found:
+        say(f"{match.cosine:.4f}  {match.id}")
+
+
+@dataclass(frozen=True)
+class Duplicates(OutputOptions):
+    """Which embeddings to compare."""
+
+    directory: str
+    """Directory that vitrail embed wrote."""
+    _: KW_ONLY
+    threshold: float | None = None
+    """Least cosine of a pair. [default: chosen from the data, so that pairs count that are far
+    closer to each other than is usual in it]"""
+
+
+def duplicates(options: Duplicates) -> None:
+    """Find embedded images that are nearly the same: cosine and two names, one pair a line.
+
+    Examples:
+      vitrail duplicates vectors
+      vitrail duplicates vectors --threshold 0.99 --json
+    """
+    from vitrail.tasks.duplicates import duplicates as run
+
+    found = run(options.directory, threshold=options.threshold)
+    if options.json:
+        say_json(found.facts())
+        return
+    limit = f"a cosine of at least {found.threshold:.6g} ({found.threshold_source})"
+    say(f"{plural(len(found), 'pair')} with {limit}")
+    for pair in found:
+        say(f"{pair.cosine:.4f}  {pair.one}  {pair.other}")

@@ -1,0 +1,53 @@
+"""`vitrail.duplicates`: which embedded images are nearly the same."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from vitrail.core.errors import UserError
+from vitrail.inference.nearest import Pair, find_duplicates
+from vitrail.inference.parts import read_manifest
+
+
+@dataclass(frozen=True)
+class DuplicateReport:
+    """Pairs of near duplicates, the most alike first; the least cosine of a pair, and where that
+    threshold comes from."""
+
+    directory: str
+    pairs: tuple[Pair, ...]
+    threshold: float
+    threshold_source: str
+
+    def facts(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+    def __iter__(self) -> Iterator[Pair]:
+        return iter(self.pairs)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __repr__(self) -> str:
+        shown = [f"{one.cosine:.4f}  {one.one}  {one.other}" for one in self.pairs[:5]]
+        title = f"DuplicateReport({len(self)} pairs in {self.directory}"
+        return "\n".join([f"{title}, cosine at least {self.threshold:.6g})", *shown])
+
+
+def duplicates(directory: str | Path, *, threshold: float | None = None) -> DuplicateReport:
+    """Find every two images of a directory that `embed` wrote whose features have a cosine of at
+    least `threshold`. By default it is chosen from the data: pairs count that are far closer to
+    each other than is usual in it.
+
+    >>> from vitrail import embed
+    >>> index = embed("pets-model", "photos/", out="vectors")
+    >>> len(duplicates("vectors", threshold=1))
+    0
+    """
+    folder = Path(directory)
+    if read_manifest(folder).output != "pooled":
+        raise UserError(f"{folder}: holds tokens, but duplicates are found by pooled features")
+    found = find_duplicates(folder, threshold=threshold)
+    return DuplicateReport(str(directory), found.pairs, found.threshold, found.threshold_source)

@@ -1,0 +1,112 @@
+"""`vitrail.search`: which embedded images are nearest to an image."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from torch import nn
+
+from vitrail.core.errors import UserError
+from vitrail.core.eval_mode import eval_mode
+from vitrail.core.ranges import check
+from vitrail.core.records import validate
+from vitrail.data.reader import ImageSource, Item
+from vitrail.inference.embed import embed_one
+from vitrail.inference.nearest import Match, find_nearest
+from vitrail.inference.parts import MANIFEST, Manifest, read_manifest
+from vitrail.inference.predict import iter_images
+from vitrail.models.model import Model
+from vitrail.tasks.models import Device, ModelSource, open_model
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The embedded images that are nearest to a query, the nearest first."""
+
+    directory: str
+    query: str
+    matches: tuple[Match, ...]
+
+    def facts(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        matches = [{"id": one.id, "cosine": one.cosine} for one in self.matches]
+        return {"directory": self.directory, "query": self.query, "matches": matches}
+
+    def __iter__(self) -> Iterator[Match]:
+        return iter(self.matches)
+
+    def __len__(self) -> int:
+        return len(self.matches)
+
+    def __getitem__(self, place: int) -> Match:
+        return self.matches[place]
+
+    def __repr__(self) -> str:
+        shown = [f"{one.cosine:.4f}  {one.id}" for one in self.matches[:5]]
+        return "\n".join([f"SearchResult({self.query} in {self.directory})", *shown])
+
+
+def search(
+    directory: str | Path,
+    image: ImageSource,
+    *,
+    k: int = 10,
+    checkpoint: str | Path | nn.Module | ModelSource | None = None,
+    device: Device = None,
+) -> SearchResult:
+    """Find the `k` images of a directory that `embed` wrote that are nearest to `image`, by the
+    cosine of their features. The image is embedded by the model that embedded the directory, which
+    is loaded from where it was, or is `checkpoint`.
+
+    >>> from vitrail import embed
+    >>> index = embed("pets-model", "photos/", out="vectors")
+    >>> search("vectors", "photos/1.png", k=2).matches[0].id
+    'photos/1.png'
+    """
+    check("k", k, at_least=1)
+    folder = Path(directory)
+    manifest = read_manifest(folder)
+    if manifest.output != "pooled":
+        raise UserError(f"{folder}: holds tokens, but search compares pooled features")
+    model = open_index_model(folder, manifest, checkpoint, device)
+    with eval_mode(model):
+        item = as_item(image)
+        vector: NDArray[Any] = embed_one(model, item, manifest, where=str(folder))
+    name = item if isinstance(item, str) else item.name
+    return SearchResult(str(directory), name, tuple(find_nearest(folder, vector, k=k)))
+
+
+def as_item(image: ImageSource) -> Item:
+    if isinstance(image, str | Path):
+        return str(image)
+    return next(iter_images([image]))
+
+
+def open_index_model(
+    folder: Path,
+    manifest: Manifest,
+    checkpoint: str | Path | nn.Module | ModelSource | None,
+    device: Device,
+) -> Model:
+    """The model that embedded a directory, in the precision that it had then."""
+    loading = dict(manifest.loading)
+    precision = loading.pop("precision", None)
+    if isinstance(checkpoint, ModelSource):
+        return checkpoint.load(device=device, precision=precision)
+    if checkpoint is not None:
+        return open_model(checkpoint, device=device, precision=precision)
+    if not manifest.model:
+        raise UserError(f"{folder}: was embedded by a model in memory: give it as checkpoint")
+    values = {**loading, "source": manifest.model}
+    source = validate(ModelSource, values, where=str(folder / MANIFEST))
+    return source.load(device=device, precision=precision)
+
+
+def loading_facts(source: ModelSource, model: Model) -> dict[str, Any]:
+    """What a manifest keeps, so that `open_index_model` finds the same model again."""
+    precision = str(next(model.parameters()).dtype).removeprefix("torch.")
+    facts = asdict(source)
+    del facts["source"]
+    return {**facts, "precision": precision}
