@@ -60,7 +60,7 @@ class EveryPatch(MAE):
             1, drawn[:, self.visible :], True
         )
         x = self.model.embed(images, lambda x: torch.where(hidden[:, :, None], self.token, x))
-        x = self.model.through(x)
+        x = self.model.forward_blocks(x)
         return torch.cat([x[:, :prefix], take(x[:, prefix:], drawn)], dim=1)
 
 

@@ -47,6 +47,10 @@ SIGNATURES = {
         "fusion=None, discard=None, verdict=True, checks=4, device=None, precision=None, out=None, "
         "overwrite=False, name=None, on_progress=<silent>"
     ),
+    "figures": (
+        "model, data=None, *, split=None, images=128, ablated=4, batch_size=8, device=None, "
+        "precision=None, out=None, overwrite=False, name=None, on_progress=<silent>"
+    ),
     "open_data": "spec, *, val_share=0.1, seed=0",
     "predict": (
         "model, images, *, top=5, exact=True, batch_size=8, out=None, overwrite=False, "
@@ -72,8 +76,8 @@ SIGNATURES = {
 }
 NAMES = [
     "UserError", "__version__", "capture", "convert", "create", "doctor", "duplicates", "embed",
-    "evaluate", "explain", "list_models", "load", "open_data", "predict", "pretrain", "probe",
-    "register_dialect", "register_family", "resume", "save", "search", "train",
+    "evaluate", "explain", "figures", "list_models", "load", "open_data", "predict", "pretrain",
+    "probe", "register_dialect", "register_family", "resume", "save", "search", "train",
 ]  # fmt: skip
 
 

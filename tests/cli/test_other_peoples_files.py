@@ -33,7 +33,6 @@ THEIRS = (
     "00000.attribution.png",
     "00000.layers.png",
     "panel.png",
-    "figures.html",
     "figures.json",
     "filters.svg",
     "_manifest.json",

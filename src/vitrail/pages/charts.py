@@ -39,6 +39,7 @@ STYLE: dict[str, Any] = {
     "font.size": 11,
     "text.color": INK,
     "axes.titlesize": 10,
+    "axes.prop_cycle": f"cycler('color', {list(SERIES)!r})",
     "axes.labelcolor": SOFT,
     "axes.edgecolor": SOFT,
     "axes.linewidth": 0.6,
