@@ -29,6 +29,7 @@ __all__ = [
     "probe",
     "register_dialect",
     "register_family",
+    "report",
     "resume",
     "save",
     "search",
@@ -50,6 +51,7 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.tasks.predict import predict
     from vitrail.tasks.pretrain import pretrain
     from vitrail.tasks.probe import probe
+    from vitrail.tasks.report import report
     from vitrail.tasks.resume import resume
     from vitrail.tasks.search import search
     from vitrail.tasks.train import train
@@ -78,6 +80,7 @@ else:
         "probe": "vitrail.tasks.probe",
         "register_dialect": "vitrail.weights.registered",
         "register_family": "vitrail.models.catalogue",
+        "report": "vitrail.tasks.report",
         "resume": "vitrail.tasks.resume",
         "save": "vitrail.weights.native",
         "search": "vitrail.tasks.search",

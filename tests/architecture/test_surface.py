@@ -67,6 +67,7 @@ SIGNATURES = {
     "pretrain": f"data, *, objective=None, tokenizer=None, {RUN_OPTIONS}",
     "register_dialect": "dialect",
     "register_family": "name, *, config, model, variants, aliases=None",
+    "report": "*runs, out=None, overwrite=False",
     "resume": (
         "run_directory, *, workers=None, parallel=None, device='auto', threads=None, processes=1, "
         "on_step=None, on_progress=<silent>"
@@ -77,7 +78,7 @@ SIGNATURES = {
 NAMES = [
     "UserError", "__version__", "capture", "convert", "create", "doctor", "duplicates", "embed",
     "evaluate", "explain", "figures", "list_models", "load", "open_data", "predict", "pretrain",
-    "probe", "register_dialect", "register_family", "resume", "save", "search", "train",
+    "probe", "register_dialect", "register_family", "report", "resume", "save", "search", "train",
 ]  # fmt: skip
 
 
