@@ -93,7 +93,11 @@ def is_v2(foreign: Foreign) -> bool:
 
 def timm_facts(foreign: Foreign, facts: Facts) -> Facts:
     """What timm's config.json tells and tensors do not."""
-    told = {n: value for n, value in timm.told(foreign).items() if n not in ("heads", "pool")}
+    told = {
+        n: value
+        for n, value in timm.config_arguments(foreign).items()
+        if n not in ("heads", "pool")
+    }
     if facts.get("layer_scale", 0) is None:
         told.pop("layer_scale", None)
     return told if "config.json" in foreign.sidecars else told | {"notes": [ASSUMED]}

@@ -126,7 +126,7 @@ def sidecar_facts(foreign: Foreign, _: Facts) -> Facts:
     facts: Facts = {"norm_eps": arguments.get("transformer_norm_eps", 1e-6)}
     if "head.pre_logits.fc.weight" in foreign.tensors:
         facts["head"] = "pretrain"  # even where no classes need it
-    size = timm.told(foreign).get("image_size")
+    size = timm.config_arguments(foreign).get("image_size")
     if size is not None:
         facts["image_size"] = tuple(size) if isinstance(size, list) else size
     if isinstance(entry, str) and entry in FAMILIES["coatnet"].aliases:
