@@ -20,6 +20,7 @@ __all__ = [
     "embed",
     "evaluate",
     "explain",
+    "info",
     "list_models",
     "load",
     "open_data",
@@ -44,6 +45,7 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.tasks.embed import embed
     from vitrail.tasks.evaluate import evaluate
     from vitrail.tasks.explain import explain
+    from vitrail.tasks.info import info
     from vitrail.tasks.predict import predict
     from vitrail.tasks.pretrain import pretrain
     from vitrail.tasks.probe import probe
@@ -65,6 +67,7 @@ else:
         "embed": "vitrail.tasks.embed",
         "evaluate": "vitrail.tasks.evaluate",
         "explain": "vitrail.tasks.explain",
+        "info": "vitrail.tasks.info",
         "list_models": "vitrail.models.catalogue",
         "load": "vitrail.weights.load",
         "open_data": "vitrail.data.sources",

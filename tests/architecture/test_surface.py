@@ -19,6 +19,7 @@ RUN_OPTIONS = (
 SIGNATURES = {
     "capture": "model, where='*', *, reduce=None, differentiable=False",
     "create": "name, **fields",
+    "info": "source, *, batch_size=1, model=None, dialect=None, grid=None, **changes",
     "list_models": "pattern='*'",
     "load": (
         "source, *, model=None, dialect=None, grid=None, method=None, device=None, dtype=None, "
@@ -71,8 +72,8 @@ SIGNATURES = {
 }
 NAMES = [
     "UserError", "__version__", "capture", "convert", "create", "doctor", "duplicates", "embed",
-    "evaluate", "explain", "list_models", "load", "open_data", "predict", "pretrain", "probe",
-    "register_family", "resume", "save", "search", "train",
+    "evaluate", "explain", "info", "list_models", "load", "open_data", "predict", "pretrain",
+    "probe", "register_family", "resume", "save", "search", "train",
 ]  # fmt: skip
 
 

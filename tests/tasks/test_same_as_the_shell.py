@@ -35,6 +35,11 @@ def prepare(folder: Path, model: str, line: str) -> None:
 
 
 CALLS: dict[str, Callable[[str, Path], Any]] = {
+    "info vit_ti_16 --image-size 192 --batch-size 2": lambda model, out: vitrail.info(
+        "vit_ti_16", image_size=(192, 192), batch_size=2
+    ),
+    "info {model}": lambda model, out: vitrail.info(model),
+    "info {model} --why blocks.0": lambda model, out: vitrail.info(model).why("blocks.0"),
     "doctor digits": lambda model, out: vitrail.doctor("digits"),
     "evaluate {model} digits --by-index --resolutions 16,24": lambda model, out: vitrail.evaluate(
         model, "digits", by_index=True, resolutions=[(16, 16), (24, 24)]
@@ -80,7 +85,7 @@ def test_python_gives_what_the_shell_prints(
     printed.pop("files", None)  # where the shell wrote them
     record = CALLS[line](model, tmp_path / "out")
     assert json.loads(to_json(record.facts())) == printed
-    assert len(repr(record)) < 400
+    assert len(repr(record)) < 800
 
 
 PAGES = ("doctor", "evaluate", "search", "duplicates")
