@@ -58,7 +58,7 @@ class EveryPatch(MAE):
         prefix = self.model.config.prefix
         hidden = torch.zeros_like(drawn, dtype=torch.bool).scatter(1, drawn[:, self.shown :], True)
         x = self.model.embed(images, lambda x: torch.where(hidden[:, :, None], self.token, x))
-        x = self.model.through(x)
+        x = self.model.forward_blocks(x)
         return torch.cat([x[:, :prefix], take(x[:, prefix:], drawn)], dim=1)
 
 

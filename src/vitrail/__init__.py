@@ -20,6 +20,7 @@ __all__ = [
     "embed",
     "evaluate",
     "explain",
+    "figures",
     "info",
     "list_models",
     "load",
@@ -27,7 +28,9 @@ __all__ = [
     "predict",
     "pretrain",
     "probe",
+    "register_dialect",
     "register_family",
+    "report",
     "resume",
     "save",
     "search",
@@ -45,15 +48,18 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.tasks.embed import embed
     from vitrail.tasks.evaluate import evaluate
     from vitrail.tasks.explain import explain
+    from vitrail.tasks.figures import figures
     from vitrail.tasks.info import info
     from vitrail.tasks.predict import predict
     from vitrail.tasks.pretrain import pretrain
     from vitrail.tasks.probe import probe
+    from vitrail.tasks.report import report
     from vitrail.tasks.resume import resume
     from vitrail.tasks.search import search
     from vitrail.tasks.train import train
     from vitrail.weights.load import load
     from vitrail.weights.native import save
+    from vitrail.weights.registered import register_dialect
 
     __version__: str
 else:
@@ -67,6 +73,7 @@ else:
         "embed": "vitrail.tasks.embed",
         "evaluate": "vitrail.tasks.evaluate",
         "explain": "vitrail.tasks.explain",
+        "figures": "vitrail.tasks.figures",
         "info": "vitrail.tasks.info",
         "list_models": "vitrail.models.catalogue",
         "load": "vitrail.weights.load",
@@ -74,7 +81,9 @@ else:
         "predict": "vitrail.tasks.predict",
         "pretrain": "vitrail.tasks.pretrain",
         "probe": "vitrail.tasks.probe",
+        "register_dialect": "vitrail.weights.registered",
         "register_family": "vitrail.models.catalogue",
+        "report": "vitrail.tasks.report",
         "resume": "vitrail.tasks.resume",
         "save": "vitrail.weights.native",
         "search": "vitrail.tasks.search",

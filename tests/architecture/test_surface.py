@@ -48,6 +48,10 @@ SIGNATURES = {
         "fusion=None, discard=None, verdict=True, checks=4, device=None, precision=None, out=None, "
         "overwrite=False, name=None, on_progress=<silent>"
     ),
+    "figures": (
+        "model, data=None, *, split=None, images=128, ablated=4, batch_size=8, device=None, "
+        "precision=None, out=None, overwrite=False, name=None, on_progress=<silent>"
+    ),
     "open_data": "spec, *, val_share=0.1, seed=0",
     "predict": (
         "model, images, *, top=5, exact=True, batch_size=8, out=None, overwrite=False, "
@@ -62,7 +66,9 @@ SIGNATURES = {
     ),
     "search": "directory, image, *, k=10, checkpoint=None, device=None",
     "pretrain": f"data, *, objective=None, tokenizer=None, {RUN_OPTIONS}",
+    "register_dialect": "dialect",
     "register_family": "name, *, config, model, variants, aliases=None",
+    "report": "*runs, out=None, overwrite=False",
     "resume": (
         "run_directory, *, workers=None, parallel=None, device='auto', threads=None, processes=1, "
         "on_step=None, on_progress=<silent>"
@@ -72,8 +78,9 @@ SIGNATURES = {
 }
 NAMES = [
     "UserError", "__version__", "capture", "convert", "create", "doctor", "duplicates", "embed",
-    "evaluate", "explain", "info", "list_models", "load", "open_data", "predict", "pretrain",
-    "probe", "register_family", "resume", "save", "search", "train",
+    "evaluate", "explain", "figures", "info", "list_models", "load", "open_data", "predict",
+    "pretrain", "probe", "register_dialect", "register_family", "report", "resume", "save",
+    "search", "train",
 ]  # fmt: skip
 
 

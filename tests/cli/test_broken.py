@@ -2,12 +2,12 @@
 
 import json
 import re
-from html import unescape
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from tests.pages.html import check_page
 
 from vitrail.cli.app import main
 
@@ -41,7 +41,8 @@ def test_four_hundred_images_of_which_forty_are_broken(
     told = json.loads(capsys.readouterr().out)
     assert set(told["broken"]) == broken
     assert told["score"] > 0.8
-    page = unescape((out / "report.html").read_text(encoding="utf-8"))
-    section = page[page.index("could not be read") :]
-    named = set(re.findall(r"(?:bright|dark)/\d{4}\.png", section[: section.index("</table>")]))
+    page = check_page((out / "report.html").read_text(encoding="utf-8")).text
+    section = page[page.index("could not be read and were left out") :]
+    section = section[: section.index("The data")]
+    named = set(re.findall(r"(?:bright|dark)/\d{4}\.png", section))
     assert named == {f"{Path(name).parent.name}/{Path(name).name}" for name in broken}

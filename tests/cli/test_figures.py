@@ -10,6 +10,7 @@ import torch
 from tests.golden import golden
 from tests.models.kinds import SMALL
 
+import vitrail
 from vitrail import save
 from vitrail.cli.app import main
 from vitrail.models.catalogue import build
@@ -27,15 +28,15 @@ def test_a_page_and_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     printed = capsys.readouterr()
     facts = json.loads(printed.out)
     assert printed.err == ""
-    assert facts["facts"]["pictures"] == "12"
+    assert facts["facts"]["images"] == "12"
     assert facts["figures"]["filters"]["components"] == 28
     assert len(facts["figures"]["distance"]["blocks.0.attention"]["heads"]) == 4
     assert {path.suffix for path in out.glob("[!.]*")} == {".html", ".json", ".npz", ".svg", ".png"}
     assert main([*words, "--images", "8", "--overwrite"]) == 0
     told = capsys.readouterr().out
-    assert "Mean attention distance: A dot for each head, over 8 pictures" in told
+    assert "Mean attention distance: A dot for each head, over 8 images" in told
     assert "a larger --images" in told  # than the similarity of layers needs
-    assert f"the page with all figures: {out / 'figures.html'}" in told
+    assert f"report: {out / 'report.html'}" in told
 
 
 @pytest.mark.parametrize("installed", [True, pytest.param(False, marks=pytest.mark.slow)])
@@ -51,8 +52,8 @@ def test_the_same_photos_serve_on_every_machine_where_no_data_is_given(
     words = ["--out", str(tmp_path / "out"), "--ablated", "0", "--json"]
     assert main(["figures", saved(tmp_path), *words]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert facts["facts"]["pictures"] == "10"
-    assert facts["figures"]["alignment"]["drawn"]
+    assert facts["facts"]["images"] == "10"
+    assert facts["figures"]["cka"]["drawn"]
     assert not facts["figures"]["ablation"]["drawn"]
 
 
@@ -61,15 +62,15 @@ def test_more_channels_than_photos_have(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["figures", saved(tmp_path, channels=13), *words]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["figures"]["positions"]["drawn"]
-    assert "give DATA" in facts["figures"]["distance"]["told"]
+    assert "give DATA" in facts["figures"]["distance"]["caption"]
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["digits", "--images", "0"], "--images is 0, but must be at least 1"),
-        (["digits", "--batch-size", "0"], "--batch-size is 0"),
-        (["digits", "--split", "tset"], "digits has no part 'tset'"),
+        (["digits", "--images", "0"], "images must be at least 1, got 0"),
+        (["digits", "--batch-size", "0"], "batch_size must be at least 1, got 0"),
+        (["digits", "--split", "tset"], "digits has no split 'tset'"),
         (["no-such-data"], "no-such-data"),
     ],
 )
@@ -94,7 +95,7 @@ def test_a_model_that_somebody_trained_on_digits(
     variance = found["filters"]["variance"]
     assert len(variance) == 16
     assert sum(variance[:6]) > 0.6
-    alike = np.array(found["alignment"]["cka"])
+    alike = np.array(found["cka"]["cka"])
     assert alike[0, -1] < alike[-2, -1]
     with np.load(out / "figures.npz") as arrays:
         changes = arrays["ablation/ablation"].mean(axis=0)
@@ -110,5 +111,21 @@ def test_a_hybrid_says_that_it_has_a_stem(
     assert main(["figures", str(model), *words, "--out", str(tmp_path / "out")]) == 0
     found = json.loads(capsys.readouterr().out)["figures"]
     assert found["filters"]["layer"] == "stem.root.conv"
-    assert "begins with convolutions" in found["filters"]["told"]
+    assert "begins with convolutions" in found["filters"]["caption"]
     assert found["positions"]["grid"] == [12, 42]
+
+
+def test_python_and_the_shell_give_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, out = saved(tmp_path), tmp_path / "out"
+    words = ["--out", str(out), "--ablated", "0", "--images", "5", "--json"]
+    assert main(["figures", model, "digits", *words]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    found = vitrail.figures(model, "digits", ablated=0, images=5, out=out, overwrite=True)
+    assert json.loads(json.dumps(found.facts())) == printed
+    assert [panel.name for panel in found][:2] == ["filters", "positions"]
+    assert found["distance"].figure is not None
+    assert found._repr_html_().startswith("<iframe ")
+    with pytest.raises(vitrail.UserError, match="no figure is called 'distanse', did you mean"):
+        found["distanse"]

@@ -91,6 +91,10 @@ def test_neighbours(
     assert facts["notes"] == ["left out 100, 200 neighbours: there are not as many training images"]
     assert main(["probe", *words, "--neighbours", "5"]) == 0
     assert "neighbours  accuracy\n         5" in capsys.readouterr().out
+    assert main(["probe", *words, "--images", "50"]) == 0
+    assert "note: left out 100, 200 neighbours" in capsys.readouterr().out
+    assert main(["probe", *words, "--images", "50", "--quiet"]) == 0
+    assert "note:" not in capsys.readouterr().out
 
 
 def test_lines(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
+from tests.pages.html import check_page
 
 from vitrail.cli.app import main
 
@@ -62,7 +63,7 @@ def test_train_evaluate_predict(
     ):
         assert (Path(out) / name).is_file()
 
-    page = (Path(out) / "report.html").read_text(encoding="utf-8")
+    page = check_page((Path(out) / "report.html").read_text(encoding="utf-8")).text
     assert all(name.removeprefix(f"{photos}/") in page for name in told["broken"])
 
     assert main(asked) == 2

@@ -4,13 +4,13 @@ import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 from PIL import Image
 from tests.cli.test_training import SMALL
+from tests.pages.html import check_page
 
 from vitrail import load
 from vitrail.cli.app import main
@@ -58,7 +58,7 @@ def test_everything_is_said_and_nothing_is_left_behind(
     assert "test accuracy " in found.out
     assert "note: the model was evaluated on only 2 validation images" in found.out
     assert not (out / "pixels").exists()
-    page = (out / "report.html").read_text(encoding="utf-8")
+    page = check_page((out / "report.html").read_text(encoding="utf-8")).text
     assert "Accuracy on test" in page
     assert "the model was evaluated on only 2 validation images" in page
     assert "train/left/notes.txt" in page
@@ -138,7 +138,7 @@ def test_an_interrupted_run_has_a_report(
     printed = capsys.readouterr()
     assert f"saved at step {step}" in printed.err
     assert f"report: {out / 'report.html'}" in printed.out
-    page = (out / "report.html").read_text(encoding="utf-8")
+    page = check_page((out / "report.html").read_text(encoding="utf-8")).text
     assert f"interrupted at step {step} of 4" in page
     assert ("Confusions" in page) == (step == 3)
     assert (out / "pixels").exists()  # the run goes on with it
@@ -154,12 +154,12 @@ def test_a_second_ctrl_c_leaves_at_once(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def press(_: Any) -> str:
+    def press(*_: object, **__: object) -> str:
         signal.raise_signal(signal.SIGINT)
         return ""
 
     press_at(3, monkeypatch)
-    monkeypatch.setattr("vitrail.tasks.run_report.report_page", press)
+    monkeypatch.setattr("vitrail.tasks.run_report.training_page", press)
     assert main(train(photos, "--epochs", "2", "--out", str(tmp_path / "run"))) == 130
     printed = capsys.readouterr()
     assert "saved at step 3" in printed.err

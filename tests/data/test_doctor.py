@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable
-from html.parser import HTMLParser
 from io import BytesIO
 from pathlib import Path
 
@@ -15,14 +14,16 @@ from numpy.typing import NDArray
 from PIL import Image, ImageEnhance
 
 from tests.golden import golden
+from tests.pages.html import check_page
 from vitrail import UserError
 from vitrail.cli.doctor import Doctor, doctor
 from vitrail.data.doctor import examine
 from vitrail.data.findings import Findings
-from vitrail.data.findings_page import page
 from vitrail.data.likeness import RADIUS, close_pairs, look_alikes, thumbnail
 from vitrail.data.sources import open_data
 from vitrail.data.threads import each
+from vitrail.pages.data_report import data_page
+from vitrail.tasks.doctor import page_images
 
 Pixels = NDArray[np.uint8]
 
@@ -275,41 +276,18 @@ def test_close_pairs_are_all_close_pairs(seed: int, count: int, radius: int) -> 
 # What is told
 
 
-class Checker(HTMLParser):
-    """Tags that were opened and not closed, sources of pictures, and scripts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.sources: list[str] = []
-        self.tags: set[str] = set()
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.sources += [value or "" for name, value in attributes if name in ("src", "href")]
-        if tag not in ("img", "br", "meta"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-def check(html: str) -> Checker:
-    checker = Checker()
-    checker.feed(html)
-    assert checker.open == []
-    return checker
+def page(found: Findings) -> str:
+    return data_page(found.facts(), **page_images(found))
 
 
 def test_the_page_is_one_file_with_its_pictures_inside(photos: Path) -> None:
     found = find(photos)
-    checked = check(page(found))
-    assert checked.sources
-    assert all(re.match(r"data:image/(png|jpeg);base64,", uri) for uri in checked.sources)
-    assert not {"script", "link", "iframe"} & checked.tags
+    checked = check_page(page(found))
+    images = [uri for uri in checked.loads if not uri.startswith("#")]
+    assert images
+    assert all(re.match(r"data:image/(png|jpeg);base64,", uri) for uri in images)
     for told in ("Leakage between splits", "train/a/broken.jpg", "other label.png", "white.png"):
-        assert told in page(found)
-    assert found.html() in page(found)
+        assert told in checked.text
 
 
 def test_names_do_no_harm(tmp_path: Path) -> None:
@@ -319,9 +297,8 @@ def test_names_do_no_harm(tmp_path: Path) -> None:
     found = find(tmp_path)
     assert "onerror" in found.text()
     assert "\x1b" not in found.text()
-    assert "&lt;img src=x onerror=" in found.html()
-    checked = check(page(found))
-    assert all(source.startswith("data:") for source in checked.sources)
+    assert "&lt;img src=x onerror=" in page(found)
+    check_page(page(found))
 
 
 def test_the_page_of_data_without_labels_and_without_good_images(tmp_path: Path) -> None:
@@ -330,7 +307,7 @@ def test_the_page_of_data_without_labels_and_without_good_images(tmp_path: Path)
     (tmp_path / "bad" / "a").mkdir(parents=True)
     (tmp_path / "bad" / "a" / "1.png").write_bytes(b"")
     found = find(tmp_path / "bad")
-    check(page(found))
+    check_page(page(found))
     assert (found.sizes, found.colour) == (None, None)
     assert "1.png: the file is empty" in found.text()
 
@@ -343,7 +320,7 @@ def test_several_labels_are_counted_each(tmp_path: Path) -> None:
     found = find(tmp_path / "list.csv")
     assert found.parts[0].classes == {"cat": 1, "dog": 2}
     assert {picture.label for picture in found.samples} == {"cat|dog", "dog"}
-    check(page(found))
+    check_page(page(found))
 
 
 def test_the_verb_prints_and_writes(
@@ -356,10 +333,10 @@ def test_the_verb_prints_and_writes(
         "  train/a/broken.jpg: its header is broken",
         "leakage       with a twin in an earlier split: ",
         "labels        1 group of twins with different labels",
-        f"the page with images: {tmp_path}/out/doctor.html",
+        f"the page with images: {tmp_path}/out/report.html",
     ):
         assert line in out
-    check((tmp_path / "out" / "doctor.html").read_text())
+    check_page((tmp_path / "out" / "report.html").read_text())
     written = json.loads((tmp_path / "out" / "doctor.json").read_text())
     doctor(Doctor(str(photos), json=True))
     printed = json.loads(capsys.readouterr().out)
@@ -427,5 +404,5 @@ def test_files_that_are_no_images_are_named(tmp_path: Path) -> None:
     assert "not images    2 files: cat/notes.txt, dog/<b>2.docx" in found.text()
     assert found.facts()["ignored"] == data.ignored
     shown = page(found)
-    assert "dog/&lt;b&gt;2.docx" in shown
+    assert "dog/<wbr>&lt;b&gt;2.docx" in shown
     assert "<b>2.docx" not in shown

@@ -5,10 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.evaluation.test_report import Page, make
+from tests.tasks.drawn import random_outputs
 from vitrail.core.outputs import Outputs
-from vitrail.evaluation.report_page import report_page
-from vitrail.evaluation.warnings import SplitScore, find_warnings, score_split
+from vitrail.evaluation.warnings import find_warnings, score_split
 
 
 def outputs(truth: Any, guess: Any, classes: int) -> Outputs:
@@ -64,9 +63,9 @@ def test_few_classes_few_images_and_one_class() -> None:
 
 
 def test_several_labels_are_compared_with_their_frequency() -> None:
-    report = make(several=True, skill=2.0)
+    report = random_outputs(several=True, skill=2.0)
     assert not any("chance" in one for one in find_warnings(report))
-    assert any("chance" in one for one in find_warnings(make(several=True, skill=0.0)))
+    assert any("chance" in one for one in find_warnings(random_outputs(several=True, skill=0.0)))
 
 
 def test_the_interval_of_a_score() -> None:
@@ -80,30 +79,3 @@ def test_the_interval_of_a_score() -> None:
     middle = (0.54 + z**2 / 200) / (1 + z**2 / 100)
     half = z * np.sqrt(0.54 * 0.46 / 100 + z**2 / 40_000) / (1 + z**2 / 100)
     assert score.interval == pytest.approx((middle - half, middle + half))
-
-
-def test_the_page_says_it_first() -> None:
-    report = make(
-        warnings=["accuracy is no better than chance"],
-        stopped="interrupted at step 3 of 9",
-        test=SplitScore("test", "accuracy", 0.5, (0.4, 0.6), 148),
-    )
-    text = Page(report_page(report)).text
-    assert text.index("interrupted at step 3") < text.index("no better than chance")
-    assert text.index("no better than chance") < text.index("ViT (custom), 145,893 parameters")
-    assert "Accuracy on test 50.0% 40.0% to 60.0% with 95% confidence; 148 images" in text
-
-
-def test_training_and_validation_are_drawn_together() -> None:
-    lines = [
-        {"step": 1, "loss": 3.0, "train_accuracy": 0.2, "data_seconds": 1.0, "seconds": 4.0},
-        {"step": 2, "loss": 2.0, "train_accuracy": 0.3, "val_loss": 2.5, "accuracy": 0.4},
-        {"step": 3, "loss": None, "train_accuracy": 0.5, "val_loss": 2.25, "accuracy": 0.45},
-    ]
-    page = Page(report_page(make(lines=lines)))
-    loss, accuracy, waiting = (" ".join(one.split()) for one in page.figures[:3])
-    assert loss.startswith("Loss last 2 at step 2; 1 value not a number")
-    assert "validation, last 2.25" in loss
-    assert accuracy.startswith("Accuracy best 45.0% at step 3")
-    assert "training, last 50.0%" in accuracy
-    assert waiting.startswith("Share of the time spent waiting for images last 25.0% at step 1")

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from vitrail import UserError
 from vitrail.core.layout import TokenLayout
-from vitrail.layers.attention import SHORT, Attend, SelfAttention, plain_is_quicker
+from vitrail.layers.attention import SHORT, Attend, SelfAttention, unfused_is_faster
 from vitrail.layers.conv import MaxPoolSame, StandardizedConv, pad_same
 from vitrail.layers.drop import PatchDropout
 from vitrail.layers.mlp import make_activation
@@ -194,13 +194,13 @@ def test_plain_and_fused_attention_agree_forth_and_back(batch: int, biased: bool
 
 def test_plain_attention_is_for_gradients_in_full_precision_on_a_cpu() -> None:
     q = torch.zeros(1, 1, SHORT, 2, requires_grad=True)
-    assert plain_is_quicker(q, None)
-    assert not plain_is_quicker(q.detach(), None)
-    assert not plain_is_quicker(q.bfloat16(), None)
-    assert not plain_is_quicker(q.to("meta"), None)
-    assert not plain_is_quicker(q.expand(1, 1, SHORT, 2).repeat(1, 1, 2, 1), None)
-    assert not plain_is_quicker(q, torch.zeros(1, 1, SHORT, SHORT))
-    assert plain_is_quicker(q, torch.zeros(1, 1, SHORT, SHORT, requires_grad=True))
+    assert unfused_is_faster(q, None)
+    assert not unfused_is_faster(q.detach(), None)
+    assert not unfused_is_faster(q.bfloat16(), None)
+    assert not unfused_is_faster(q.to("meta"), None)
+    assert not unfused_is_faster(q.expand(1, 1, SHORT, 2).repeat(1, 1, 2, 1), None)
+    assert not unfused_is_faster(q, torch.zeros(1, 1, SHORT, SHORT))
+    assert unfused_is_faster(q, torch.zeros(1, 1, SHORT, SHORT, requires_grad=True))
 
 
 def test_patch_dropout_keeps_prefix_order_and_count() -> None:

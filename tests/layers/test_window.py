@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vitrail.core.layout import TokenLayout, WindowPolicy
-from vitrail.layers.attention import Attend, attend_fused, attend_plainly
+from vitrail.layers.attention import Attend, attend_fused, attend_unfused
 from vitrail.layers.computed import Computed
 from vitrail.layers.window import (
     APART,
@@ -138,12 +138,12 @@ def test_fused_and_plain_attention_agree(windows: int, scale: float | None) -> N
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 2, 5, 3, 16, 8, dtype=torch.float64)
     bias = torch.randn(windows, 3, 16, 16, dtype=torch.float64)
-    expected = attend_plainly(q, k, v, bias, scale)
+    expected = attend_unfused(q, k, v, bias, scale)
     torch.testing.assert_close(attend_fused(q, k, v, bias, scale), expected, rtol=0, atol=1e-12)
     one = attend_fused(q[:, 0], k[:, 0], v[:, 0], bias[:1], scale)
     torch.testing.assert_close(one, expected[:, 0], rtol=0, atol=1e-12)
     none = attend_fused(q, k, v, None, scale)
-    zero = attend_plainly(q, k, v, torch.zeros_like(bias), scale)
+    zero = attend_unfused(q, k, v, torch.zeros_like(bias), scale)
     torch.testing.assert_close(none, zero, rtol=0, atol=1e-12)
 
 
@@ -159,7 +159,7 @@ def test_a_bias_that_learns_gets_its_gradient_either_way() -> None:
     fused = gradient(attend_fused(q, k, v, bias))
     torch.testing.assert_close(gradient(Attend(layout)(q, k, v, bias)), fused, rtol=0, atol=1e-12)
     with torch.no_grad():
-        torch.testing.assert_close(Attend(layout)(q, k, v, bias), attend_plainly(q, k, v, bias))
+        torch.testing.assert_close(Attend(layout)(q, k, v, bias), attend_unfused(q, k, v, bias))
 
 
 def test_what_is_computed_is_there_on_every_device_and_in_every_precision() -> None:

@@ -269,10 +269,10 @@ def test_stochastic_depth_rises_linearly() -> None:
     ("changes", "sentence"),
     [
         ({"image_size": (225, 224)}, "image side 225 is not a multiple of patch 8: use 224 or 232"),
-        ({"heads": 5}, "dim 32 does not split into 5 heads"),
-        ({"depth": 0}, "depth is 0, but must be at least 1"),
-        ({"drop_path": 1.0}, r"a rate is in \[0, 1\)"),
-        ({"norm_eps": 0.0}, "norm_eps is 0.0"),
+        ({"heads": 5}, "dim must be a multiple of heads, got 32 and 5"),
+        ({"depth": 0}, "depth must be at least 1, got 0"),
+        ({"drop_path": 1.0}, r"must be in \[0, 1\), got"),
+        ({"norm_eps": 0.0}, "norm_eps must be above 0, got 0.0"),
         ({"image_size": (8192, 8192)}, "the distances between all patches would compute a table"),
     ],
 )

@@ -290,16 +290,16 @@ def test_inner_channels_are_multiples_of_eight(channels: int, factor: float, hid
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"heads": 5}, "16 does not split into 5 heads"),
-        ({"dims": (16, 16, 0)}, "dims is (16, 16, 0), but must be at least 1"),
+        ({"heads": 5}, "dims must be multiples of heads (5), got 16"),
+        ({"dims": (16, 16, 0)}, "dims must be at least 1, got (16, 16, 0)"),
         ({"depths": (1, 2**11, 1)}, "must be at most 1024"),
-        ({"last": 0}, "last is 0, but must be at least 1"),
-        ({"expand": 0.0}, "expand is 0.0, but must be above 0"),
-        ({"mlp_ratio": 1e9}, "mlp_ratio is 1000000000.0, but must be above 0 and at most 256"),
-        ({"patch_size": 0}, "patch_size is 0"),
-        ({"dropout": 1.0}, "a rate is in [0, 1)"),
-        ({"norm_eps": 0.0}, "norm_eps is 0.0"),
-        ({"image_size": (0, 32)}, "a side has 1 to"),
+        ({"last": 0}, "last must be at least 1, got 0"),
+        ({"expand": 0.0}, "expand must be above 0"),
+        ({"mlp_ratio": 1e9}, "mlp_ratio must be above 0 and at most 256"),
+        ({"patch_size": 0}, "patch_size must be at least 1, got 0"),
+        ({"dropout": 1.0}, "must be in [0, 1), got"),
+        ({"norm_eps": 0.0}, "norm_eps must be above 0, got 0.0"),
+        ({"image_size": (0, 32)}, "pixels a side, got"),
     ],
 )
 def test_a_config_that_does_not_fit_says_why(changes: dict[str, Any], sentence: str) -> None:

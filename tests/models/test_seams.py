@@ -41,7 +41,7 @@ def test_a_corruption_that_does_nothing_changes_no_bit(kind: str) -> None:
         seen.append(tuple(patches.shape))
         return patches
 
-    tokens = model.through(model.embed(image, corrupt))
+    tokens = model.forward_blocks(model.embed(image, corrupt))
     rows, columns = model.config.grid
     assert seen == [(2, rows * columns, model.config.dim)]
     assert torch.equal(tokens, model.encode(image))

@@ -362,16 +362,16 @@ def test_the_scale_of_cosine_attention_is_at_most_a_hundred() -> None:
     ("changes", "sentence"),
     [
         ({"image_size": (33, 64)}, "image side 33 is not a multiple of patch 4: use 32 or 36"),
-        ({"heads": (5, 4)}, "stage 1 is 12 wide, which does not split into 5 heads"),
-        ({"heads": (2, 0)}, "stage 2 is 24 wide"),
-        ({"heads": (2,)}, "heads is \\(2,\\), but depths has 2 stages"),
+        ({"heads": (5, 4)}, "the width of stage 1 must be a multiple of its heads, got 12 and 5"),
+        ({"heads": (2, 0)}, "the width of stage 2 must be a multiple of its heads, got 24 and 0"),
+        ({"heads": (2,)}, "heads must be as many as depths \\(2\\), got"),
         ({"depths": ()}, "1 to 8 stages"),
         ({"depths": (0, 2)}, "1 to 8 stages"),
-        ({"window_size": 0}, "window_size is 0, but must be at least 1"),
+        ({"window_size": 0}, "window_size must be at least 1, got 0"),
         ({"window_size": 500, "window_policy": "torchvision"}, "would compute a table"),
-        ({"mlp_ratio": 0.0}, "mlp_ratio is 0.0"),
-        ({"dropout": 1.0}, r"a rate is in \[0, 1\)"),
-        ({"image_size": (0, 32)}, "a side has 1 to"),
+        ({"mlp_ratio": 0.0}, "mlp_ratio must be in "),
+        ({"dropout": 1.0}, r"must be in \[0, 1\), got"),
+        ({"image_size": (0, 32)}, "pixels a side, got"),
     ],
 )
 def test_a_config_that_does_not_fit_says_why(changes: dict[str, Any], sentence: str) -> None:

@@ -87,14 +87,14 @@ def test_painting_single_words_is_painting_a_mixture_of_one(kind: str) -> None:
     codes = tokenizer.codes(picture())
     one_hot = F.one_hot(codes, 24).double()
     mixed = one_hot if tokenizer.book is None else one_hot @ tokenizer.book()
-    expected = pixels_of(tokenizer.painter()(mixed.movedim(-1, 1)))
+    expected = pixels_of(tokenizer.require_decoder()(mixed.movedim(-1, 1)))
     torch.testing.assert_close(tokenizer.decode(codes), expected)
 
 
 def test_the_nearest_direction_is_the_word() -> None:
     tokenizer = make("vq")
     assert tokenizer.book is not None
-    said, book = tokenizer.say(picture()), tokenizer.book()
+    said, book = tokenizer.project_cells(picture()), tokenizer.book()
     ones = torch.ones(24, dtype=torch.float64)
     torch.testing.assert_close(book.norm(dim=1), ones)
     distances = torch.cdist(said.flatten(0, 2), book)
@@ -120,7 +120,7 @@ def test_everything_is_in_the_state_dict_and_is_trained(kind: str) -> None:
     again.load_state_dict(tokenizer.state_dict())
     assert torch.equal(again.encode(picture()), tokenizer.encode(picture()))
     assert {name for name, _ in tokenizer.named_parameters()} == set(tokenizer.state_dict())
-    painted = tokenizer.painter()(tokenizer.say(picture()).movedim(-1, 1))
+    painted = tokenizer.require_decoder()(tokenizer.project_cells(picture()).movedim(-1, 1))
     (painted.sum() + tokenizer.encode(picture()).square().sum()).backward()
     idle = [name for name, p in tokenizer.named_parameters() if p.grad is None or not p.grad.any()]
     assert idle == []
@@ -146,12 +146,12 @@ def test_an_encoder_alone_does_not_paint() -> None:
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"num_classes": 10}, "num_classes is 10, but a tokenizer has no classes"),
-        ({"drop_path": 0.1}, "drop_path is 0.1, but a tokenizer has no paths"),
-        ({"words": 1}, "a vocabulary has at least 2"),
-        ({"stages": 9}, "at most 8 stages"),
-        ({"width": 10}, "multiples of 4"),
-        ({"depth": 0}, "depth is 0"),
+        ({"num_classes": 10}, "num_classes must be 0, got 10: a tokenizer has no classes"),
+        ({"drop_path": 0.1}, "drop_path must be 0, got 0.1"),
+        ({"words": 1}, "words must be at least 2, got 1"),
+        ({"stages": 9}, "stages must be at most 8"),
+        ({"width": 10}, "width a multiple of 4"),
+        ({"depth": 0}, "depth must be at least 1, got 0"),
         ({"image_size": (16, 18)}, "image side 18 is not a multiple of the cell 4: use 16 or 20"),
     ],
 )

@@ -229,16 +229,16 @@ def test_a_new_head_says_nothing() -> None:
     ("changes", "sentence"),
     [
         ({"image_size": (225, 224)}, "image side 225 is not a multiple of patch 8: use 224 or 232"),
-        ({"heads": 5}, "dim 32 does not split into 5 heads"),
+        ({"heads": 5}, "dim must be a multiple of heads, got 32 and 5"),
         ({"class_token": False}, 'pool="cls" needs a class token'),
         ({"distilled": True, "pool": "mean"}, "reads its class and distillation tokens"),
         ({"prefix_positions": 3}, "prefix_positions is 3 but there are 1 prefix tokens"),
-        ({"dim": 0}, "dim is 0, but must be at least 1"),
-        ({"registers": -1}, "registers is -1"),
+        ({"dim": 0}, "dim must be at least 1, got 0"),
+        ({"registers": -1}, "registers must be at least 0, got -1"),
         ({"dim_head": 0}, "dim_head"),
-        ({"dropout": 1.0}, r"a rate is in \[0, 1\)"),
-        ({"norm_eps": 0.0}, "norm_eps is 0.0"),
-        ({"image_size": (0, 32)}, "a side has 1 to"),
+        ({"dropout": 1.0}, r"must be in \[0, 1\), got"),
+        ({"norm_eps": 0.0}, "norm_eps must be above 0, got 0.0"),
+        ({"image_size": (0, 32)}, "pixels a side, got"),
     ],
 )
 def test_a_config_that_does_not_fit_says_why(changes: dict[str, object], sentence: str) -> None:

@@ -51,7 +51,7 @@ def test_a_dvae_mixes_words_by_chance_and_pays_for_leaving_some_out() -> None:
     logits = tokenizer.encode(IMAGES)
     noise = gumbel(drawn[:, 0], logits.shape[1:]).double()
     mixed = ((logits + noise) / 0.2).softmax(-1)  # 0.8, cooled twice
-    fit = fits(tokenizer.painter()(mixed.movedim(-1, 1))).mean()
+    fit = fits(tokenizer.require_decoder()(mixed.movedim(-1, 1))).mean()
     uniform = torch.full_like(logits, 1 / 24)
     apart = F.kl_div(uniform.log(), logits.softmax(-1), reduction="sum") / (3 * 4 * 6)
     torch.testing.assert_close(losses["fit"], fit)
@@ -84,9 +84,9 @@ def test_a_vq_takes_the_nearest_word_and_both_move() -> None:
     assert tokenizer.book is not None
     objective = TokenizerObjective(tokenizer, commitment=0.5)
     losses = objective(IMAGES, objective.draw(7, 2, INDICES))
-    said = tokenizer.say(IMAGES)
+    said = tokenizer.project_cells(IMAGES)
     taken = tokenizer.book()[tokenizer.codes(IMAGES)]
-    fit = fits(tokenizer.painter()(taken.movedim(-1, 1))).mean()
+    fit = fits(tokenizer.require_decoder()(taken.movedim(-1, 1))).mean()
     torch.testing.assert_close(losses["fit"], fit)
     torch.testing.assert_close(losses["price"], 1.5 * (said - taken).square().sum(-1).mean())
 
@@ -130,7 +130,7 @@ def test_the_answer_is_the_loss_with_single_words_and_the_words(kind: str) -> No
     assert torch.equal(answer[:, 1:].long(), codes.flatten(1))
     book = tokenizer.book
     taken = None if book is None else book()[codes]
-    price = objective.price(tokenizer.say(IMAGES), taken)
+    price = objective.price(tokenizer.project_cells(IMAGES), taken)
     torch.testing.assert_close(answer[:, 0], fits(tokenizer.paint(codes)) + price)
     told, used = answer.float().numpy(), usage(codes, 24)
     assert objective.usage(told) == used

@@ -7,6 +7,14 @@ NASTY = 'a<b> & "c" \udcff\x1b[2J\u202e'
 SAFE = "a&lt;b&gt; &amp; &#34;c&#34; \\udcff\\x1b[2J\\u202e"
 
 
+WORD_BREAK = "\u200b"
+
+
+def _joined(text: str) -> str:
+    """Text with single spaces, and none where a name may be broken."""
+    return " ".join(text.split()).replace(f" {WORD_BREAK} ", "")
+
+
 class Page(HTMLParser):
     """Tables by the first of their classes, the text of each figure and of the whole page; every
     tag that is opened must be closed, every id must be one of a kind."""
@@ -30,7 +38,8 @@ class Page(HTMLParser):
         self.close()
         assert not self.opened, self.opened
         assert len(set(self.ids)) == len(self.ids), "an id twice"
-        self.text = " ".join(" ".join(self._texts).split())
+        self.text = _joined(" ".join(self._texts))
+        self.figures = [_joined(text) for text in self.figures]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
@@ -40,6 +49,8 @@ class Page(HTMLParser):
             self.ids.append(given["id"])
         classes = given.get("class", "").split()
         match tag:
+            case "wbr":
+                self.handle_data(WORD_BREAK)
             case "a":
                 self.links.append(given)
             case "table":
@@ -75,7 +86,7 @@ class Page(HTMLParser):
         if "figure" in self.opened:
             self.figures[-1] += f" {data}"
         if self.opened and ("td" in self.opened or "th" in self.opened):
-            self.rows[-1][-1] += data
+            self.rows[-1][-1] += data.replace(WORD_BREAK, "")
 
 
 def check_page(page: str) -> Page:

@@ -79,9 +79,9 @@ def lines_of(steps: int = 60, seed: int = 0) -> list[dict[str, Any]]:
 def evaluation_facts(classes: int, images: int) -> dict[str, Any]:
     matrix, _, _ = confusion_of(classes, images)
     bins = {
-        "answers": [0, 2, 5, 9, 20, 25, 30, 50, 40, 30, 10, 60, 80, 90, 300],
+        "counts": [0, 2, 5, 9, 20, 25, 30, 50, 40, 30, 10, 60, 80, 90, 300],
         "confidence": [(place + 0.5) / 15 for place in range(15)],
-        "right": [max(place - 1, 0) / 15 for place in range(15)],
+        "accuracy": [max(place - 1, 0) / 15 for place in range(15)],
     }
     severity = {
         name: [0.8 - 0.05 * place - 0.1 * level for level in range(5)]
@@ -98,7 +98,7 @@ def evaluation_facts(classes: int, images: int) -> dict[str, Any]:
         "intervals_are": {"level": 0.95, "resamples": 1000, "how": "Wilson's interval"},
         "reliability": bins,
         "temperature": {
-            **{"temperature": 1.31, "fitted_on": "val", "at_edge": False},
+            **{"temperature": 1.31, "fitted_on": "val", "at_limit": False},
             **{"ece": 0.02, "nll": 0.69, "brier": 0.27, "reliability": bins},
         },
         "classes": classes_of(labels_of(classes), matrix),

@@ -18,12 +18,13 @@ from tests.parity.compare import assert_identical, assert_same, images, shaken, 
 from vitrail import UserError, create, load, save
 from vitrail.core.passport import IMAGENET_MEAN
 from vitrail.models.catalogue import find
+from vitrail.weights.checkpoint import read_config
 from vitrail.weights.convert import convert
 from vitrail.weights.dialect import Foreign
 from vitrail.weights.dialects import DIALECTS, beit, recognise
+from vitrail.weights.families.family import Request
 from vitrail.weights.files import read_foreign, read_tensors
 from vitrail.weights.load import open_checkpoint
-from vitrail.weights.settle import settle
 
 State = dict[str, Tensor]
 
@@ -249,12 +250,12 @@ def test_a_named_model_says_what_the_file_does_not(tmp_path: Path) -> None:
     _, state = pre_training()
     foreign = Foreign("pretrained.pth", state)
     named = replace(CONFIG, dim=48, depth=3, mlp_dim=192, layer_scale=0.25, image_size=(224, 224))
-    config, _ = settle(foreign, beit.BEIT, named=named, grid=None, said={})
+    _, config, _ = read_config(foreign, beit.BEIT, Request("pretrained.pth", named))
     assert config == replace(
         named, image_size=(32, 32), num_classes=0, pool="cls", relative_bias="shared"
     )
     with pytest.raises(UserError, match="its depth is 3, the model you named has 4"):
-        settle(foreign, beit.BEIT, named=replace(named, depth=4), grid=None, said={})
+        read_config(foreign, beit.BEIT, Request("pretrained.pth", replace(named, depth=4)))
 
 
 @pytest.mark.parametrize(

@@ -25,12 +25,13 @@ from vitrail import UserError, load
 from vitrail.core.passport import Preprocessing
 from vitrail.models.catalogue import FAMILIES, build, find
 from vitrail.models.coatnet import CoAtNetConfig
+from vitrail.weights.checkpoint import read_config
 from vitrail.weights.convert import convert
 from vitrail.weights.dialect import Foreign
 from vitrail.weights.dialects import recognise
+from vitrail.weights.families.family import Request
 from vitrail.weights.offsets import linear, resize_offsets
 from vitrail.weights.resize_state import resize_state
-from vitrail.weights.settle import settle
 
 SMALL: dict[str, Any] = {
     "stem_width": (8, 16), "embed_dim": (16, 32, 64, 96), "depths": (1, 2, 2, 1), "num_classes": 7,
@@ -183,7 +184,8 @@ def bare(name: str, **changes: Any) -> Foreign:
 def settled(foreign: Foreign, **said: Any) -> tuple[CoAtNetConfig, list[str]]:
     speaks = recognise(foreign)
     assert speaks.name == "timm-coatnet"
-    config, notes = settle(foreign, speaks, named=None, grid=said.pop("grid", None), said=said)
+    request = Request(foreign.source, grid=said.pop("grid", None), overrides=said)
+    _, config, notes = read_config(foreign, speaks, request)
     assert isinstance(config, CoAtNetConfig)
     return config, notes
 
@@ -223,7 +225,7 @@ def test_pictures_of_384_pixels_are_squeezed() -> None:
 
 def test_which_way_an_oblong_picture_lies_is_asked() -> None:
     foreign = bare("coatnet_0_224", img_size=(224, 192))
-    with pytest.raises(UserError, match="works on a grid of 12x14 or 14x12: say which, by grid="):
+    with pytest.raises(UserError, match="works on a grid of 12x14 or 14x12: give grid="):
         settled(foreign)
     with pytest.raises(UserError, match="12x14 or 14x12"):
         settled(foreign, image_size=256)

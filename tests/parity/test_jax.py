@@ -442,7 +442,7 @@ WRONG: dict[str, tuple[Callable[[Arrays], None], str]] = {
         put(BLOCK.format(0) + "query/kernel", 12, 12),
         r"query/kernel has the shape \(12, 12\), expected 3 axes",
     ),
-    "no first block": (without("Transformer/encoderblock_0"), "encoderblock_0.* is missing"),
+    "no first block": (without("Transformer/encoderblock_0"), r"blocks\.0\..* is missing"),
     "half a block": (
         without("Transformer/encoderblock_1/MlpBlock_3"),
         "4 tensors of the model missing.*blocks.1.mlp.fc1.weight",

@@ -12,12 +12,12 @@ from tests.models.test_beit import KINDS, SMALL, shaken
 from torch import Tensor
 
 from vitrail import UserError, save
-from vitrail.models.catalogue import build_meta, fresh_passport
+from vitrail.models.catalogue import fresh_passport
+from vitrail.weights.checkpoint import translate
 from vitrail.weights.convert import convert
 from vitrail.weights.dialect import Foreign
 from vitrail.weights.dialects import DIALECTS, choose
-from vitrail.weights.old_rows import read, write
-from vitrail.weights.settle import settle
+from vitrail.weights.translate import write
 
 SPOKEN = [dialect for dialect in DIALECTS if dialect.family == "beit"]
 every_dialect = pytest.mark.parametrize("dialect", SPOKEN, ids=lambda dialect: dialect.name)
@@ -62,9 +62,7 @@ HARM: dict[str, Callable[[Tensor], Tensor | None]] = {
 def refusal(foreign: Foreign, dialect: Any) -> str | None:
     """What a person hears of a file, or None if it can be read; nothing else may be raised."""
     try:
-        config, _ = settle(foreign, dialect, named=None, grid=None, said={})
-        shapes = {name: tensor.shape for name, tensor in build_meta(config).state_dict().items()}
-        read(dialect.rows(config), foreign.tensors, shapes, where=foreign.source)
+        translate(foreign, dialect, origin="test", overrides={})
     except UserError as error:
         return str(error)
     return None
@@ -75,7 +73,8 @@ def refusal(foreign: Foreign, dialect: Any) -> str | None:
 @pytest.mark.parametrize("stage", ["fine-tuned", "pre-trained"])
 def test_a_damaged_file_is_told_in_one_sentence(stage: str, harm: str, dialect: Any) -> None:
     config = replace(KINDS[stage], image_size=(32, 32), depth=1)
-    whole = write(dialect.rows(config), shaken(config).state_dict(), where="test")
+    state = shaken(config).state_dict()
+    whole = write(dialect.table, state, config, unbound=dialect.unbound, where="test")
     assert refusal(Foreign("whole", whole), dialect) is None
     read_all_the_same = []
     for name in whole:

@@ -7,12 +7,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrail import UserError
+from vitrail.models.catalogue import shapes_of
 from vitrail.models.tokenizer import DALLE as PUBLISHED
 from vitrail.models.tokenizer import Tokenizer, TokenizerConfig
+from vitrail.weights.checkpoint import read_config
 from vitrail.weights.dialect import Foreign
 from vitrail.weights.dialects.dalle import DALLE
-from vitrail.weights.old_rows import read, write
+from vitrail.weights.families.family import Request
 from vitrail.weights.rows import Tensors
+from vitrail.weights.translate import check_total, write
 
 HIDDEN, WORDS, ENTRY = 16, 40, 12
 
@@ -86,12 +89,13 @@ def run(tensors: Tensors, x: Tensor, *, between: str) -> Tensor:
 def understood(tensors: Tensors) -> Tokenizer:
     foreign = Foreign("a file", tensors)
     assert DALLE.claims(foreign)
-    config = TokenizerConfig(image_size=(32, 48), **DALLE.infer(foreign))
+    request = Request("a file", overrides={"image_size": (32, 48)})
+    made, config, _ = read_config(foreign, DALLE, request)
+    assert isinstance(config, TokenizerConfig)
+    check_total(made, shapes_of(config), tensors, where="a file")
+    assert made.coverage.dropped == made.coverage.filled == []
     tokenizer = Tokenizer(config).double().eval()
-    shapes = {name: tensor.shape for name, tensor in tokenizer.state_dict().items()}
-    state, coverage = read(DALLE.rows(config), tensors, shapes, where="a file")
-    assert coverage.dropped == coverage.filled == []
-    tokenizer.load_state_dict(state)
+    tokenizer.load_state_dict(made.state)
     return tokenizer
 
 
@@ -130,7 +134,7 @@ def test_the_decoder_computes_what_the_published_one_does(image: Tensor) -> None
 def test_reading_and_writing_are_each_others_inverse() -> None:
     for tensors in (encoder(), encoder("encoder.") | decoder()):
         tokenizer = understood(tensors)
-        written = write(DALLE.rows(tokenizer.config), tokenizer.state_dict(), where="a file")
+        written = write(DALLE.table, tokenizer.state_dict(), tokenizer.config, where="a file")
         assert_identical(written, tensors)
     prefixed = understood(encoder("encoder."))  # an encoder that somebody named
     assert_identical(prefixed.state_dict(), understood(encoder()).state_dict())
@@ -142,7 +146,7 @@ def test_the_published_widths_give_the_published_names() -> None:
     shapes = {
         name: tuple(tensor.shape)
         for name, tensor in write(
-            DALLE.rows(PUBLISHED), tokenizer.state_dict(), where="a file"
+            DALLE.table, tokenizer.state_dict(), PUBLISHED, where="a file"
         ).items()
     }
     assert shapes["encoder.blocks.input.w"] == (256, 3, 7, 7)
@@ -159,8 +163,8 @@ def test_a_decoder_alone_is_refused() -> None:
     for prefix in ("", "decoder."):
         foreign = Foreign("a file", decoder(prefix))
         assert DALLE.claims(foreign)
-        with pytest.raises(UserError, match="a decoder alone, which reads no pictures"):
-            DALLE.infer(foreign)
+        with pytest.raises(UserError, match="a decoder alone, which reads no images"):
+            read_config(foreign, DALLE, Request("a file"))
 
 
 def test_a_broken_file_says_what_is_missing() -> None:

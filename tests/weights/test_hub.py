@@ -57,6 +57,18 @@ def test_a_native_checkpoint(cache: Path, tmp_path: Path) -> None:
         assert torch.equal(tensor, ours.state_dict()[name])
 
 
+def test_owner_and_name_alone(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where neither such a path nor a directory called like the owner is here."""
+    monkeypatch.chdir(tmp_path)
+    model = vitrail.create("vit_ti_16", **TINY)
+    put(cache, "someone/tiny", save(model, tmp_path / "tiny"))
+    ours = load("someone/tiny")
+    assert torch.equal(ours.state_dict()["cls"], model.state_dict()["cls"])
+    (tmp_path / "someone").mkdir()
+    with pytest.raises(UserError, match="no such file"):
+        load("someone/tiny")
+
+
 def test_a_timm_repository(cache: Path, tmp_path: Path) -> None:
     model = vitrail.create("vit_ti_16", **TINY)
     save(model, tmp_path / "tiny")

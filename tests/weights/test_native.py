@@ -24,6 +24,7 @@ from vitrail.weights import atomic
 from vitrail.weights.atomic import write_directory, write_file
 from vitrail.weights.convert import convert
 from vitrail.weights.load import open_checkpoint
+from vitrail.weights.native import read_passport
 
 TINY: dict[str, Any] = {
     "dim": 16, "depth": 1, "heads": 2, "mlp_dim": 24, "image_size": (32, 48), "num_classes": 3,
@@ -357,3 +358,14 @@ def test_the_card_counts_classes_and_says_what_judged(tmp_path: Path) -> None:
     assert "- accuracy (validation): 0.5" in card
     save(create("vit_ti_16", **TINY | {"num_classes": 1}), tmp_path / "one")
     assert " 1 class, " in (tmp_path / "one" / "README.md").read_text(encoding="utf-8")
+
+
+def test_names_that_fields_had_before_are_read(tmp_path: Path) -> None:
+    directory = save(create("swin_t", dim=24, depths=(1, 1), heads=(1, 2)), tmp_path / "old")
+    content = json.loads((directory / "config.json").read_text())
+    passport = content["vitrail"]["passport"]
+    passport["several"] = passport.pop("multi_label", False) or True
+    passport["config"]["edges"] = passport["config"].pop("window_policy")
+    found, config = read_passport(content, where="old")
+    assert found.multi_label
+    assert vars(config)["window_policy"] == "paper"

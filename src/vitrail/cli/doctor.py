@@ -18,7 +18,7 @@ class Doctor(OutputOptions):
     torchvision:NAME:ROOT, digits, planted or fashion-mnist."""
     _: KW_ONLY
     out: str | None = None
-    """A directory for doctor.html, a page with images, and doctor.json."""
+    """A directory for report.html, a page with images, and doctor.json."""
     overwrite: bool = False
     """Replace these where they exist."""
     val_share: float = 0.1

@@ -21,13 +21,13 @@ from vitrail.cli.options import (
     parse_size,
     use_threads,
 )
-from vitrail.cli.output import plural, say, say_json
+from vitrail.cli.output import is_quiet, plural, say, say_json
 from vitrail.cli.progress import progress
 from vitrail.core.errors import UserError
 
 if TYPE_CHECKING:
     from vitrail.core.outputs import Outputs
-    from vitrail.evaluation.evaluation import Evaluation, SizeResult
+    from vitrail.tasks.evaluation import Evaluation, SizeResult
 
 MAX_CLASSES, MAX_CONFUSIONS, MAX_BROKEN = 5, 5, 10  # lines: --out has all
 
@@ -120,7 +120,7 @@ def print_evaluation(found: Evaluation, files: dict[str, str]) -> None:
     outputs = found.outputs
     classes = plural(len(outputs.labels), "class", "classes")
     say(f"{plural(outputs.images, 'image')} of {outputs.split}, {classes}")
-    for note in found.notes:
+    for note in () if is_quiet() else found.notes:
         say(f"note: {note}")
     print_metrics(found)
     print_classes(outputs)

@@ -18,7 +18,7 @@ from vitrail.cli.options import (
     load_model,
     use_threads,
 )
-from vitrail.cli.output import plural, say, say_json
+from vitrail.cli.output import is_quiet, plural, say, say_json
 from vitrail.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -106,9 +106,9 @@ def print_probe(found: ProbeResult) -> None:
         say(f"{images} of {split['split']}{cached if split['cached'] else ''}")
     classes = plural(found.classes, "class", "classes")
     say(f"{classes}, features of {found.width} numbers", "", *found.table)
-    if found.notes or found.broken:
+    if (found.notes and not is_quiet()) or found.broken:
         say("")
-    for note in found.notes:
+    for note in () if is_quiet() else found.notes:
         say(f"note: {note}")
     broken = sorted(found.broken.items())
     for path, reason in broken[:MOST_BROKEN]:

@@ -1,4 +1,4 @@
-"""Where each token of a sequence comes from in the picture."""
+"""Where each token of a sequence comes from in the image."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,7 +15,7 @@ class TokenLayout:
     a side) and `shift` (cells by which the grid was rolled up and left before it was cut into
     windows). `grid` is always the true one: where windows do not divide it, empty cells were added
     below and to the right, before it was rolled, or after it with `rolled_first`. So a map on
-    windows finds its way back to the picture from here alone (`layers/window.py`: `cells_of`).
+    windows finds its way back to the image from here alone (`layers/window.py`: `cells_of`).
 
     Attention across folds sets `fold` (cells a side of a patch): a cell meets the cells at the same
     place of every other patch, and the places, row by row, are an axis before the heads. The grid

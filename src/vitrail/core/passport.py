@@ -9,7 +9,7 @@ from vitrail.core.errors import UserError
 ResizeMethod = Literal["paper", "timm", "hf", "torchvision", "dinov2", "dinov2_registers"]
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
-MOST_PIXELS = 2**15  # a side; a picture is not scaled to more, whatever a file says
+MOST_PIXELS = 2**15  # a side; an image is not scaled to more, whatever a file says
 INCEPTION = (0.5, 0.5, 0.5)
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -19,11 +19,11 @@ CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing:
-    """From a decoded picture to the model's input, as the weights were trained to see it.
+    """From a decoded image to the model's input, as the weights were trained to see it.
 
-    The picture is scaled, keeping its shape, until it just covers `resize`, and its centre is
+    The image is scaled, keeping its shape, until it just covers `resize`, and its centre is
     cropped to `size`; with `squeeze` it is made to fill `resize` exactly instead; without `resize`
-    the whole picture is squeezed into `size`. Where half of a margin is no whole number the crop
+    the whole image is squeezed into `size`. Where half of a margin is no whole number the crop
     begins at it `rounded` to even (torchvision, timm) or `floored` (transformers). Sizes are
     (height, width). Values are brought to [0, 1], then (value - mean) / std per channel.
     """
@@ -40,11 +40,13 @@ class Preprocessing:
     def __post_init__(self) -> None:
         for sides in (self.size, self.resize or self.size):
             if not 1 <= min(sides) <= max(sides) <= MOST_PIXELS:
-                raise UserError(f"image size is {sides}, but a side has 1 to {MOST_PIXELS} pixels")
+                raise UserError(f"image size must be 1 to {MOST_PIXELS} pixels a side, got {sides}")
         if len(self.mean) != len(self.std):
-            raise UserError(f"mean has {len(self.mean)} channels but std has {len(self.std)}")
+            raise UserError(
+                f"mean and std must have as many channels, got {len(self.mean)} and {len(self.std)}"
+            )
         if 0 in self.std:
-            raise UserError(f"std is {self.std}, but a channel cannot be divided by zero")
+            raise UserError(f"std must not be 0 in any channel, got {self.std}")
 
     def in_words(self) -> str:
         """

@@ -1,10 +1,9 @@
-"""What the doctor found: a record that prints as text, as JSON and as a page with pictures."""
+"""What the doctor found: a record that prints as text and as JSON."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 MOST_BROKEN, MOST_GROUPS = 50, 10  # lines in the printed text: JSON has all
@@ -163,23 +162,8 @@ class Findings:
         facts["conflicts"] = [asdict(twins) for twins in self.conflicts]
         return facts
 
-    def save_html(self, path: str | Path) -> None:
-        """Write a page with all of it."""
-        Path(path).write_text(self._repr_html_(), encoding="utf-8")
-
-    def _repr_html_(self) -> str:
-        from vitrail.data.findings_page import page
-
-        return page(self)
-
     def __repr__(self) -> str:
         return f"Findings({self.source}, {self.images} images, {len(self.broken)} broken)"
-
-    def html(self) -> str:
-        """A section for a page, with its own style and pictures."""
-        from vitrail.data.findings_page import section
-
-        return section(self)
 
     def text(self) -> str:
         """What a person reads in a terminal; nothing in a file's name steers it."""

@@ -139,7 +139,7 @@ def published_side(size: tuple[int, int]) -> int:
 def corrupt(
     pixels: UInt8[np.ndarray, "H W C"], name: str, severity: int, *, seed: int = 0, index: int = 0
 ) -> UInt8[np.ndarray, "H W C"]:
-    """The image under one corruption; `index` tells images apart, so that each has its own noise.
+    """The image under one corruption; each `index` has its own noise.
 
     >>> corrupt(np.zeros((32, 32, 3), dtype=np.uint8), "brightness", 5)[0, 0].tolist()
     [76, 76, 76]
@@ -151,7 +151,7 @@ def corrupt(
     strengths = STRENGTHS[name][published_side(pixels.shape[:2]) == SMALL_SIDE]
     draw = np.random.default_rng(seed_of(name, seed, severity, index))
     changed = CORRUPTIONS[name](pixels / 255, strengths[severity - 1], draw)
-    # cut, not rounded, as published; what is whole but for the last bit stays whole
+    # truncated, not rounded, as published; 1e-9 keeps integers that lack the last bit
     return np.floor(np.clip(changed, 0, 1) * 255 + 1e-9).astype(np.uint8)
 
 
@@ -261,7 +261,7 @@ def zoom_blur(image: Pixels, strength: tuple[float, float], draw: Draw) -> Pixel
 
 
 def zoom_in(image: Pixels, factor: float) -> Pixels:
-    """The middle of the image at its whole size."""
+    """The middle of the image, enlarged to the size of all of it."""
     rows, columns = (zoom_matrix(side, factor) for side in image.shape[:2])
     return np.stack([rows @ band @ columns.T for band in np.moveaxis(image, 2, 0)], axis=2)
 

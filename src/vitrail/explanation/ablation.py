@@ -112,7 +112,7 @@ def position_ablation(
     model: nn.Module,
     images: Float[Tensor, "B C H W"],
     tiles: Grid | None = None,
-    watch: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Float[Tensor, "B rows columns"], str]:
     """By how much of its length the model's answer changes when a tile forgets where it is, and
     what the answer is: logits without their mean, or, where these say nothing, features."""
@@ -124,8 +124,8 @@ def position_ablation(
     for number in range(tiles[0] * tiles[1]):
         with without_positions(model, divmod(number, tiles[1]), tiles):
             changes.append((ask(images) - before).norm(dim=1) / length)
-        if watch is not None:
-            watch(number + 1, tiles[0] * tiles[1])
+        if on_progress is not None:
+            on_progress(number + 1, tiles[0] * tiles[1])
     return torch.stack(changes, dim=1).unflatten(1, tiles), what
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vitrail.explanation.activation_statistics import ActivationStatistics
 from vitrail.explanation.attention_sinks import OUTLIER, prefix_names
 from vitrail.explanation.distance import uniform_distance
-from vitrail.explanation.drawing import ACCENT, COLOURS, INK, OTHER, by_depth, key, new_figure, show
+from vitrail.explanation.drawing import DASHED, by_depth, ink, key, new_figure, show
 from vitrail.explanation.tokens import pca_colours
 from vitrail.explanation.weight_figures import Panel
 
@@ -29,10 +29,10 @@ def distance_panel(seen: ActivationStatistics) -> Panel:
     for place, name in enumerate(names):
         heads = means[name].numpy()
         label, where = "a head" if place == 0 else None, np.full(len(heads), place)
-        axis.scatter(where, heads, s=16, color=ACCENT, alpha=0.65, lw=0, label=label)
+        axis.scatter(where, heads, s=16, color="C0", alpha=0.65, lw=0, label=label)
     middle = [float(means[name].mean()) for name in names]
-    axis.plot(middle, color=INK, lw=1, alpha=0.7, label="mean of the heads")
-    evenly: dict[str, Any] = {"color": OTHER, "ls": (0, (4, 3)), "drawstyle": "steps-mid"}
+    axis.plot(middle, color=ink(), lw=1, alpha=0.7, label="mean of the heads")
+    evenly: dict[str, Any] = {"color": "C1", "ls": DASHED, "drawstyle": "steps-mid"}
     axis.plot(even, label="attention to all it can see alike", lw=1.2, **evenly)
     by_depth(axis, names, "mean attention distance, pixels")
     axis.set_ylim(0)
@@ -67,7 +67,15 @@ def distance_panel(seen: ActivationStatistics) -> Panel:
         for name, reference in zip(names, even, strict=True)
     }
     arrays = {f"distance.{name}": seen.distance[name].numpy() for name in names}
-    return Panel("distance", "Mean attention distance", caption, figure, numbers, arrays)
+    table: list[tuple[str, ...]] = [
+        ("layer", "mean of heads", "lowest head", "highest head", "uniform attention")
+    ]
+    for name, reference in zip(names, even, strict=True):
+        each = means[name]
+        values = (each.mean(), each.min(), each.max(), reference)
+        table.append((name, *(f"{float(value):.1f}" for value in values)))
+    title = "Mean attention distance"
+    return Panel("distance", title, caption, figure, numbers, arrays, table)
 
 
 def ablation_panel(
@@ -108,7 +116,10 @@ def ablation_panel(
         caption += " The model has no trained head, so its features are compared, not its logits."
     numbers = {"mean": float(values.mean()), "largest": float(values.max()), "of": what}
     arrays = {"ablation": values}
-    return Panel("ablation", "Positions taken away", caption, figure, numbers, arrays)
+    table: list[tuple[str, ...]] = [("image", "mean change", "largest change")]
+    for place, each in enumerate(values):
+        table.append((str(place + 1), format_percent(each.mean()), format_percent(each.max())))
+    return Panel("ablation", "Positions taken away", caption, figure, numbers, arrays, table)
 
 
 def format_percent(share: float) -> str:
@@ -148,7 +159,8 @@ def token_panel(seen: ActivationStatistics, images: NDArray[np.float64]) -> Pane
         "variance."
     )
     title, numbers = "Principal components of tokens", {"variance": shares}
-    return Panel("tokens", title, caption, figure, numbers, arrays)
+    table = [("block", "variance"), *((name, f"{share:.1%}") for name, share in shares.items())]
+    return Panel("tokens", title, caption, figure, numbers, arrays, table)
 
 
 def image_extent(image: NDArray[Any]) -> tuple[float, float, float, float]:
@@ -158,7 +170,7 @@ def image_extent(image: NDArray[Any]) -> tuple[float, float, float, float]:
 
 def cka_panel(seen: ActivationStatistics) -> Panel:
     """How alike any two steps see the images."""
-    title = "Likeness of layers (CKA)"
+    title = "Similarity of layers (CKA)"
     matrix, names = seen.cka.matrix(), seen.cka.names
     if matrix is None:
         caption = (
@@ -197,7 +209,9 @@ def cka_panel(seen: ActivationStatistics) -> Panel:
         f"{values[0, -1]:.2f}.{change}{doubt}"
     )
     numbers = {"steps": list(names), "images": seen.cka.images, "cka": values.tolist()}
-    return Panel("cka", title, caption, figure, numbers, {"cka": values})
+    table: list[tuple[str, ...]] = [("", *names)]
+    table += [(n, *(f"{v:.2f}" for v in row)) for n, row in zip(names, values, strict=True)]
+    return Panel("cka", title, caption, figure, numbers, {"cka": values}, table)
 
 
 def sink_panel(model: nn.Module, seen: ActivationStatistics) -> Panel:
@@ -209,19 +223,18 @@ def sink_panel(model: nn.Module, seen: ActivationStatistics) -> Panel:
     shares: dict[str, list[float]] = {}
     if tokens:
         axis = axes.pop(0)
-        rows = [seen.to_prefix[name].double().mean(dim=(0, 1)).tolist() for name in names]
-        table = np.array(rows)
+        table = np.array([seen.to_prefix[n].double().mean(dim=(0, 1)).tolist() for n in names])
         for number, token in enumerate(tokens):
             shares[token] = table[:, number].tolist()
-            colour = COLOURS[number % len(COLOURS)]
+            colour = f"C{number}"
             axis.plot(100 * table[:, number], color=colour, label=token, marker=".", ms=4)
         evenly = [100 / layout.tokens for layout in seen.layouts.values()]
-        axis.plot(evenly, color=INK, ls=(0, (4, 3)), lw=1, alpha=0.7, label="its even share")
+        axis.plot(evenly, color=ink(), ls=DASHED, lw=1, alpha=0.7, label="its even share")
         by_depth(axis, names, "% of the patches' attention")
         axis.set_ylim(0)
         legend_above(axis)
     times = {name: float(seen.strongest[name].double().mean()) for name in names}
-    axes[0].plot(list(times.values()), color=ACCENT, marker=".", ms=4)
+    axes[0].plot(list(times.values()), color="C0", marker=".", ms=4)
     by_depth(axes[0], names, "busiest patch, times its even share")
     axes[0].set_ylim(0)
     norms = {name: norm_numbers(seen, name) for name in steps}
@@ -229,7 +242,12 @@ def sink_panel(model: nn.Module, seen: ActivationStatistics) -> Panel:
     worst = max(steps, key=lambda name: norms[name]["outliers"])
     caption = sink_caption(tokens, shares, times, norms, worst)
     numbers = {"attention_to": shares, "strongest_patch": times, "norms": norms}
-    return Panel("sinks", "Registers and attention sinks", caption, figure, numbers)
+    rows: list[tuple[str, ...]] = [("block", "median norm", "largest norm", "outliers")]
+    for name, norm in norms.items():
+        texts = (f"{norm['median']:.3g}", f"{norm['largest']:.3g}", f"{norm['outliers']:.2%}")
+        rows.append((name, *texts))
+    title = "Registers and attention sinks"
+    return Panel("sinks", title, caption, figure, numbers, table=rows)
 
 
 def norm_numbers(seen: ActivationStatistics, name: str) -> dict[str, Any]:
@@ -244,12 +262,12 @@ def norm_numbers(seen: ActivationStatistics, name: str) -> dict[str, Any]:
 
 
 def draw_norms(axis: Any, norms: dict[str, dict[str, Any]], steps: list[str]) -> None:
-    lines = {"largest": (OTHER, "the longest"), "99%": (COLOURS[4], "1 in 100 is longer")}
+    lines = {"largest": ("C1", "the longest"), "99%": ("C4", "1 in 100 is longer")}
     for which, (colour, label) in lines.items():
         axis.plot([norms[name][which] for name in steps], color=colour, label=label, lw=1)
-    axis.plot([norms[name]["median"] for name in steps], color=ACCENT, label="median")
+    axis.plot([norms[name]["median"] for name in steps], color="C0", label="median")
     limit = [OUTLIER * norms[name]["median"] for name in steps]
-    axis.plot(limit, color=INK, ls=(0, (4, 3)), lw=1, alpha=0.7, label=f"{OUTLIER:g} medians")
+    axis.plot(limit, color=ink(), ls=DASHED, lw=1, alpha=0.7, label=f"{OUTLIER:g} medians")
     by_depth(axis, steps, "norm of the patches")
     if max(limit) > LOG_SCALE_FROM * min(limit) > 0:
         axis.set_yscale("log")

@@ -47,9 +47,9 @@ def collect_statistics(
     batches: Iterable[Float[Tensor, "B C H W"]],
     *,
     keep: int = 4,
-    watch: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> ActivationStatistics:
-    """Run a model over batches of prepared images; `watch` is told how many were seen.
+    """Run a model over batches of prepared images; `on_progress` is told how many were seen.
 
     Every map is reduced where it arises. Of the first `keep` images the tokens of a few steps are
     kept, to be coloured.
@@ -95,8 +95,8 @@ def collect_statistics(
             seen.examples = torch.cat([seen.examples.to(images), images[:room]])
         seen.cka.add_grams(grams)
         seen.images += len(images)
-        if watch is not None:
-            watch(seen.images)
+        if on_progress is not None:
+            on_progress(seen.images)
     return seen
 
 

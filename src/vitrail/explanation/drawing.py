@@ -1,10 +1,7 @@
-"""Drawings in one quiet style: as SVG that takes the colours of the page it lies on, and as PNG."""
+"""Tiles, images and axes of figures, by matplotlib in whatever style it is set to."""
 
-import io
 import math
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,45 +11,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, ACCENT, OTHER = "#1d2730", "#2f86c9", "#d95434"  # the last two are seen on white and on black
-COLOURS = (ACCENT, OTHER, "#3a9d6c", "#a06cc4", "#c49a2b", "#7d8893")
-QUIET: dict[str, Any] = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 9,
-    "text.color": INK,
-    "axes.titlesize": 9,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": INK,
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.facecolor": "none",
-    "figure.facecolor": "none",
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "lines.linewidth": 1.4,
-    "svg.fonttype": "none",  # text stays text
-    "savefig.facecolor": "none",
-}
-DPI = 200
-NAMES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-MOST_NAMES = 26  # ticks on a side
+MAX_TICKS = 26  # on a side
+DASHED = (0, (4, 3))
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """The style, for as long as something is drawn."""
-    from matplotlib import rc_context
+def ink() -> Any:
+    """The colour of text."""
+    from matplotlib import rcParams
 
-    with rc_context(QUIET):  # type: ignore[arg-type]
-        yield
+    return rcParams["text.color"]
 
 
 def new_figure(width: float, height: float) -> "Figure":
@@ -60,45 +27,6 @@ def new_figure(width: float, height: float) -> "Figure":
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
-
-
-def as_svg(figure: "Figure", name: str) -> str:
-    """The drawing as an SVG element: what is ink takes the colour of the text around it."""
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
-    file = io.StringIO()
-    with quiet(), rc_context({"svg.hashsalt": name}):  # the same bytes every time, no id twice
-        FigureCanvasSVG(figure).print_svg(file, metadata={"Date": None, "Creator": None})
-    drawn = file.getvalue()
-    box = re.search(r'viewBox="([^"]*)"', drawn)
-    assert box is not None, "a drawing without a size"
-    inside = re.sub(r"<metadata>.*?</metadata>", "", drawn[drawn.index("<svg") :], flags=re.DOTALL)
-    # names that nothing refers to, and that two drawings on a page would share
-    inside = re.sub(r'(<g|<image[^>]*?) id="[^"]*"', r"\1", re.sub(r"^<svg[^>]*>", "", inside))
-    widest = round(120 * figure.get_figwidth())  # pixels: text stays as large as a page's
-    start = (
-        f'<svg class="plate" viewBox="{box[1]}" style="max-width:{widest}px" role="img" {NAMES}>'
-    )
-    return start + inside.replace(INK, "currentColor")
-
-
-def as_svg_file(element: str) -> str:
-    """The element as a file of its own, on white, which readers in the dark need."""
-    white = f'style="background:#fff;color:{INK}"'
-    alone = re.sub(r'style="max-width:[^"]*"', white, element, count=1)
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{alone}'
-
-
-def as_png(figure: "Figure") -> bytes:
-    """The drawing in pixels, on white."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    file = io.BytesIO()
-    with quiet():
-        FigureCanvasAgg(figure)
-        figure.savefig(file, format="png", dpi=DPI, facecolor="white")
-    return file.getvalue()
 
 
 def mosaic(tiles: NDArray[Any], gap: int = 1) -> NDArray[np.float64]:
@@ -148,13 +76,13 @@ def key(figure: "Figure", shown: Any, axes: Any, label: str) -> None:
 
 def by_depth(axis: "Axes", names: Sequence[str], label: str) -> None:
     """An axis of layers, each under its number, from 1."""
-    step = math.ceil(len(names) / MOST_NAMES)
+    step = math.ceil(len(names) / MAX_TICKS)
     places = np.arange(0, len(names), step)
     axis.set_xticks(places, [str(place + 1) for place in places])
     axis.set_xlim(-0.6, len(names) - 0.4)
     axis.set_xlabel("depth")
     axis.set_ylabel(label)
-    axis.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
+    axis.grid(axis="y", color=ink(), alpha=0.12, linewidth=0.6)
     axis.set_axisbelow(True)
 
 

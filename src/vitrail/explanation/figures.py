@@ -1,8 +1,6 @@
-"""All figures of a model: what its weights show, what was seen over images, and their page."""
+"""All figures of a model: what its weights show, and what it does with images."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +8,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.core.errors import writing
-from vitrail.core.html_text import escape_html
-from vitrail.core.json_text import to_json
 from vitrail.core.passport import Preprocessing
 from vitrail.explanation.ablation import position_ablation
 from vitrail.explanation.activation_figures import (
@@ -24,10 +19,7 @@ from vitrail.explanation.activation_figures import (
 )
 from vitrail.explanation.activation_statistics import collect_statistics
 from vitrail.explanation.capture import AttentionMap
-from vitrail.explanation.drawing import as_png, as_svg, as_svg_file, quiet
 from vitrail.explanation.hooks import attention_blocks, forward_hooks, token_layouts
-from vitrail.explanation.page import PAGE
-from vitrail.explanation.page import STYLE as HOUSE
 from vitrail.explanation.positions import bias_by_offset, position_table, shared_bias
 from vitrail.explanation.tokens import tokens_on_grid
 from vitrail.explanation.weight_figures import (
@@ -44,87 +36,33 @@ ACTIVATION_TITLES = {
     "distance": "Mean attention distance",
     "ablation": "Positions taken away",
     "tokens": "Principal components of tokens",
-    "cka": "Likeness of layers (CKA)",
+    "cka": "Similarity of layers (CKA)",
     "sinks": "Registers and attention sinks",
 }
 
-STYLE = """
-.explain .panels { color: var(--ink); }
-.explain .panels .card { overflow-x: auto; }
-.explain .panels svg.plate { width: 100%; height: auto; margin: 0 auto; }
-.explain .panels svg.plate text { fill: currentColor; }
-.explain .panels .files { font-size: .87em; }
-"""
-
-Watch = Callable[[str, int, int | None], None]  # what, how many are done, of how many
+OnProgress = Callable[[str, int, int | None], None]  # what, how many are done, of how many
 
 
-@dataclass(frozen=True)
-class Figures:
-    """The panels in the order of the page, and what a page says first."""
-
-    title: str
-    facts: dict[str, str]
-    panels: tuple[Panel, ...]
-
-    def numbers(self) -> dict[str, Any]:
-        """What machines read."""
-        panels = {
-            panel.name: {
-                "title": panel.title,
-                "caption": panel.caption,
-                "drawn": panel.figure is not None,
-                **panel.numbers,
-            }
-            for panel in self.panels
-        }
-        return {"title": self.title, "facts": self.facts, "figures": panels}
-
-    def write(self, out: Path) -> Path:
-        """A page, and beside it every figure as SVG and PNG, the numbers as JSON, and all arrays
-        as NPZ; returns the page."""
-        with writing(out):
-            out.mkdir(parents=True, exist_ok=True)
-            drawn = {}
-            for panel in self.panels:
-                if panel.figure is not None:
-                    drawn[panel.name] = as_svg(panel.figure, panel.name)
-                    file = as_svg_file(drawn[panel.name])
-                    (out / f"{panel.name}.svg").write_text(file, encoding="utf-8")
-                    (out / f"{panel.name}.png").write_bytes(as_png(panel.figure))
-            numbers = to_json(self.numbers(), indent=1)
-            (out / "figures.json").write_text(numbers + "\n", encoding="utf-8")
-            arrays = {
-                f"{panel.name}/{name}": array
-                for panel in self.panels
-                for name, array in panel.arrays.items()
-            }
-            np.savez_compressed(out / "figures.npz", **arrays)  # type: ignore[arg-type]
-            page = out / "figures.html"
-            page.write_text(figures_page(self, drawn), encoding="utf-8")
-        return page
-
-
-def figures(
+def draw_figures(
     model: nn.Module,
     batches: Iterable[Float[Tensor, "B C H W"]],
     *,
-    title: str,
     ablated: int = EXAMPLES,
-    watch: Watch | None = None,
-) -> Figures:
-    """Draw everything that can be drawn of a model.
+    on_progress: OnProgress | None = None,
+) -> tuple[dict[str, str], tuple[Panel, ...]]:
+    """Draw everything that can be drawn of a model, in the style that matplotlib is set to: a few
+    facts, and the panels.
 
     `batches` are prepared images; without any, only what weights show is drawn. `ablated` is of how
     many images positions are taken away, which runs the model once for every tile of the image.
     """
-    tell = watch or (lambda what, done, total: None)
+    progress = on_progress or (lambda what, done, total: None)
     passport = getattr(model, "passport", None)
     how: Preprocessing | None = getattr(passport, "preprocessing", None)
     seen = collect_statistics(
-        model, batches, keep=EXAMPLES, watch=lambda done: tell("images", done, None)
+        model, batches, keep=EXAMPLES, on_progress=lambda done: progress("images", done, None)
     )
-    with quiet(), torch.no_grad():
+    with torch.no_grad():
         flipped = how is not None and how.channel_order == "bgr"
         places = position_panel(model, seen.biases)
         panels = [filter_panel(model, flipped=flipped), places]
@@ -132,7 +70,7 @@ def figures(
             pixels = denormalise(seen.examples, how)
             known = places.numbers["kind"] != "none"
             away = position_ablation_panel(
-                model, seen.examples[:ablated], pixels, known=known, tell=tell
+                model, seen.examples[:ablated], pixels, known=known, progress=progress
             )
             panels += [distance_panel(seen), away, token_panel(seen, pixels)]
             panels += [cka_panel(seen), sink_panel(model, seen)]
@@ -143,7 +81,7 @@ def figures(
         "parameters": f"{sum(weight.numel() for weight in model.parameters()):,}",
         "images": str(seen.images),
     }
-    return Figures(title, facts, tuple(panels))
+    return facts, tuple(panels)
 
 
 def position_panel(model: nn.Module, biases: dict[str, Float[Tensor, "h down across"]]) -> Panel:
@@ -187,7 +125,7 @@ def position_ablation_panel(
     pixels: Float[np.ndarray, "K H W 3"],
     *,
     known: bool,
-    tell: Watch,
+    progress: OnProgress,
 ) -> Panel:
     title = ACTIVATION_TITLES["ablation"]
     if not known:
@@ -199,37 +137,6 @@ def position_ablation_panel(
     if not len(images):
         return Panel("ablation", title, "No image was chosen for this figure.")
     changes, what = position_ablation(
-        model, images, watch=lambda done, total: tell("tiles", done, total)
+        model, images, on_progress=lambda done, total: progress("tiles", done, total)
     )
     return ablation_panel(changes, pixels[: len(images)], what)
-
-
-def figures_page(found: Figures, drawn: dict[str, str]) -> str:
-    """One file with its drawings inside, and nothing that must run."""
-    facts = "".join(
-        f"<div><dt>{escape_html(name)}</dt><dd>{escape_html(value)}</dd></div>"
-        for name, value in found.facts.items()
-    )
-    links = "".join(
-        f'<a href="#{each.name}">{escape_html(each.title)}</a>' for each in found.panels
-    )
-    sections = "".join(section(panel, drawn.get(panel.name)) for panel in found.panels)
-    body = (
-        f"<header><h1>{escape_html(found.title)}</h1>\n<p>What the model has learnt, drawn from "
-        f'its weights and from what it does with images.</p><dl class="facts">{facts}</dl>\n'
-        f'<nav>{links}</nav></header>\n<div class="panels">{sections}</div>'
-    )
-    return PAGE.format(title=f"{escape_html(found.title)}: figures", style=HOUSE + STYLE, body=body)
-
-
-def section(panel: Panel, drawing: str | None) -> str:
-    body = f"<p>{escape_html(panel.caption)}</p>\n"
-    if drawing is not None:
-        files = " ".join(
-            f'<a href="{panel.name}.{kind}">{kind.upper()}</a>' for kind in ("svg", "png")
-        )
-        named = drawing.replace(
-            'role="img"', f'role="img" aria-label="{escape_html(panel.title)}"', 1
-        )
-        body += f'<figure class="card">{named}</figure><p class="soft files">{files}</p>\n'
-    return f'<section id="{panel.name}"><h2>{escape_html(panel.title)}</h2>\n{body}</section>\n'

@@ -103,7 +103,7 @@ def query_maps(
 
     >>> grid, maps = query_maps(model, images, {f"blocks.{i}.attention": 3 for i in range(12)})
     >>> grid, maps["blocks.0.attention"].levels.shape
-    ((14, 14), (4, 197, 14, 14))
+    ((10, 10), (4, 101, 14, 14))
     """
     layouts = token_layouts(model)
     first = next(iter(layouts.values())).grid

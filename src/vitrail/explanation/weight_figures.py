@@ -1,5 +1,6 @@
 """The figures of a model's weights, each drawn, caption in words and kept in numbers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,7 @@ class Panel:
     figure: "Figure | None" = None
     numbers: dict[str, Any] = field(default_factory=dict)
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+    table: Sequence[Sequence[str]] = ()  # the drawing in numbers: a row of heads, then the rows
 
 
 def filter_panel(model: nn.Module, *, flipped: bool = False) -> Panel:
@@ -63,6 +65,8 @@ def filter_panel(model: nn.Module, *, flipped: bool = False) -> Panel:
             "learnt little."
         )
         columns = 7
+        table = [("component", "share of the variance")]
+        table += [(str(i + 1), f"{share:.2%}") for i, share in enumerate(shares.tolist())]
         numbers = {"filters": count, "components": len(shown), "variance": shares.tolist()}
     else:
         shown = largest_kernels(found.kernels, MAX_KERNELS)
@@ -75,6 +79,7 @@ def filter_panel(model: nn.Module, *, flipped: bool = False) -> Panel:
             f"{len(shown)} of {count}, those of the largest norm first, each {how}."
         )
         columns = 16
+        table = [("kernels", "size"), (str(count), size)]
         numbers = {"kernels": count}
     larger = max(1, round(12 / images.shape[1]))  # so that the gaps look alike
     pixels = images.cpu().double().numpy().repeat(larger, axis=1).repeat(larger, axis=2)
@@ -84,7 +89,7 @@ def filter_panel(model: nn.Module, *, flipped: bool = False) -> Panel:
     show(figure.subplots(), image)
     numbers |= {"layer": found.name, "size": list(found.kernels.shape[1:]), "stride": found.stride}
     arrays = {"shown": shown.cpu().numpy(), "kernels": found.kernels.cpu().numpy()}
-    return Panel("filters", title, caption, figure, numbers, arrays)
+    return Panel("filters", title, caption, figure, numbers, arrays, table)
 
 
 def similarity_panel(vectors: Float[Tensor, "rows columns D"], *, blank: bool = False) -> Panel:
@@ -137,7 +142,11 @@ def similarity_panel(vectors: Float[Tensor, "rows columns D"], *, blank: bool = 
         )
     kind = "none" if blank else "table"
     numbers = {"kind": kind, "grid": [rows, columns], "neighbours": near, "half_the_grid": far}
-    return Panel("positions", title, caption + some, figure, numbers, {"similarity": tiles})
+    table = [("patches", "mean cosine")]
+    for apart, cosine in (("side by side", near), ("half the grid apart", far)):
+        table.append((apart, "–" if cosine is None else f"{cosine:.3f}"))
+    arrays = {"similarity": tiles}
+    return Panel("positions", title, caption + some, figure, numbers, arrays, table)
 
 
 def label_tiles(axis: Any, numbers: list[int], step: float) -> None:
@@ -207,7 +216,8 @@ def bias_panel(biases: dict[str, Float[Tensor, "h down across"]]) -> Panel:
     numbers = {"kind": "bias", "layers": {name: len(biases[name]) for name in names}}
     numbers["largest"] = reach
     arrays = {f"bias.{name}": bias.numpy() for name, bias in biases.items()}
-    return Panel("positions", "Biases by offset", caption, figure, numbers, arrays)
+    table = [("layer", "largest bias"), *((name, f"{value:.3g}") for name, value in reach.items())]
+    return Panel("positions", "Biases by offset", caption, figure, numbers, arrays, table)
 
 
 def denormalise(

@@ -18,7 +18,7 @@ SHORT = 128  # tokens up to which plain products are quicker than the fused kern
 
 class Attend(nn.Module):
     """softmax(q kᵀ · scale + bias) v. It owns no parameters, so that one hook here sees every
-    attention of every family; the layout says where its tokens lie in the picture. Attention
+    attention of every family; the layout says where its tokens lie in the image. Attention
     within windows has them as an axis of its own, before the heads."""
 
     def __init__(self, layout: TokenLayout) -> None:
@@ -35,15 +35,15 @@ class Attend(nn.Module):
     ) -> Float[Tensor, "B *W h n d"]:
         if bias is not None and torch.compiler.is_exporting():
             return attend_exported(q, k, v, bias, scale)
-        if plain_is_quicker(q, bias):
-            return attend_plainly(q, k, v, bias, scale)
+        if unfused_is_faster(q, bias):
+            return attend_unfused(q, k, v, bias, scale)
         return attend_fused(q, k, v, bias, scale)
 
     def extra_repr(self) -> str:
         return f"{self.layout.prefix} + {self.layout.grid[0]}x{self.layout.grid[1]} tokens"
 
 
-def plain_is_quicker(q: Float[Tensor, "B *W h N d"], bias: Tensor | None) -> bool:
+def unfused_is_faster(q: Float[Tensor, "B *W h N d"], bias: Tensor | None) -> bool:
     """Where gradients are wanted on a CPU: the fused kernel's way back is slow for few tokens, and
     it has none to a bias. Below float32 it is the one that keeps its sums exact."""
     if q.device.type != "cpu" or q.dtype.itemsize < 4 or torch.compiler.is_compiling():
@@ -71,7 +71,7 @@ def attend_fused(
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale).reshape(shape)
 
 
-def attend_plainly(
+def attend_unfused(
     q: Float[Tensor, "B *W h n d"],
     k: Float[Tensor, "B *W h N d"],
     v: Float[Tensor, "B *W h N d"],

@@ -40,7 +40,7 @@ class DropPath(nn.Module):
         keep = 1 - self.rate
         if torch.compiler.is_compiling():  # a graph wants shapes that do not depend on draws
             kept = torch.rand(x.shape[0], device=x.device) < keep
-            return shortcut(x) + scaled(branch(x), kept / keep)
+            return shortcut(x) + scale_samples(branch(x), kept / keep)
         # Drawn on the CPU: to ask a GPU how many are kept would wait for all its work.
         kept = torch.rand(x.shape[0], device="cpu") < keep
         # maybe none: the branch's gradients are then zeros
@@ -67,10 +67,10 @@ class BatchDropPath(DropPath):
             return shortcut(x) + branch(x)
         keep = 1 - self.rate
         kept = torch.rand(x.shape[0], device=x.device) < keep
-        return shortcut(x) + scaled(branch(x), kept / keep)
+        return shortcut(x) + scale_samples(branch(x), kept / keep)
 
 
-def scaled(x: Float[Tensor, "B ..."], factors: Float[Tensor, "B"]) -> Float[Tensor, "B ..."]:
+def scale_samples(x: Float[Tensor, "B ..."], factors: Float[Tensor, "B"]) -> Float[Tensor, "B ..."]:
     """Each sample times its own factor."""
     return x * factors.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
 

@@ -36,10 +36,10 @@ def fold(x: Float[Tensor, "B D P N"], patch: int, rows: int) -> Float[Tensor, "B
     return cells.unflatten(0, x.shape[:2])
 
 
-def whole(side: int, patch: int) -> int:
+def round_up(side: int, patch: int) -> int:
     """The side of a map, stretched until patches divide it.
 
-    >>> whole(7, 2)
+    >>> round_up(7, 2)
     8
     """
     return -(-side // patch) * patch

@@ -1,4 +1,4 @@
-"""Cutting a picture, or the feature map of a stem, into patches and embedding each one."""
+"""Cutting an image, or the feature map of a stem, into patches and embedding each one."""
 
 from jaxtyping import Float
 from torch import Tensor, nn

@@ -64,7 +64,7 @@ class BeitConfig(Config):
         check_counts(self, *positive, least=1)
         check_multiple(self.image_size, self.patch_size, "patch")
         if self.dim % self.heads:
-            raise UserError(f"dim {self.dim} does not split into {self.heads} heads")
+            raise UserError(f"dim must be a multiple of heads, got {self.dim} and {self.heads}")
         check_computed(self.depth * self.tokens**2, "the distances between all patches")
 
     @property
@@ -208,7 +208,7 @@ class Beit(Model):
         return self.norm(x[:, 1:].mean(dim=1)) if self.config.pool == "mean" else x[:, 0]
 
     def encode(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
-        return self.through(self.embed(image))
+        return self.forward_blocks(self.embed(image))
 
     def embed(
         self,
@@ -221,7 +221,7 @@ class Beit(Model):
             patches = corrupt(patches)
         return self.dropout(torch.cat([self.cls.expand(patches.shape[0], -1, -1), patches], dim=1))
 
-    def through(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+    def forward_blocks(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
         """What `embed` gives through every block; a bias they share is made once."""
         shared = None if self.relative is None else self.relative()
         for block in self.blocks:
@@ -257,7 +257,7 @@ class Beit(Model):
         for module in self.modules():
             match module:
                 case nn.Linear() | nn.Conv2d():
-                    cut_normal_(module.weight)
+                    trunc_normal_(module.weight)
                     zero_(module.bias)
                 case nn.LayerNorm():
                     nn.init.ones_(module.weight)
@@ -272,9 +272,9 @@ class Beit(Model):
         for number, block in enumerate(blocks, start=1):
             for last in (block.attention.out, block.mlp.fc2):
                 last.weight.div_(math.sqrt(2 * number))
-        cut_normal_(self.cls)
+        trunc_normal_(self.cls)
         self.head.init_weights()
 
 
-def cut_normal_(weight: Tensor, std: float = 0.02) -> None:
+def trunc_normal_(weight: Tensor, std: float = 0.02) -> None:
     nn.init.trunc_normal_(weight, std=std, a=-std, b=std)

@@ -1,4 +1,4 @@
-"""CoAtNet (arXiv:2106.04803): convolutions while the picture is large, attention when it is small.
+"""CoAtNet (arXiv:2106.04803): convolutions while the image is large, attention when it is small.
 
     image ── stem ── C stages ── T stages ── pool ── norm ── head
     B C H W   H/2     H/4 H/8     H/16 H/32   B D     B D     B K
@@ -86,16 +86,18 @@ class CoAtNetConfig(Config):
         check_counts(self, *positive, "bias_hidden", least=1)
         if set(self.kinds) - {"C", "T"} or "T" not in self.kinds or len(self.kinds) > 8:
             raise UserError(
-                f'kinds is {self.kinds!r}, but has up to 8 letters, C and T, such as "CCTT"'
+                f'kinds must be up to 8 letters, C and T, such as "CCTT", got {self.kinds!r}'
             )
         for name in ("dims", "depths", "steps"):
             if len(getattr(self, name)) != len(self.kinds):
-                raise UserError(f"{name} is {getattr(self, name)}, but kinds is {self.kinds!r}")
+                raise UserError(
+                    f"{name} must be as many as kinds ({self.kinds!r}), got {getattr(self, name)}"
+                )
         befores = (self.stem[1], *self.dims[:-1])
         for before, dim, kind in zip(befores, self.dims, self.kinds, strict=True):
             for width in (dim, *([before] if self.widening == "late" else [])):
                 if kind == "T" and width % self.dim_head:
-                    raise UserError(f"width {width} does not split into heads of {self.dim_head}")
+                    raise UserError(f"width {width} must be a multiple of dim_head {self.dim_head}")
         for side in self.image_size:
             if math.ceil(side / 2) % (self.stride // 2):  # the stem rounds up, no other layer does
                 low = max(side // self.stride, 1) * self.stride
@@ -119,7 +121,7 @@ class CoAtNetConfig(Config):
 
     @property
     def layouts(self) -> tuple[TokenLayout, ...]:
-        """Where the cells of each stage lie in the picture."""
+        """Where the cells of each stage lie in the image."""
         strides = [2 * math.prod(self.steps[: i + 1]) for i in range(len(self.steps))]
         height, width = self.image_size
         return tuple(

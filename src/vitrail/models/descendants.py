@@ -9,7 +9,7 @@ from vitrail.models.variant import Variant
 from vitrail.models.vit import TI, B, H, L, M, S, ViTConfig
 
 
-def distilled(config: ViTConfig) -> ViTConfig:
+def with_distillation(config: ViTConfig) -> ViTConfig:
     """arXiv:2012.12877: a second token and head that learn from a teacher."""
     return replace(config, distilled=True)
 
@@ -43,9 +43,9 @@ VARIANTS = {
     "deit_ti_16": Variant(TI, params=5_717_416, macs=1_253_683_200),
     "deit_s_16": Variant(S, params=22_050_664, macs=4_598_882_304),
     "deit_b_16": Variant(B, params=86_567_656, macs=17_563_828_224),
-    "deit_ti_16_distilled": Variant(distilled(TI), params=5_910_800, macs=1_261_003_776),
-    "deit_s_16_distilled": Variant(distilled(S), params=22_436_432, macs=4_624_140_288),
-    "deit_b_16_distilled": Variant(distilled(B), params=87_338_192, macs=17_656_811_520),
+    "deit_ti_16_distilled": Variant(with_distillation(TI), params=5_910_800, macs=1_261_003_776),
+    "deit_s_16_distilled": Variant(with_distillation(S), params=22_436_432, macs=4_624_140_288),
+    "deit_b_16_distilled": Variant(with_distillation(B), params=87_338_192, macs=17_656_811_520),
     "deit3_s_16": Variant(deit3(S, 16), params=22_059_496, macs=4_598_882_304),
     "deit3_m_16": Variant(deit3(M, 16), params=38_849_512, macs=7_990_968_320),
     "deit3_b_16": Variant(deit3(B, 16), params=86_585_320, macs=17_563_828_224),

@@ -24,34 +24,33 @@ def check_counts(config: Any, *names: str, least: int) -> None:
             continue
         numbers = value if isinstance(value, tuple) else (value,)
         if min(numbers, default=least) < least:
-            wish = "must be at least 1" if least else "must not be negative"
-            raise UserError(f"{name} is {value}, but {wish}")
+            raise UserError(f"{name} must be at least {least}, got {value}")
         if max(numbers, default=least) > MOST.get(name, MOST_ELSE):
-            raise UserError(f"{name} is {value}, but must be at most {MOST.get(name, MOST_ELSE)}")
+            raise UserError(f"{name} must be at most {MOST.get(name, MOST_ELSE)}, got {value}")
 
 
 def check_factors(config: Any, *names: str) -> None:
     for name in names:
         if not 0 < getattr(config, name) <= MOST_FACTOR:
             raise UserError(
-                f"{name} is {getattr(config, name)}, but must be above 0 and at most {MOST_FACTOR}"
+                f"{name} must be above 0 and at most {MOST_FACTOR}, got {getattr(config, name)}"
             )
 
 
 def check_rates(config: Any, *names: str) -> None:
     for name in names:
         if not 0 <= getattr(config, name) < 1:
-            raise UserError(f"{name} is {getattr(config, name)}, but a rate is in [0, 1)")
+            raise UserError(f"{name} must be in [0, 1), got {getattr(config, name)}")
 
 
 def check_sides(image_size: tuple[int, int]) -> None:
     if min(image_size) < 1 or max(image_size) > MOST_PIXELS:
-        raise UserError(f"image_size is {image_size}, but a side has 1 to {MOST_PIXELS} pixels")
+        raise UserError(f"image_size must be 1 to {MOST_PIXELS} pixels a side, got {image_size}")
 
 
 def check_eps(eps: float) -> None:
     if not eps > 0:
-        raise UserError(f"norm_eps is {eps}, but must be above 0")
+        raise UserError(f"norm_eps must be above 0, got {eps}")
 
 
 def check_computed(values: int, what: str) -> None:

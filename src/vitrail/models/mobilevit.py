@@ -24,7 +24,7 @@ from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.layers.attention import Attend
 from vitrail.layers.drop import DropPath, linear_drop_rates
-from vitrail.layers.fold import fold, unfold, whole
+from vitrail.layers.fold import fold, round_up, unfold
 from vitrail.layers.head import Head
 from vitrail.layers.init import zero_
 from vitrail.layers.inverted import ConvNorm, mobile_stages
@@ -66,11 +66,11 @@ class MobileViTConfig(Config):
         check_counts(self, *positive, least=1)
         check_factors(self, "expand", "mlp_ratio")
         if int(min(self.dims) * self.mlp_ratio) < 1:
-            raise UserError(f"mlp_ratio is {self.mlp_ratio}, which leaves an MLP without a channel")
+            raise UserError(f"mlp_ratio must leave the MLP a channel, got {self.mlp_ratio}")
         for dim in self.dims:
             if dim % self.heads:
                 raise UserError(
-                    f"dims are {self.dims}: {dim} does not split into {self.heads} heads"
+                    f"dims must be multiples of heads ({self.heads}), got {dim} in {self.dims}"
                 )
 
     @property
@@ -80,7 +80,7 @@ class MobileViTConfig(Config):
         height, width = self.image_size
         return tuple(
             TokenLayout(
-                grid=(whole(-(-height // stride), patch), whole(-(-width // stride), patch)),
+                grid=(round_up(-(-height // stride), patch), round_up(-(-width // stride), patch)),
                 stride=stride,
                 fold=(patch, patch),
             )
@@ -176,7 +176,7 @@ class MobileViTBlock(nn.Module):
     def connect(self, x: Float[Tensor, "B D H W"]) -> Float[Tensor, "B D H W"]:
         """A map that patches do not divide is stretched until they do, and shrunk afterwards."""
         height, width = x.shape[2:]
-        size = whole(height, self.patch), whole(width, self.patch)
+        size = round_up(height, self.patch), round_up(width, self.patch)
         stretched = size != (height, width)
         if stretched:
             x = F.interpolate(x, size, mode="bilinear", align_corners=False)

@@ -23,7 +23,7 @@ from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.layers.attention import SeparableAttend
 from vitrail.layers.drop import DropPath, linear_drop_rates
-from vitrail.layers.fold import fold, unfold, whole
+from vitrail.layers.fold import fold, round_up, unfold
 from vitrail.layers.head import Head
 from vitrail.layers.init import zero_
 from vitrail.layers.inverted import ConvNorm, mobile_stages
@@ -61,7 +61,7 @@ class MobileViTV2Config(Config):
         check_counts(self, *positive, least=1)
         check_factors(self, "expand", "mlp_ratio")
         if int(min(self.dims) * self.mlp_ratio) < 1:
-            raise UserError(f"mlp_ratio is {self.mlp_ratio}, which leaves an MLP without a channel")
+            raise UserError(f"mlp_ratio must leave the MLP a channel, got {self.mlp_ratio}")
 
     @property
     def layouts(self) -> tuple[TokenLayout, ...]:
@@ -69,7 +69,7 @@ class MobileViTV2Config(Config):
         patch, found = self.patch_size, []
         rows, columns = (-(-side // 4) for side in self.image_size)
         for stride in (8, 16, 32):  # a map that was stretched goes on as it is
-            rows, columns = (whole(-(-side // 2), patch) for side in (rows, columns))
+            rows, columns = (round_up(-(-side // 2), patch) for side in (rows, columns))
             found.append(
                 TokenLayout(
                     grid=(rows, columns), stride=stride, fold=(patch, patch), separable=True
@@ -87,7 +87,7 @@ class MobileViTV2Config(Config):
         return rows * columns
 
 
-def scaled(factor: float) -> MobileViTV2Config:
+def with_width(factor: float) -> MobileViTV2Config:
     """Every width by the same factor."""
     stem, *widths = (int(width * factor) for width in (32, 64, 128, 256, 384, 512))
     first, second, third, fourth, fifth = widths
@@ -100,13 +100,13 @@ def scaled(factor: float) -> MobileViTV2Config:
 
 # From half to twice the width, as the paper's code has them.
 VARIANTS = {
-    "mobilevitv2_050": Variant(scaled(0.5), params=1_370_593, macs=464_594_944),
-    "mobilevitv2_075": Variant(scaled(0.75), params=2_866_009, macs=1_027_980_288),
-    "mobilevitv2_100": Variant(scaled(1.0), params=4_901_841, macs=1_812_090_880),
-    "mobilevitv2_125": Variant(scaled(1.25), params=7_478_089, macs=2_816_926_720),
-    "mobilevitv2_150": Variant(scaled(1.5), params=10_594_753, macs=4_042_487_808),
-    "mobilevitv2_175": Variant(scaled(1.75), params=14_251_833, macs=5_488_774_144),
-    "mobilevitv2_200": Variant(scaled(2.0), params=18_449_329, macs=7_155_785_728),
+    "mobilevitv2_050": Variant(with_width(0.5), params=1_370_593, macs=464_594_944),
+    "mobilevitv2_075": Variant(with_width(0.75), params=2_866_009, macs=1_027_980_288),
+    "mobilevitv2_100": Variant(with_width(1.0), params=4_901_841, macs=1_812_090_880),
+    "mobilevitv2_125": Variant(with_width(1.25), params=7_478_089, macs=2_816_926_720),
+    "mobilevitv2_150": Variant(with_width(1.5), params=10_594_753, macs=4_042_487_808),
+    "mobilevitv2_175": Variant(with_width(1.75), params=14_251_833, macs=5_488_774_144),
+    "mobilevitv2_200": Variant(with_width(2.0), params=18_449_329, macs=7_155_785_728),
 }
 
 
@@ -177,7 +177,7 @@ class MobileViTV2Block(nn.Module):
         self.project = ConvNorm(dim, width, 1)
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C rows columns"]:
-        height, width = (whole(side, self.patch) for side in x.shape[2:])
+        height, width = (round_up(side, self.patch) for side in x.shape[2:])
         if (height, width) != tuple(x.shape[2:]):
             x = F.interpolate(x, (height, width), mode="bilinear", align_corners=True)
         tokens = unfold(self.embed(F.silu(self.local(x))), self.patch)
@@ -188,7 +188,7 @@ class MobileViTV2Block(nn.Module):
 
 class MobileViTV2(Model):
     """
-    >>> MobileViTV2(scaled(0.5))(torch.zeros(2, 3, 160, 224)).shape
+    >>> MobileViTV2(with_width(0.5))(torch.zeros(2, 3, 160, 224)).shape
     torch.Size([2, 1000])
     """
 

@@ -33,7 +33,9 @@ class ResNetConfig:
         if any(not 1 <= count <= 100 for count in self.blocks) or len(self.blocks) > 6:
             raise UserError(f"a ResNet has up to 6 stages of 1 to 100 blocks, got {self.blocks}")
         if not 1 <= self.width <= 2**14 or self.groups < 1 or self.width % self.groups:
-            raise UserError(f"width {self.width} does not split into {self.groups} norm groups")
+            raise UserError(
+                f"width must be a multiple of groups, got {self.width} and {self.groups}"
+            )
 
     @property
     def stride(self) -> int:

@@ -25,7 +25,7 @@ def summarise(model: Model) -> str:
     ]
     if name is None:
         shape = {field: getattr(config, field) for field in SHAPE if hasattr(config, field)}
-        parts += [f"{field} {plain(value)}" for field, value in shape.items()]
+        parts += [f"{field} {format_sizes(value)}" for field, value in shape.items()]
     return ", ".join(parts)
 
 
@@ -38,5 +38,5 @@ def patch_pixels(config: Config) -> str:
     return str(high) if high == wide else f"{high}x{wide}"
 
 
-def plain(value: object) -> str:
+def format_sizes(value: object) -> str:
     return "-".join(map(str, value)) if isinstance(value, tuple) else str(value)

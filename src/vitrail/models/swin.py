@@ -106,17 +106,17 @@ def check_stages(
 ) -> None:
     """What a Swin of either version may be made of."""
     if not 1 <= len(depths) <= 8 or any(not 1 <= depth <= 1024 for depth in depths):
-        raise UserError(f"depths is {depths}, but there are 1 to 8 stages of 1 to 1024 blocks")
+        raise UserError(f"depths must be 1 to 8 stages of 1 to 1024 blocks, got {depths}")
     if len(heads) != len(depths):
-        raise UserError(f"heads is {heads}, but depths has {len(depths)} stages")
+        raise UserError(f"heads must be as many as depths ({len(depths)}), got {heads}")
     for stage, count in enumerate(heads):
         if count < 1 or dim * 2**stage % count:
             raise UserError(
-                f"stage {stage + 1} is {dim * 2**stage} wide, which does not split into "
-                f"{count} heads"
+                f"the width of stage {stage + 1} must be a multiple of its heads, got "
+                f"{dim * 2**stage} and {count}"
             )
     if not 0 < mlp_ratio <= 64 or round(dim * mlp_ratio) < 1:
-        raise UserError(f"mlp_ratio is {mlp_ratio}, but the MLP's width is a part or a multiple")
+        raise UserError(f"mlp_ratio must be in (0, 64], got {mlp_ratio}")
 
 
 T = SwinConfig(dim=96, depths=(2, 2, 6, 2), heads=(3, 6, 12, 24))
@@ -125,7 +125,7 @@ B = replace(S, dim=128, heads=(4, 8, 16, 32))
 L = replace(S, dim=192, heads=(6, 12, 24, 48))
 
 
-def larger(config: SwinConfig) -> SwinConfig:
+def at_384_pixels(config: SwinConfig) -> SwinConfig:
     """Fine-tuned on 384 pixels with windows of 12."""
     return replace(config, image_size=(384, 384), window_size=12)
 
@@ -136,9 +136,9 @@ VARIANTS = {
     "swin_t": Variant(T, params=28_288_354, macs=4_490_566_656),
     "swin_s": Variant(S, params=49_606_258, macs=8_740_875_264),
     "swin_b": Variant(B, params=87_768_224, macs=15_430_946_816),
-    "swin_b_384": Variant(larger(B), params=87_903_584, macs=47_083_134_976),
+    "swin_b_384": Variant(at_384_pixels(B), params=87_903_584, macs=47_083_134_976),
     "swin_l": Variant(L, params=196_532_476, macs=34_475_759_616),
-    "swin_l_384": Variant(larger(L), params=196_735_516, macs=103_919_087_616),
+    "swin_l_384": Variant(at_384_pixels(L), params=196_735_516, macs=103_919_087_616),
 }
 # fmt: on
 
@@ -258,7 +258,7 @@ class Swin(Model):
         return self.encode(image).mean(dim=(1, 2))
 
     def encode(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B rows columns E"]:
-        return self.through(self.embed(image))
+        return self.forward_blocks(self.embed(image))
 
     def embed(
         self,
@@ -271,7 +271,7 @@ class Swin(Model):
             x = corrupt(x)
         return self.dropout(x.unflatten(1, self.config.grid))
 
-    def through(self, x: Float[Tensor, "B rows columns D"]) -> Float[Tensor, "B r c E"]:
+    def forward_blocks(self, x: Float[Tensor, "B rows columns D"]) -> Float[Tensor, "B r c E"]:
         """What `embed` gives through every stage."""
         for stage in self.stages:
             x = stage(x)

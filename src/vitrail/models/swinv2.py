@@ -80,30 +80,30 @@ B = replace(S, dim=128, heads=(4, 8, 16, 32))
 L = replace(S, dim=192, heads=(6, 12, 24, 48))
 
 
-def windowed(config: SwinV2Config, window_size: int, side: int) -> SwinV2Config:
+def with_window(config: SwinV2Config, window_size: int, side: int) -> SwinV2Config:
     return replace(config, window_size=window_size, image_size=(side, side))
 
 
-def grown(config: SwinV2Config, window_size: int, side: int) -> SwinV2Config:
+def enlarge(config: SwinV2Config, window_size: int, side: int) -> SwinV2Config:
     """Pre-trained on 192 pixels with windows of 12, which are 6 in the last stage."""
-    return replace(windowed(config, window_size, side), pretrained_windows=(12, 12, 12, 6))
+    return replace(with_window(config, window_size, side), pretrained_windows=(12, 12, 12, 6))
 
 
 # What the authors published; the largest was never trained with windows of 8.
 # fmt: off
 VARIANTS = {
     "swinv2_t": Variant(T, params=28_347_154, macs=5_939_690_496),
-    "swinv2_t_w16": Variant(windowed(T, 16, 256), params=28_347_154, macs=6_660_619_264),
+    "swinv2_t_w16": Variant(with_window(T, 16, 256), params=28_347_154, macs=6_660_619_264),
     "swinv2_s": Variant(S, params=49_728_418, macs=11_545_857_024),
-    "swinv2_s_w16": Variant(windowed(S, 16, 256), params=49_728_418, macs=12_783_078_400),
+    "swinv2_s_w16": Variant(with_window(S, 16, 256), params=49_728_418, macs=12_783_078_400),
     "swinv2_b": Variant(B, params=87_918_816, macs=20_325_134_336),
-    "swinv2_b_w16": Variant(windowed(B, 16, 256), params=87_918_816, macs=21_969_235_968),
-    "swinv2_b_w12": Variant(windowed(B, 12, 192), params=87_918_816, macs=11_856_261_120),
-    "swinv2_b_w12to16": Variant(grown(B, 16, 256), params=87_918_816, macs=21_969_235_968),
-    "swinv2_b_w12to24": Variant(grown(B, 24, 384), params=87_918_816, macs=55_148_310_528),
-    "swinv2_l": Variant(windowed(L, 12, 192), params=196_739_932, macs=26_101_905_408),
-    "swinv2_l_w12to16": Variant(grown(L, 16, 256), params=196_739_932, macs=47_740_303_360),
-    "swinv2_l_w12to24": Variant(grown(L, 24, 384), params=196_739_932, macs=115_991_427_072),
+    "swinv2_b_w16": Variant(with_window(B, 16, 256), params=87_918_816, macs=21_969_235_968),
+    "swinv2_b_w12": Variant(with_window(B, 12, 192), params=87_918_816, macs=11_856_261_120),
+    "swinv2_b_w12to16": Variant(enlarge(B, 16, 256), params=87_918_816, macs=21_969_235_968),
+    "swinv2_b_w12to24": Variant(enlarge(B, 24, 384), params=87_918_816, macs=55_148_310_528),
+    "swinv2_l": Variant(with_window(L, 12, 192), params=196_739_932, macs=26_101_905_408),
+    "swinv2_l_w12to16": Variant(enlarge(L, 16, 256), params=196_739_932, macs=47_740_303_360),
+    "swinv2_l_w12to24": Variant(enlarge(L, 24, 384), params=196_739_932, macs=115_991_427_072),
 }
 # fmt: on
 

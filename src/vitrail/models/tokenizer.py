@@ -1,4 +1,4 @@
-"""Visual tokenizers: a picture as a grid of words out of a vocabulary that pictures taught.
+"""Visual tokenizers: an image as a grid of words out of a vocabulary that images taught.
 
     image ── encoder ── word of each cell ── codes ── decoder ── pixels
     B C H W             B rows columns V     B r c              B C H W
@@ -57,19 +57,19 @@ class TokenizerConfig(Config):
         check_counts(self, "words", least=0)
         if self.num_classes:
             raise UserError(
-                f"num_classes is {self.num_classes}, but a tokenizer has no classes: it is for a "
-                "BEiT to be pre-trained on its words (vitrail pretrain --objective beit)"
+                f"num_classes must be 0, got {self.num_classes}: a tokenizer has no classes, it is "
+                "for a BEiT to be pre-trained on its words (vitrail pretrain --objective beit)"
             )
         if self.drop_path:
             raise UserError(
-                f"drop_path is {self.drop_path}, but a tokenizer has no paths to drop: leave it 0"
+                f"drop_path must be 0, got {self.drop_path}: a tokenizer has no paths to drop"
             )
         if self.words < 2:
-            raise UserError(f"words is {self.words}, but a vocabulary has at least 2")
+            raise UserError(f"words must be at least 2, got {self.words}")
         if self.stages > MOST_STAGES or self.width % 4:
             raise UserError(
-                f"stages is {self.stages} and width {self.width}, but there are at most "
-                f"{MOST_STAGES} stages, and widths are multiples of 4"
+                f"stages must be at most {MOST_STAGES} and width a multiple of 4, got "
+                f"{self.stages} and {self.width}"
             )
         check_multiple(self.image_size, self.stride, "the cell")
 
@@ -189,7 +189,7 @@ class Decoder(nn.Module):
 
 
 class Book(nn.Module):
-    """The directions of all words. One layer turns them together, so that words which no picture
+    """The directions of all words. One layer turns them together, so that words which no image
     chose move with those which some did, and few are left behind (arXiv:2411.02038)."""
 
     def __init__(self, words: int, dim: int) -> None:
@@ -227,7 +227,7 @@ class Tokenizer(Model):
 
     def encode(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B rows columns V"]:
         """How well every word fits every cell: a logit, or a cosine."""
-        said = self.say(image)
+        said = self.project_cells(image)
         return said if self.book is None else F.linear(said, self.book())
 
     def codes(self, image: Float[Tensor, "B C H W"]) -> Int[Tensor, "B rows columns"]:
@@ -240,17 +240,17 @@ class Tokenizer(Model):
 
     def paint(self, codes: Int[Tensor, "B rows columns"]) -> Float[Tensor, "B CC H W"]:
         """What the decoder says of the pixels."""
-        painter = self.painter()
+        painter = self.require_decoder()
         if self.book is None:
             return painter.of_codes(codes)
         return painter(F.embedding(codes, self.book()).movedim(-1, 1))
 
-    def say(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B rows columns E"]:
+    def project_cells(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B rows columns E"]:
         """What the encoder says of each cell: logits of all words, or one direction."""
         said = self.encoder(self.check(image)).movedim(1, -1)
         return said if self.book is None else unit_length(said)
 
-    def painter(self) -> Decoder:
+    def require_decoder(self) -> Decoder:
         if self.decoder is None:
             raise UserError(
                 "this tokenizer is an encoder alone, which cannot paint: load it with its decoder"
@@ -293,7 +293,7 @@ class Tokenizer(Model):
         | what turns them | a tenth of the identity |
 
         Words begin small because optimisers take steps of one size: so they turn soon to where
-        pictures are, and most of them find one.
+        images are, and most of them find one.
         """
         for module in self.modules():
             if isinstance(module, nn.Conv2d):

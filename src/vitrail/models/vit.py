@@ -82,7 +82,9 @@ class ViTConfig(Config):
         check_counts(self, "registers", "prefix_positions", least=0)
         check_multiple(self.image_size, self.stride, "patch")
         if self.dim_head is None and self.dim % self.heads:
-            raise UserError(f"dim {self.dim} does not split into {self.heads} heads: give dim_head")
+            raise UserError(
+                f"dim must be a multiple of heads, got {self.dim} and {self.heads}: give dim_head"
+            )
         if self.patch_dropout and self.positions == "relative":
             raise UserError('patch_dropout moves patches: it does not go with positions="relative"')
         if "cls" in self.pool and not self.class_token:
@@ -138,7 +140,7 @@ class ViTConfig(Config):
         return TokenLayout(grid=self.grid, stride=self.stride, prefix=self.prefix)
 
 
-def patched(config: ViTConfig, patch_size: int) -> ViTConfig:
+def with_patch_size(config: ViTConfig, patch_size: int) -> ViTConfig:
     return replace(config, patch_size=patch_size)
 
 
@@ -159,38 +161,38 @@ GIGANTIC = ViTConfig(dim=1664, depth=48, heads=16, mlp_dim=8192)
 # Table 1 of the paper, its hybrids (tables 3 and 6), the sizes of arXiv:2106.04560 and 2106.10270.
 # fmt: off
 VARIANTS = {
-    "vit_ti_8": Variant(patched(TI, 8), params=5_719_720, macs=7_035_764_736),
-    "vit_ti_14": Variant(patched(TI, 14), params=5_694_376, macs=1_697_710_080),
+    "vit_ti_8": Variant(with_patch_size(TI, 8), params=5_719_720, macs=7_035_764_736),
+    "vit_ti_14": Variant(with_patch_size(TI, 14), params=5_694_376, macs=1_697_710_080),
     "vit_ti_16": Variant(TI, params=5_717_416, macs=1_253_683_200),
-    "vit_ti_32": Variant(patched(TI, 32), params=6_131_560, macs=306_034_176),
-    "vit_s_8": Variant(patched(S, 8), params=22_055_272, macs=22_405_742_592),
-    "vit_s_14": Variant(patched(S, 14), params=22_004_584, macs=6_123_945_984),
+    "vit_ti_32": Variant(with_patch_size(TI, 32), params=6_131_560, macs=306_034_176),
+    "vit_s_8": Variant(with_patch_size(S, 8), params=22_055_272, macs=22_405_742_592),
+    "vit_s_14": Variant(with_patch_size(S, 14), params=22_004_584, macs=6_123_945_984),
     "vit_s_16": Variant(S, params=22_050_664, macs=4_598_882_304),
-    "vit_s_32": Variant(patched(S, 32), params=22_878_952, macs=1_142_909_952),
-    "vit_m_8": Variant(patched(M, 8), params=38_843_880, macs=37_282_512_896),
-    "vit_m_14": Variant(patched(M, 14), params=38_776_296, macs=10_590_617_600),
+    "vit_s_32": Variant(with_patch_size(S, 32), params=22_878_952, macs=1_142_909_952),
+    "vit_m_8": Variant(with_patch_size(M, 8), params=38_843_880, macs=37_282_512_896),
+    "vit_m_14": Variant(with_patch_size(M, 14), params=38_776_296, macs=10_590_617_600),
     "vit_m_16": Variant(M, params=38_837_736, macs=7_990_968_320),
-    "vit_m_32": Variant(patched(M, 32), params=39_942_120, macs=1_995_739_136),
-    "vit_b_8": Variant(patched(B, 8), params=86_576_872, macs=78_148_337_664),
-    "vit_b_14": Variant(patched(B, 14), params=86_475_496, macs=23_161_995_264),
+    "vit_m_32": Variant(with_patch_size(M, 32), params=39_942_120, macs=1_995_739_136),
+    "vit_b_8": Variant(with_patch_size(B, 8), params=86_576_872, macs=78_148_337_664),
+    "vit_b_14": Variant(with_patch_size(B, 14), params=86_475_496, macs=23_161_995_264),
     "vit_b_16": Variant(B, params=86_567_656, macs=17_563_828_224),
-    "vit_b_32": Variant(patched(B, 32), params=88_224_232, macs=4_409_186_304),
-    "vit_l_8": Variant(patched(L, 8), params=304_338_920, macs=267_505_917_952),
-    "vit_l_14": Variant(patched(L, 14), params=304_203_752, macs=81_013_006_336),
+    "vit_b_32": Variant(with_patch_size(B, 32), params=88_224_232, macs=4_409_186_304),
+    "vit_l_8": Variant(with_patch_size(L, 8), params=304_338_920, macs=267_505_917_952),
+    "vit_l_14": Variant(with_patch_size(L, 14), params=304_203_752, macs=81_013_006_336),
     "vit_l_16": Variant(L, params=304_326_632, macs=61_554_712_576),
-    "vit_l_32": Variant(patched(L, 32), params=306_535_400, macs=15_377_539_072),
-    "vit_h_8": Variant(patched(H, 8), params=632_214_760, macs=544_554_403_840),
-    "vit_h_14": Variant(patched(H, 14), params=632_045_800, macs=167_295_109_120),
+    "vit_l_32": Variant(with_patch_size(L, 32), params=306_535_400, macs=15_377_539_072),
+    "vit_h_8": Variant(with_patch_size(H, 8), params=632_214_760, macs=544_554_403_840),
+    "vit_h_14": Variant(with_patch_size(H, 14), params=632_045_800, macs=167_295_109_120),
     "vit_h_16": Variant(H, params=632_199_400, macs=127_314_872_320),
-    "vit_h_32": Variant(patched(H, 32), params=634_960_360, macs=31_856_035_840),
-    "vit_g_8": Variant(patched(GIANT, 8), params=1_012_797_288, macs=861_889_639_424),
-    "vit_g_14": Variant(patched(GIANT, 14), params=1_012_611_432, macs=267_031_491_584),
+    "vit_h_32": Variant(with_patch_size(H, 32), params=634_960_360, macs=31_856_035_840),
+    "vit_g_8": Variant(with_patch_size(GIANT, 8), params=1_012_797_288, macs=861_889_639_424),
+    "vit_g_14": Variant(with_patch_size(GIANT, 14), params=1_012_611_432, macs=267_031_491_584),
     "vit_g_16": Variant(GIANT, params=1_012_780_392, macs=203_407_913_984),
-    "vit_g_32": Variant(patched(GIANT, 32), params=1_015_817_448, macs=50_957_671_424),
-    "vit_G_8": Variant(patched(GIGANTIC, 8), params=1_844_660_328, macs=1_543_287_329_792),
-    "vit_G_14": Variant(patched(GIGANTIC, 14), params=1_844_440_680, macs=483_747_550_208),
+    "vit_g_32": Variant(with_patch_size(GIANT, 32), params=1_015_817_448, macs=50_957_671_424),
+    "vit_G_8": Variant(with_patch_size(GIGANTIC, 8), params=1_844_660_328, macs=1_543_287_329_792),
+    "vit_G_14": Variant(with_patch_size(GIGANTIC, 14), params=1_844_440_680, macs=483_747_550_208),
     "vit_G_16": Variant(GIGANTIC, params=1_844_640_360, macs=368_981_070_848),
-    "vit_G_32": Variant(patched(GIGANTIC, 32), params=1_848_229_608, macs=92_664_046_592),
+    "vit_G_32": Variant(with_patch_size(GIGANTIC, 32), params=1_848_229_608, macs=92_664_046_592),
     "vit_r_ti_16": Variant(hybrid(TI, (), patch_size=8), params=6_337_704, macs=433_681_920),
     "vit_r26_s_32": Variant(hybrid(S, (2, 2, 2, 2)), params=36_431_912, macs=3_463_851_008),
     "vit_r26_b_32": Variant(hybrid(B, (2, 2, 2, 2)), params=101_383_976, macs=6_710_859_776),
@@ -278,7 +280,7 @@ class ViT(Model):
         self, image: Float[Tensor, "B C H W"], queries: int | None = None
     ) -> Float[Tensor, "B n D"]:
         """The tokens that leave the last block: the first `queries`, or all."""
-        return self.through(self.embed(image), queries)
+        return self.forward_blocks(self.embed(image), queries)
 
     def logits_of(self, tokens: Float[Tensor, "B n D"]) -> Float[Tensor, "B K"]:
         if self.head_distilled is not None:
@@ -306,7 +308,7 @@ class ViT(Model):
             x = x + self.place(self.positions())
         return self.patch_dropout(self.dropout(x))
 
-    def through(
+    def forward_blocks(
         self, x: Float[Tensor, "B N D"], queries: int | None = None
     ) -> Float[Tensor, "B n D"]:
         """What `embed` gives, or a part of its tokens, through every block; the last computes the

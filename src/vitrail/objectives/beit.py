@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.core.errors import UserError
-from vitrail.models.beit import Beit, cut_normal_
+from vitrail.models.beit import Beit, trunc_normal_
 from vitrail.models.model import Model
 from vitrail.models.tokenizer import Tokenizer
 from vitrail.objectives.masks import LEAST_BLOCK, blockwise_mask, hidden, in_pixels, veil
@@ -67,8 +67,8 @@ class BeitObjective(Objective):
     @torch.no_grad()
     def init_weights(self) -> None:
         """The mask token and the head's matrix N(0, 0.02), cut at one deviation; its bias 0."""
-        cut_normal_(self.mask_token)
-        cut_normal_(self.head.weight)
+        trunc_normal_(self.mask_token)
+        trunc_normal_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -131,7 +131,7 @@ class BeitObjective(Objective):
         def corrupt(patches: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
             return torch.where(mask[..., None], self.mask_token.to(patches.dtype), patches)
 
-        tokens = self.model.through(self.model.embed(images, corrupt))[:, 1:]
+        tokens = self.model.forward_blocks(self.model.embed(images, corrupt))[:, 1:]
         return at_least_float32(self.head(gather_patches(tokens, places_of(mask, self.count))))
 
     def hidden_codes(

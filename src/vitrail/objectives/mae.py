@@ -94,7 +94,7 @@ class MAE(Objective):
     ) -> Float[Tensor, "B T D"]:
         """The prefix tokens and the shown patches, as the encoder leaves them."""
         x, prefix = self.model.embed(images), self.model.config.prefix
-        x = self.model.through(
+        x = self.model.forward_blocks(
             torch.cat([x[:, :prefix], gather_patches(x[:, prefix:], shown)], dim=1)
         )
         # a model that norms what it has pooled has a norm all the same, and the decoder reads it

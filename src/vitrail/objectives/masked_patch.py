@@ -129,7 +129,9 @@ class MaskedPatch(Objective):
             token = self.mask_token.to(patches.dtype)
             return torch.where((drawn == MASKED)[..., None], token, exchange(patches, drawn))
 
-        tokens = patch_tokens(self.model, self.model.through(self.model.embed(images, corrupt)))
+        tokens = patch_tokens(
+            self.model, self.model.forward_blocks(self.model.embed(images, corrupt))
+        )
         said = self.head(gather_patches(tokens, self.corrupted(drawn)))
         return rearrange(said, "B n (s t A) -> B n s t A", s=self.side, t=self.side)
 

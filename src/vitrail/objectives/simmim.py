@@ -94,7 +94,7 @@ class SimMIM(Objective):
         def corrupt(patches: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
             return torch.where(mask[..., None], self.mask_token.to(patches.dtype), patches)
 
-        x = self.model.through(self.model.embed(images, corrupt))
+        x = self.model.forward_blocks(self.model.embed(images, corrupt))
         if isinstance(self.model, ViT):
             x = patch_tokens(self.model, x).unflatten(1, self.model.config.grid)
         painted = F.pixel_shuffle(self.decoder(x.permute(0, 3, 1, 2)), self.stride)

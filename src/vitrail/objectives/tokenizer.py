@@ -69,7 +69,7 @@ class TokenizerObjective(Objective):
                 f"divergence is {divergence} and commitment {commitment}, but a weight is not "
                 "negative"
             )
-        model.painter()  # or the sentence that it has none
+        model.require_decoder()  # or the sentence that it has none
         self.divergence, self.commitment = divergence, commitment
         self.temperature, self.cooling = temperature, cooling
 
@@ -79,7 +79,7 @@ class TokenizerObjective(Objective):
         return torch.from_numpy(np.stack([keys, np.full_like(keys, epoch)], axis=1))
 
     def forward(self, images: Float[Tensor, "B C H W"], drawn: Drawn) -> Losses:
-        said = at_least_float32(self.model.say(images))
+        said = at_least_float32(self.model.project_cells(images))
         if self.model.book is None:
             taken = None
             noise = gumbel(drawn[:, 0], said.shape[1:]).to(said)
@@ -88,7 +88,7 @@ class TokenizerObjective(Objective):
         else:
             taken = self.nearest(said, self.model.book)
             mixed = said + (taken - said).detach()  # the gradient goes past the choice
-        painted = self.model.painter()(mixed.movedim(-1, 1))
+        painted = self.model.require_decoder()(mixed.movedim(-1, 1))
         fit, price = self.misfit(painted, images), self.price(said, taken)
         return {"loss": (fit + price).mean(), "fit": fit.mean(), "price": price.mean()}
 
@@ -96,7 +96,7 @@ class TokenizerObjective(Objective):
     def answer(
         self, images: Float[Tensor, "B C H W"], drawn: Drawn | None = None
     ) -> Float[Tensor, "B K"]:
-        said = at_least_float32(self.model.say(images))
+        said = at_least_float32(self.model.project_cells(images))
         codes = self.choose(said)
         book = self.model.book
         taken = None if book is None else F.embedding(codes, book().to(said))

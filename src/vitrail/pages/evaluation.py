@@ -116,7 +116,7 @@ def calibration(facts: Facts, multi_label: bool) -> Markup:
 
 def reliability(title: str, bins: Facts, error: float) -> Chart:
     note = f"expected calibration error {percent(error)}"
-    return reliability_chart(title, bins["answers"], bins["confidence"], bins["right"], note=note)
+    return reliability_chart(title, bins["counts"], bins["confidence"], bins["accuracy"], note=note)
 
 
 def calibration_cells(facts: Facts) -> list[str]:

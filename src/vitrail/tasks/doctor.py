@@ -1,16 +1,41 @@
 """`vitrail.doctor`: what is wrong with a data set, before anything is trained on it."""
 
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from vitrail.core.errors import writing
 from vitrail.core.json_text import to_json
 from vitrail.data.doctor import examine
 from vitrail.data.findings import Findings
 from vitrail.data.sources import open_data
+from vitrail.pages.data_report import data_page
+from vitrail.pages.render import as_iframe
 from vitrail.tasks.progress import OnProgress, silent, steps_of
 from vitrail.tasks.results import writing_results
 
-PAGE, FACTS = "doctor.html", "doctor.json"
+PAGE, FACTS = "report.html", "doctor.json"
+
+
+@dataclass(frozen=True, repr=False)
+class DataReport(Findings):
+    """What the doctor found, with a page of it."""
+
+    def save_html(self, path: str | Path) -> None:
+        """Write a page with all of it."""
+        Path(path).write_text(self._page(), encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        return as_iframe(self._page())
+
+    def _page(self) -> str:
+        return data_page(self.facts(), **page_images(self))
+
+
+def page_images(found: Findings) -> dict[str, Any]:
+    """The images that a page about findings shows."""
+    samples = [asdict(sample) for sample in found.samples]
+    return {"samples": samples, "thumbnails": found.thumbnails}
 
 
 def doctor(
@@ -21,21 +46,24 @@ def doctor(
     overwrite: bool = False,
     threads: int | None = None,
     on_progress: OnProgress = silent,
-) -> Findings:
+) -> DataReport:
     """Examine every image: broken files, duplicates, leakage between splits, classes, sizes. Where
     there is no validation split, `val_share` of the images are drawn as training draws them. `out`
-    gets doctor.html, a page with images, and doctor.json.
+    gets report.html, a page with images, and doctor.json.
 
     >>> found = doctor("digits")
     >>> found.images, len(found.broken)
     (1797, 0)
     """
     with writing_results(out, "doctor", (PAGE, FACTS), overwrite=overwrite) as draft:
-        found = examine(
+        findings = examine(
             open_data(data, val_share=val_share),
             str(data),
             threads=threads,
             on_progress=steps_of(on_progress, "examining images"),
+        )
+        found = DataReport(
+            **{field.name: getattr(findings, field.name) for field in fields(findings)}
         )
         if draft is not None:
             with writing(draft):

@@ -26,7 +26,6 @@ from vitrail.evaluation.calibration import (
     scale_temperature,
 )
 from vitrail.evaluation.corruptions import CORRUPTIONS, corrupt, published_side
-from vitrail.evaluation.evaluation import Evaluation, SizeResult
 from vitrail.evaluation.matching import LabelMatch, match_labels
 from vitrail.evaluation.metrics import compute_metrics
 from vitrail.evaluation.robustness import (
@@ -40,6 +39,7 @@ from vitrail.inference.variants import Variants, compute_variants
 from vitrail.models.model import Model
 from vitrail.models.vit import ViTConfig
 from vitrail.tasks.arguments import check_not_swapped
+from vitrail.tasks.evaluation import Evaluation, SizeResult
 from vitrail.tasks.models import open_model
 from vitrail.tasks.names import name_of, short_name
 from vitrail.tasks.progress import OnProgress, silent, steps_of

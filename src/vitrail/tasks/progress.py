@@ -1,4 +1,4 @@
-"""How a task tells what it is doing."""
+"""The progress of a task: what is being done, how much of it, and of how much."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +9,7 @@ OnProgress: TypeAlias = Callable[[str, int, int | None], None]
 
 
 def silent(what: str, done: int, total: int | None) -> None:
-    """For those who do not want to know."""
+    """Report nothing."""
 
 
 def steps_of(on_progress: OnProgress, what: str) -> Callable[[int, int], None]:

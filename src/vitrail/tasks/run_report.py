@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,20 @@ import numpy as np
 from vitrail.core.outputs import Outputs
 from vitrail.data.doctor import examine
 from vitrail.data.findings import Findings
+from vitrail.data.loader import Stream
 from vitrail.data.source import Splits
-from vitrail.evaluation.pretraining_page import Pretraining, pretraining_page
-from vitrail.evaluation.report import Report
-from vitrail.evaluation.report_page import report_page
 from vitrail.evaluation.warnings import SplitScore, find_warnings, score_split
 from vitrail.inference.outputs import compute_outputs
 from vitrail.models.summary import summarise
+from vitrail.pages.data_report import data_body
+from vitrail.pages.thumbnails import data_uri, encoded
+from vitrail.pages.training import HeldOutScore, RunFacts, pretraining_page, training_page
+from vitrail.tasks.doctor import page_images
+from vitrail.tasks.examples import classify_outputs
 from vitrail.tasks.progress import OnProgress, steps_of
+from vitrail.training.finder import read_curve
 from vitrail.training.log import Log
-from vitrail.training.pictures import pictures_in
+from vitrail.training.pictures import as_pixels, pictures_in
 from vitrail.training.prepare import validation_split
 from vitrail.training.task import Outcome, Task
 from vitrail.weights.atomic import write_file
@@ -30,6 +34,7 @@ from vitrail.weights.load import load
 
 # Seconds for examining the data, or a share of the time that the run took if that is more.
 EXAMINE_SECONDS, EXAMINE_SHARE = 12.0, 0.05
+AUGMENTED = 16  # images in a report
 
 
 @dataclass(frozen=True)
@@ -73,52 +78,66 @@ def write_training_report(ended: EndedRun, on_progress: OnProgress) -> Written:
         # a short run has not met every image
         outcome.run_state.broken |= {bad.picture.name: bad.reason for bad in findings.broken}
     warned = find_warnings(outputs, pretrained=task.recipe.start is not None)
-    report = Report(
-        **{field.name: getattr(outputs, field.name) for field in fields(Outputs)},
-        source=validation_split(ended.splits, task.recipe.data)[1],
+    page = training_page(
+        run_facts(ended, warned, stopped_at(outcome, outputs)),
+        classify_outputs(outputs, validation_split(ended.splits, task.recipe.data)[1]),
+        test=None if test is None else HeldOutScore(**asdict(test)),
+        data_report=None
+        if findings is None
+        else data_body(findings.facts(), **page_images(findings)),
+    )
+    write_page(out, page)
+    return Written([*warned, *sampled(findings)], None if test is None else asdict(test))
+
+
+def write_pretraining_report(ended: EndedRun) -> Written:
+    """The curve of the loss, and what was hidden and predicted at each evaluation."""
+    state = ended.outcome.run_state
+    warned = [] if state.warning is None else [state.warning]
+    sheets = {
+        step: encoded(path.read_bytes(), "png") for step, path in pictures_in(ended.out).items()
+    }
+    run = run_facts(ended, warned, interrupted_at(ended.outcome))
+    write_page(ended.out, pretraining_page(run, sheets=sheets, rows=state.shown))
+    return Written()
+
+
+def run_facts(ended: EndedRun, warned: Sequence[str], stopped: str | None) -> RunFacts:
+    """What the reports of all runs begin with."""
+    task, outcome, out = ended.task, ended.outcome, ended.out
+    curve = read_curve(out)
+    return RunFacts(
         title=out.name,
+        model=summarise(task.objective.model),
         recipe=asdict(task.recipe),
         facts={
+            "objective": task.recipe.goal.objective,
             "best at step": f"{outcome.run_state.best_step:,} of {outcome.total:,}",
             "images per second": f"{outcome.images_per_second:,.0f}",
             "written": time.strftime("%Y-%m-%d %H:%M"),
         },
         lines=Log.read(out),
-        findings=findings,
-        model=summarise(task.objective.model),
-        test=test,
-        warnings=warned,
-        stopped=stopped_at(outcome, outputs),
+        broken=outcome.run_state.broken,
         best_step=outcome.run_state.best_step,
+        warnings=warned,
+        stopped=stopped,
+        lr_finder=None if curve is None else asdict(curve),
+        augmented=() if outcome.stopped else augmented_images(task),
     )
-    write_page(out, report_page(report))
-    return Written([*warned, *sampled(findings)], None if test is None else asdict(test))
 
 
-def write_pretraining_report(ended: EndedRun) -> Written:
-    """The curve of the loss, and what was hidden and guessed at each evaluation."""
-    task, outcome, out = ended.task, ended.outcome, ended.out
-    page = pretraining_page(
-        Pretraining(
-            title=out.name,
-            recipe=asdict(task.recipe),
-            facts={
-                "objective": task.recipe.goal.objective,
-                "best at step": f"{outcome.run_state.best_step:,} of {outcome.total:,}",
-                "model": summarise(task.objective.model),
-                "images per second": f"{outcome.images_per_second:,.0f}",
-                "written": time.strftime("%Y-%m-%d %H:%M"),
-            },
-            lines=Log.read(out),
-            pictures=pictures_in(out),
-            rows=outcome.run_state.shown,
-            warning=outcome.run_state.warning,
-            stopped=interrupted_at(outcome),
-            broken=outcome.run_state.broken,
-        )
+def augmented_images(task: Task) -> list[str]:
+    """Some training images as the model reads them in the first step (data URIs)."""
+    how = task.objective.model.passport.preprocessing
+    stream = Stream(
+        source=task.train,
+        how=how,
+        augmentation=task.recipe.augmentation,
+        batch_size=min(task.recipe.batch_size, AUGMENTED, len(task.train)),
+        seed=task.recipe.seed,
     )
-    write_page(out, page)
-    return Written()
+    batch = next(stream.batches(0, 1))
+    return [data_uri(pixels) for pixels in as_pixels(batch.images, how)]
 
 
 def write_page(out: Path, page: str) -> None:

@@ -16,7 +16,6 @@ from vitrail.models.model import Model
 from vitrail.weights.dialect import Dialect, Foreign
 from vitrail.weights.families import family_weights
 from vitrail.weights.families.family import NamedTensors, Request
-from vitrail.weights.old_dialect import Dialect as OldDialect
 from vitrail.weights.resize_state import needs_new_head, resize_state
 from vitrail.weights.rows import Tensors
 from vitrail.weights.translate import Coverage, Translation, check_total, read, refuse_partial
@@ -39,7 +38,7 @@ class Checkpoint:
 
 def translate(
     foreign: Foreign,
-    dialect: Dialect | OldDialect,
+    dialect: Dialect,
     *,
     origin: str,
     named: Config | None = None,
@@ -69,7 +68,7 @@ def translate(
 
 
 def read_config(
-    foreign: Foreign, dialect: Dialect | OldDialect, request: Request
+    foreign: Foreign, dialect: Dialect, request: Request
 ) -> tuple[Translation, Config, list[str]]:
     """Our tensors, the config in them, and a sentence for each thing that was looked up."""
     if request.named is not None and family_of(request.named) != dialect.family:
@@ -77,8 +76,6 @@ def read_config(
             f"{foreign.source}: its tensors are those of {dialect.name}, a {dialect.family}, but "
             f"the model you named is a {family_of(request.named)}"
         )
-    if isinstance(dialect, OldDialect):
-        return old_read_config(foreign, dialect, request)
     family, where = family_weights(dialect.family), foreign.source
     hints = dict(dialect.hints(foreign, request))
     notes = [*foreign.notes, *hints.pop("notes", ())]
@@ -95,22 +92,6 @@ def read_config(
         refuse_partial(made.coverage.unread, [], [], {}, where=where)
         raise
     return made, config, notes + looked_up
-
-
-def old_read_config(
-    foreign: Foreign, dialect: OldDialect, request: Request
-) -> tuple[Translation, Config, list[str]]:
-    from vitrail.weights import old_rows
-    from vitrail.weights.settle import settle
-
-    config, notes = settle(
-        foreign, dialect, named=request.named, grid=request.grid, said=request.overrides
-    )
-    shapes = shapes_of(config)
-    state, coverage = old_rows.read(
-        dialect.rows(config), foreign.tensors, shapes, where=foreign.source
-    )
-    return Translation(state, {}, coverage), config, notes
 
 
 def build_model(

@@ -11,7 +11,6 @@ from vitrail.core.json_text import to_json
 from vitrail.core.passport import Passport, ResizeMethod
 from vitrail.models.catalogue import change
 from vitrail.models.config import Config, Purpose, fields_for
-from vitrail.weights import old_rows
 from vitrail.weights.atomic import write_directory, write_file
 from vitrail.weights.checkpoint import Checkpoint, read_config, resize_checkpoint
 from vitrail.weights.dialect import Dialect, Foreign
@@ -22,7 +21,6 @@ from vitrail.weights.hub import located
 from vitrail.weights.load import fine_tuned, open_checkpoint
 from vitrail.weights.mae import LAYOUTS, write_mae
 from vitrail.weights.native import FOR_PRETRAINING, objective_of, read_beside, write_native
-from vitrail.weights.old_dialect import Dialect as OldDialect
 from vitrail.weights.rows import Tensors
 from vitrail.weights.translate import write
 
@@ -119,7 +117,7 @@ def write_foreign(
     state: Tensors,
     passport: Passport,
     config: Config,
-    dialect: Dialect | OldDialect,
+    dialect: Dialect,
     out: Path,
     beside: Tensors | None = None,
     *,
@@ -131,10 +129,7 @@ def write_foreign(
         tensors = write_mae({f"model.{k}": t for k, t in state.items()} | beside, dialect.name)
     else:
         where = f"the {dialect.name} dialect"
-        if isinstance(dialect, OldDialect):
-            tensors = old_rows.write(dialect.rows(config), state, where=where)
-        else:
-            tensors = write(dialect.table, state, config, unbound=dialect.unbound, where=where)
+        tensors = write(dialect.table, state, config, unbound=dialect.unbound, where=where)
     if out.suffix in SUFFIXES:
         write_file(
             out,
@@ -154,9 +149,7 @@ def write_foreign(
     return Foreign(str(out), tensors, sidecars)
 
 
-def losses(
-    written: Foreign, dialect: Dialect | OldDialect, config: Config, passport: Passport
-) -> list[str]:
+def losses(written: Foreign, dialect: Dialect, config: Config, passport: Passport) -> list[str]:
     """What someone who reads this back takes for granted and is not so: found by reading it."""
     known = {name: getattr(config, name) for name in ("heads", "channels") if hasattr(config, name)}
     grid = getattr(config, "grid", None)

@@ -1,11 +1,16 @@
-"""hf-hub:owner/name, with or without @revision, through huggingface_hub and its cache."""
+"""owner/name on the hub, with or without @revision, through huggingface_hub and its cache.
 
+hf-hub:owner/name says so explicitly; owner/name alone is an id where no such file is here.
+"""
+
+import re
 from pathlib import Path
 
 from vitrail.core.errors import UserError
 from vitrail.weights.files import SIDECARS, WEIGHTS
 
 HUB = "hf-hub:"
+OWNER_NAME = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?"
 NATIVE = ("README.md", "manifest.json")
 # Pickles are fetched only where a repository has nothing better.
 KINDS = (("*.safetensors", "*.safetensors.index.json"), ("*.bin", "*.bin.index.json"))
@@ -13,7 +18,17 @@ KINDS = (("*.safetensors", "*.safetensors.index.json"), ("*.bin", "*.bin.index.j
 
 def located(source: str | Path) -> Path:
     """Where a checkpoint lies on this machine, brought here from the hub if it is there."""
-    return fetch(str(source)) if str(source).startswith(HUB) else Path(source)
+    return fetch(str(source)) if is_hub_id(source) else Path(source)
+
+
+def is_hub_id(source: str | Path) -> bool:
+    """Whether a source is on the hub: it says so, or looks like owner/name and neither that path
+    nor a directory called like its owner is here."""
+    if str(source).startswith(HUB):
+        return True
+    if not isinstance(source, str) or not re.fullmatch(OWNER_NAME, source):
+        return False
+    return not Path(source).exists() and not Path(source).parent.exists()
 
 
 def fetch(address: str) -> Path:

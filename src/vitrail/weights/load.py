@@ -18,7 +18,7 @@ from vitrail.models.model import Model
 from vitrail.weights.checkpoint import Checkpoint, build_model, translate
 from vitrail.weights.families import family_weights
 from vitrail.weights.files import read_foreign
-from vitrail.weights.hub import HUB, located
+from vitrail.weights.hub import HUB, is_hub_id, located
 from vitrail.weights.native import MANIFEST, TENSORS, is_native, left_out, read_native
 from vitrail.weights.translate import Coverage
 
@@ -35,7 +35,7 @@ def load(
     **changes: Any,
 ) -> Model:
     """A model with trained weights, from a Vitrail directory, a foreign file or directory,
-    hf-hub:owner/name, or a copy of a module that another library has made.
+    owner/name on the hub, or a copy of a module that another library has made.
 
     What a foreign file does not tell is asked for: `model` names the variant it holds, `grid` the
     rows and columns of its positions, and `changes` are the fields of `create`: what the file
@@ -124,7 +124,7 @@ def open_checkpoint(
 
     named = find(model) if model else None
     foreign = replace(read_foreign(path), source=str(source))
-    origin = str(source) if str(source).startswith(HUB) else Path(source).name
+    origin = f"{HUB}{str(source).removeprefix(HUB)}" if is_hub_id(source) else Path(source).name
     refuse_adapted(foreign)
     if dialect in (None, "vitrail") and is_own_state(foreign):
         if path.is_dir() and "vitrail" in foreign.sidecars.get("config.json", {}):

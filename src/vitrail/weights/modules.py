@@ -50,7 +50,7 @@ def open_module(module: nn.Module, *, dialect: str | None, overrides: dict[str, 
     foreign = Foreign(name, tensors, sidecars_of(module))
     origin = f"{type(module).__module__}.{type(module).__qualname__}"
     known = recognise(foreign, dialect, proven=True)
-    overrides = said_by(module) | overrides
+    overrides = module_attributes(module) | overrides
     checkpoint = translate(foreign, known, origin=origin, overrides=overrides)
     checkpoint = with_eps(checkpoint, module)
     prove(build_model(checkpoint, checkpoint.config), module, checkpoint)
@@ -128,31 +128,31 @@ def as_json(value: Any) -> Any:
 
 
 def arguments_of(module: nn.Module) -> dict[str, Any]:
-    """What timm was told when it made the module, as far as its parts remember it."""
-    told: dict[str, Any] = {}
+    """The arguments that timm made the module with, as far as its parts have them."""
+    arguments: dict[str, Any] = {}
     for name, theirs in (("image_size", "img_size"), ("heads", "num_heads")):
-        value = said_by(module).get(name)
+        value = module_attributes(module).get(name)
         if value is not None:
-            told[theirs] = as_json(value)
-    window = next(remembered(module, "window_size"), None)
+            arguments[theirs] = as_json(value)
+    window = next(find_attributes(module, "window_size"), None)
     if isinstance(window, tuple):
-        told["window_size"] = list(window)
-    return told
+        arguments["window_size"] = list(window)
+    return arguments
 
 
-def said_by(module: nn.Module) -> dict[str, Any]:
-    """What no tensor tells and parts of the module remember."""
-    said: dict[str, Any] = {}
-    size = next(remembered(module, "img_size", "image_size"), None)
+def module_attributes(module: nn.Module) -> dict[str, Any]:
+    """Config fields that no tensor tells and attributes of the module's parts do."""
+    found: dict[str, Any] = {}
+    size = next(find_attributes(module, "img_size", "image_size"), None)
     if size is not None:
-        said["image_size"] = (size, size) if isinstance(size, int) else tuple(size)
-    heads = set(remembered(module, "num_heads", "num_attention_heads"))
+        found["image_size"] = (size, size) if isinstance(size, int) else tuple(size)
+    heads = set(find_attributes(module, "num_heads", "num_attention_heads"))
     if len(heads) == 1:
-        said["heads"] = heads.pop()
-    return said
+        found["heads"] = heads.pop()
+    return found
 
 
-def remembered(module: nn.Module, *names: str) -> Iterator[Any]:
+def find_attributes(module: nn.Module, *names: str) -> Iterator[Any]:
     for part in module.modules():
         for name in names:
             value = getattr(part, name, None)
@@ -162,12 +162,12 @@ def remembered(module: nn.Module, *names: str) -> Iterator[Any]:
 
 @torch.no_grad()
 def prove(ours: Model, module: nn.Module, checkpoint: Checkpoint) -> None:
-    """Both say the same of one picture, or the module is refused."""
+    """Both compute the same of one image, or the module is refused."""
     config, first = checkpoint.config, next(module.parameters())
     generator = torch.Generator().manual_seed(0)
     image = torch.randn(1, config.channels, *config.image_size, generator=generator).double()
     peer = copy.deepcopy(module).to("cpu", torch.float64).eval()
-    theirs, ours = said_of(peer(image)), ours.double()
+    theirs, ours = output_of(peer(image)), ours.double()
     name = type(module).__name__
     tokens = isinstance(theirs, Tensor) and theirs.ndim == 3  # a model without a head
     mine = ours.encode(image) if tokens else ours(image)
@@ -175,20 +175,20 @@ def prove(ours: Model, module: nn.Module, checkpoint: Checkpoint) -> None:
     if theirs is None or theirs.shape != mine.shape:
         shape = "no logits" if theirs is None else f"{tuple(theirs.shape)}"
         raise UserError(
-            f"the {name} that you gave says {shape}, ours {tuple(mine.shape)}: give a model with "
-            "the head that it classifies with"
+            f"the output of the {name} that you gave is {shape}, ours {tuple(mine.shape)}: give a "
+            "model with the head that it classifies with"
         )
     theirs = theirs.to(mine)
     apart, largest = float((mine - theirs).abs().max()), float(theirs.abs().max())
     if not apart <= NEAR.get(first.dtype, HALF) * max(largest, 1e-6):
         raise UserError(
             f"the {name} that you gave reads as {checkpoint.dialect}, but computes something that "
-            f"no tensor tells: what it says is {apart:.1e} apart from ours; name its dialect, or "
+            f"no tensor tells: its output is {apart:.1e} apart from ours; name its dialect, or "
             "what is different about it (image_size=, heads=)"
         )
 
 
-def said_of(answer: Any) -> Tensor | None:
+def output_of(answer: Any) -> Tensor | None:
     """Logits or features, or the tokens of a model without a head."""
     for name in ("logits", "last_hidden_state"):
         answer = getattr(answer, name, answer)

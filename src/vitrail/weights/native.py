@@ -92,12 +92,26 @@ def read_passport(content: dict[str, Any], *, where: str) -> tuple[Passport, Con
         raise UserError(
             f"{where}: no passport of format {FORMAT}: written by another version of Vitrail?"
         )
-    passport = validate(Passport, block.get("passport", {}), where=where)
+    passport = validate(Passport, rename_fields(block.get("passport", {})), where=where)
     try:
         family = find_family(passport.family)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
     return passport, validate(family.config, passport.config, where=where)
+
+
+# What passports and configs of earlier versions called their fields.
+RENAMED = {"several": "multi_label", "edges": "window_policy"}
+
+
+def rename_fields(passport: Any) -> Any:
+    """A passport as it was written, with the names that its fields have now."""
+    if not isinstance(passport, dict):
+        return passport
+    now = {RENAMED.get(name, name): value for name, value in passport.items()}
+    if isinstance(now.get("config"), dict):
+        now["config"] = {RENAMED.get(name, name): value for name, value in now["config"].items()}
+    return now
 
 
 def objective_of(passport: Passport) -> str:

@@ -106,6 +106,7 @@ class CompiledRow:
         self.theirs = [Pattern(name, THEIRS, pairs, glob=glob) for name in row.theirs]
         self.ours = [Pattern(name, OURS, pairs) for name in row.ours]
         self.like = Pattern(row.like, OURS, pairs) if row.like else None
+        self.beside = Pattern(row.beside, THEIRS, pairs) if row.beside else None
 
 
 class Table:

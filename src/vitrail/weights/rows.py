@@ -53,6 +53,7 @@ class Row:
     like: str | None = None  # tensors of ours for each of which something is made
     make: Callable[[Any], Tensor] | None = None  # of a config (supply) or of a tensor (fill)
     refuses: bool = False
+    beside: str | None = None  # another of theirs that must be there
     version: str | None = None  # of a library, where it spells names in several ways
 
 
@@ -98,6 +99,11 @@ def fill(ours: str, like: str, make: Callable[[Tensor], Tensor], why: str, **tel
 def refuse(theirs: str, why: str) -> Row:
     """A foreign tensor of a model that we do not compute, and the reason to give."""
     return Row((theirs,), (), why=why, refuses=True)
+
+
+def beside(theirs: str, row: Row) -> Row:
+    """The row where another tensor of theirs, which it leaves alone, is there too."""
+    return replace(row, beside=theirs)
 
 
 def within(prefix: str, rows: Iterable[Row]) -> tuple[Row, ...]:

@@ -96,6 +96,8 @@ def _use(
     sources = [str(pattern.format(bound)) for pattern in compiled.theirs]
     if any(name not in left for name in sources):
         return
+    if compiled.beside is not None and compiled.beside.format(bound) not in theirs:
+        return
     parts = [theirs[name] for name in sources]
     targets: list[str | None]
     if row.stacked:

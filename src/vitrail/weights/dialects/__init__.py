@@ -27,10 +27,9 @@ from vitrail.weights.dialects import (
     vit_jax,
     vit_pytorch,
 )
-from vitrail.weights.old_dialect import Dialect as OldDialect
+from vitrail.weights.registered import registered_dialects
 
-AnyDialect = Dialect | OldDialect
-DIALECTS: tuple[AnyDialect, ...] = (
+DIALECTS: tuple[Dialect, ...] = (
     vit_jax.VIT_JAX,
     big_vision.BIG_VISION,
     beit.BEIT,
@@ -64,11 +63,11 @@ DIALECTS: tuple[AnyDialect, ...] = (
     mobilevit.TRANSFORMERS,
     mobilevitv2.TRANSFORMERS,
     *transformers_swin.TRANSFORMERS_SWIN,
-    swinv2.TRANSFORMERS_SWINV2,
+    transformers_swin.TRANSFORMERS_SWINV2,
     transformers_clip.TRANSFORMERS_CLIP,
 )
 
-_TRANSFORMERS: tuple[AnyDialect, ...] = (
+_TRANSFORMERS: tuple[Dialect, ...] = (
     *transformers.TRANSFORMERS,
     *transformers_beit.TRANSFORMERS_BEIT,
     *transformers_swin.TRANSFORMERS_SWIN,
@@ -76,10 +75,10 @@ _TRANSFORMERS: tuple[AnyDialect, ...] = (
 _UNCHANGED = (  # by version 5, in their names
     mobilevit.TRANSFORMERS,
     mobilevitv2.TRANSFORMERS,
-    swinv2.TRANSFORMERS_SWINV2,
+    transformers_swin.TRANSFORMERS_SWINV2,
 )
 # Libraries with a dialect for each kind of model: their name alone means whichever fits.
-LIBRARIES: dict[str, tuple[AnyDialect, ...]] = {
+LIBRARIES: dict[str, tuple[Dialect, ...]] = {
     "cvnets": (mobilevit.CVNETS, mobilevitv2.CVNETS),
     "timm": (
         timm.TIMM,
@@ -100,15 +99,20 @@ LIBRARIES: dict[str, tuple[AnyDialect, ...]] = {
 }
 
 
-def recognise(foreign: Foreign, named: str | None = None, *, proven: bool = False) -> AnyDialect:
+def all_dialects() -> tuple[Dialect, ...]:
+    """Ours, then those of other packages."""
+    return (*DIALECTS, *registered_dialects())
+
+
+def recognise(foreign: Foreign, named: str | None = None, *, proven: bool = False) -> Dialect:
     """The dialect whose names these are, where no config.json beside them names an architecture
     that it does not compute. A dialect that the person named is taken at their word, and so are
     tensors whose model will be compared with ours afterwards (`proven`)."""
-    choice = dialects_called(named) if named else DIALECTS
+    choice = dialects_called(named) if named else all_dialects()
     if named:  # whatever else it might be
         claiming = [dialect for dialect in choice if dialect.claims(foreign)]
         claiming = claiming or [dialect for dialect in choice if dialect.covers(foreign) == 1]
-        others = [] if claiming else [d for d in DIALECTS if d.claims(foreign)]
+        others = [] if claiming else [d for d in all_dialects() if d.claims(foreign)]
         if others:
             raise UserError(
                 f"{foreign.source}: its tensors have the names of {others[0].name}, not of {named}"
@@ -132,9 +136,7 @@ def recognise(foreign: Foreign, named: str | None = None, *, proven: bool = Fals
     )
 
 
-def nearest_dialects(
-    foreign: Foreign, choice: Iterable[AnyDialect], named: bool
-) -> list[AnyDialect]:
+def nearest_dialects(foreign: Foreign, choice: Iterable[Dialect], named: bool) -> list[Dialect]:
     """The dialect that knows why it does not read a file, or else has names for most tensors, if
     it has for half of them or was named."""
     refusing = [dialect for dialect in choice if dialect.refuses(foreign)]
@@ -142,7 +144,7 @@ def nearest_dialects(
     return [best] if named or best.covers(foreign) >= 0.5 else []
 
 
-def is_computed(foreign: Foreign, dialect: AnyDialect) -> bool:
+def is_computed(foreign: Foreign, dialect: Dialect) -> bool:
     """Whether the config.json beside a file, if any, names an architecture that this dialect's
     family computes. Some libraries read each other's tensors: then the list of the library that
     wrote the config.json counts."""
@@ -156,11 +158,12 @@ def is_computed(foreign: Foreign, dialect: AnyDialect) -> bool:
         listed = [c for c in classes if isinstance(c, str)] if isinstance(classes, list) else []
         fits = any(one.startswith(own.classes) for one in listed) or not listed
         return own.allows(name) and fits
-    lists = [d.architectures for d in DIALECTS if d.family == dialect.family and d.architectures]
+    known = [d for d in all_dialects() if d.family == dialect.family]
+    lists = [d.architectures for d in known if d.architectures]
     return any(one.library == library and one.allows(name) for one in lists)
 
 
-def not_computed(foreign: Foreign, dialect: AnyDialect) -> str:
+def not_computed(foreign: Foreign, dialect: Dialect) -> str:
     library, name = architecture_of(foreign) or ("", "")
     return (
         f"its tensors have the names of {dialect.name}, but config.json names {library}'s "
@@ -169,7 +172,7 @@ def not_computed(foreign: Foreign, dialect: AnyDialect) -> str:
     )
 
 
-def choose(named: str, config: Config) -> AnyDialect:
+def choose(named: str, config: Config) -> Dialect:
     """The dialect of that name, or of that library, which can hold such a model."""
     choice = dialects_called(named)
     refusals = [dialect.reason_unsupported(config) for dialect in choice]
@@ -182,8 +185,10 @@ def choose(named: str, config: Config) -> AnyDialect:
     raise UserError(f"{next(own, refusals[0])}: choose another dialect, or vitrail")
 
 
-def dialects_called(name: str) -> tuple[AnyDialect, ...]:
-    by_name = {dialect.name: (dialect,) for dialect in DIALECTS} | LIBRARIES
+def dialects_called(name: str) -> tuple[Dialect, ...]:
+    by_name: dict[str, tuple[Dialect, ...]]
+    by_name = {dialect.name: (dialect,) for dialect in registered_dialects()}
+    by_name |= {dialect.name: (dialect,) for dialect in DIALECTS} | LIBRARIES
     if name not in by_name:
         close = get_close_matches(name, by_name, n=1)
         hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(by_name))}"

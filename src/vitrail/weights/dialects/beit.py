@@ -5,7 +5,7 @@ and the parts that only pre-training reads. Nothing in a fine-tuned file tells B
 whose images are normalised otherwise: say dialect="beitv2".
 """
 
-from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,83 +20,66 @@ from vitrail.core.passport import (
     Preprocessing,
 )
 from vitrail.models.beit import BeitConfig, relation_index
+from vitrail.weights.dialect import ANY, AllowList, Dialect, Foreign
 from vitrail.weights.dialects import timm
 from vitrail.weights.dialects import timm_architectures as architectures
-from vitrail.weights.old_dialect import ANY, AllowList, Dialect, Facts, Foreign
-from vitrail.weights.old_rows import Op, Row, drop, expand, fuse, same, supply
+from vitrail.weights.rows import FLAT_TABLE, Facts, drop, fuse, same, supply
 
-# Queries and values have a bias, in two tensors of theirs and one of ours.
-STACKED = Op(lambda bias: bias[None], lambda bias: bias[0])
-OWN, SHARED = "blocks.{i}.attn", "rel_pos_bias"
 TABLE, INDEX = "relative_position_bias_table", "relative_position_index"
-
-TOKENS = [
+ROWS = (
     same("cls_token", "cls"),
     same("patch_embed.proj.{p}", "patches.projection.{p}"),
-    same(f"{SHARED}.{TABLE}", "relative.table"),
-]
-BLOCK = [
+    same(f"rel_pos_bias.{TABLE}", "relative.table"),
     same("blocks.{i}.norm1.{p}", "blocks.{i}.norm1.{p}"),
-    same(f"{OWN}.{TABLE}", "blocks.{i}.relative.table"),
-    same(f"{OWN}.qkv.weight", "blocks.{i}.attention.qkv.weight"),
-    fuse([f"{OWN}.q_bias", f"{OWN}.v_bias"], "blocks.{i}.attention.qv_bias", STACKED),
-    same(f"{OWN}.proj.{{p}}", "blocks.{i}.attention.out.{p}"),
+    same(f"blocks.{{i}}.attn.{TABLE}", "blocks.{i}.relative.table"),
+    same("blocks.{i}.attn.qkv.weight", "blocks.{i}.attention.qkv.weight"),
+    # queries and values have a bias, in two tensors of theirs and one of ours
+    fuse(
+        ["blocks.{i}.attn.q_bias", "blocks.{i}.attn.v_bias"],
+        "blocks.{i}.attention.qv_bias",
+        FLAT_TABLE,
+    ),
+    same("blocks.{i}.attn.proj.{p}", "blocks.{i}.attention.out.{p}"),
     same("blocks.{i}.gamma_1", "blocks.{i}.scale1.factor"),
     same("blocks.{i}.norm2.{p}", "blocks.{i}.norm2.{p}"),
     same("blocks.{i}.mlp.fc1.{p}", "blocks.{i}.mlp.fc1.{p}"),
     same("blocks.{i}.mlp.fc2.{p}", "blocks.{i}.mlp.fc2.{p}"),
     same("blocks.{i}.gamma_2", "blocks.{i}.scale2.factor"),
-]
-HEAD = [same("{norm}.{p}", "norm.{p}"), same("head.{p}", "head.classes.{p}")]
-
+    same("fc_norm.{p}", "norm.{p}", pool="mean"),
+    same("norm.{p}", "norm.{p}", pool="cls"),
+    same("head.{p}", "head.classes.{p}"),
+)
+COMPUTED = "follows from the grid, and is computed"
+MASKED = "stands for hidden patches in pre-training alone"
+WORDS = "names the visual words of hidden patches in pre-training alone"
 ASSUMED = (
     "pixels brought to [-1, 1], as BEiT v1 has them; BEiT v2 has ImageNet's mean and deviation: "
     "say dialect=beitv2"
 )
-COMPUTED = "follows from the grid, and is computed"
-UNREAD = [
-    drop("mask_token", why="stands for hidden patches in pre-training alone"),
-    drop("lm_head.*", why="names the visual words of hidden patches in pre-training alone"),
-    drop("cls_pt_*", why="teach the class token of BEiT v2 in pre-training alone"),
-]
 
 
-def named(config: BeitConfig) -> list[Row]:
-    """What both call the same."""
-    axes = {
-        "i": range(config.depth),
-        "p": ("weight", "bias"),
-        "norm": ["fc_norm" if config.pool == "mean" else "norm"],
-    }
-    return expand([*TOKENS, *BLOCK, *HEAD], **axes)
-
-
-def timm_rows(config: BeitConfig) -> list[Row]:
-    return [*named(config), drop(f"*{INDEX}", why=COMPUTED)]
-
-
-def microsoft_rows(config: BeitConfig) -> list[Row]:
+def authors_index(config: BeitConfig) -> Tensor:
     """Their models hold the index, and do not load a file without it."""
-    at = SHARED if config.relative_bias == "shared" else OWN
-    make = partial(authors_index, config.grid)
-    index = supply(f"{at}.{INDEX}", make, why=COMPUTED)
-    return [
-        *named(config),
-        *expand([index], i=range(config.depth)),
-        drop(f"*{INDEX}", why=COMPUTED),
-        *UNREAD,
-    ]
+    tokens = 1 + config.grid[0] * config.grid[1]
+    return relation_index(config.grid).to(torch.int64).unflatten(0, (tokens, tokens))
 
 
-def authors_index(grid: tuple[int, int]) -> Tensor:
-    tokens = 1 + grid[0] * grid[1]
-    return relation_index(grid).to(torch.int64).unflatten(0, (tokens, tokens))
+MICROSOFT_ROWS = (
+    *ROWS,
+    supply(f"rel_pos_bias.{INDEX}", authors_index, why=COMPUTED, like="relative.table"),
+    supply(
+        f"blocks.{{i}}.attn.{INDEX}", authors_index, why=COMPUTED, like="blocks.{i}.relative.table"
+    ),
+    drop(f"*{INDEX}", why=COMPUTED),
+    drop("mask_token", why=MASKED),
+    drop("lm_head.*", why=WORDS),
+    drop("cls_pt_*", why="teach the class token of BEiT v2 in pre-training alone"),
+)
 
 
 def is_beit(foreign: Foreign) -> bool:
-    tables = (f"blocks.0.attn.{TABLE}", f"{SHARED}.{TABLE}")
-    kernel = "patch_embed.proj.weight" in foreign.tensors
-    return kernel and any(table in foreign.tensors for table in tables)
+    tables = (f"blocks.0.attn.{TABLE}", f"rel_pos_bias.{TABLE}")
+    return any(table in foreign.tensors for table in tables)
 
 
 def is_microsofts(foreign: Foreign) -> bool:
@@ -108,35 +91,16 @@ def is_v2(foreign: Foreign) -> bool:
     return any(name.startswith("cls_pt_") for name in foreign.tensors)
 
 
-def infer(foreign: Foreign) -> Facts:
-    tensors, shape = foreign.tensors, foreign.shape
-    own = f"blocks.0.attn.{TABLE}" in tensors
-    relations, heads = shape(f"blocks.0.attn.{TABLE}" if own else f"{SHARED}.{TABLE}", 2)
-    dim, channels, patch_size, _ = shape("patch_embed.proj.weight", 4)
-    facts: Facts = {
-        "dim": dim,
-        "depth": foreign.count("blocks.{}.norm1.weight"),
-        "heads": heads,
-        "mlp_dim": shape("blocks.0.mlp.fc1.weight", 2)[0],
-        "patch_size": patch_size,
-        "channels": channels,
-        "num_classes": shape("head.weight", 2)[0] if "head.weight" in tensors else 0,
-        "pool": "mean" if "fc_norm.weight" in tensors else "cls",
-        "relative_bias": "block" if own else "shared",
-        "table": relations,
-        "norm_eps": 1e-6,
+def timm_facts(foreign: Foreign, facts: Facts) -> Facts:
+    """What timm's config.json tells and tensors do not."""
+    told = {
+        n: value
+        for n, value in timm.config_arguments(foreign).items()
+        if n not in ("heads", "pool")
     }
-    return facts if "blocks.0.gamma_1" in tensors else facts | {"layer_scale": None}
-
-
-def timm_infer(foreign: Foreign) -> Facts:
-    """What the tensors tell, and timm's config.json of the rest."""
-    facts = timm.told(foreign) | infer(foreign)
-    return facts if "config.json" in foreign.sidecars else facts | {"notes": [ASSUMED]}
-
-
-def microsoft_infer(foreign: Foreign) -> Facts:
-    return infer(foreign) | {"notes": [ASSUMED]}
+    if facts.get("layer_scale", 0) is None:
+        told.pop("layer_scale", None)
+    return told if "config.json" in foreign.sidecars else told | {"notes": [ASSUMED]}
 
 
 def timm_preprocessing(foreign: Foreign, config: BeitConfig) -> Preprocessing:
@@ -145,22 +109,18 @@ def timm_preprocessing(foreign: Foreign, config: BeitConfig) -> Preprocessing:
 
 
 def cropped(
-    mean: tuple[float, ...], std: tuple[float, ...]
-) -> Callable[[Foreign, BeitConfig], Preprocessing]:
+    mean: tuple[float, ...], std: tuple[float, ...], _: Foreign, config: BeitConfig
+) -> Preprocessing:
     """As the authors evaluate: bicubic, then the centre."""
-
-    def preprocessing(foreign: Foreign, config: BeitConfig) -> Preprocessing:
-        (height, width), grey = config.image_size, (0.5,) * config.channels
-        share = 0.875 if max(config.image_size) < 384 else 1.0
-        return Preprocessing(
-            size=config.image_size,
-            resize=(int(height / share), int(width / share)),
-            interpolation="bicubic",
-            mean=mean if config.channels == 3 else grey,
-            std=std if config.channels == 3 else grey,
-        )
-
-    return preprocessing
+    (height, width), grey = config.image_size, (0.5,) * config.channels
+    share = 0.875 if max(config.image_size) < 384 else 1.0
+    return Preprocessing(
+        size=config.image_size,
+        resize=(int(height / share), int(width / share)),
+        interpolation="bicubic",
+        mean=mean if config.channels == 3 else grey,
+        std=std if config.channels == 3 else grey,
+    )
 
 
 def timm_sidecars(passport: Passport, config: BeitConfig) -> dict[str, dict[str, Any]]:
@@ -183,62 +143,56 @@ def timm_sidecars(passport: Passport, config: BeitConfig) -> dict[str, dict[str,
     return {"config.json": timm.config_json(passport, config, "beit_base_patch16_224", arguments)}
 
 
-def exact_gelu(config: BeitConfig) -> str | None:
-    return (
-        None if config.activation == "gelu" else f"computes the exact GELU, not {config.activation}"
-    )
+def other_gelu(config: BeitConfig) -> str | None:
+    exact = config.activation == "gelu"
+    return None if exact else f"computes the exact GELU, not {config.activation}"
 
 
-def microsoft_clashes(config: BeitConfig) -> str | None:
+def why_unsupported(config: BeitConfig) -> str | None:
     if config.grid[0] != config.grid[1]:
         return f"knows square grids only, this one is {config.grid}"
-    return exact_gelu(config)
+    return other_gelu(config)
 
 
-HOLDS = {"pool": ANY, "relative_bias": ANY, "layer_scale": ANY}
+SUPPORTS = {"pool": ANY, "relative_bias": ANY, "layer_scale": ANY}
 TIMM_BEIT = Dialect(
     name="timm-beit",
     about="pytorch-image-models: BEiT and BEiT v2",
     family="beit",
-    claims=lambda foreign: is_beit(foreign) and not is_microsofts(foreign),
-    infer=timm_infer,
-    rows=timm_rows,
+    rows=(*ROWS, drop(f"*{INDEX}", why=COMPUTED)),
+    accepts=lambda foreign: is_beit(foreign) and not is_microsofts(foreign),
+    constants={"norm_eps": 1e-6},
+    sidecar_facts=timm_facts,
     preprocessing=timm_preprocessing,
     resize="timm",
-    holds=HOLDS,
-    clashes=exact_gelu,
+    supports=SUPPORTS,
+    why_unsupported=other_gelu,
     sidecars=timm_sidecars,
     labels=timm.labels,
     licence=timm.licence,
-    computes=AllowList("timm", architectures.is_beit),
+    architectures=AllowList("timm", architectures.is_beit),
 )
 BEIT = Dialect(
     name="beit",
     about="microsoft/unilm: BEiT, pre-trained encoders and fine-tuned classifiers",
     family="beit",
-    claims=lambda foreign: is_microsofts(foreign) and not is_v2(foreign),
-    infer=microsoft_infer,
-    rows=microsoft_rows,
-    preprocessing=cropped(INCEPTION, INCEPTION),
+    rows=MICROSOFT_ROWS,
+    accepts=lambda foreign: is_microsofts(foreign) and not is_v2(foreign),
+    constants={"norm_eps": 1e-6},
+    sidecar_facts=lambda *_: {"notes": [ASSUMED]},
+    preprocessing=partial(cropped, INCEPTION, INCEPTION),
     resize="paper",
-    holds=HOLDS,
+    supports=SUPPORTS,
     square=True,
-    clashes=microsoft_clashes,
+    why_unsupported=why_unsupported,
     suffix=".pth",
     wrapped="model",
 )
-BEITV2 = Dialect(
+BEITV2 = replace(
+    BEIT,
     name="beitv2",
     about="microsoft/unilm: BEiT v2, pre-trained encoders and fine-tuned classifiers",
-    family="beit",
-    claims=lambda foreign: is_microsofts(foreign) and is_v2(foreign),
-    infer=infer,
-    rows=microsoft_rows,
-    preprocessing=cropped(IMAGENET_MEAN, IMAGENET_STD),
-    resize="paper",
-    holds=HOLDS,
-    square=True,
-    clashes=microsoft_clashes,
-    suffix=".pth",
-    wrapped="model",
+    accepts=lambda foreign: is_microsofts(foreign) and is_v2(foreign),
+    sidecar_facts=lambda *_: {},
+    preprocessing=partial(cropped, IMAGENET_MEAN, IMAGENET_STD),
 )

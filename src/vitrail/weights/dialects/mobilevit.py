@@ -1,97 +1,36 @@
-"""MobileViT as timm, transformers and apple/ml-cvnets write it, and what either family needs."""
+"""MobileViT as timm, transformers and apple/ml-cvnets write it, and what either version needs.
 
-from collections.abc import Callable
+{e} is an early stage, of inverted residuals alone, {t} one with a transformer.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
+
+import torch
 
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Passport, Preprocessing
 from vitrail.models.catalogue import FAMILIES, variant_of
 from vitrail.models.config import Config
-from vitrail.models.mobilevit import INVERTED, MobileViTConfig
-from vitrail.weights.dialects import mobilevit_names as names
+from vitrail.models.mobilevit import MobileViTConfig
+from vitrail.weights.dialect import ANY, AllowList, Dialect, Foreign, Values
 from vitrail.weights.dialects import timm, transformers
 from vitrail.weights.dialects import transformers_sidecars as files
 from vitrail.weights.dialects.timm_architectures import is_row_of, refuse_other_layers
-from vitrail.weights.old_dialect import ANY, AllowList, Dialect, Facts, Foreign
-from vitrail.weights.old_rows import Row, fuse, same
+from vitrail.weights.rows import Facts, Row, fuse, refuse, same, supply, within
 
-TIMM_SPELLING = names.Spelling(
-    counts=INVERTED,
-    conv="{c}.conv",
-    norm="{c}.bn",
-    stem="stem",
-    last="final_conv",
-    inverted=lambda stage, number: f"stages.{stage}.{number}",
-    three=("conv1_1x1", "conv2_kxk", "conv3_1x1"),
-    block=lambda stage: f"stages.{stage}.1",
-    parts={"local": "conv_kxk", "project": "conv_proj", "fuse": "conv_fusion"},
-    loose=[
-        same("{s}.conv_1x1.weight", "{s}.embed.weight"),
-        same("{s}.transformer.{i}.norm1.{p}", "{s}.blocks.{i}.norm1.{p}"),
-        same("{s}.transformer.{i}.attn.qkv.{p}", "{s}.blocks.{i}.attention.qkv.{p}"),
-        same("{s}.transformer.{i}.attn.proj.{p}", "{s}.blocks.{i}.attention.out.{p}"),
-        same("{s}.transformer.{i}.norm2.{p}", "{s}.blocks.{i}.norm2.{p}"),
-        same("{s}.transformer.{i}.mlp.fc1.{p}", "{s}.blocks.{i}.mlp.fc1.{p}"),
-        same("{s}.transformer.{i}.mlp.fc2.{p}", "{s}.blocks.{i}.mlp.fc2.{p}"),
-        same("{s}.norm.{p}", "{s}.norm.{p}"),
-    ],
-    head="head.fc",
-)
-CVNETS_SPELLING = names.Spelling(
-    counts=INVERTED,
-    conv="{c}.block.conv",
-    norm="{c}.block.norm",
-    stem="conv_1",
-    last="conv_1x1_exp",
-    inverted=lambda stage, number: f"layer_{stage + 1}.{number}.block",
-    three=("exp_1x1", "conv_3x3", "red_1x1"),
-    block=lambda stage: f"layer_{stage + 1}.1",
-    parts={"local": "local_rep.conv_3x3", "project": "conv_proj", "fuse": "fusion"},
-    loose=[
-        same("{s}.local_rep.conv_1x1.block.conv.weight", "{s}.embed.weight"),
-        same("{s}.global_rep.{i}.pre_norm_mha.0.{p}", "{s}.blocks.{i}.norm1.{p}"),
-        same("{s}.global_rep.{i}.pre_norm_mha.1.qkv_proj.{p}", "{s}.blocks.{i}.attention.qkv.{p}"),
-        same("{s}.global_rep.{i}.pre_norm_mha.1.out_proj.{p}", "{s}.blocks.{i}.attention.out.{p}"),
-        same("{s}.global_rep.{i}.pre_norm_ffn.0.{p}", "{s}.blocks.{i}.norm2.{p}"),
-        same("{s}.global_rep.{i}.pre_norm_ffn.1.{p}", "{s}.blocks.{i}.mlp.fc1.{p}"),
-        same("{s}.global_rep.{i}.pre_norm_ffn.4.{p}", "{s}.blocks.{i}.mlp.fc2.{p}"),
-        same("{s}.global_rep.{depth}.{p}", "{s}.norm.{p}"),
-    ],
-    head="classifier.fc",
-)
-LAYER = "{a}{s}.transformer.layer.{i}"
-TRANSFORMERS_SPELLING = names.Spelling(
-    counts=INVERTED,
-    conv="{c}.convolution",
-    norm="{c}.normalization",
-    stem="conv_stem",
-    last="conv_1x1_exp",
-    inverted=lambda stage, number: (
-        f"encoder.layer.{stage}."
-        + (f"layer.{number}" if stage < names.TRANSFORMERS else "downsampling_layer")
-    ),
-    three=("expand_1x1", "conv_3x3", "reduce_1x1"),
-    block=lambda stage: f"encoder.layer.{stage}",
-    parts={"local": "conv_kxk", "project": "conv_projection", "fuse": "fusion"},
-    loose=[
-        same("{a}{s}.conv_1x1.convolution.weight", "{s}.embed.weight"),
-        same(f"{LAYER}.layernorm_before.{{p}}", "{s}.blocks.{i}.norm1.{p}"),
-        fuse(
-            [f"{LAYER}.attention.attention.{part}.{{p}}" for part in ("query", "key", "value")],
-            "{s}.blocks.{i}.attention.qkv.{p}",
-        ),
-        same(f"{LAYER}.attention.output.dense.{{p}}", "{s}.blocks.{i}.attention.out.{p}"),
-        same(f"{LAYER}.layernorm_after.{{p}}", "{s}.blocks.{i}.norm2.{p}"),
-        same(f"{LAYER}.intermediate.dense.{{p}}", "{s}.blocks.{i}.mlp.fc1.{p}"),
-        same(f"{LAYER}.output.dense.{{p}}", "{s}.blocks.{i}.mlp.fc2.{p}"),
-        same("{a}{s}.layernorm.{p}", "{s}.norm.{p}"),
-    ],
-    head="classifier",
-    prefix="mobilevit.",
-)
-SHAPES = dict.fromkeys(("stem", "widths", "dims", "depths", "last", "expand", "mlp_ratio"), ANY)
+COUNTED = "counts the batches of training, and nothing is computed from it"
+OURS = "stages.{t}.1.blocks.{i}."
+STATISTICS = ("weight", "bias", "running_mean", "running_var")
+STAGES = {"e": ("0", "1"), "t": ("2", "3", "4"), "n": STATISTICS}
+CVNETS_STAGES: Values = {
+    "e": (("1", "0"), ("2", "1")),
+    "t": (("3", "2"), ("4", "3"), ("5", "4")),
+    "n": STATISTICS,
+}
+SUPPORTS = dict.fromkeys(("stem", "widths", "dims", "depths", "last", "expand", "mlp_ratio"), ANY)
 
 # arXiv:2110.02178 was trained on what OpenCV reads: blue first. Values are from 0 to 1.
 BLUE_FIRST = Preprocessing(
@@ -102,6 +41,141 @@ BLUE_FIRST = Preprocessing(
     mean=(0.0,) * 3,
     std=(1.0,) * 3,
     channel_order="bgr",
+)
+
+
+def conv_norms(names: Mapping[str, str], conv: str, norm: str) -> tuple[Row, ...]:
+    """Convolutions with a batch norm: ours by theirs, and what their two parts are called."""
+    return tuple(
+        row
+        for theirs, ours in names.items()
+        for row in (
+            same(f"{theirs}.{conv}.weight", f"{ours}.conv.weight"),
+            same(f"{theirs}.{norm}.{{n}}", f"{ours}.norm.{{n}}"),
+            supply(
+                f"{theirs}.{norm}.num_batches_tracked",
+                lambda _: torch.tensor(0),
+                why=COUNTED,
+                like=f"{ours}.norm.running_mean",
+            ),
+        )
+    )
+
+
+def inverted(at: Mapping[str, str], *three: str) -> dict[str, str]:
+    """The convolutions of inverted residuals, ours by theirs: up, in each channel, down."""
+    parts = zip(three, ("expand", "filter", "project"), strict=True)
+    pairs = [(theirs, ours) for theirs, ours in parts]
+    return {f"{t}.{theirs}": f"{o}.{ours}" for t, o in at.items() for theirs, ours in pairs}
+
+
+def blocks(layer: str, **names: str) -> tuple[Row, ...]:
+    """The parts of a transformer's block, ours by name: norm1="norm1", mlp_fc1="mlp.fc1"."""
+    ours = {name: name.replace("_", ".") for name in names}
+    return tuple(
+        same(f"{layer}.{theirs}.{{p}}", f"{OURS}{ours[name]}.{{p}}")
+        for name, theirs in names.items()
+    )
+
+
+RESIDUALS = {"stages.{e}.{b}": "stages.{e}.{b}", "stages.{t}.0": "stages.{t}.0"}
+TIMM_PARTS = {
+    "stem": "stem",
+    **inverted(RESIDUALS, "conv1_1x1", "conv2_kxk", "conv3_1x1"),
+    "stages.{t}.1.conv_kxk": "stages.{t}.1.local",
+    "stages.{t}.1.conv_proj": "stages.{t}.1.project",
+}
+TIMM_LOOSE = (
+    same("stages.{t}.1.conv_1x1.weight", "stages.{t}.1.embed.weight"),
+    *blocks(
+        "stages.{t}.1.transformer.{i}",
+        norm1="norm1", norm2="norm2", mlp_fc1="mlp.fc1", mlp_fc2="mlp.fc2",
+    ),
+    same("stages.{t}.1.norm.{p}", "stages.{t}.1.norm.{p}"),
+    same("head.fc.{p}", "head.classes.{p}"),
+)  # fmt: skip
+TIMM_ROWS = (
+    *conv_norms(
+        TIMM_PARTS | {"final_conv": "last", "stages.{t}.1.conv_fusion": "stages.{t}.1.fuse"},
+        "conv",
+        "bn",
+    ),
+    *TIMM_LOOSE,
+    *blocks("stages.{t}.1.transformer.{i}.attn", attention_qkv="qkv", attention_out="proj"),
+)
+CVNETS_RESIDUALS = {
+    "layer_{e}.{b}.block": "stages.{e}.{b}",
+    "layer_{t}.0.block": "stages.{t}.0",
+}
+CVNETS_PARTS = {
+    "conv_1": "stem",
+    **inverted(CVNETS_RESIDUALS, "exp_1x1", "conv_3x3", "red_1x1"),
+    "layer_{t}.1.conv_proj": "stages.{t}.1.project",
+}
+# the norm after the blocks is numbered as if it were one
+CVNETS_NORM = same("layer_{t}.1.global_rep.{depth}.{p}", "stages.{t}.1.norm.{p}")
+CVNETS_ROWS = (
+    *conv_norms(
+        CVNETS_PARTS
+        | {
+            "conv_1x1_exp": "last",
+            "layer_{t}.1.local_rep.conv_3x3": "stages.{t}.1.local",
+            "layer_{t}.1.fusion": "stages.{t}.1.fuse",
+        },
+        "block.conv",
+        "block.norm",
+    ),
+    same("layer_{t}.1.local_rep.conv_1x1.block.conv.weight", "stages.{t}.1.embed.weight"),
+    *blocks(
+        "layer_{t}.1.global_rep.{i}",
+        norm1="pre_norm_mha.0",
+        attention_qkv="pre_norm_mha.1.qkv_proj",
+        attention_out="pre_norm_mha.1.out_proj",
+        norm2="pre_norm_ffn.0",
+        mlp_fc1="pre_norm_ffn.1",
+        mlp_fc2="pre_norm_ffn.4",
+    ),
+    CVNETS_NORM,
+    same("classifier.fc.{p}", "head.classes.{p}"),
+)
+HF_RESIDUALS = {
+    "encoder.layer.{e}.layer.{b}": "stages.{e}.{b}",
+    "encoder.layer.{t}.downsampling_layer": "stages.{t}.0",
+}
+HF_PARTS = {
+    "conv_stem": "stem",
+    **inverted(HF_RESIDUALS, "expand_1x1", "conv_3x3", "reduce_1x1"),
+    "encoder.layer.{t}.conv_kxk": "stages.{t}.1.local",
+    "encoder.layer.{t}.conv_projection": "stages.{t}.1.project",
+}
+HF_LAYER = "encoder.layer.{t}.transformer.layer.{i}"
+HF_LOOSE = (
+    same("encoder.layer.{t}.conv_1x1.convolution.weight", "stages.{t}.1.embed.weight"),
+    *blocks(HF_LAYER, norm1="layernorm_before", norm2="layernorm_after"),
+    same("encoder.layer.{t}.layernorm.{p}", "stages.{t}.1.norm.{p}"),
+)
+HF_QKV = [f"{HF_LAYER}.attention.attention.{part}.{{p}}" for part in ("query", "key", "value")]
+
+
+def hf_rows(parts: Mapping[str, str], *more: Row) -> tuple[Row, ...]:
+    """A model with a head has its encoder inside {root}; one without is its encoder itself."""
+    encoder = (*conv_norms(parts, "convolution", "normalization"), *HF_LOOSE, *more)
+    return (
+        *within("{root}", encoder),
+        same("classifier.{p}", "head.classes.{p}"),
+        refuse("segmentation_head.*", why="it marks regions, and only classifiers are read"),
+    )
+
+
+HF_ROWS = hf_rows(
+    HF_PARTS | {"conv_1x1_exp": "last", "encoder.layer.{t}.fusion": "stages.{t}.1.fuse"},
+    fuse(HF_QKV, f"{OURS}attention.qkv.{{p}}"),
+    *blocks(
+        HF_LAYER,
+        attention_out="attention.output.dense",
+        mlp_fc1="intermediate.dense",
+        mlp_fc2="output.dense",
+    ),
 )
 
 
@@ -119,18 +193,11 @@ class Told:
     output_stride: int | None = None
 
 
-def rows(spelling: names.Spelling, config: Any) -> list[Row]:
-    # a model without a head is its encoder itself, and has no name inside another
-    before = dict.fromkeys((spelling.prefix, "") if config.num_classes else ("", spelling.prefix))
-    return names.rows(spelling, [range(depth) for depth in config.depths], before=list(before))
-
-
-def infer_timm(spelling: names.Spelling, foreign: Foreign) -> Facts:
+def timm_facts(foreign: Foreign, _: Facts) -> Facts:
     refuse_other_layers(foreign)
-    said = timm.as_dict(foreign.sidecars.get("config.json", {}).get("pretrained_cfg"))
-    size = said.get("input_size")
-    sides = {"image_size": size[1:]} if isinstance(size, list) and len(size) == 3 else {}
-    return names.infer(spelling, foreign) | sides
+    pretrained = timm.as_dict(foreign.sidecars.get("config.json", {}).get("pretrained_cfg"))
+    size = pretrained.get("input_size")
+    return {"image_size": size[1:]} if isinstance(size, list) and len(size) == 3 else {}
 
 
 def evaluated(share: Callable[[Config], float], foreign: Foreign, config: Config) -> Preprocessing:
@@ -140,12 +207,12 @@ def evaluated(share: Callable[[Config], float], foreign: Foreign, config: Config
     return timm.evaluated(foreign, config, mean=mean, std=std, crop=share(config))
 
 
-def sidecars_timm(passport: Passport, config: Config) -> dict[str, dict[str, Any]]:
+def timm_sidecars(passport: Passport, config: Config) -> dict[str, dict[str, Any]]:
     arguments = {"global_pool": "avg", "in_chans": config.channels}
     return {"config.json": timm.config_json(passport, config, variant_of(config), arguments)}
 
 
-def prepared(usual: Preprocessing, foreign: Foreign, config: Config) -> Preprocessing:
+def prepared(usual: Preprocessing, _: Foreign, config: Config) -> Preprocessing:
     """The same at the model's own size, with as much of a margin, and with its channels."""
     margin = (usual.resize or usual.size)[0] - usual.size[0]
     height, width = config.image_size
@@ -158,10 +225,8 @@ def prepared(usual: Preprocessing, foreign: Foreign, config: Config) -> Preproce
     )
 
 
-def infer_transformers(spelling: names.Spelling, family: str, foreign: Foreign) -> Facts:
+def hf_facts(family: str, foreign: Foreign, _: Facts) -> Facts:
     told = files.read_record(Told, foreign, "config.json")
-    if any(name.startswith("segmentation_head.") for name in foreign.tensors):
-        raise UserError(f"{foreign.source}: it marks regions, and only classifiers are read")
     if told.hidden_act not in (None, "silu", "swish"):
         raise UserError(f"{foreign.source}: hidden_act is {told.hidden_act!r}, expected 'silu'")
     if told.output_stride not in (None, 32):
@@ -179,18 +244,19 @@ def infer_transformers(spelling: names.Spelling, family: str, foreign: Foreign) 
         "mlp_ratio": told.mlp_ratio,
     }
     known = {field.name for field in fields(FAMILIES[family].config)}
-    facts = {name: value for name, value in values.items() if value is not None and name in known}
-    return names.infer(spelling, foreign) | facts
+    return {name: value for name, value in values.items() if value is not None and name in known}
 
 
-def read_processor(usual: Preprocessing, foreign: Foreign, config: Config) -> Preprocessing:
-    return files.read_preprocessing(foreign, config, prepared(usual, foreign, config))
+def hf_preprocessing(foreign: Foreign, config: Config) -> Preprocessing:
+    return files.read_preprocessing(foreign, config, prepared(BLUE_FIRST, foreign, config))
 
 
-def written(passport: Passport, config: Any, *, model_type: str, classes: str) -> dict[str, Any]:
-    """What transformers' config.json of either family says."""
+def hf_sidecars(
+    passport: Passport, config: Any, *, model_type: str, classes: str, **more: Any
+) -> dict[str, dict[str, Any]]:
+    """transformers' files of either version."""
     height, width = config.image_size
-    return {
+    written = {
         "architectures": [classes + ("ForImageClassification" if config.num_classes else "Model")],
         "model_type": model_type,
         "num_channels": config.channels,
@@ -199,27 +265,31 @@ def written(passport: Passport, config: Any, *, model_type: str, classes: str) -
         "expand_ratio": config.expand,
         "hidden_act": "silu",
         "layer_norm_eps": config.norm_eps,
+        "classifier_dropout_prob": config.dropout,
         **files.write_labels(passport, config),
+        **more,
     }
+    before = files.write_mobile_preprocessing(passport.preprocessing)
+    return {"config.json": written, "preprocessor_config.json": before}
 
 
 def sidecars(passport: Passport, config: MobileViTConfig) -> dict[str, dict[str, Any]]:
-    said = written(passport, config, model_type="mobilevit", classes="MobileViT")
-    said |= {
-        "hidden_sizes": list(config.dims),
-        "neck_hidden_sizes": [config.stem, *config.widths, config.last],
-        "num_attention_heads": config.heads,
-        "mlp_ratio": config.mlp_ratio,
-        "qkv_bias": True,
-        "hidden_dropout_prob": config.dropout,
-        "attention_probs_dropout_prob": 0.0,
-        "classifier_dropout_prob": config.dropout,
-    }
-    before = files.write_mobile_preprocessing(passport.preprocessing)
-    return {"config.json": said, "preprocessor_config.json": before}
+    return hf_sidecars(
+        passport,
+        config,
+        model_type="mobilevit",
+        classes="MobileViT",
+        hidden_sizes=list(config.dims),
+        neck_hidden_sizes=[config.stem, *config.widths, config.last],
+        num_attention_heads=config.heads,
+        mlp_ratio=config.mlp_ratio,
+        qkv_bias=True,
+        hidden_dropout_prob=config.dropout,
+        attention_probs_dropout_prob=0.0,
+    )
 
 
-def clashes(config: MobileViTConfig) -> str | None:
+def other_depths(config: MobileViTConfig) -> str | None:
     if config.depths != (2, 4, 3):
         return f"has transformers of 2, 4 and 3 blocks, not of {config.depths}"
     return None
@@ -229,42 +299,46 @@ TIMM = Dialect(
     name="timm-mobilevit",
     about="pytorch-image-models: MobileViT",
     family="mobilevit",
-    claims=partial(names.claims, TIMM_SPELLING),
-    infer=partial(infer_timm, TIMM_SPELLING),
-    rows=partial(rows, TIMM_SPELLING),
+    rows=TIMM_ROWS,
+    values=STAGES,
+    constants={"norm_eps": 1e-5},
+    sidecar_facts=timm_facts,
     preprocessing=partial(evaluated, lambda _: 0.9),
     resize="timm",
-    holds=SHAPES,
-    sidecars=sidecars_timm,
+    supports=SUPPORTS,
+    sidecars=timm_sidecars,
     labels=partial(timm.labels, head="head.fc"),
     licence=timm.licence,
-    computes=AllowList("timm", is_row_of("mobilevit")),
+    architectures=AllowList("timm", is_row_of("mobilevit")),
 )
 TRANSFORMERS = Dialect(
     name="transformers-mobilevit",
     about="Hugging Face transformers: MobileViT, the same names in versions 4 and 5",
     family="mobilevit",
-    claims=partial(names.claims, TRANSFORMERS_SPELLING),
-    infer=partial(infer_transformers, TRANSFORMERS_SPELLING, "mobilevit"),
-    rows=partial(rows, TRANSFORMERS_SPELLING),
-    preprocessing=partial(read_processor, BLUE_FIRST),
+    rows=HF_ROWS,
+    values=STAGES | {"root": ("mobilevit.", "")},
+    unbound=lambda config, _: {"root": "mobilevit." if config.num_classes else ""},
+    constants={"norm_eps": 1e-5},
+    sidecar_facts=partial(hf_facts, "mobilevit"),
+    preprocessing=hf_preprocessing,
     resize="hf",
-    holds=SHAPES | {"patch_size": ANY},
-    clashes=clashes,
+    supports=SUPPORTS | {"patch_size": ANY},
+    why_unsupported=other_depths,
     sidecars=sidecars,
     labels=transformers.labels,
     multi_label=files.read_multi_label,
-    computes=AllowList("transformers", {"mobilevit"}.__contains__, "MobileViT"),
+    architectures=AllowList("transformers", {"mobilevit"}.__contains__, "MobileViT"),
 )
 CVNETS = Dialect(
     name="cvnets-mobilevit",
     about="apple/ml-cvnets: MobileViT, the paper's code, which reads blue first",
     family="mobilevit",
-    claims=partial(names.claims, CVNETS_SPELLING),
-    infer=partial(names.infer, CVNETS_SPELLING),
-    rows=partial(rows, CVNETS_SPELLING),
+    rows=CVNETS_ROWS,
+    values=CVNETS_STAGES,
+    unbound=lambda config, bound: {"depth": config.depths[bound["t"]]} if "t" in bound else {},
+    constants={"norm_eps": 1e-5},
     preprocessing=partial(prepared, BLUE_FIRST),
     resize="paper",
-    holds=SHAPES,
+    supports=SUPPORTS,
     suffix=".pth",
 )

@@ -1,169 +1,113 @@
-"""Swin in its authors' repository, in timm and in torchvision.
+"""Swin in its authors' repository, in timm and in torchvision, and what Swin V2 has of it.
 
 timm took over the authors' names but for two: `head.fc`, and merging, which begins a stage there
 and ended the one before (`downsample`). Files of its early versions are the authors' in all.
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from vitrail.core.errors import UserError
-from vitrail.core.passport import Passport, Preprocessing
-from vitrail.models.swin import ALIASES, VARIANTS, SwinConfig
-from vitrail.weights.dialects import swin_names as names
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from vitrail.core.layout import WindowPolicy
+from vitrail.core.passport import IMAGENET_MEAN, IMAGENET_STD, Passport, Preprocessing
+from vitrail.models.catalogue import FAMILIES
+from vitrail.models.config import Config
+from vitrail.models.swin import SwinConfig
+from vitrail.weights.dialect import ANY, AllowList, Dialect, Foreign
 from vitrail.weights.dialects import timm
-from vitrail.weights.dialects.swin_names import Spelling
-from vitrail.weights.dialects.timm_architectures import is_swin
-from vitrail.weights.old_dialect import AllowList, Dialect, Facts, Foreign
-from vitrail.weights.old_rows import Row, drop, same, supply
+from vitrail.weights.dialects.timm_architectures import is_swin, refuse_other_layers
+from vitrail.weights.rows import Facts, Row, drop, same, supply, within
 
-TABLE = "{b}.attention.bias.table"
-BLOCK = (
-    same("{b}.norm1.{p}", "{b}.norm1.{p}"),
-    same("{b}.attn.qkv.{p}", "{b}.attention.qkv.{p}"),
-    same("{b}.attn.proj.{p}", "{b}.attention.out.{p}"),
-    same("{b}.attn.relative_position_bias_table", TABLE),
-    same("{b}.norm2.{p}", "{b}.norm2.{p}"),
+OURS = "stages.{s}.blocks.{b}."
+NORMS = (same("norm1.{p}", f"{OURS}norm1.{{p}}"), same("norm2.{p}", f"{OURS}norm2.{{p}}"))
+ATTENTION = (
+    same("attn.qkv.{p}", f"{OURS}attention.qkv.{{p}}"),
+    same("attn.proj.{p}", f"{OURS}attention.out.{{p}}"),
+    same("attn.relative_position_bias_table", f"{OURS}attention.bias.table"),
 )
-MLP = (
-    same("{b}.mlp.fc1.{p}", "{b}.mlp.fc1.{p}"),
-    same("{b}.mlp.fc2.{p}", "{b}.mlp.fc2.{p}"),
+MLP = (same("mlp.fc1.{p}", f"{OURS}mlp.fc1.{{p}}"), same("mlp.fc2.{p}", f"{OURS}mlp.fc2.{{p}}"))
+TORCHVISION_MLP = (
+    same("mlp.0.{p}", f"{OURS}mlp.fc1.{{p}}"),
+    same("mlp.3.{p}", f"{OURS}mlp.fc2.{{p}}"),
 )
-BUFFERS = names.drop_computed("relative_position_index", "attn_mask")
-SIMMIM = (
-    drop("encoder.mask_token", why=names.MASKED),
-    drop("decoder.*", why="rebuilds hidden pixels in pre-training alone"),
+MERGE = (
+    same("norm.{p}", "stages.{s}.merge.norm.{p}"),
+    same("reduction.weight", "stages.{s}.merge.reduction.weight"),
 )
-
-TIMM_NAMES = Spelling(
-    patches="patch_embed.proj",
-    embed_norm="patch_embed.norm",
-    block=lambda stage, block: f"layers.{stage}.blocks.{block}",
-    merge=lambda stage: f"layers.{stage}.downsample",
-    norm="norm",
-    head="head.fc",
-    within=BLOCK + MLP,
-    telling=TABLE,
-    unread=BUFFERS,
+COMPUTED = "follows from the size of window and image, and is computed"
+MASKED = "stands for hidden patches in pre-training alone"
+PAINTED = "rebuilds hidden pixels in pre-training alone"
+# buffers that older versions keep in their files
+BUFFERS = tuple(
+    drop(f"*.{name}", why=COMPUTED)
+    for name in ("attn_mask", "relative_position_index", "relative_coords_table")
 )
-MICROSOFT_NAMES = Spelling(
-    patches="patch_embed.proj",
-    embed_norm="patch_embed.norm",
-    block=lambda stage, block: f"layers.{stage}.blocks.{block}",
-    merge=lambda stage: f"layers.{stage - 1}.downsample",
-    norm="norm",
-    head="head",
-    within=BLOCK + MLP,
-    telling=TABLE,
-    roots=("", "encoder."),  # SimMIM's pre-training
-    unread=BUFFERS + SIMMIM,
-)
-TORCHVISION_NAMES = Spelling(
-    patches="features.0.0",
-    embed_norm="features.0.2",
-    block=lambda stage, block: f"features.{2 * stage + 1}.{block}",
-    merge=lambda stage: f"features.{2 * stage}",
-    norm="norm",
-    head="head",
-    within=(
-        *BLOCK,
-        same("{b}.mlp.0.{p}", "{b}.mlp.fc1.{p}"),
-        same("{b}.mlp.3.{p}", "{b}.mlp.fc2.{p}"),
-    ),
-    telling=TABLE,
-)
-
-# How torchvision prepares what it publishes, at 224 pixels, by width and depth of the third stage.
-COVERED = {(96, 6): 232, (96, 18): 246, (128, 18): 238}
+SUPPORTS = {"depths": ANY, "window_size": ANY, "mlp_ratio": ANY, "window_policy": ANY}
+EPS = 1e-5
 
 
-def infer(spelling: Spelling, foreign: Foreign) -> Facts:
-    """A table has a row for each of (2w-1)² offsets. Where a stage has smaller windows than the
-    first, its whole grid is one."""
-    facts = names.infer(spelling, foreign)
-    tables = spelling.shapes(foreign, TABLE, 2)
-    facts["heads"] = tuple(table[1] for table in tables)
-    windows = [window_of(table[0]) for table in tables]
-    known = [window for window in windows if window is not None]
-    if windows[0] is None or max(known) > windows[0]:
-        raise UserError(
-            f"{foreign.source}: its tables have {', '.join(str(table[0]) for table in tables)} "
-            "rows, and only square windows, of one size in all stages, are read"
-        )
-    facts["window_size"] = windows[0]
-    for stage, window in enumerate(windows):
-        if window is not None and window < windows[0]:
-            side = window * 2**stage * facts["patch_size"]
-            facts["image_size"] = (side, side)
-            facts["notes"] = [f"windows of {window} in stage {stage + 1}: {side} pixels a side"]
-            break
-    return facts
+def encoder_rows(attention: tuple[Row, ...], merge: str) -> tuple[Row, ...]:
+    """The authors' names, which timm has too; `merge` is the stage that merging belongs to."""
+    return (
+        same("patch_embed.proj.{p}", "patches.projection.{p}"),
+        same("patch_embed.norm.{p}", "embed_norm.{p}"),
+        *within("layers.{s}.blocks.{b}.", (*NORMS, *attention, *MLP)),
+        *within(f"{merge}.downsample.", MERGE),
+        same("norm.{p}", "norm.{p}"),
+    )
 
 
-def window_of(rows: int) -> int | None:
-    """
-    >>> window_of(169)
-    7
-    """
-    side = math.isqrt(rows)
-    return (side + 1) // 2 if side % 2 and side**2 == rows else None
+def timm_rows(attention: tuple[Row, ...]) -> tuple[Row, ...]:
+    head = same("head.fc.{p}", "head.classes.{p}")
+    return (*encoder_rows(attention, "layers.{s}"), head, *BUFFERS)
 
 
-def timm_infer(foreign: Foreign) -> Facts:
-    facts = infer(TIMM_NAMES, foreign) | {"window_policy": "timm"}
-    told = names.told_by_timm(foreign, published)
-    told.pop("window_size", None)  # the tables tell
-    return facts | told | ({"notes": []} if "image_size" in told else {})
+def microsoft_rows(attention: tuple[Row, ...]) -> tuple[Row, ...]:
+    """SimMIM's pre-training has everything inside `encoder`."""
+    return (
+        *within("{root}", encoder_rows(attention, "layers.{s-1}")),
+        same("head.{p}", "head.classes.{p}"),
+        *BUFFERS,
+        drop("encoder.mask_token", why=MASKED),
+        drop("decoder.*", why=PAINTED),
+    )
 
 
-def published(architecture: str) -> SwinConfig | None:
-    row = VARIANTS.get(ALIASES.get(architecture, ""))
-    return row.config if row else None
-
-
-def microsoft_infer(foreign: Foreign) -> Facts:
-    facts = infer(MICROSOFT_NAMES, foreign)
-    return facts | sides_of_masks(foreign, facts["window_size"] * facts["patch_size"])
-
-
-def sides_of_masks(foreign: Foreign, pixels: int) -> Facts:
-    """The authors' files hold the mask of each shifted block, one for each window of so many
-    pixels."""
-    name = "layers.0.blocks.1.attn_mask"
-    masks = [foreign.tensors[r + name] for r in ("", "encoder.") if r + name in foreign.tensors]
-    count = masks[0].shape[0] if masks and masks[0].ndim == 3 else 0
-    side = math.isqrt(count)
-    return {"image_size": (side * pixels,) * 2} if side and side**2 == count else {}
-
-
-def torchvision_infer(foreign: Foreign) -> Facts:
-    return infer(TORCHVISION_NAMES, foreign) | {"window_policy": "torchvision"}
-
-
-def torchvision_rows(config: SwinConfig) -> list[Row]:
-    """Its models hold the index of their tables, and do not load a file without it."""
-    index = [
+def torchvision_rows(attention: tuple[Row, ...]) -> tuple[Row, ...]:
+    return (
+        same("features.0.0.{p}", "patches.projection.{p}"),
+        same("features.0.2.{p}", "embed_norm.{p}"),
+        *within("features.{2*s+1}.{b}.", (*NORMS, *attention, *TORCHVISION_MLP)),
+        *within("features.{2*s}.", MERGE),
+        same("norm.{p}", "norm.{p}"),
+        same("head.{p}", "head.classes.{p}"),
+        # its models hold the index of their tables, and do not load a file without it
         supply(
-            f"{TORCHVISION_NAMES.block(stage, block)}.attn.relative_position_index",
-            partial(names.flat_index, config.window_size),
-            why=names.COMPUTED,
-        )
-        for stage, depth in enumerate(config.depths)
-        for block in range(depth)
-    ]
-    return [*names.rows(TORCHVISION_NAMES, config), *index]
+            "features.{2*s+1}.{b}.attn.relative_position_index",
+            lambda config: flat_index(config.window_size),
+            why=COMPUTED,
+            like=f"{OURS}norm1.weight",
+        ),
+    )
 
 
-def torchvision_preprocessing(foreign: Foreign, config: SwinConfig) -> Preprocessing:
-    """As published for weights of this shape, in proportion at another size."""
-    cover = COVERED.get((config.dim, max(config.depths)), 232)
-    height, width = config.image_size
-    return names.covered(config, (round(height * cover / 224), round(width * cover / 224)))
+def flat_index(window: int) -> Int[Tensor, "nn"]:
+    """For every pair of cells in a window, query by query, the row of a table of offsets."""
+    row = torch.arange(window).repeat_interleave(window)
+    column = torch.arange(window).repeat(window)
+    down, across = (place[:, None] - place + window - 1 for place in (row, column))
+    return (down * (2 * window - 1) + across).flatten()
 
 
-def is_timm(spelling: Spelling, foreign: Foreign) -> bool:
-    return spelling.root(foreign) == "" and not ends_stages(foreign)
+def has(name: str) -> Callable[[Foreign], bool]:
+    """Whether a file has a tensor whose name ends so: what tells the versions apart."""
+    return lambda foreign: any(key.endswith(name) for key in foreign.tensors)
 
 
 def ends_stages(foreign: Foreign) -> bool:
@@ -174,37 +118,152 @@ def ends_stages(foreign: Foreign) -> bool:
     )
 
 
-def timm_sidecars(passport: Passport, config: SwinConfig) -> dict[str, dict[str, Any]]:
-    return names.timm_sidecars(passport, config, "swin_tiny_patch4_window7_224", {})
+def timm_facts(family: str, foreign: Foreign, _: Facts) -> Facts:
+    """What timm's config.json adds: its entry point, which is a published model, and the arguments
+    it was made with; the config that comes of it checks their types."""
+    refuse_other_layers(foreign)
+    config = foreign.sidecars.get("config.json", {})
+    arguments, pretrained = (
+        timm.as_dict(config.get(key)) for key in ("model_args", "pretrained_cfg")
+    )
+    variants, aliases = FAMILIES[family].variants, FAMILIES[family].aliases
+    published = variants.get(aliases.get(str(config.get("architecture")), ""))
+    facts: Facts = {}
+    if published is not None:
+        names = ("image_size", "window_size", "pretrained_windows")
+        values = vars(published.config)
+        facts |= {name: values[name] for name in names if name in values}
+    size, whole = arguments.get("img_size"), pretrained.get("input_size")
+    if size is None and isinstance(whole, list) and len(whole) == 3:
+        size = whole[1:]
+    if size is not None:
+        facts["image_size"] = [size, size] if isinstance(size, int) else size
+    window = arguments.get("window_size")
+    if window is not None:
+        same_sides = isinstance(window, list) and len(window) == 2 and window[0] == window[1]
+        facts["window_size"] = window[0] if same_sides else window
+    return facts
+
+
+def timm_swin_facts(foreign: Foreign, facts: Facts) -> Facts:
+    """Tables tell the windows, whatever config.json says."""
+    return timm_facts("swin", foreign, facts) | {"window_size": facts["window_size"]}
+
+
+def mask_facts(foreign: Foreign, facts: Facts) -> Facts:
+    """The authors' files hold the mask of each shifted block, one for each window."""
+    name = "layers.0.blocks.1.attn_mask"
+    masks = [foreign.tensors[r + name] for r in ("", "encoder.") if r + name in foreign.tensors]
+    count = masks[0].shape[0] if masks and masks[0].ndim == 3 else 0
+    side, pixels = math.isqrt(count), facts["window_size"] * facts["patch_size"]
+    return {"image_size": (side * pixels,) * 2} if side and side**2 == count else {}
+
+
+def other_windows(policy: WindowPolicy, config: SwinConfig) -> str | None:
+    """A `why_unsupported`: weights mean the same to a code base if it cuts every grid as they were
+    trained to see it."""
+    for stage, depth in enumerate(config.depths):
+        last = min(depth - 1, 1)  # the second block is the first that shifts
+        ours = config.layout(stage, last)
+        theirs = replace(config, window_policy=policy).layout(stage, last)
+        order = ours.padded == ours.grid or not any(ours.shift)
+        if (ours.window, ours.shift) != (theirs.window, theirs.shift) or not (
+            order or ours.rolled_first == theirs.rolled_first
+        ):
+            rows, columns = ours.grid
+            return (
+                f"cuts the grid of stage {stage + 1}, {rows}x{columns}, into other windows than "
+                f'these weights were trained with (window_policy="{config.window_policy}")'
+            )
+    return None
+
+
+def timm_sidecars(
+    entry: str, passport: Passport, config: SwinConfig, **more: Any
+) -> dict[str, dict[str, Any]]:
+    """A config.json with which `timm.create_model("local-dir:…", pretrained=True)` builds this
+    very model."""
+    arguments = {
+        "img_size": list(config.image_size),
+        "patch_size": config.patch_size,
+        "in_chans": config.channels,
+        "embed_dim": config.dim,
+        "depths": list(config.depths),
+        "num_heads": list(config.heads),
+        "window_size": config.window_size,
+        "mlp_ratio": config.mlp_ratio,
+        "global_pool": "avg",
+        **more,
+    }
+    return {"config.json": timm.config_json(passport, config, entry, arguments)}
+
+
+def timm_preprocessing(foreign: Foreign, config: Config) -> Preprocessing:
+    crop = 1.0 if max(config.image_size) >= 384 else 0.9
+    return timm.evaluated(foreign, config, mean=IMAGENET_MEAN, std=IMAGENET_STD, crop=crop)
+
+
+def covered(config: Config, share: float | None) -> Preprocessing:
+    """Bicubic, until it covers so many times the size, then the centre; without it squeezed."""
+    (height, width), grey = config.image_size, (0.5,) * config.channels
+    return Preprocessing(
+        size=config.image_size,
+        resize=None if share is None else (round(height * share), round(width * share)),
+        interpolation="bicubic",
+        mean=IMAGENET_MEAN if config.channels == 3 else grey,
+        std=IMAGENET_STD if config.channels == 3 else grey,
+    )
+
+
+def authors_preprocessing(_: Foreign, config: Config) -> Preprocessing:
+    """The centre of a larger image; from 384 pixels on the whole image, squeezed."""
+    height, width = config.image_size
+    if max(height, width) >= 384:
+        return covered(config, None)
+    return replace(covered(config, 1.0), resize=(int(256 / 224 * height), int(256 / 224 * width)))
+
+
+def torchvision_preprocessing(
+    side: int, sizes: dict[tuple[int, int], int], _: Foreign, config: SwinConfig
+) -> Preprocessing:
+    """As published for weights of this shape, by width and depth of the third stage; in proportion
+    at another size."""
+    usual = next(iter(sizes.values()))
+    return covered(config, sizes.get((config.dim, max(config.depths)), usual) / side)
 
 
 TIMM_SWIN = Dialect(
     name="timm-swin",
     about="pytorch-image-models: Swin",
     family="swin",
-    claims=partial(is_timm, TIMM_NAMES),
-    infer=timm_infer,
-    rows=partial(names.rows, TIMM_NAMES),
-    preprocessing=names.timm_preprocessing,
+    rows=timm_rows(ATTENTION),
+    accepts=lambda foreign: (
+        has(".attn.relative_position_bias_table")(foreign) and not ends_stages(foreign)
+    ),
+    constants={"window_policy": "timm", "norm_eps": EPS},
+    sidecar_facts=timm_swin_facts,
+    preprocessing=timm_preprocessing,
     resize="timm",
-    holds=names.HOLDS,
-    clashes=partial(names.same_windows, window_policy="timm"),
-    sidecars=timm_sidecars,
+    supports=SUPPORTS,
+    why_unsupported=partial(other_windows, "timm"),
+    sidecars=partial(timm_sidecars, "swin_tiny_patch4_window7_224"),
     labels=partial(timm.labels, head="head.fc"),
     licence=timm.licence,
-    computes=AllowList("timm", is_swin),
+    architectures=AllowList("timm", is_swin),
 )
 SWIN = Dialect(
     name="swin",
     about="microsoft/Swin-Transformer: Swin, and encoders of its SimMIM",
     family="swin",
-    claims=lambda foreign: MICROSOFT_NAMES.root(foreign) is not None and ends_stages(foreign),
-    infer=microsoft_infer,
-    rows=partial(names.rows, MICROSOFT_NAMES),
-    preprocessing=names.authors_preprocessing,
+    rows=microsoft_rows(ATTENTION),
+    values={"root": ("", "encoder.")},
+    accepts=ends_stages,
+    constants={"norm_eps": EPS},
+    sidecar_facts=mask_facts,
+    preprocessing=authors_preprocessing,
     resize="paper",
-    holds=names.HOLDS,
-    clashes=partial(names.same_windows, window_policy="paper"),
+    supports=SUPPORTS,
+    why_unsupported=partial(other_windows, "paper"),
     suffix=".pth",
     wrapped="model",
 )
@@ -212,11 +271,13 @@ TORCHVISION_SWIN = Dialect(
     name="torchvision-swin",
     about="torchvision.models: swin_t and its sisters",
     family="swin",
-    claims=lambda foreign: TORCHVISION_NAMES.root(foreign) is not None,
-    infer=torchvision_infer,
-    rows=torchvision_rows,
-    preprocessing=torchvision_preprocessing,
+    rows=torchvision_rows(ATTENTION),
+    accepts=has(".attn.relative_position_bias_table"),
+    constants={"window_policy": "torchvision", "norm_eps": EPS},
+    preprocessing=partial(
+        torchvision_preprocessing, 224, {(96, 6): 232, (96, 18): 246, (128, 18): 238}
+    ),
     resize="torchvision",
-    holds=names.HOLDS,
-    clashes=partial(names.same_windows, window_policy="torchvision"),
+    supports=SUPPORTS,
+    why_unsupported=partial(other_windows, "torchvision"),
 )

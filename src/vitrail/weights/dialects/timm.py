@@ -190,9 +190,6 @@ def config_arguments(foreign: Foreign) -> Facts:
     return facts
 
 
-told = config_arguments
-
-
 def as_dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 

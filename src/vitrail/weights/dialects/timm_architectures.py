@@ -9,7 +9,7 @@ from typing import Any
 
 from vitrail.core.errors import UserError
 from vitrail.models.catalogue import FAMILIES
-from vitrail.weights.old_dialect import Foreign
+from vitrail.weights.dialect import Foreign
 
 # Heads by the word for a size; widths do not decide it (vit_little is 320 wide and has 5).
 HEADS = {

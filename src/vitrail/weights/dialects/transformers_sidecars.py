@@ -17,7 +17,7 @@ from vitrail.core.passport import (
 from vitrail.core.records import validate
 from vitrail.models.config import Config
 from vitrail.models.vit import ViTConfig
-from vitrail.weights.old_dialect import Foreign
+from vitrail.weights.dialect import Foreign
 
 ACTIVATIONS = {
     "gelu": "gelu",

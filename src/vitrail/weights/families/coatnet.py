@@ -56,11 +56,17 @@ def config_of(tensors: NamedTensors) -> Facts:
 
 
 def _depths_of(tensors: NamedTensors) -> tuple[int, ...]:
-    found: list[int] = []
-    names = ("stages.{}.{}.branch.norm2.weight", "stages.{}.{}.norm2.weight")
-    while depth := max(tensors.count(name.format(len(found), "{}")) for name in names):
-        found.append(depth)
-    return tuple(found)
+    """Blocks of each stage, whether of convolution or of attention."""
+    found = [0]
+    while True:
+        block = f"stages.{len(found) - 1}.{found[-1]}"
+        names = (f"{block}.branch.norm2.weight", f"{block}.norm2.weight")
+        if any(name in tensors.tensors for name in names):
+            found[-1] += 1
+        elif found[-1]:
+            found.append(0)
+        else:
+            return tuple(found[:-1])
 
 
 def _kind_of(tensors: NamedTensors, stage: int, depth: int) -> str:

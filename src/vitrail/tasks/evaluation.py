@@ -18,6 +18,12 @@ from vitrail.evaluation.corruptions import CORRUPTIONS, DIFFERS
 from vitrail.evaluation.intervals import LEVEL, METHODS
 from vitrail.evaluation.mistakes import labelled_prediction
 from vitrail.evaluation.robustness import Robustness
+from vitrail.pages.evaluation import evaluation_page
+from vitrail.pages.render import as_iframe
+from vitrail.pages.thumbnails import data_uri
+from vitrail.tasks.examples import class_examples, class_facts, mistake_examples
+
+MAX_MISTAKES = 12  # images in each of the two galleries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +102,7 @@ class Evaluation:
 
     def save_html(self, path: str | Path) -> None:
         """Write the page: metrics, calibration, classes, confusions, mistakes."""
-        Path(path).write_text(self._repr_html_(), encoding="utf-8")
+        Path(path).write_text(self._page(), encoding="utf-8")
 
     def save_predictions(self, path: str | Path) -> None:
         """Write a CSV file with a line for each image: its name, truth, prediction and how probable
@@ -122,9 +128,24 @@ class Evaluation:
                 table.writerow([name, "", "", "", "", "", reason])
 
     def _repr_html_(self) -> str:
-        from vitrail.evaluation.evaluation_page import evaluation_page
+        return as_iframe(self._page())
 
-        return evaluation_page(self)
+    def _page(self) -> str:
+        outputs, known = self.outputs, self.robustness
+        galleries = {"Most confident": mistake_examples(outputs, self.source, most=MAX_MISTAKES)}
+        if len(outputs.wrong) > MAX_MISTAKES:  # only where they can be others
+            galleries["Least likely truth"] = mistake_examples(
+                outputs, self.source, "loss", MAX_MISTAKES
+            )
+        return evaluation_page(
+            self.facts() | {"classes": class_facts(outputs)},
+            title=self.title,
+            preprocessing=preprocessing_sentence(self.preprocessing),
+            mistakes=galleries,
+            by_class=class_examples(outputs, self.source),
+            wrong=len(outputs.wrong),
+            corrupted=None if known is None else _corrupted(known),
+        )
 
     def __repr__(self) -> str:
         metrics = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
@@ -132,6 +153,22 @@ class Evaluation:
 
 
 COLUMNS = ("image", "truth", "predicted", "right", "probability", "truth_probability", "problem")
+
+
+def preprocessing_sentence(how: Preprocessing) -> str:
+    """What a foreign file does not say is taken from its dialect: a person must be able to see."""
+    mean, std = (", ".join(f"{value:g}" for value in values) for values in (how.mean, how.std))
+    return (
+        f"The model reads {how.size[0]} x {how.size[1]} pixels: images are {how.in_words()}, "
+        f"brought to values from 0 to 1 and normalised by a mean of {mean} and a standard "
+        f"deviation of {std}."
+    )
+
+
+def _corrupted(found: Robustness) -> dict[str, str]:
+    """An image under each corruption."""
+    names = zip(CORRUPTIONS, found.examples, strict=True)
+    return {name: data_uri(pixels) for name, pixels in names}
 
 
 def bins_facts(bins: Reliability) -> dict[str, Any]:
