@@ -34,9 +34,10 @@ from vitrail.data.planted import Planted
 from vitrail.data.preprocess import prepare
 from vitrail.data.sources import open_data
 from vitrail.evaluation.classify import score
+from vitrail.explanation.auto_method import choose_method
 from vitrail.explanation.capture import find_attentions
 from vitrail.explanation.integrated import IncompleteWarning
-from vitrail.explanation.methods import AUTO, METHODS, choose_method
+from vitrail.explanation.methods import AUTO, METHODS
 from vitrail.explanation.pointing import pointing_game
 from vitrail.models.model import Model
 from vitrail.training.loop import Trainer

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.pointing import FAMILIES, Evidence, evidence_for, trained
+from vitrail.explanation.auto_method import choose_method
 from vitrail.explanation.blur import gaussian_blur
-from vitrail.explanation.methods import METHODS, bind_method, choose_method
+from vitrail.explanation.methods import METHODS, bind_method
 from vitrail.explanation.pointing import pointing_game
 from vitrail.explanation.propagation import sum_over_cells
 from vitrail.explanation.readout import Relevance, finest_layout
@@ -74,7 +75,7 @@ def verdicts(model: Model, trials: int) -> Iterator[tuple[int, str, str]]:
 def good_evidence(model: Model, count: int) -> Evidence:
     """Images that the model gets right, and whose map is right too."""
     every = evidence_for(model, min(2 * count, 1000))
-    method, good = METHODS[choose_method(model)], []
+    method, good = METHODS[choose_method(model).method], []
     for first in range(0, len(every.images), 50):
         part = slice(first, first + 50)
         images, targets = every.images[part], every.targets[part]
@@ -88,7 +89,7 @@ def good_evidence(model: Model, count: int) -> Evidence:
 
 
 def maps_of(kind: str, model: Model, target: Tensor, trial: int) -> ExplainFunction:
-    method, layout = bind_method(choose_method(model), model, target), finest_layout(model)
+    method, layout = bind_method(choose_method(model).method, model, target), finest_layout(model)
     generator = torch.Generator().manual_seed(trial)
     other = shuffled_copy(model, seed=1000 + trial)
 

@@ -21,6 +21,7 @@ __all__ = [
     "evaluate",
     "explain",
     "figures",
+    "info",
     "list_models",
     "load",
     "open_data",
@@ -29,6 +30,7 @@ __all__ = [
     "probe",
     "register_dialect",
     "register_family",
+    "report",
     "resume",
     "save",
     "search",
@@ -47,9 +49,11 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.tasks.evaluate import evaluate
     from vitrail.tasks.explain import explain
     from vitrail.tasks.figures import figures
+    from vitrail.tasks.info import info
     from vitrail.tasks.predict import predict
     from vitrail.tasks.pretrain import pretrain
     from vitrail.tasks.probe import probe
+    from vitrail.tasks.report import report
     from vitrail.tasks.resume import resume
     from vitrail.tasks.search import search
     from vitrail.tasks.train import train
@@ -70,6 +74,7 @@ else:
         "evaluate": "vitrail.tasks.evaluate",
         "explain": "vitrail.tasks.explain",
         "figures": "vitrail.tasks.figures",
+        "info": "vitrail.tasks.info",
         "list_models": "vitrail.models.catalogue",
         "load": "vitrail.weights.load",
         "open_data": "vitrail.data.sources",
@@ -78,6 +83,7 @@ else:
         "probe": "vitrail.tasks.probe",
         "register_dialect": "vitrail.weights.registered",
         "register_family": "vitrail.models.catalogue",
+        "report": "vitrail.tasks.report",
         "resume": "vitrail.tasks.resume",
         "save": "vitrail.weights.native",
         "search": "vitrail.tasks.search",

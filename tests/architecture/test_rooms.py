@@ -23,11 +23,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "data": {"core"},
     "objectives": {"core", "layers", "models"},
     "training": {"core", "models", "weights", "data", "objectives"},
-    "evaluation": {"core", "models", "weights", "data"},
+    "evaluation": {"core"},
     "explanation": {"core", "layers", "weights"},
     "inference": {"core", "models", "weights", "data"},
     "exporters": {"core", "models", "weights", "data", "inference"},
-    "recipes": {"core", "models", "data", "objectives", "training", "evaluation"},
+    "recipes": {"core", "models", "data", "objectives", "training"},
 }
 MAY_IMPORT["tasks"] = set(MAY_IMPORT)  # every room above
 MAY_IMPORT["serving"] = set(MAY_IMPORT)

@@ -19,6 +19,7 @@ RUN_OPTIONS = (
 SIGNATURES = {
     "capture": "model, where='*', *, reduce=None, differentiable=False",
     "create": "name, **fields",
+    "info": "source, *, batch_size=1, model=None, dialect=None, grid=None, **changes",
     "list_models": "pattern='*'",
     "load": (
         "source, *, model=None, dialect=None, grid=None, method=None, device=None, dtype=None, "
@@ -67,6 +68,7 @@ SIGNATURES = {
     "pretrain": f"data, *, objective=None, tokenizer=None, {RUN_OPTIONS}",
     "register_dialect": "dialect",
     "register_family": "name, *, config, model, variants, aliases=None",
+    "report": "*runs, out=None, overwrite=False",
     "resume": (
         "run_directory, *, workers=None, parallel=None, device='auto', threads=None, processes=1, "
         "on_step=None, on_progress=<silent>"
@@ -76,8 +78,9 @@ SIGNATURES = {
 }
 NAMES = [
     "UserError", "__version__", "capture", "convert", "create", "doctor", "duplicates", "embed",
-    "evaluate", "explain", "figures", "list_models", "load", "open_data", "predict", "pretrain",
-    "probe", "register_dialect", "register_family", "resume", "save", "search", "train",
+    "evaluate", "explain", "figures", "info", "list_models", "load", "open_data", "predict",
+    "pretrain", "probe", "register_dialect", "register_family", "report", "resume", "save",
+    "search", "train",
 ]  # fmt: skip
 
 

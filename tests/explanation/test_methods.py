@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from vitrail import UserError, capture
 from vitrail.core.layout import TokenLayout
+from vitrail.explanation.auto_method import choose_method
 from vitrail.explanation.capture import find_attentions
 from vitrail.explanation.integrated import (
     MAX_DELTA,
@@ -22,7 +23,7 @@ from vitrail.explanation.integrated import (
     IncompleteWarning,
     integrated,
 )
-from vitrail.explanation.methods import METHODS, choose_method, explain_tensor
+from vitrail.explanation.methods import METHODS, explain_tensor
 from vitrail.explanation.propagation import global_attention
 from vitrail.explanation.readout import to_tokens
 from vitrail.explanation.rollout import discard_lowest, rollout

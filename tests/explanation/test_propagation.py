@@ -26,7 +26,14 @@ from vitrail.explanation.propagation import (
 from vitrail.explanation.rollout import propagate_back
 from vitrail.layers.attention import Attend, SeparableAttend
 from vitrail.layers.fold import fold, unfold
-from vitrail.layers.window import ShiftMask, cut, join, join_heads, lay_windows, split_heads
+from vitrail.layers.window import (
+    ShiftMask,
+    join_heads,
+    lay_windows,
+    split_heads,
+    window_partition,
+    window_reverse,
+)
 from vitrail.models.swin import Swin, SwinConfig
 
 HEADS, WIDTH = 2, 3
@@ -94,9 +101,9 @@ def test_every_token_is_in_one_group(layout: TokenLayout) -> None:
 def test_windows_scattered_reproduce_the_output(layout: TokenLayout) -> None:
     """Padded cells are zero here, so that nothing comes from them but what they take."""
     grids = [random(2, *layout.grid, HEADS * WIDTH) for _ in range(3)]
-    q, k, v = (split_heads(cut(grid, layout), HEADS) for grid in grids)
+    q, k, v = (split_heads(window_partition(grid, layout), HEADS) for grid in grids)
     bias = ShiftMask(layout)(random(1, HEADS, layout.tokens, layout.tokens))
-    expected = join(join_heads(Attend(layout)(q, k, v, bias)), layout)
+    expected = window_reverse(join_heads(Attend(layout)(q, k, v, bias)), layout)
     matrix = global_attention(AttentionMap(attention_weights(q, k, bias), layout))
     values = grids[2].flatten(1, 2).unflatten(-1, (HEADS, WIDTH)).transpose(1, 2)
     close((matrix @ values).transpose(1, 2).flatten(2).unflatten(1, layout.grid), expected)
@@ -245,7 +252,7 @@ def test_a_map_lies_where_its_cells_do() -> None:
     heat = torch.tensor([[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]])
     square = torch.ones(4, 4)
     close(on_pixels(heat, (8, 12), mode="nearest")[0], torch.kron(heat[0], square))
-    # a last cell that reaches beyond the picture is cut, not squeezed
+    # a last cell that reaches beyond the picture is window_partition, not squeezed
     layout = TokenLayout(grid=(2, 3), stride=4)
     for mode in ("nearest", "bilinear"):
         whole = on_pixels(heat, (8, 12), mode=mode)

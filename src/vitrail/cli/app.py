@@ -37,6 +37,7 @@ from vitrail.cli.output import Verbosity, is_verbose, say, verbosity, warn, warn
 from vitrail.cli.predict import Predict, predict
 from vitrail.cli.pretrain import Pretrain, pretrain
 from vitrail.cli.probe import Probe, probe
+from vitrail.cli.report import Report, report
 from vitrail.cli.search import Duplicates, Search, duplicates, search
 from vitrail.cli.train import Train, train
 from vitrail.core.errors import UserError
@@ -78,6 +79,7 @@ VERBS: dict[type, Callable[[Any], object]] = {
     Duplicates: duplicates,
     Explain: explain,
     Figures: figures,
+    Report: report,
     Demo: demo,
 }
 
@@ -109,6 +111,7 @@ def build_parser() -> App:
         text, _, examples = (inspect.getdoc(verb) or "").partition("\n\nExamples:\n")
         epilogue = f"Examples:\n{examples}" if examples else None
         parser.command(record, name=verb.__name__, help=text, help_epilogue=epilogue)
+    parser.register_install_completion_command(help="Install completion for this shell.")
     return parser
 
 

@@ -61,7 +61,7 @@ STYLE: dict[str, Any] = {
     "savefig.facecolor": "none",
 }
 WIDTH, HEIGHT = 380, 205  # points of a chart: letters keep a size that can be read on a phone
-LEFT, RIGHT, TOP, BOTTOM = 50, 12, 8, 38
+LEFT, RIGHT, TOP, BOTTOM = 50, 20, 8, 38
 DPI = 200
 MAX_POINTS, MAX_DOTS, MAX_ROWS = 400, 40, 60
 SMALLEST = 1e-9  # what is nearer to 0 cannot be told from it
@@ -253,7 +253,9 @@ def reliability_chart(
     known = [place for place in range(bins) if answers[place]]
     with chart_style():
         figure, axes = _axes(width, height, left=48, bottom=96)
-        counts = figure.add_axes((48 / width, 36 / height, (width - 60) / width, 44 / height))
+        counts = figure.add_axes(
+            (48 / width, 36 / height, (width - 48 - RIGHT) / width, 44 / height)
+        )
         wide = 1 / bins
         for place in known:
             at, low = (place + 0.5) * wide, min(right[place], confidence[place])
