@@ -50,13 +50,15 @@ class EveryPatch(MAE):
     def guess(
         self, images: Float[Tensor, "B C H W"], drawn: Int[Tensor, "B N"]
     ) -> Float[Tensor, "B M P"]:
-        return self.decoder(self.encode(images, drawn), drawn, hidden=self.patches - self.shown)
+        return self.decoder(self.encode(images, drawn), drawn, hidden=self.patches - self.visible)
 
     def encode(
         self, images: Float[Tensor, "B C H W"], drawn: Int[Tensor, "B N"]
     ) -> Float[Tensor, "B T D"]:
         prefix = self.model.config.prefix
-        hidden = torch.zeros_like(drawn, dtype=torch.bool).scatter(1, drawn[:, self.shown :], True)
+        hidden = torch.zeros_like(drawn, dtype=torch.bool).scatter(
+            1, drawn[:, self.visible :], True
+        )
         x = self.model.embed(images, lambda x: torch.where(hidden[:, :, None], self.token, x))
         x = self.model.forward_blocks(x)
         return torch.cat([x[:, :prefix], take(x[:, prefix:], drawn)], dim=1)
@@ -73,7 +75,7 @@ class Linear(EveryPatch):
     def guess(
         self, images: Float[Tensor, "B C H W"], drawn: Int[Tensor, "B N"]
     ) -> Float[Tensor, "B M P"]:
-        return self.head(self.encode(images, drawn)[:, self.shown - self.patches :])
+        return self.head(self.encode(images, drawn)[:, self.visible - self.patches :])
 
 
 def main() -> None:

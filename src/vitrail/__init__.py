@@ -21,6 +21,7 @@ __all__ = [
     "evaluate",
     "explain",
     "figures",
+    "info",
     "list_models",
     "load",
     "open_data",
@@ -48,6 +49,7 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.tasks.evaluate import evaluate
     from vitrail.tasks.explain import explain
     from vitrail.tasks.figures import figures
+    from vitrail.tasks.info import info
     from vitrail.tasks.predict import predict
     from vitrail.tasks.pretrain import pretrain
     from vitrail.tasks.probe import probe
@@ -72,6 +74,7 @@ else:
         "evaluate": "vitrail.tasks.evaluate",
         "explain": "vitrail.tasks.explain",
         "figures": "vitrail.tasks.figures",
+        "info": "vitrail.tasks.info",
         "list_models": "vitrail.models.catalogue",
         "load": "vitrail.weights.load",
         "open_data": "vitrail.data.sources",

@@ -19,6 +19,7 @@ RUN_OPTIONS = (
 SIGNATURES = {
     "capture": "model, where='*', *, reduce=None, differentiable=False",
     "create": "name, **fields",
+    "info": "source, *, batch_size=1, model=None, dialect=None, grid=None, **changes",
     "list_models": "pattern='*'",
     "load": (
         "source, *, model=None, dialect=None, grid=None, method=None, device=None, dtype=None, "
@@ -77,8 +78,9 @@ SIGNATURES = {
 }
 NAMES = [
     "UserError", "__version__", "capture", "convert", "create", "doctor", "duplicates", "embed",
-    "evaluate", "explain", "figures", "list_models", "load", "open_data", "predict", "pretrain",
-    "probe", "register_dialect", "register_family", "report", "resume", "save", "search", "train",
+    "evaluate", "explain", "figures", "info", "list_models", "load", "open_data", "predict",
+    "pretrain", "probe", "register_dialect", "register_family", "report", "resume", "save",
+    "search", "train",
 ]  # fmt: skip
 
 

@@ -319,11 +319,11 @@ def test_a_mistake_is_one_sentence_and_nothing_written(
     assert not out.exists()
 
 
-def test_no_pictures_is_a_mistake(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_no_images_is_a_mistake(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     code, _, err = run(capsys, make("vit", tmp_path), tmp_path / "empty")
     assert code == 2
-    assert f"no pictures: {tmp_path}/empty holds none" in err
+    assert f"no images: {tmp_path}/empty holds none" in err
 
 
 @pytest.mark.parametrize("size", [(64, 64), (48, 80)])

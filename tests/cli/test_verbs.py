@@ -52,7 +52,7 @@ def test_models_lists_variants_with_their_figures(capsys: pytest.CaptureFixture[
 def test_info_prints_the_layer_table_and_totals(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "info", "vit_ti_16", "--image-size", "224x160", "--batch-size", "4")
     assert code == 0
-    assert "blocks.11           Block             4 x 141 x 192" in out
+    assert "blocks.11      Block             4 x 141 x 192" in out
     assert "parameters    5,706,664 (21.8 MiB in float32)" in out
     facts = asked(capsys, "info", "vit_ti_16", "--image-size", "224x160", "--batch-size", "4")
     assert facts["macs"] == 3_443_736_576
@@ -61,6 +61,24 @@ def test_info_prints_the_layer_table_and_totals(capsys: pytest.CaptureFixture[st
     blocks = [layer for layer in blocks if layer["name"].startswith("blocks")]
     assert sum(layer["params"] for layer in (*top, *blocks)) == facts["params"] == 5_706_664
     assert sum(layer["macs"] for layer in (*top, *blocks)) == facts["macs"]
+
+
+def test_info_explains_a_number(capsys: pytest.CaptureFixture[str]) -> None:
+    """Batches of two: 1.65 G is what torchinfo prints for ViT-H/14, where there are 334.6 G."""
+    code, out, _ = run(capsys, "info", "vit_h_14", "--why", "blocks.0", "--batch-size", "2")
+    assert code == 0
+    assert "blocks.0: 19,677,440 parameters =" in out
+    assert "4,915,200  attention.qkv.weight (3840 x 1280)" in out
+    assert "334,590,218,240" in out
+    assert "torchinfo would print 1.65 G" in out
+    facts = asked(capsys, "info", "vit_h_14", "--why", "blocks.0")
+    assert sum(term["params"] for term in facts["terms"]) == facts["params"] == 19_677_440
+
+
+def test_info_counts_nothing_twice_at_its_usual_depth(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "info", "swin_t")
+    table = out.partition("\n\n")[0].splitlines()[1:]
+    assert sum(int(line.split()[-2].replace(",", "")) for line in table) == 28_288_354
 
 
 def test_info_measures_what_autograd_really_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +193,11 @@ def test_convert_warns_where_the_other_computes_differently(
         (["info", "vit_b_16", "--image-size", "225"], "not a multiple of patch 16: use 224 or 240"),
         (["info", "vit_b_16", "--set", "pool"], "--set must be field=value"),
         (["info", "vit_b_16", "--set", "pol=mean"], "unknown field 'pol', did you mean pool?"),
-        (["info", "vit_b_16", "--batch-size", "0"], "at least one image"),
+        (["info", "vit_b_16", "--batch-size", "0"], "batch_size must be at least 1, got 0"),
+        (
+            ["info", "vit_b_16", "--why", "block.0"],
+            "unknown module 'block.0', did you mean blocks.0?",
+        ),
         (["info", "{native}", "--dialect", "timm"], "this is a Vitrail checkpoint"),
         (
             ["convert", "{native}", "{out}", "--to", "tim"],

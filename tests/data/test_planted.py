@@ -111,8 +111,8 @@ def test_distractors_leave_the_digit_alone() -> None:
 
 def test_chances_do_not_hang_on_how_many_are_taken_at_once() -> None:
     one, other = Chances(1, 2, 3), Chances(1, 2, 3)
-    pieces = np.concatenate([one.take(count) for count in (1, 2000, 100, 5000)])
-    assert np.array_equal(pieces, other.take(7101))
+    pieces = np.concatenate([one.draw(count) for count in (1, 2000, 100, 5000)])
+    assert np.array_equal(pieces, other.draw(7101))
 
 
 def test_no_handwriting_is_in_two_parts() -> None:

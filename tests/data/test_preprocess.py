@@ -68,8 +68,8 @@ def test_channels() -> None:
 @pytest.mark.parametrize(
     ("mean", "std", "sentence"),
     [
-        ((0.5,), (0.5, 0.5), "mean has 1 channels but std has 2"),
-        ((0.5,), (0.0,), "divided by zero"),
+        ((0.5,), (0.5, 0.5), "mean and std must have as many channels, got 1 and 2"),
+        ((0.5,), (0.0,), "std must not be 0"),
     ],
 )
 def test_a_preprocessing_that_cannot_be(

@@ -16,7 +16,14 @@ import vitrail
 from vitrail import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.explanation.capture import AttentionMap, capture
-from vitrail.explanation.head_maps import MAX_HEADS, HeadMaps, head_maps
+from vitrail.explanation.head_maps import (
+    MAX_CELLS,
+    MAX_HEADS,
+    HeadMaps,
+    head_maps,
+    query_maps,
+)
+from vitrail.explanation.hooks import token_layouts
 from vitrail.explanation.overlays import (
     Tile,
     enlarge,
@@ -178,3 +185,23 @@ def test_no_more_than_one_attention_is_held_for_the_panel(monkeypatch: pytest.Mo
     monkeypatch.setattr("vitrail.explanation.head_maps._maps_of_query", watched)
     head_maps(model, image)
     assert counts == [0, 0]
+
+
+@pytest.mark.parametrize("family", ["vit", "swin", "mobilevitv2"])
+def test_maps_of_a_grid_of_queries_are_those_of_each_query(family: str) -> None:
+    """What a page lets a person pick: the mean of the heads and each head, in 256 levels."""
+    model, image = model_of(family)
+    heads = {name: len(one.heat) for name, one in head_maps(model, image).items()}
+    grid, found = query_maps(model, image, heads)
+    assert list(found) == list(heads)
+    assert sum(maps.levels.size for maps in found.values()) <= MAX_CELLS
+    first = next(iter(token_layouts(model).values())).grid
+    row, column = grid[0] // 2, grid[1] - 1
+    places = zip((row, column), grid, first, strict=True)
+    query = tuple((2 * place + 1) * side // (2 * count) for place, count, side in places)
+    for name, one in head_maps(model, image, (query[0], query[1])).items():
+        levels = found[name].levels[1:, 1 + row * grid[1] + column]
+        if levels.shape[1:] == one.heat.shape[1:]:  # finer ones are averaged
+            low, high = one.heat.amin(dim=(1, 2), keepdim=True), one.heat.amax((1, 2), keepdim=True)
+            expected = 255 * (one.heat - low) / (high - low).clamp(min=1e-12)
+            np.testing.assert_allclose(levels, expected, atol=0.51)

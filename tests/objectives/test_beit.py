@@ -68,7 +68,7 @@ def test_logits_loss_and_gradients_are_transformers(peer: Any, tmp_path: Path) -
     close(objective.guess(image, mask).flatten(0, 1), theirs.logits[mask])
     loss = objective(image, mask)["loss"]
     close(loss, theirs.loss)
-    close(objective.answer(image, mask)[:, 0].mean(), theirs.loss)
+    close(objective.outputs(image, mask)[:, 0].mean(), theirs.loss)
 
     table = next(p for n, p in peer.named_parameters() if n.endswith("position_bias_table"))
     embeddings = peer.beit.embeddings
@@ -131,10 +131,10 @@ def test_what_is_hidden_is_neither_seen_nor_left_unguessed(channels: int) -> Non
 def test_the_answer_is_loss_and_share_of_words_guessed_for_each_image() -> None:
     objective = objective_of()
     image, mask = images(3, 32, 48), objective.draw(0, 0, INDICES)
-    answer = objective.answer(image, mask)
+    answer = objective.outputs(image, mask)
     assert answer.shape == (2, len(objective.metric_names))
     close(answer[:, 0].mean(), objective(image, mask)["loss"])
-    alone = torch.cat([objective.answer(image[i : i + 1], mask[i : i + 1]) for i in range(2)])
+    alone = torch.cat([objective.outputs(image[i : i + 1], mask[i : i + 1]) for i in range(2)])
     close(answer, alone)
     guesses, codes = objective.guess(image, mask).argmax(-1), objective.codes(image)
     right = [(guesses[i] == codes[i][mask[i]]).double().mean().item() for i in range(2)]
@@ -142,7 +142,7 @@ def test_the_answer_is_loss_and_share_of_words_guessed_for_each_image() -> None:
     with torch.no_grad():  # a head that knows one word is right where that word is
         objective.head.weight.zero_()
         objective.head.bias.copy_(F.one_hot(codes[0][mask[0]][0], 24))
-    assert objective.answer(image, mask)[0, 1] > 0
+    assert objective.outputs(image, mask)[0, 1] > 0
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_every_parameter_learns_also_compiled(backend: str) -> None:
 def test_pictures_paint_seen_patches_by_true_words_and_hidden_ones_by_guessed() -> None:
     objective = objective_of()
     image, mask = images(3, 32, 48).clamp(-1, 1), objective.draw(0, 0, INDICES)
-    shown = objective.pictures(image, mask)
+    shown = objective.illustrate(image, mask)
     assert list(shown) == ["original", "masked", "reconstructed"]
     assert shown["original"] is image
     assert all(picture.shape == image.shape for picture in shown.values())
@@ -173,7 +173,7 @@ def test_pictures_paint_seen_patches_by_true_words_and_hidden_ones_by_guessed() 
     painted = F.interpolate(painted, (32, 48), mode="bicubic", antialias=True).clamp(0, 1)
     close(shown["reconstructed"], painted * 2 - 1)
     lone = BeitObjective(objective.model, make(decoder=False))
-    assert list(lone.pictures(image, mask)) == ["original", "masked"]
+    assert list(lone.illustrate(image, mask)) == ["original", "masked"]
 
 
 def test_the_tokenizer_is_frozen_and_not_part_of_the_objective() -> None:

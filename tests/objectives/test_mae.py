@@ -99,7 +99,7 @@ def test_loss_and_gradients_are_transformers(
     loss = objective(image, order)["loss"]
     loss.backward()
     close(loss, theirs.loss)
-    close(objective.answer(image, order).mean(), theirs.loss)
+    close(objective.outputs(image, order).mean(), theirs.loss)
     expected = gradients_of(peer, objective)
     names = {name for name, _ in objective.named_parameters()}
     assert expected.keys() == names | {"decoder.positions"}
@@ -117,7 +117,7 @@ def test_guesses_are_transformers() -> None:
     image, noise = make_images(2, OURS), torch.rand(2, 16)
     objective, order = copied(peer, OURS, image), noise.argsort(dim=1)
     said = peer(image, noise=noise).logits
-    hidden = order[:, objective.shown :, None].expand(-1, -1, said.shape[2])
+    hidden = order[:, objective.visible :, None].expand(-1, -1, said.shape[2])
     close(objective.guess(image, order), said.gather(1, hidden))
 
 
@@ -165,7 +165,7 @@ def test_an_order_belongs_to_its_sample() -> None:
 def test_every_patch_is_hidden_as_often() -> None:
     objective = make()
     order = objective.draw(0, 0, np.arange(4000))
-    often = torch.bincount(order[:, objective.shown :].flatten(), minlength=24) / 4000
+    often = torch.bincount(order[:, objective.visible :].flatten(), minlength=24) / 4000
     assert (often - 0.75).abs().max() < 0.03  # four deviations
 
 
@@ -173,11 +173,11 @@ def test_the_loss_is_the_mean_of_the_samples() -> None:
     objective = make().eval()
     images = make_images(4, TINY, torch.float32)
     order = objective.draw(0, 0, np.arange(4))
-    each = objective.answer(images, order)
+    each = objective.outputs(images, order)
     assert each.shape == (4, len(objective.metric_names))
     torch.testing.assert_close(objective(images, order)["loss"], each.mean())
     for i in range(4):
-        alone = objective.answer(images[i : i + 1], order[i : i + 1])
+        alone = objective.outputs(images[i : i + 1], order[i : i + 1])
         torch.testing.assert_close(alone, each[i : i + 1])
 
 
@@ -212,7 +212,7 @@ def test_pictures(norm_pix: bool) -> None:
     objective = make(config, norm_pix=norm_pix).double()
     images = make_images(2, config)
     order = objective.draw(0, 0, np.arange(2))
-    shown = objective.pictures(images, order)
+    shown = objective.illustrate(images, order)
     assert shown.keys() == {"original", "masked", "reconstructed"}
     flat = [cut(picture, 8)[:, :, 0].flatten(2) for picture in shown.values()]
     original, masked, rebuilt = flat

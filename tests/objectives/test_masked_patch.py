@@ -108,7 +108,7 @@ def test_the_loss_is_that_of_a_plain_loop(kind: str, target: str) -> None:
     expected = [
         plain(objective, *three, target) for three in zip(pixels, images, drawn, strict=True)
     ]
-    torch.testing.assert_close(objective.answer(images, drawn)[:, 0], torch.stack(expected))
+    torch.testing.assert_close(objective.outputs(images, drawn)[:, 0], torch.stack(expected))
     torch.testing.assert_close(objective(images, drawn)["loss"], torch.stack(expected).mean())
 
 
@@ -220,7 +220,7 @@ def test_pictures_show_what_the_model_got_and_said(target: str) -> None:
     objective = made(target=target)
     _, images = photos(objective)
     drawn = objective.draw(0, 1, INDICES)
-    shown = objective.pictures(images, drawn)
+    shown = objective.illustrate(images, drawn)
     assert list(shown) == ["original", "masked", "reconstructed"]
     assert torch.equal(shown["original"], images)
     original, masked, painted = (patches(shown[name]) for name in shown)

@@ -64,7 +64,7 @@ def test_loss_pixels_and_every_gradient_are_those_of_transformers(
     ours = objective(image, mask)["loss"]
     close(ours, theirs.loss)
     close(objective.paint(image, mask), theirs.reconstruction)
-    close(objective.answer(image, mask).mean(), theirs.loss.detach().clone())
+    close(objective.outputs(image, mask).mean(), theirs.loss.detach().clone())
 
     ours.backward()
     theirs.loss.backward()
@@ -126,9 +126,9 @@ def test_the_loss_is_that_of_a_plain_loop(kind: str) -> None:
             window = (sample, slice(None), slice(row, row + side), slice(column, column + side))
             apart.append((photo[window] - painted[window]).abs().mean())
         torch.testing.assert_close(
-            objective.answer(photo, mask)[sample, 0], torch.stack(apart).mean()
+            objective.outputs(photo, mask)[sample, 0], torch.stack(apart).mean()
         )
-    shown = objective.pictures(photo, mask)
+    shown = objective.illustrate(photo, mask)
     assert list(shown) == ["original", "masked", "reconstructed"]
     torch.testing.assert_close(objective.paint(shown["masked"], mask), painted)
     hidden = shown["masked"] == 0

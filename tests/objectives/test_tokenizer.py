@@ -124,7 +124,7 @@ def test_what_is_drawn_and_lost_depends_on_no_batch(kind: str) -> None:
 def test_the_answer_is_the_loss_with_single_words_and_the_words(kind: str) -> None:
     tokenizer = make(kind)
     objective = TokenizerObjective(tokenizer)
-    answer = objective.answer(IMAGES, objective.draw(0, 0, INDICES))
+    answer = objective.outputs(IMAGES, objective.draw(0, 0, INDICES))
     codes = tokenizer.codes(IMAGES)
     assert answer.shape == (3, 1 + 4 * 6)
     assert torch.equal(answer[:, 1:].long(), codes.flatten(1))
@@ -155,7 +155,7 @@ def test_a_collapse_is_warned_of() -> None:
 @both_kinds
 def test_pictures_are_in_the_models_pixels(kind: str) -> None:
     tokenizer = make(kind)
-    shown = TokenizerObjective(tokenizer).pictures(IMAGES)
+    shown = TokenizerObjective(tokenizer).illustrate(IMAGES)
     assert list(shown) == ["original", "reconstructed"]
     assert shown["original"] is IMAGES
     painted = tokenizer.decode(tokenizer.codes(IMAGES))
@@ -247,9 +247,9 @@ def test_a_short_training_paints_better_than_one_colour(kind: str) -> None:
             optimiser.zero_grad()
             objective(train[indices], objective.draw(0, epoch, indices))["loss"].backward()
             optimiser.step()
-    painted = objective.pictures(val)["reconstructed"]
+    painted = objective.illustrate(val)["reconstructed"]
     one_colour = (val - val.mean(dim=(2, 3), keepdim=True)).square().mean()
     assert (painted - val).square().mean() < 0.6 * one_colour
-    used = objective.usage(objective.answer(val).numpy())
+    used = objective.usage(objective.outputs(val).numpy())
     assert not used.collapsed
     assert used.perplexity > 5

@@ -455,7 +455,7 @@ WRONG: dict[str, tuple[Callable[[Arrays], None], str]] = {
     ),
     "wide hidden head": (
         put("pre_logits/kernel", 12, 24),
-        r"head.hidden.weight the shape \(24, 12\), but this model has \(12, 12\)",
+        r"head.hidden.weight the shape \(24, 12\), expected \(12, 12\)",
     ),
 }
 

@@ -435,7 +435,7 @@ def test_what_would_be_computed_otherwise_is_refused(
     ("said", "sentence"),
     [
         ({"window_size": "4"}, "window_size"),
-        ({"window_size": 0}, "window_size is 0"),
+        ({"window_size": 0}, "window_size must be at least 1, got 0"),
         ({"pretrained_window_sizes": [4, 4]}, "one for each of 3 stages"),
         ({"pretrained_window_sizes": [4, -4, 4]}, "1 to 1024 cells"),
         ({"pretrained_window_sizes": 4}, "pretrained_window_sizes"),

@@ -1,11 +1,14 @@
 """What the shell can do Python can do, with the same names, defaults and results."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import vitrail
 from vitrail.cli.app import main
@@ -20,7 +23,23 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(vitrail.save(made, tmp_path_factory.mktemp("model") / "model"))
 
 
+def prepare(folder: Path, model: str, line: str) -> None:
+    """Three images, two of them alike, and their embeddings, for the lines that use them."""
+    if "photos" in line or "vectors" in line:
+        (folder / "photos").mkdir()
+        for number, seed in enumerate((0, 1, 1)):
+            pixels = np.random.default_rng(seed).integers(0, 256, (8, 8), dtype=np.uint8)
+            Image.fromarray(pixels).resize((32, 32)).save(folder / "photos" / f"{number}.png")
+    if "vectors" in line:
+        vitrail.embed(model, folder / "photos", out=folder / "vectors")
+
+
 CALLS: dict[str, Callable[[str, Path], Any]] = {
+    "info vit_ti_16 --image-size 192 --batch-size 2": lambda model, out: vitrail.info(
+        "vit_ti_16", image_size=(192, 192), batch_size=2
+    ),
+    "info {model}": lambda model, out: vitrail.info(model),
+    "info {model} --why blocks.0": lambda model, out: vitrail.info(model).why("blocks.0"),
     "doctor digits": lambda model, out: vitrail.doctor("digits"),
     "evaluate {model} digits --by-index --resolutions 16,24": lambda model, out: vitrail.evaluate(
         model, "digits", by_index=True, resolutions=[(16, 16), (24, 24)]
@@ -30,6 +49,21 @@ CALLS: dict[str, Callable[[str, Path], Any]] = {
     ),
     "probe {model} digits --method knn --neighbours 3 --no-cache": lambda model, out: vitrail.probe(
         model, "digits", method="knn", neighbours=[3], cache=None
+    ),
+    "embed {model} {photos} --out {out}": lambda model, out: vitrail.embed(
+        model, out.parent / "photos", out=out
+    ),
+    "embed {model} {photos} --out {out} --dry-run": lambda model, out: vitrail.embed(
+        model, out.parent / "photos", out=out, dry_run=True
+    ),
+    "search {vectors} {photos}/1.png -k 2": lambda model, out: vitrail.search(
+        out.parent / "vectors", out.parent / "photos/1.png", k=2
+    ),
+    "duplicates {vectors} --threshold 0.5": lambda model, out: vitrail.duplicates(
+        out.parent / "vectors", threshold=0.5
+    ),
+    "predict {model} {photos} --top 2 --overwrite --out {out}.csv": lambda model, out: (
+        vitrail.predict(model, out.parent / "photos", top=2, overwrite=True, out=f"{out}.csv")
     ),
     "convert {model} {out} --to timm --image-size 32 --overwrite": lambda model, out: (
         vitrail.convert(model, out, to="timm", image_size=(32, 32), overwrite=True)
@@ -41,19 +75,25 @@ CALLS: dict[str, Callable[[str, Path], Any]] = {
 def test_python_gives_what_the_shell_prints(
     line: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [word.format(model=model, out=tmp_path / "out") for word in line.split()]
+    prepare(tmp_path, model, line)
+    names = {name: tmp_path / name for name in ("out", "photos", "vectors")}
+    words = [word.format(model=model, **names) for word in line.split()]
     assert main([*words, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
+    if words[0] == "embed":
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)  # what is there is not computed again
     printed.pop("files", None)  # where the shell wrote them
     record = CALLS[line](model, tmp_path / "out")
     assert json.loads(to_json(record.facts())) == printed
-    assert len(repr(record)) < 400
+    assert len(repr(record)) < 800
 
 
-@pytest.mark.parametrize(
-    "line", [line for line in CALLS if line.startswith(("doctor", "evaluate"))]
-)
+PAGES = ("doctor", "evaluate", "search", "duplicates")
+
+
+@pytest.mark.parametrize("line", [line for line in CALLS if line.startswith(PAGES)])
 def test_a_record_shows_itself_as_a_page(line: str, model: str, tmp_path: Path) -> None:
+    prepare(tmp_path, model, line)
     record = CALLS[line](model, tmp_path / "out")
     record.save_html(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")

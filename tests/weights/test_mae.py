@@ -18,14 +18,14 @@ from vitrail.models.vit import ViTConfig
 from vitrail.objectives.mae import MAE
 from vitrail.weights.dialect import Foreign
 from vitrail.weights.dialects import recognise
-from vitrail.weights.mae import LAYOUTS, decoder_of, read_mae, write_mae
+from vitrail.weights.mae import ROWS, decoder_of, read_mae, write_mae
 
 hf: Any = transformers  # most of it has no types
 
 CONFIG = ViTConfig(
     dim=48, depth=2, heads=4, mlp_dim=96, patch_size=8, image_size=(32, 32), num_classes=0
 )
-SIZES: dict[str, int] = {"decoder_dim": 24, "decoder_depth": 3}
+SIZES: dict[str, Any] = {"decoder_dim": 24, "decoder_depth": 3}
 State = dict[str, Tensor]
 
 
@@ -82,7 +82,7 @@ def test_a_facebook_file_goes_through_ours_unchanged() -> None:
     assert_identical(write_mae(objective.state_dict()), theirs)
 
 
-@pytest.mark.parametrize("dialect", LAYOUTS)
+@pytest.mark.parametrize("dialect", ROWS)
 def test_ours_goes_through_theirs_unchanged(dialect: str) -> None:
     objective = make()
     written = write_mae(objective.state_dict(), dialect)
@@ -98,7 +98,8 @@ def test_the_encoder_is_read_the_same_way_by_load(tmp_path: Path) -> None:
     assert loaded.passport.origin.dialect == "mae"
     objective.load_state_dict(read_mae(theirs, shapes_of(objective))[0])
     assert_identical(dict(loaded.state_dict()), dict(objective.model.state_dict()))
-    again = MAE(loaded, **(decoder_of(theirs) or {}))
+    sizes: dict[str, Any] = decoder_of(theirs) or {}
+    again = MAE(loaded, **sizes)
     assert shapes_of(again) == shapes_of(objective)
 
 
@@ -191,10 +192,13 @@ def test_sizes_of_a_decoder_are_told_by_its_tensors() -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda s: s.pop("decoder_norm.bias"), r"1 tensors of the model missing \(decoder.norm"),
+        (lambda s: s.pop("decoder_norm.bias"), r"tensor decoder.norm.bias .* is missing"),
         (lambda s: s.update({"decoder_pred.scale": s["mask_token"]}), r"no row reads \(decoder_pr"),
-        (lambda s: s.update({"mask_token": torch.ones(1, 1, 25)}), "this model has .1, 1, 24"),
-        (lambda s: s.pop("blocks.1.attn.qkv.weight"), r"missing \(model.blocks.1.attention.qkv"),
+        (lambda s: s.update({"mask_token": torch.ones(1, 1, 25)}), "expected .1, 1, 24"),
+        (
+            lambda s: s.pop("blocks.1.attn.qkv.weight"),
+            r"tensor model.blocks.1.attention.qkv.weight .* is missing",
+        ),
     ],
     ids=["lost", "unknown", "another width", "lost from the encoder"],
 )

@@ -111,6 +111,7 @@ def build_parser() -> App:
         text, _, examples = (inspect.getdoc(verb) or "").partition("\n\nExamples:\n")
         epilogue = f"Examples:\n{examples}" if examples else None
         parser.command(record, name=verb.__name__, help=text, help_epilogue=epilogue)
+    parser.register_install_completion_command(help="Install completion for this shell.")
     return parser
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import KW_ONLY, dataclass
 from dataclasses import fields as dataclass_fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from vitrail.cli.options import OutputOptions, is_checkpoint, parse_changes, parse_grid
+from cyclopts import Parameter
+
+from vitrail.cli.options import MODEL, OutputOptions, parse_changes, parse_grid
 from vitrail.cli.output import say, say_json, say_table
 
 if TYPE_CHECKING:
-    from vitrail.models.measure import Measure
-    from vitrail.weights.checkpoint import Checkpoint
+    from vitrail.models.measure import Layer, Measure
+    from vitrail.tasks.info import Why
 
 
 @dataclass(frozen=True)
@@ -19,74 +21,71 @@ class Info(OutputOptions):
     """Which model or checkpoint to describe, at which size."""
 
     source: str
-    """A model's name (vit_b_16), a Vitrail directory, a foreign file or directory, or
+    """Model: a name (vit_b_16), a Vitrail directory, a foreign file or directory, or
     hf-hub:owner/name."""
     _: KW_ONLY
-    image_size: str | None = None
-    """Another image size: 224, or height x width as 192x672."""
     batch_size: int = 1
     """Images in a batch, for shapes, multiply-adds and activations."""
-    depth: int = 2
-    """How deep into the modules the table goes."""
-    model: str | None = None
-    """The variant that a foreign file holds, where it does not tell."""
-    dialect: str | None = None
-    """The dialect of a foreign file, where its names do not tell."""
-    grid: str | None = None
-    """Rows x columns of a foreign file's positions, where it does not tell."""
-    set: tuple[str, ...] = ()
-    """Another field of the model: --set num_classes=10. May be repeated."""
+    depth: int = 1
+    """How deep into the modules the table goes; blocks are shown at depth 1."""
+    why: str | None = None
+    """Module whose number of parameters to explain, tensor by tensor: blocks.0"""
+    model: Annotated[str | None, Parameter(group=MODEL)] = None
+    """Architecture, if the file does not name it (see vitrail models)."""
+    dialect: Annotated[str | None, Parameter(group=MODEL)] = None
+    """Format of a foreign file, if its tensor names are ambiguous: timm, torchvision, …"""
+    grid: Annotated[str | None, Parameter(group=MODEL)] = None
+    """Rows x columns of the position embedding, if the file does not tell."""
+    image_size: Annotated[str | None, Parameter(group=MODEL)] = None
+    """Resize the model to another image size: 224, or height x width as 192x672."""
+    set: Annotated[tuple[str, ...], Parameter(group=MODEL)] = ()
+    """Set another field of the model's config: --set num_classes=10. May be repeated."""
 
 
-def info(asked: Info) -> None:
-    """Describe a model layer by layer, or a checkpoint: dialect, config, coverage, passport."""
-    from vitrail.core.errors import UserError
-    from vitrail.models.catalogue import change, find
-    from vitrail.models.measure import measure
-    from vitrail.weights.checkpoint import resize_checkpoint
-    from vitrail.weights.load import fine_tuned, open_checkpoint
+def info(options: Info) -> None:
+    """Describe a model layer by layer, or a checkpoint: dialect, config, coverage, passport.
 
-    if asked.batch_size < 1:
-        raise UserError(f"--batch-size is {asked.batch_size}, but a batch has at least one image")
-    changes = parse_changes(asked.image_size, asked.set)
-    facts: dict[str, Any] = {"source": asked.source}
-    if is_checkpoint(asked.source):
-        opened = open_checkpoint(
-            asked.source,
-            model=asked.model,
-            dialect=asked.dialect,
-            grid=parse_grid(asked.grid),
-            overrides=changes,
-        )
-        config = change(opened.config, fine_tuned(opened.config, changes))
-        _, passport = resize_checkpoint(opened, config)
-        facts |= {"checkpoint": describe(opened), "passport": asdict(passport)}
-    else:
-        config = change(find(asked.source), changes)
-    measured = measure(config, asked.batch_size)
-    facts |= {"config": asdict(config), "batch_size": asked.batch_size, **asdict(measured)}
-    if asked.json:
-        say_json(facts)
+    Examples:
+      vitrail info vit_b_16 --image-size 384
+      vitrail info vit_h_14 --why blocks.0
+    """
+    from vitrail.tasks.info import info as run
+
+    found = run(
+        options.source,
+        batch_size=options.batch_size,
+        model=options.model,
+        dialect=options.dialect,
+        grid=parse_grid(options.grid),
+        **parse_changes(options.image_size, options.set),
+    )
+    if options.why is not None:
+        why = found.why(options.why)
+        if options.json:
+            say_json(why.facts())
+        else:
+            print_why(why, options)
         return
-    if "checkpoint" in facts:
-        print_checkpoint(facts)
-    print_layers(measured, asked)
+    if options.json:
+        say_json(found.facts())
+        return
+    if found.checkpoint is not None:
+        print_checkpoint(found.facts())
+    print_layers(found.measured, options)
 
 
-def describe(opened: Checkpoint) -> dict[str, Any]:
-    """Coverage in numbers, and every reason."""
-    coverage = opened.coverage
-    reasons: dict[str, list[str]] = {}
-    for name, why in coverage.dropped:
-        reasons.setdefault(why, []).append(name)
-    return {
-        "dialect": opened.dialect,
-        "tensors": len(opened.state),
-        "precision": sorted({str(t.dtype).removeprefix("torch.") for t in opened.state.values()}),
-        "used": len(coverage.used),
-        "dropped": [{"why": why, "tensors": names} for why, names in reasons.items()],
-        "filled": [{"why": why, "tensor": name} for name, why in coverage.filled],
-    }
+def print_why(why: Why, options: Info) -> None:
+    """The sum, term by term, and why other tools print fewer multiply-adds."""
+    say(f"{why.module}: {why.params:,} parameters =")
+    for number, term in enumerate(why.terms):
+        shape = " x ".join(map(str, term.shape))
+        say(f"  {'+' if number else ' '} {term.params:>12,}  {term.name} ({shape})")
+    say(
+        "",
+        f"multiply-adds of the whole model for {images_text(options)}: {why.macs:,}",
+        f"torchinfo would print {why.weight_macs / 1e9:,.2f} G: it counts the weight of a linear "
+        "layer once an image, not once a token, and no products of attention",
+    )
 
 
 def print_checkpoint(facts: dict[str, Any]) -> None:
@@ -133,21 +132,36 @@ def fields(record: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in record.items())
 
 
-def print_layers(measured: Measure, asked: Info) -> None:
-    rows = []
-    for layer in measured.layers:
-        if layer.name.count(".") < asked.depth and layer.kind not in ("Identity", "Dropout"):
-            shape = " x ".join(map(str, layer.output))
-            rows.append((layer.name, layer.kind, shape, f"{layer.params:,}", f"{layer.macs:,}"))
+def print_layers(measured: Measure, options: Info) -> None:
+    shown = [layer for layer in measured.layers if is_shown(layer, options.depth)]
+    rows = [
+        (
+            layer.name,
+            layer.kind,
+            " x ".join(map(str, layer.output)),
+            f"{layer.params:,}",
+            f"{layer.macs:,}",
+        )
+        for layer in shown
+    ]
     say_table(("module", "kind", "output", "parameters", "multiply-adds"), rows, right=2)
-    images = "one image" if asked.batch_size == 1 else f"{asked.batch_size} images"
-    kept = megabytes(measured.activation_memory)
+    images, kept = images_text(options), megabytes(measured.activation_memory)
     say(
         "",
         f"parameters    {measured.params:,} ({megabytes(measured.parameter_memory)} in float32)",
         f"multiply-adds {measured.macs:,} for {images}",
         f"activations   {kept} kept for the backward pass of {images}, with fused attention",
     )
+
+
+def is_shown(layer: Layer, depth: int) -> bool:
+    """A number in a name is a place in a list, and no level of its own: blocks.0 is at depth 1."""
+    level = sum(not part.isdecimal() for part in layer.name.split("."))
+    return level <= depth and layer.kind not in ("Identity", "Dropout")
+
+
+def images_text(options: Info) -> str:
+    return "one image" if options.batch_size == 1 else f"{options.batch_size} images"
 
 
 def megabytes(count: int) -> str:

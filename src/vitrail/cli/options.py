@@ -10,7 +10,6 @@ import math
 import os
 import re
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from cyclopts import Group, Parameter
@@ -240,11 +239,3 @@ def check_between(option: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
         bound = f"at least {least}" if value < least else f"at most {most}"
         raise UserError(f"{option} must be {bound}, got {value}")
-
-
-def is_checkpoint(model: str) -> bool:
-    """Whether a MODEL argument means a checkpoint rather than the name of a variant."""
-    from vitrail.weights.files import SUFFIXES
-
-    path = Path(model)
-    return model.startswith("hf-hub:") or "/" in model or path.suffix in SUFFIXES or path.exists()

@@ -91,14 +91,14 @@ class Transform:
         self, image: UInt8[Tensor, "C H W"], *, seed: int, epoch: int, index: int, view: int
     ) -> UInt8[Tensor, "C h w"]:
         draw = draws_for(seed, epoch, np.array([[index, view]]))
-        image = self.moved(image, draw)
+        image = self.apply_geometry(image, draw)
         if self.policy is None and not self.augmentation.jitter:
             return image.contiguous()
         one = seed_of("augment", seed, epoch, index, view)
         with cpu_generator_at(one):  # torchvision draws from torch's own generator
-            return self.coloured(image, one).contiguous()
+            return self.apply_colour(image, one).contiguous()
 
-    def moved(self, image: UInt8[Tensor, "C H W"], draw: Draw) -> UInt8[Tensor, "C h w"]:
+    def apply_geometry(self, image: UInt8[Tensor, "C H W"], draw: Draw) -> UInt8[Tensor, "C h w"]:
         """Cropped or framed, mirrored, rotated, shifted and zoomed."""
         from torchvision.transforms.v2 import InterpolationMode, functional
 
@@ -122,7 +122,7 @@ class Transform:
             )
         return image
 
-    def coloured(self, image: UInt8[Tensor, "C h w"], seed: int) -> UInt8[Tensor, "C h w"]:
+    def apply_colour(self, image: UInt8[Tensor, "C h w"], seed: int) -> UInt8[Tensor, "C h w"]:
         from torchvision.transforms import v2
 
         if isinstance(self.policy, RandAugment):

@@ -187,14 +187,14 @@ def _paragraphs(found: Findings) -> Iterator[list[str]]:
     yield _listed(lines, MOST_BROKEN)
     for title, twins in (("duplicates", found.exact), ("look-alikes", found.near)):
         yield [f"{title:14}{_count_twins(twins)}"]
-        yield _listed([f"  {_tell(found, group)}" for group in twins], MOST_GROUPS)
+        yield _listed([f"  {_format_twins(found, group)}" for group in twins], MOST_GROUPS)
     if found.not_compared:
         yield [f"              {count(found.not_compared, 'more pair')} not compared: too many"]
     if len(found.parts) > 1:
         yield [f"leakage       {leakage(found)}"]
     yield [f"labels        {_count_conflicts(found)}"]
     if found.sizes is not None:
-        yield [f"sizes         {told_sizes(found.sizes)}"]
+        yield [f"sizes         {format_sizes(found.sizes)}"]
     yield [f"modes         {', '.join(f'{mode} {n:,}' for mode, n in found.modes.items())}"]
     if found.colour is not None:
         yield [f"colour        mean {numbers(found.colour.mean)}, std {numbers(found.colour.std)}"]
@@ -228,25 +228,25 @@ def _count_twins(twins: tuple[Twins, ...]) -> str:
     return f"{count(images, 'image')} in {count(len(twins), 'group')}"
 
 
-def _tell(found: Findings, twins: Twins) -> str:
+def _format_twins(found: Findings, twins: Twins) -> str:
     """The names, with labels where they disagree and with splits where they are several."""
-    told = []
+    named = []
     for picture in twins.pictures[:8]:
         facts = [picture.split] if len(twins.splits) > 1 else []
         facts += [picture.label] if len(twins.labels) > 1 else []
         name = found.short(picture.name)
-        told.append(f"{name} ({', '.join(facts)})" if facts else name)
+        named.append(f"{name} ({', '.join(facts)})" if facts else name)
     more = f" and {len(twins.pictures) - 8:,} more" if len(twins.pictures) > 8 else ""
-    return (" = " if twins.likeness == 1 else " ~ ").join(told) + more
+    return (" = " if twins.likeness == 1 else " ~ ").join(named) + more
 
 
 def leakage(found: Findings) -> str:
     """One sentence on how many images of one split are known from another."""
     totals = {part.name: part.images for part in found.parts}
-    told = [f"{n:,} of {totals[split]:,} in {split}" for split, n in found.leaked.items() if n]
-    if not told:
+    named = [f"{n:,} of {totals[split]:,} in {split}" for split, n in found.leaked.items() if n]
+    if not named:
         return "none: no image of one split has a twin in another"
-    return f"with a twin in an earlier split: {', '.join(told)}"
+    return f"with a twin in an earlier split: {', '.join(named)}"
 
 
 def _count_conflicts(found: Findings) -> str:
@@ -278,7 +278,7 @@ def some(names: tuple[str, ...]) -> str:
     return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
 
 
-def told_sizes(sizes: Sizes) -> str:
+def format_sizes(sizes: Sizes) -> str:
     low, middle, high = (f"{h}x{w}" for h, w in (sizes.smallest, sizes.median, sizes.largest))
     return f"{low} to {high}, median {middle} (height x width)" if low != high else f"all {low}"
 

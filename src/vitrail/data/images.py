@@ -1,4 +1,4 @@
-"""The one decoder: from the bytes of a picture to its pixels, or one sentence why that cannot be.
+"""The one decoder: from the bytes of an image to its pixels, or one sentence why that cannot be.
 
 Pixels mean what a person sees: turned as EXIF says, transparent parts on white. What a file may be
 is a short list, its size has limits, and whatever a library raises becomes one `BadImage`.
@@ -33,7 +33,7 @@ from vitrail.core.errors import UserError
 from vitrail.data.silence import silence
 
 # What Pillow decodes in this process, in C, and knows by its first bytes. So no EPS or WMF, which
-# start programs; no TGA, which any bytes can be; no ICO, which is several pictures, one of them
+# start programs; no TGA, which any bytes can be; no ICO, which is several images, one of them
 # possibly a PNG of any size. Importing the plugins here saves Pillow from importing all it has.
 FORMATS = tuple(
     plugin.format
@@ -54,13 +54,13 @@ MOST_PIXELS = 2**28 // 3
 # As much as that many pixels take without any compression.
 MOST_BYTES = 2**28
 # A few bytes can claim a second of work and half a gigabyte. Even a blank page at 300 dots an inch
-# has fewer than the first; of larger pictures a photo has about a byte for 4 pixels.
+# has fewer than the first; of larger images a photo has about a byte for 4 pixels.
 BOMB_PIXELS = 2**24
 BOMB_PIXELS_PER_BYTE = 1000
 # Pillow decodes these in Python, at about a second for a million pixels.
 SLOW_CODECS = {"ppm", "ppm_plain", "bmp_rle"}
 MOST_SLOW_PIXELS = 2**20
-# Encoders write about ten; each can cost a pass over the whole picture and a dozen bytes.
+# Encoders write about ten; each can cost a pass over the whole image and a dozen bytes.
 MOST_JPEG_SCANS = 100
 # Scaled decoding averages whole pixels, so the resize after it should still have some to choose
 # from: at 1.5 photos come out 0.2 to 0.8/255 off in the mean, at 1 up to 2.5/255.
@@ -94,7 +94,7 @@ LYING = (5, 6, 7, 8)  # those that swap height and width
 
 
 class BadImage(Exception):  # noqa: N818 - what a person is told, and the name they know
-    """A picture that cannot be used: which one, and in a short sentence why.
+    """An image that cannot be used: which one, and in a short sentence why.
 
     >>> print(BadImage("cat.jpg", "the file is empty"))
     cat.jpg: the file is empty
@@ -122,25 +122,25 @@ def decode(
 ) -> Pixels:
     """(H, W, 3) in RGB or, with `channels=1`, (H, W, 1) in grey; or `BadImage`.
 
-    - The first picture of an animation. EXIF orientation is applied.
+    - The first image of an animation. EXIF orientation is applied.
     - Transparent parts are laid on white, as a page shows them: round((c a + 255 (255 - a)) / 255).
       Dropping alpha, which timm's and torchvision's loaders do, shows what colour happens to be
-      left beneath, and black strokes on nothing become a black picture. The same where all is
+      left beneath, and black strokes on nothing become a black image. The same where all is
       opaque.
     - 16 bits become 8 by their high byte, for grey as for colour; a value that was 8 bits comes
       back whole. 1 bit becomes 0 or 255. CMYK becomes RGB by (255 - c)(255 - k) / 255; colour
       profiles are not applied. Grey of colours is ITU-R 601 luma. All as Pillow's `convert`.
-    - 32-bit numbers have no agreed white, so such a picture is bad rather than guessed at.
+    - 32-bit numbers have no agreed white, so such an image is bad rather than guessed at.
     - A file that ends too early is bad, never filled with grey. A progressive JPEG is good when its
-      end is there, however few scans came before: that is a coarser picture, not a broken one.
+      end is there, however few scans came before: that is a coarser image, not a broken one.
 
-    `at_least` (height, width) is what the picture will be scaled down to. A JPEG that is much
+    `at_least` (height, width) is what the image will be scaled down to. A JPEG that is much
     larger is then decoded at 1/2, 1/4 or 1/8, no smaller than 1.5 times that, which is faster; the
     mean difference after the resize is below 1/255 on photos, more on fine artificial texture.
     Without it every pixel is exact.
     """
     if channels not in (1, 3):
-        raise UserError(f"a picture has 1 or 3 channels, not {channels}")
+        raise UserError(f"an image has 1 or 3 channels, not {channels}")
     if at_least is not None and min(at_least) < 1:
         raise UserError(f"at_least is {at_least}, but a side has at least 1 pixel")
     check_bytes(len(data), name)
@@ -172,8 +172,8 @@ def from_pillow(image: Image.Image, name: str, *, channels: int = 3) -> Pixels:
 def header_size(data: bytes, name: str) -> tuple[int, int]:
     """(height, width) as a file's header claims, before it is turned; nothing is decoded."""
     try:
-        with silence(), Image.open(BytesIO(data), formats=FORMATS) as picture:
-            return picture.height, picture.width
+        with silence(), Image.open(BytesIO(data), formats=FORMATS) as image:
+            return image.height, image.width
     except Exception as error:
         raise BadImage(name, _reason(error)) from None
 
@@ -186,44 +186,44 @@ def check_bytes(size: int, name: str) -> None:
         raise BadImage(name, f"{size:,} bytes, more than the limit of {MOST_BYTES:,}")
 
 
-def in_mode(picture: Image.Image, mode: Literal["RGB", "L"]) -> Image.Image:
-    """Any picture in 8 bits, colour or grey, by the rules of `decode`."""
-    if picture.mode == mode and not picture.has_transparency_data:
-        return picture
-    if picture.mode == "F" or (picture.mode == "I" and picture.format != "PPM"):
+def convert_mode(image: Image.Image, mode: Literal["RGB", "L"]) -> Image.Image:
+    """Any image in 8 bits, colour or grey, by the rules of `decode`."""
+    if image.mode == mode and not image.has_transparency_data:
+        return image
+    if image.mode == "F" or (image.mode == "I" and image.format != "PPM"):
         raise UserError("its numbers have 32 bits and no agreed white: save it with 8 or 16 bits")
-    if picture.mode.startswith("I"):
-        return _high_bytes(picture).convert(mode)
-    if picture.has_transparency_data:
-        picture = _on_white(picture)
-    if picture.mode == "LAB":  # from which Pillow knows the way to RGB alone
-        picture = picture.convert("RGB")
-    return picture.convert(mode)
+    if image.mode.startswith("I"):
+        return _high_bytes(image).convert(mode)
+    if image.has_transparency_data:
+        image = _on_white(image)
+    if image.mode == "LAB":  # from which Pillow knows the way to RGB alone
+        image = image.convert("RGB")
+    return image.convert(mode)
 
 
 def _decode(data: bytes, at_least: tuple[int, int] | None, channels: int) -> Pixels:
-    with Image.open(BytesIO(data), formats=FORMATS) as picture:
-        _check_header(picture, len(data))
+    with Image.open(BytesIO(data), formats=FORMATS) as image:
+        _check_header(image, len(data))
         pixels = None
-        if isinstance(picture, PngImagePlugin.PngImageFile):
+        if isinstance(image, PngImagePlugin.PngImageFile):
             _check_png(data)
-            _mend_key(picture, depth=data[24])
-        elif isinstance(picture, JpegImagePlugin.JpegImageFile):
+            _mend_key(image, depth=data[24])
+        elif isinstance(image, JpegImagePlugin.JpegImageFile):
             _check_jpeg(data)
-            scale = 1 if at_least is None else _scale(picture, at_least)
-            pixels = _by_simplejpeg(data, picture, scale)
+            scale = 1 if at_least is None else _scale(image, at_least)
+            pixels = _by_simplejpeg(data, image, scale)
             if pixels is None and scale > 1:
-                picture.draft("", (picture.width // scale, picture.height // scale))
+                image.draft("", (image.width // scale, image.height // scale))
         if pixels is None:
-            picture.load()
-            pixels = _strips(picture, channels)
+            image.load()
+            pixels = _strips(image, channels)
         # a TIFF is turned by Pillow while it is loaded, and no longer says that it should be
-        return _turn(_with_channels(pixels, channels), _orientation(picture))
+        return _turn(_with_channels(pixels, channels), _orientation(image))
 
 
-def _check_header(picture: ImageFile.ImageFile, size: int) -> None:
+def _check_header(image: ImageFile.ImageFile, size: int) -> None:
     """Refuse by what the header claims, before anything is decoded."""
-    width, height = picture.size
+    width, height = image.size
     pixels = width * height
     if min(width, height) < 1:
         raise UserError(f"its size is {width}x{height}")
@@ -231,15 +231,15 @@ def _check_header(picture: ImageFile.ImageFile, size: int) -> None:
         raise UserError(f"{width}x{height}, more than the limit of {MOST_PIXELS:,} pixels")
     if pixels > BOMB_PIXELS and pixels > BOMB_PIXELS_PER_BYTE * size:
         raise UserError(f"{width}x{height} from {size:,} bytes, which no photo is but a bomb")
-    if pixels > MOST_SLOW_PIXELS and SLOW_CODECS & {tile.codec_name for tile in picture.tile}:
+    if pixels > MOST_SLOW_PIXELS and SLOW_CODECS & {tile.codec_name for tile in image.tile}:
         raise UserError(
             f"{width}x{height}, more than the limit of {MOST_SLOW_PIXELS:,} pixels for this kind "
-            f"of {picture.format}"
+            f"of {image.format}"
         )
-    if picture.format == "TIFF":
-        parts = [tile.extents for tile in picture.tile if tile.extents]
+    if image.format == "TIFF":
+        parts = [tile.extents for tile in image.tile if tile.extents]
         if sum((right - left) * (low - top) for left, top, right, low in parts) < pixels:
-            raise UserError("parts of the picture are missing")
+            raise UserError("parts of the image are missing")
 
 
 def _check_png(data: bytes) -> None:
@@ -259,13 +259,13 @@ def _check_png(data: bytes) -> None:
         place = end + 4
 
 
-def _mend_key(picture: Image.Image, depth: int) -> None:
+def _mend_key(image: Image.Image, depth: int) -> None:
     """The transparent colour of a PNG in the 8 bits of its pixels; Pillow leaves it as written."""
-    key = picture.info.get("transparency")
-    if picture.mode == "L" and isinstance(key, int):
-        picture.info["transparency"] = key % 2**depth * 255 // (2**depth - 1)
-    if picture.mode == "RGB" and depth == 16 and isinstance(key, tuple):
-        picture.info["transparency"] = tuple(value >> 8 for value in key)
+    key = image.info.get("transparency")
+    if image.mode == "L" and isinstance(key, int):
+        image.info["transparency"] = key % 2**depth * 255 // (2**depth - 1)
+    if image.mode == "RGB" and depth == 16 and isinstance(key, tuple):
+        image.info["transparency"] = tuple(value >> 8 for value in key)
 
 
 def _check_jpeg(data: bytes) -> None:
@@ -276,34 +276,34 @@ def _check_jpeg(data: bytes) -> None:
     # starts of a scan, counted several times as fast as by `bytes.count`
     pairs = [np.frombuffer(data, "<u2", (len(data) - first) // 2, first) for first in (0, 1)]
     if sum(np.count_nonzero(pair == 0xDAFF) for pair in pairs) > MOST_JPEG_SCANS:
-        raise UserError(f"more than {MOST_JPEG_SCANS} scans of the whole picture")
+        raise UserError(f"more than {MOST_JPEG_SCANS} scans of the whole image")
 
 
-def _scale(picture: Image.Image, at_least: tuple[int, int]) -> int:
+def _scale(image: Image.Image, at_least: tuple[int, int]) -> int:
     """How many times smaller it can be decoded, of what both libraries can."""
-    lying = _orientation(picture) in LYING
+    lying = _orientation(image) in LYING
     wanted = at_least if lying else at_least[::-1]
-    room = min(have / (MARGIN * want) for have, want in zip(picture.size, wanted, strict=True))
+    room = min(have / (MARGIN * want) for have, want in zip(image.size, wanted, strict=True))
     return max(scale for scale in (1, 2, 4, 8) if scale <= max(room, 1))
 
 
-def _by_simplejpeg(data: bytes, picture: Image.Image, scale: int) -> Pixels | None:
+def _by_simplejpeg(data: bytes, image: Image.Image, scale: int) -> Pixels | None:
     """The pixels as stored, or None where it is left to Pillow."""
     if _simplejpeg is None:
         return None
-    width, height = picture.size
+    width, height = image.size
     size = (-(-height // scale), -(-width // scale))
     floor = {"min_height": size[0], "min_width": size[1]} if scale > 1 else {}
     try:
         *found, space, _ = _simplejpeg.decode_jpeg_header(data, **floor)
-        if tuple(found) != size or (picture.mode, space) not in (("RGB", "YCbCr"), ("L", "Gray")):
+        if tuple(found) != size or (image.mode, space) not in (("RGB", "YCbCr"), ("L", "Gray")):
             return None
-        colours = "RGB" if picture.mode == "RGB" else "GRAY"
+        colours = "RGB" if image.mode == "RGB" else "GRAY"
         pixels: Pixels = _simplejpeg.decode_jpeg(data, colours, **floor)
         return pixels
     except ValueError as error:
         if any(sign in str(error) for sign in JPEG_DAMAGE):
-            raise UserError(f"the picture is damaged: {error}") from None
+            raise UserError(f"the image is damaged: {error}") from None
         return None
 
 
@@ -315,44 +315,44 @@ def _with_channels(pixels: Pixels, channels: int) -> Pixels:
     return np.asarray(Image.fromarray(pixels).convert("L"))[..., None]
 
 
-def _strips(picture: Image.Image, channels: int) -> Pixels:
-    """Converted a few rows at a time, so that there is never a third copy of a large picture."""
-    width, height = picture.size
+def _strips(image: Image.Image, channels: int) -> Pixels:
+    """Converted a few rows at a time, so that there is never a third copy of a large image."""
+    width, height = image.size
     pixels = np.empty((height, width, channels), dtype=np.uint8)
     rows = max(1, 2**20 // width)
     for top in range(0, height, rows):
         whole = rows >= height
-        strip = picture if whole else picture.crop((0, top, width, min(top + rows, height)))
-        strip.format = picture.format
-        converted = in_mode(strip, "RGB" if channels == 3 else "L")
+        strip = image if whole else image.crop((0, top, width, min(top + rows, height)))
+        strip.format = image.format
+        converted = convert_mode(strip, "RGB" if channels == 3 else "L")
         pixels[top : top + rows] = np.asarray(converted).reshape(-1, width, channels)
     return pixels
 
 
-def _high_bytes(picture: Image.Image) -> Image.Image:
+def _high_bytes(image: Image.Image) -> Image.Image:
     """16-bit grey in 8 bits; Pillow gives it as I;16, or as I where a PGM is its source."""
-    values = np.asarray(picture)
+    values = np.asarray(image)
     grey = (values >> 8).astype(np.uint8)
-    key = picture.info.get("transparency")
+    key = image.info.get("transparency")
     if isinstance(key, int):
         grey[values == key] = 255
     return Image.fromarray(grey)
 
 
-def _on_white(picture: Image.Image) -> Image.Image:
-    picture = picture.convert("RGBA")
-    white = Image.new("RGB", picture.size, "white")
-    white.paste(picture, mask=picture)
+def _on_white(image: Image.Image) -> Image.Image:
+    image = image.convert("RGBA")
+    white = Image.new("RGB", image.size, "white")
+    white.paste(image, mask=image)
     return white
 
 
-def _orientation(picture: Image.Image) -> int:
+def _orientation(image: Image.Image) -> int:
     """1 to 8; broken EXIF says nothing about the pixels, so it counts as none."""
     try:
-        said = picture.getexif().get(ExifTags.Base.Orientation, 1)
-    except Exception:  # as many kinds as a broken picture
+        found = image.getexif().get(ExifTags.Base.Orientation, 1)
+    except Exception:  # as many kinds as a broken image
         return 1
-    return said if isinstance(said, int) else 1
+    return found if isinstance(found, int) else 1
 
 
 def _turn(pixels: Pixels, orientation: int) -> Pixels:
@@ -372,5 +372,5 @@ def _reason(error: Exception) -> str:
             return "takes more memory than there is"
         case OSError() if "truncated" in str(error) or "Truncated" in str(error):
             return "the file ends too early"
-    said = str(error).split("\n")[0][:120]
-    return f"cannot be decoded: {said or type(error).__name__}"
+    found = str(error).split("\n")[0][:120]
+    return f"cannot be decoded: {found or type(error).__name__}"

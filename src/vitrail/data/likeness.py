@@ -1,4 +1,4 @@
-"""Which pictures show the same thing: resized, compressed again, brightened or slightly cropped.
+"""Which images show the same thing: resized, compressed again, brightened or slightly cropped.
 
 Two steps, both on grey thumbnails of 32 x 32:
 
@@ -10,7 +10,7 @@ Two steps, both on grey thumbnails of 32 x 32:
    and Kanade 1981), and its fine detail is correlated: thumbnails minus their local mean. A copy
    reaches 0.9 and more, two photos of alike scenes rarely 0.6.
 
-Tiny pictures have little detail to tell them apart: below 64 pixels 4 bits and 0.97 are asked for.
+Tiny images have little detail to tell them apart: below 64 pixels 4 bits and 0.97 are asked for.
 """
 
 import time
@@ -26,7 +26,7 @@ BITS = 64
 QUARTER = BITS // 4
 RADIUS, TINY_RADIUS = 11, 4
 ALIKE, TINY_ALIKE = 0.85, 0.97
-TINY_PROMISING = 0.7  # where tiny pictures agree less than that as they lie, moving does not help
+TINY_PROMISING = 0.7  # where tiny images agree less than that as they lie, moving does not help
 TINY = 64
 FLAT = 2.0  # a thumbnail with less contrast than this shows nothing to compare
 MOST_PAIRS = 200_000  # that are aligned: the closest
@@ -39,14 +39,14 @@ Floats = NDArray[np.float32]
 Pairs = NDArray[np.int64]
 
 
-def thumbnail(picture: Image.Image) -> Thumbs:
+def thumbnail(image: Image.Image) -> Thumbs:
     """Grey, 32 x 32.
 
     >>> thumbnail(Image.new("RGB", (300, 200))).shape
     (32, 32)
     """
     # made small before it is made grey, because that is the smaller work
-    small = picture.resize((SIDE, SIDE), Image.Resampling.BICUBIC, reducing_gap=3.0)
+    small = image.resize((SIDE, SIDE), Image.Resampling.BICUBIC, reducing_gap=3.0)
     return np.asarray(small.convert("L"))
 
 

@@ -107,7 +107,7 @@ class Stream:
         """The batches of the steps from `start` up to `stop`, counted over all epochs."""
         plain = not self.augmentation.sides and fits(self.augmentation)
         if plain and has_model_size(self.source, self.how):
-            return (self.warped(share) for share in self.shares(start, stop))
+            return (self.warp_batch(share) for share in self.shares(start, stop))
         dataset = SampleDataset(self.source, self.how, self.augmentation, self.seed)
         shares, ahead = tee(self.shares(start, stop))  # workers read ahead
         keys = (
@@ -115,9 +115,9 @@ class Stream:
             for share in ahead
         )
         loaded = zip(shares, load(dataset, keys, self.workers), strict=True)
-        return (self.finished(items, share) for share, items in loaded)
+        return (self.finish_batch(items, share) for share, items in loaded)
 
-    def finished(self, loaded: Loaded, share: Share) -> Batch:
+    def finish_batch(self, loaded: Loaded, share: Share) -> Batch:
         """The pixels that a worker made, normalised and partly erased."""
         samples = share.rows[loaded.rows]
         images = normalise(loaded.images, self.how)
@@ -163,9 +163,9 @@ class Stream:
             balance=self.source.targets if self.balance else None,
         )
 
-    def warped(self, share: Share) -> Batch:
+    def warp_batch(self, share: Share) -> Batch:
         if not len(share.rows):  # there are more processes than images
-            return self.finished(Loaded(no_images(self.how), []), share)
+            return self.finish_batch(Loaded(no_images(self.how), []), share)
         channels, which = len(self.how.mean), share.rows[:, 0]
         images = torch.stack(
             [to_tensor(read_pixels(Sample(self.source, int(i)), channels=channels)) for i in which]

@@ -1,10 +1,10 @@
-"""Planted evidence: pictures of which it is known where their answer lies.
+"""Planted evidence: images of which it is known where their answer lies.
 
 On a canvas of noise at several scales stands one bright handwritten digit, which is the label, and
 beside it distractors that say nothing about it: shapes, scrambled digits, dark digits. A map that
 explains a model which knows the label has to point at the digit, and `boxes` say where that is.
 
-Every picture is a function of (seed, part, index). The handwriting of one part is in no other.
+Every image is a function of (seed, part, index). The handwriting of one part is in no other.
 """
 
 from functools import cache
@@ -28,7 +28,7 @@ BRIGHT, DARK = (0.9, 1.0), (0.0, 0.1)
 INK = 0.25  # of full ink: what counts as part of a digit
 TRIES = 24  # places that are tried for a distractor
 BLOCKS = 4  # a side, that a scrambled digit is cut into
-AT_ONCE = 2048  # random numbers, about as many as a picture takes
+AT_ONCE = 2048  # random numbers, about as many as an image takes
 SMALLEST = 32  # pixels: on less a digit of eight cells cannot be read
 
 Box = tuple[int, int, int]  # top, left and side of a stamp
@@ -36,7 +36,7 @@ Raster = Float[np.ndarray, "8 8"]
 
 
 class Planted:
-    """A source of such pictures, (side, side) uint8, one channel, and of the `boxes` around their
+    """A source of such images, (side, side) uint8, one channel, and of the `boxes` around their
     digits: top, left, bottom and right in pixels, the last two not included.
 
     >>> source = Planted(100, "test")
@@ -53,7 +53,7 @@ class Planted:
             raise UserError(f"planted has no part {part!r}, but {', '.join(PARTS)}")
         if side < SMALLEST or count < 0 or distractors < 0:
             raise UserError(
-                f"planted evidence of {count} pictures, {side} pixels and {distractors} "
+                f"planted evidence of {count} images, {side} pixels and {distractors} "
                 f"distractors: expected no negative number, and at least {SMALLEST} pixels"
             )
         self.asked = (count, part, side, seed, distractors)
@@ -100,7 +100,7 @@ class Planted:
         for _ in range(self.distractors):
             raster, levels = self.distractor(chances)
             level = between(levels, chances)
-            spots = place(chances.take(3 * TRIES).reshape(TRIES, 3), self.side, SMALL_SIDES)
+            spots = place(chances.draw(3 * TRIES).reshape(TRIES, 3), self.side, SMALL_SIDES)
             free = next((box for box in map(as_box, spots) if is_free(box, taken)), None)
             if free is not None:
                 stamp(canvas, raster, free, level)
@@ -109,8 +109,8 @@ class Planted:
 
     def distractor(self, chances: "Chances") -> tuple[Raster, tuple[float, float]]:
         """What carries no label, and how bright that is."""
-        kind, which = chances.take(2)
-        order = chances.take(BLOCKS * BLOCKS).argsort(kind="stable")
+        kind, which = chances.draw(2)
+        order = chances.draw(BLOCKS * BLOCKS).argsort(kind="stable")
         raster: Raster = self.rasters[int(which * len(self.rasters))]
         match int(kind * 3):
             case 0:
@@ -122,13 +122,13 @@ class Planted:
 
 
 class Chances:
-    """The random numbers of one picture, handed out one after another."""
+    """The random numbers of one image, handed out one after another."""
 
     def __init__(self, *keys: int) -> None:
         self.keys, self.taken = keys, 0
         self.numbers = uniform("planted picture", *keys, np.arange(AT_ONCE))
 
-    def take(self, count: int) -> Float[np.ndarray, "count"]:
+    def draw(self, count: int) -> Float[np.ndarray, "count"]:
         first, self.taken = self.taken, self.taken + count
         while self.taken > len(self.numbers):
             next_ones = np.arange(len(self.numbers), len(self.numbers) + AT_ONCE)
@@ -138,7 +138,7 @@ class Chances:
 
 
 def open_planted() -> dict[str, Origin]:
-    """Training, validation and test pictures.
+    """Training, validation and test images.
 
     >>> {name: len(part) for name, part in open_planted().items()}
     {'train': 40000, 'val': 500, 'test': 1000}
@@ -186,16 +186,16 @@ def scrambled(raster: Raster, order: Int[np.ndarray, "16"]) -> Raster:
 def texture(side: int, chances: Chances) -> Float[np.ndarray, "side side"]:
     """Noise at several scales, each as strong as chance will have it."""
     canvas = np.zeros((side, side))
-    for scale, share in zip(SCALES, chances.take(len(SCALES)), strict=True):
-        noise = chances.take(scale * scale).reshape(scale, scale) - 0.5
-        grow = spread(scale, side)
+    for scale, share in zip(SCALES, chances.draw(len(SCALES)), strict=True):
+        noise = chances.draw(scale * scale).reshape(scale, scale) - 0.5
+        grow = stretch_to_edge(scale, side)
         canvas += (0.1 + share) * (grow @ noise @ grow.T)
     level, contrast = between(LEVELS, chances), between(CONTRASTS, chances)
     return level + contrast * (canvas - canvas.mean()) / max(float(canvas.std()), 1e-9)
 
 
 def between(ends: tuple[float, float], chances: Chances) -> float:
-    return ends[0] + float(chances.take(1)[0]) * (ends[1] - ends[0])
+    return ends[0] + float(chances.draw(1)[0]) * (ends[1] - ends[0])
 
 
 def place(
@@ -225,7 +225,7 @@ def stretch(coarse: int, fine: int) -> Float[np.ndarray, "fine coarse"]:
 
 
 @cache
-def spread(coarse: int, fine: int) -> Float[np.ndarray, "fine coarse"]:
+def stretch_to_edge(coarse: int, fine: int) -> Float[np.ndarray, "fine coarse"]:
     """The same, but what lies beyond the border is like what lies at it."""
     weights = stretch(coarse, fine)
     return weights / weights.sum(axis=1, keepdims=True)

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Preprocessing
-from vitrail.data.images import in_mode
+from vitrail.data.images import convert_mode
 
 FILTERS = {
     "nearest": Image.Resampling.NEAREST,
@@ -143,7 +143,7 @@ def convert_channels(image: Image.Image, channels: int) -> Image.Image:
         raise UserError(
             f"the model reads {channels} channels, but an image has 1 or 3: give it tensors instead"
         )
-    return in_mode(image, MODES[channels])
+    return convert_mode(image, MODES[channels])
 
 
 def check_not_empty(height: int, width: int) -> None:

@@ -94,7 +94,7 @@ class BeitObjective(Objective):
         return {"loss": F.cross_entropy(guesses.flatten(0, 1), codes.flatten())}
 
     @torch.no_grad()
-    def answer(
+    def outputs(
         self, images: Float[Tensor, "B C H W"], drawn: Drawn | None = None
     ) -> Float[Tensor, "B 2"]:
         """For each image the loss, and the share of hidden patches whose word was guessed."""
@@ -105,7 +105,7 @@ class BeitObjective(Objective):
         return torch.stack([loss, right], dim=1)
 
     @torch.no_grad()
-    def pictures(
+    def illustrate(
         self, images: Float[Tensor, "B C H W"], drawn: Drawn
     ) -> dict[str, Float[Tensor, "B C H W"]]:
         """The image and what is to be seen of it; with a tokenizer that paints also what it makes

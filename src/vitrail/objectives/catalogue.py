@@ -27,8 +27,8 @@ def make_unlabelled(name: str, model: Model, options: dict[str, Any], **more: An
     """The objective of that name around a model. What an option is called and which values it may
     have, the objective's keyword arguments say."""
     record = validate(options_of(name), options, where=f"goal.options of {name}")
-    said = {option: getattr(record, option) for option in options}
-    return OBJECTIVES[name](model, **said, **more)
+    given = {option: getattr(record, option) for option in options}
+    return OBJECTIVES[name](model, **given, **more)
 
 
 @cache

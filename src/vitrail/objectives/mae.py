@@ -1,12 +1,12 @@
-"""Masked autoencoding (arXiv:2111.06377): the pixels of hidden patches, from a few that are shown.
+"""Masked autoencoding (arXiv:2111.06377): the pixels of hidden patches, from a few visible ones.
 
-    image ── embed ── shown ── encoder ── and mask tokens ── decoder ── pixels of the hidden
+    image ── embed ── visible ── encoder ── and mask tokens ── decoder ── pixels of the hidden
     B C H W  B N D    B S D    B S D      B N E              B N E      B M P
 
-The encoder meets shown patches alone, neither a hidden one nor a mask token: three quarters of its
+The encoder sees visible patches alone, no hidden one and no mask token: three quarters of its
 work are saved, and what it learns from is what it will see later. A small decoder, which goes when
 pre-training is over, has a mask token for every hidden patch and knows where each one was.
-Axes: B batch · N patches, S of them shown, M hidden · D width · E decoder's width · P pixels
+Axes: B batch · N patches, S of them visible, M hidden · D width · E decoder's width · P pixels
 """
 
 from typing import ClassVar
@@ -35,7 +35,7 @@ class MAE(Objective):
     deviation 1 with `norm_pix`.
 
     The published decoder is 512 wide and 8 deep, its heads 32 wide, for encoders from 768 wide and
-    12 deep. Where nothing else is said a smaller encoder gets one of two thirds of its own width
+    12 deep. By default a smaller encoder gets one of two thirds of its own width
     and depth, in whole heads, which is the same for 768 and 12.
     """
 
@@ -56,18 +56,18 @@ class MAE(Objective):
         config = self.model.config
         self.norm_pix = norm_pix
         self.patches = config.grid[0] * config.grid[1]
-        self.shown = how_many(ratio, self.patches)
+        self.visible = how_many(ratio, self.patches)
         self.decoder = Decoder(config, decoder_dim, decoder_depth, decoder_heads)
 
     def draw(self, seed: int, epoch: int, indices: NDArray[np.int64]) -> Int[Tensor, "B N"]:
-        """The patches of each sample in an order of its own, of which the first are shown."""
+        """The patches of each sample in an order of its own, of which the first are visible."""
         order = shuffled(self.patches, seed=seed, epoch=epoch, indices=indices)
         return torch.from_numpy(order)
 
     def forward(self, images: Float[Tensor, "B C H W"], drawn: Int[Tensor, "B N"]) -> Losses:
         return {"loss": self.cost(images, drawn).mean()}
 
-    def answer(
+    def outputs(
         self, images: Float[Tensor, "B C H W"], drawn: Int[Tensor, "B N"] | None = None
     ) -> Float[Tensor, "B 1"]:
         assert drawn is not None, "a loss is one of hidden patches"
@@ -86,16 +86,16 @@ class MAE(Objective):
         self, images: Float[Tensor, "B C H W"], drawn: Int[Tensor, "B N"]
     ) -> Float[Tensor, "B M P"]:
         """What the decoder says of the hidden patches, in the order in which they were drawn."""
-        x = self.encode(images, drawn[:, : self.shown])
-        return self.decoder(x, drawn, hidden=self.patches - self.shown)
+        x = self.encode(images, drawn[:, : self.visible])
+        return self.decoder(x, drawn, hidden=self.patches - self.visible)
 
     def encode(
-        self, images: Float[Tensor, "B C H W"], shown: Int[Tensor, "B S"]
+        self, images: Float[Tensor, "B C H W"], visible: Int[Tensor, "B S"]
     ) -> Float[Tensor, "B T D"]:
-        """The prefix tokens and the shown patches, as the encoder leaves them."""
+        """The prefix tokens and the visible patches, as the encoder leaves them."""
         x, prefix = self.model.embed(images), self.model.config.prefix
         x = self.model.forward_blocks(
-            torch.cat([x[:, :prefix], gather_patches(x[:, prefix:], shown)], dim=1)
+            torch.cat([x[:, :prefix], gather_patches(x[:, prefix:], visible)], dim=1)
         )
         # a model that norms what it has pooled has a norm all the same, and the decoder reads it
         return self.model.norm(x) if self.model.config.final_norm == "pooled" else x
@@ -106,15 +106,15 @@ class MAE(Objective):
         """Row by row, the channels of a pixel side by side."""
         patches = cut(at_least_float32(images), self.model.config.patch_size)
         return rearrange(
-            gather_patches(patches, drawn[:, self.shown :]), "B M C p q -> B M (p q C)"
+            gather_patches(patches, drawn[:, self.visible :]), "B M C p q -> B M (p q C)"
         )
 
     @torch.no_grad()
-    def pictures(
+    def illustrate(
         self, images: Float[Tensor, "B C H W"], drawn: Int[Tensor, "B N"]
     ) -> dict[str, Float[Tensor, "B C H W"]]:
         """Hidden patches grey, and as they are guessed. With `norm_pix` a guess has no brightness
-        and no contrast of its own: it is shown with those of the patch it stands for."""
+        and no contrast of its own: it is drawn with those of the patch it stands for."""
         pixels, guess = self.hidden_pixels(images, drawn), self.guess(images, drawn)
         if self.norm_pix:
             mean, deviation = measure(pixels)
@@ -137,7 +137,7 @@ class MAE(Objective):
         squares = rearrange(
             pixels, "B M (p q C) -> B M C p q", p=config.patch_size, q=config.patch_size
         )
-        patches = scatter_patches(cut(images, config.patch_size), drawn[:, self.shown :], squares)
+        patches = scatter_patches(cut(images, config.patch_size), drawn[:, self.visible :], squares)
         return paste(patches, config.grid)
 
 

@@ -4,7 +4,7 @@ patches.
     image ── patches ── half of them corrupted ── blocks ── at those: the colour that was there
     B C H W   B N D             B N D             B N D       B n s s
 
-Axes: n corrupted patches · s cells a side of a patch · p pixels a side of it · A answers a cell
+Axes: n corrupted patches · s cells a side of a patch · p pixels a side of it · A values a cell
 """
 
 from typing import ClassVar, Literal
@@ -72,9 +72,9 @@ class MaskedPatch(Objective):
         self.ratio = ratio
         self.count = hidden(ratio, config.grid[0] * config.grid[1])
         self.side = side_of(target, config.stride)
-        self.answers = answers_of(target, config.channels, self.side)
+        self.values = values_of(target, config.channels, self.side)
         self.mask_token = nn.Parameter(torch.empty(1, 1, config.dim))
-        self.head = nn.Linear(config.dim, self.side**2 * self.answers)
+        self.head = nn.Linear(config.dim, self.side**2 * self.values)
         self.init_weights()
 
     @torch.no_grad()
@@ -99,7 +99,7 @@ class MaskedPatch(Objective):
     def forward(self, images: Float[Tensor, "B C H W"], drawn: Drawn) -> Losses:
         return {"loss": self.cost(images, drawn).mean()}
 
-    def answer(
+    def outputs(
         self, images: Float[Tensor, "B C H W"], drawn: Drawn | None = None
     ) -> Float[Tensor, "B 1"]:
         assert drawn is not None
@@ -110,13 +110,13 @@ class MaskedPatch(Objective):
     ) -> Float[Tensor, " B"]:
         """The loss of each sample: the mean over its corrupted patches."""
         corrupted = self.corrupted(drawn)
-        said = at_least_float32(self.predict(images, drawn))
+        predicted = at_least_float32(self.predict(images, drawn))
         true = gather_patches(self.cells(images), corrupted)
         if self.target == "pixels":
-            cost = (said - rearrange(true, "B n C s t -> B n s t C")).square().mean(dim=-1)
+            cost = (predicted - rearrange(true, "B n C s t -> B n s t C")).square().mean(dim=-1)
         else:
             classes = self.classes(true)
-            cost = F.cross_entropy(said.flatten(0, 3), classes.flatten(), reduction="none")
+            cost = F.cross_entropy(predicted.flatten(0, 3), classes.flatten(), reduction="none")
             cost = cost.view_as(classes)
         return cost.mean(dim=(1, 2, 3))
 
@@ -132,8 +132,8 @@ class MaskedPatch(Objective):
         tokens = patch_tokens(
             self.model, self.model.forward_blocks(self.model.embed(images, corrupt))
         )
-        said = self.head(gather_patches(tokens, self.corrupted(drawn)))
-        return rearrange(said, "B n (s t A) -> B n s t A", s=self.side, t=self.side)
+        predicted = self.head(gather_patches(tokens, self.corrupted(drawn)))
+        return rearrange(predicted, "B n (s t A) -> B n s t A", s=self.side, t=self.side)
 
     def corrupted(self, drawn: Int[Tensor, "B N"]) -> Int[Tensor, "B n"]:
         """Their places."""
@@ -163,7 +163,7 @@ class MaskedPatch(Objective):
         return (LEVELS**powers).view(-1, 1, 1)
 
     @torch.no_grad()
-    def pictures(
+    def illustrate(
         self, images: Float[Tensor, "B C H W"], drawn: Drawn
     ) -> dict[str, Float[Tensor, "B C H W"]]:
         """The image; the patches that the model gets, masked ones in the mean colour; and the image
@@ -172,11 +172,11 @@ class MaskedPatch(Objective):
         patches, places = cut(images, config.stride), self.corrupted(drawn)
         masked = (drawn == MASKED)[..., None, None, None]
         given = exchange(patches, drawn).masked_fill(masked, 0.0)
-        said = at_least_float32(self.predict(images, drawn))
+        predicted = at_least_float32(self.predict(images, drawn))
         if self.target == "pixels":
-            cells = rearrange(said, "B n s t C -> B n C s t")
+            cells = rearrange(predicted, "B n s t C -> B n C s t")
         else:
-            cells = self.colours(said.argmax(dim=-1))
+            cells = self.colours(predicted.argmax(dim=-1))
         large = F.interpolate(cells.flatten(0, 1).to(images.dtype), size=config.stride)
         painted = scatter_patches(patches, places, large.unflatten(0, places.shape))
         return {
@@ -193,7 +193,7 @@ def side_of(target: str, patch: int) -> int:
     return sides[target]
 
 
-def answers_of(target: Target, channels: int, side: int) -> int:
+def values_of(target: Target, channels: int, side: int) -> int:
     """Numbers that the head gives for each cell of a patch."""
     if target == "pixels":
         return channels

@@ -14,11 +14,11 @@ Drawn = Shaped[Tensor, "B ..."]
 
 
 class Objective(nn.Module):
-    """`forward` gives losses, of which "loss" is minimised; `answer` is what is judged. One that
+    """`forward` gives losses, of which "loss" is minimised; `outputs` is what is scored. One that
     learns labels also counts "labelled" images and the "hits" among them, for the log.
 
     One that learns without labels draws what it hides of each image, gets that in the place of
-    targets, and answers with a number for each of its `metric_names`, the loss first. What it
+    targets, and outputs a number for each of its `metric_names`, the loss first. What it
     needs beside the model (a mask token, a decoder) is its own.
     """
 
@@ -39,28 +39,28 @@ class Objective(nn.Module):
     def forward(self, images: Float[Tensor, "B C H W"], targets: Drawn) -> Losses:
         raise NotImplementedError
 
-    def answer(
+    def outputs(
         self, images: Float[Tensor, "B C H W"], drawn: Drawn | None = None
     ) -> Float[Tensor, "B K"]:
         return self.model(images)
 
     def val_loss(
-        self, answers: Float[np.ndarray, "S K"], targets: Float[np.ndarray, "S K"]
+        self, outputs: Float[np.ndarray, "S K"], targets: Float[np.ndarray, "S K"]
     ) -> float | None:
         """The loss of validation images, without what only training adds to it; None where
         `scores` has it already."""
         return None
 
-    def scores(self, answers: Float[np.ndarray, "S K"]) -> dict[str, float]:
+    def scores(self, outputs: Float[np.ndarray, "S K"]) -> dict[str, float]:
         """The mean of each metric, of all that were judged."""
-        columns = zip(self.metric_names, answers.T, strict=True)
+        columns = zip(self.metric_names, outputs.T, strict=True)
         return {name: float(column.mean()) for name, column in columns}
 
-    def warning(self, answers: Float[np.ndarray, "S K"]) -> str | None:
+    def warning(self, outputs: Float[np.ndarray, "S K"]) -> str | None:
         """What a person should know now rather than later, if there is anything."""
         return None
 
-    def pictures(
+    def illustrate(
         self, images: Float[Tensor, "B C H W"], drawn: Drawn
     ) -> dict[str, Float[Tensor, "B C H W"]]:
         """What a person wants to see of it, by name, in pixels as the model reads them."""

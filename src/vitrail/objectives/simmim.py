@@ -68,7 +68,7 @@ class SimMIM(Objective):
         apart, hidden = self.apart(images, drawn)
         return {"loss": apart.sum() / (hidden.sum() + 1e-5) / images.shape[1]}
 
-    def answer(
+    def outputs(
         self, images: Float[Tensor, "B C H W"], drawn: Drawn | None = None
     ) -> Float[Tensor, "B 1"]:
         """The same for each sample."""
@@ -101,7 +101,7 @@ class SimMIM(Objective):
         return painted[..., : images.shape[2], : images.shape[3]]
 
     @torch.no_grad()
-    def pictures(
+    def illustrate(
         self, images: Float[Tensor, "B C H W"], drawn: Drawn
     ) -> dict[str, Float[Tensor, "B C H W"]]:
         """The image, what is to be seen of it, and the same with the rest painted."""

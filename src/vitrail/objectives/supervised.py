@@ -45,10 +45,10 @@ class Supervised(Objective):
         return F.cross_entropy(logits, targets, weight=self.weights, label_smoothing=self.smoothing)
 
     def val_loss(
-        self, answers: Float[np.ndarray, "S K"], targets: Float[np.ndarray, "S K"]
+        self, outputs: Float[np.ndarray, "S K"], targets: Float[np.ndarray, "S K"]
     ) -> float | None:
         """Cross-entropy without smoothing, class weights or a teacher."""
-        logits, truth = torch.from_numpy(answers), torch.from_numpy(targets)
+        logits, truth = torch.from_numpy(outputs), torch.from_numpy(targets)
         if self.loss == "sigmoid":
             return float(F.binary_cross_entropy_with_logits(logits, truth))
         return float(F.cross_entropy(logits, truth))

@@ -40,7 +40,7 @@ class TokenizerObjective(Objective):
     wrong with a pixel; its words are mixed at a `temperature` that falls from the first to the
     second by the factor `cooling` an epoch. `commitment` weighs how far a "vq" is from the words it
     took.
-    `answer` gives the loss with single words, and behind it the word of every cell.
+    `outputs` gives the loss with single words, and behind it the word of every cell.
     """
 
     model: Tokenizer
@@ -79,32 +79,32 @@ class TokenizerObjective(Objective):
         return torch.from_numpy(np.stack([keys, np.full_like(keys, epoch)], axis=1))
 
     def forward(self, images: Float[Tensor, "B C H W"], drawn: Drawn) -> Losses:
-        said = at_least_float32(self.model.project_cells(images))
+        encoded = at_least_float32(self.model.project_cells(images))
         if self.model.book is None:
             taken = None
-            noise = gumbel(drawn[:, 0], said.shape[1:]).to(said)
-            heat = self.heat(drawn[:, 1]).to(said)
-            mixed = ((said + noise) / heat[:, None, None, None]).softmax(dim=-1)
+            noise = gumbel(drawn[:, 0], encoded.shape[1:]).to(encoded)
+            heat = self.heat(drawn[:, 1]).to(encoded)
+            mixed = ((encoded + noise) / heat[:, None, None, None]).softmax(dim=-1)
         else:
-            taken = self.nearest(said, self.model.book)
-            mixed = said + (taken - said).detach()  # the gradient goes past the choice
+            taken = self.nearest(encoded, self.model.book)
+            mixed = encoded + (taken - encoded).detach()  # the gradient goes past the choice
         painted = self.model.require_decoder()(mixed.movedim(-1, 1))
-        fit, price = self.misfit(painted, images), self.price(said, taken)
+        fit, price = self.misfit(painted, images), self.price(encoded, taken)
         return {"loss": (fit + price).mean(), "fit": fit.mean(), "price": price.mean()}
 
     @torch.no_grad()
-    def answer(
+    def outputs(
         self, images: Float[Tensor, "B C H W"], drawn: Drawn | None = None
     ) -> Float[Tensor, "B K"]:
-        said = at_least_float32(self.model.project_cells(images))
-        codes = self.choose(said)
+        encoded = at_least_float32(self.model.project_cells(images))
+        codes = self.choose(encoded)
         book = self.model.book
-        taken = None if book is None else F.embedding(codes, book().to(said))
-        loss = self.misfit(self.model.paint(codes), images) + self.price(said, taken)
+        taken = None if book is None else F.embedding(codes, book().to(encoded))
+        loss = self.misfit(self.model.paint(codes), images) + self.price(encoded, taken)
         return torch.cat([loss[:, None], codes.flatten(1).to(loss)], dim=1)
 
     @torch.no_grad()
-    def pictures(
+    def illustrate(
         self, images: Float[Tensor, "B C H W"], drawn: Drawn | None = None
     ) -> dict[str, Float[Tensor, "B C H W"]]:
         painted = self.model.decode(self.model.codes(images)).to(images)
@@ -113,35 +113,35 @@ class TokenizerObjective(Objective):
             "reconstructed": prepared(painted, self.model.passport.preprocessing),
         }
 
-    def scores(self, answers: Float[np.ndarray, "S K"]) -> dict[str, float]:
+    def scores(self, outputs: Float[np.ndarray, "S K"]) -> dict[str, float]:
         """The mean loss, and how the vocabulary is used."""
-        used = self.usage(answers)
+        used = self.usage(outputs)
         return {
-            "loss": float(answers[:, 0].mean()),
+            "loss": float(outputs[:, 0].mean()),
             "perplexity": used.perplexity,
             "used": used.used,
         }
 
-    def warning(self, answers: Float[np.ndarray, "S K"]) -> str | None:
-        used = self.usage(answers)
+    def warning(self, outputs: Float[np.ndarray, "S K"]) -> str | None:
+        used = self.usage(outputs)
         return str(used) if used.collapsed else None
 
-    def usage(self, answers: Float[np.ndarray, "S K"]) -> "Usage":
-        """How much of the vocabulary is in use, by the answers to all validation images."""
-        return usage(torch.from_numpy(answers[:, 1:]).long(), self.model.config.words)
+    def usage(self, outputs: Float[np.ndarray, "S K"]) -> "Usage":
+        """How much of the vocabulary is in use, by the outputs to all validation images."""
+        return usage(torch.from_numpy(outputs[:, 1:]).long(), self.model.config.words)
 
     def heat(self, epochs: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
         first, last = self.temperature
         return (first * self.cooling ** epochs.double()).clamp(min=last)
 
-    def choose(self, said: Float[Tensor, "B rows columns E"]) -> Int[Tensor, "B rows columns"]:
+    def choose(self, encoded: Float[Tensor, "B rows columns E"]) -> Int[Tensor, "B rows columns"]:
         book = self.model.book
-        return (said if book is None else F.linear(said, book().to(said))).argmax(dim=-1)
+        return (encoded if book is None else F.linear(encoded, book().to(encoded))).argmax(dim=-1)
 
     def nearest(
-        self, said: Float[Tensor, "B rows columns E"], book: Book
+        self, encoded: Float[Tensor, "B rows columns E"], book: Book
     ) -> Float[Tensor, "B rows columns E"]:
-        return F.embedding(self.choose(said.detach()), book().to(said))
+        return F.embedding(self.choose(encoded.detach()), book().to(encoded))
 
     def misfit(
         self, painted: Float[Tensor, "B CC H W"], images: Float[Tensor, "B C H W"]
@@ -152,17 +152,17 @@ class TokenizerObjective(Objective):
 
     def price(
         self,
-        said: Float[Tensor, "B rows columns E"],
+        encoded: Float[Tensor, "B rows columns E"],
         taken: Float[Tensor, "B rows columns E"] | None,
     ) -> Float[Tensor, " B"]:
         """What keeps the words in order, for each image; `taken` are the words of a "vq"."""
         if taken is None:
-            logs = said.log_softmax(dim=-1)
+            logs = encoded.log_softmax(dim=-1)
             apart = (logs.exp() * logs).sum(dim=-1) + math.log(self.model.config.words)
             apart = self.divergence * apart
         else:
-            follow = (taken - said.detach()).square().sum(dim=-1)
-            apart = follow + self.commitment * (said - taken.detach()).square().sum(dim=-1)
+            follow = (taken - encoded.detach()).square().sum(dim=-1)
+            apart = follow + self.commitment * (encoded - taken.detach()).square().sum(dim=-1)
         return apart.flatten(1).mean(dim=1)
 
 
@@ -182,15 +182,15 @@ class Usage:
         return self.perplexity < max(FEWEST, LEAST_SHARE * min(self.size, self.seen))
 
     def __str__(self) -> str:
-        told = (
+        summary = (
             f"{self.used:.0%} of {self.size} words in use, as hard to guess as "
             f"{self.perplexity:.1f} that are equally frequent"
         )
         if not self.collapsed:
-            return told
+            return summary
         return (
-            f"{told}: the vocabulary has collapsed, and what is trained on it learns little; train "
-            "longer, with a higher learning rate, or with fewer words"
+            f"{summary}: the vocabulary has collapsed, and what is trained on it learns little; "
+            "train longer, with a higher learning rate, or with fewer words"
         )
 
 

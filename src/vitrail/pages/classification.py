@@ -165,11 +165,12 @@ def pick_rows(
     for row, cell in enumerate(zip(truth.tolist(), predicted.tolist(), strict=True)):
         cells.setdefault(cell, []).append(row)
     frequent = sorted(cells.items(), key=lambda item: -len(item[1]))
-    wrong = [row for (a, b), rows in frequent if a != b for row in rows[:each]]
+    confused = [rows for (a, b), rows in frequent if a != b]
+    wrong = [rows[turn] for turn in range(each) for rows in confused if turn < len(rows)]
     right = [rows[:each] for (a, b), rows in sorted(cells.items()) if a == b]
-    spread = [rows[turn] for turn in range(each) for rows in right if turn < len(rows)]
-    room = max(most - len(spread), most // 2)
-    return (wrong[:room] + spread)[:most]
+    fine = [rows[turn] for turn in range(each) for rows in right if turn < len(rows)]
+    room = max(most - len(fine), most * 2 // 3)
+    return (wrong[:room] + fine)[:most]
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:

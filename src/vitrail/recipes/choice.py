@@ -1,4 +1,4 @@
-"""What a person said about a run, the data it is for, and what every recipe reads from the two."""
+"""The options that a recipe depends on, the data, and what every recipe reads from the two."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What a person said, and the data it is for."""
+    """The options that a recipe depends on, and the data."""
 
     data: str
     train: Source
@@ -36,13 +36,13 @@ class Choice:
         return max(round(epochs * max(self.count // batch, 1)), 1)
 
     def fields(self, **values: Any) -> dict[str, Any]:
-        """Fields of the model's config, with the image size that was said in its place."""
+        """Fields of the model's config, with the image size that was given in its place."""
         return values | ({} if self.image_size is None else {"image_size": self.image_size})
 
     def checkpoint(self, recipe: str) -> str:
         """What to begin from, for the recipes that make no sense without it."""
         if self.start is None:
-            raise UserError(f"{recipe} begins from a checkpoint: name one with --from")
+            raise UserError(f"{recipe} begins from a checkpoint: give start (--from)")
         return self.start
 
 
@@ -55,7 +55,7 @@ def canonical(model: str) -> str:
     try:
         return variant_of(find(model)) or model
     except UserError:
-        return model  # whether there is such a model is said where it is built
+        return model  # whether there is such a model is checked where it is built
 
 
 def row_of(rows: Mapping[str, Row], model: str, recipe: str) -> Row:

@@ -1,4 +1,4 @@
-"""`small`: a recipe chosen from the data when nothing is said, to train from scratch on what one
+"""`small`: the default recipe, chosen from the data, to train from scratch on what one
 has."""
 
 import math

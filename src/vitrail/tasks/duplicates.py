@@ -8,10 +8,11 @@ from typing import Any
 from vitrail.core.errors import UserError
 from vitrail.inference.nearest import Pair, find_duplicates
 from vitrail.inference.parts import read_manifest
+from vitrail.tasks.image_pages import ShowsImages, show_duplicates
 
 
 @dataclass(frozen=True)
-class DuplicateReport:
+class DuplicateReport(ShowsImages):
     """Pairs of near duplicates, the most alike first; the least cosine of a pair, and where that
     threshold comes from."""
 
@@ -23,6 +24,9 @@ class DuplicateReport:
     def facts(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return asdict(self)
+
+    def html(self) -> str:
+        return show_duplicates(self.pairs, self.directory, self.threshold)
 
     def __iter__(self) -> Iterator[Pair]:
         return iter(self.pairs)

@@ -28,7 +28,9 @@ from vitrail.inference.predict import (
 from vitrail.inference.writers import check_out, format_line, write_predictions
 from vitrail.models.model import Model
 from vitrail.tasks.dry_run import DryRun
+from vitrail.tasks.image_pages import ShowsImages, show_predictions
 from vitrail.tasks.models import Device, Precision, open_model
+from vitrail.tasks.names import name_of
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.weights.digest import digest_of
 
@@ -37,8 +39,13 @@ SHOWN = 5  # predictions in a repr
 RESUMES = "the same command resumes from there"
 
 
-class Predictions(list[Prediction]):
+class Predictions(list[Prediction], ShowsImages):
     """Predictions in the order of the images."""
+
+    model = ""
+
+    def html(self) -> str:
+        return show_predictions(self, self.model)
 
     def facts(self) -> list[dict[str, Any]]:
         """Plain values for JSON, one object an image."""
@@ -189,6 +196,7 @@ def predict(
         return predict_to_file(loaded, items, Path(out), options, overwrite, on_progress)
     with stream_predictions(loaded, items, options) as found:
         predictions = Predictions()
+        predictions.model = name_of(model)
         for prediction in found:
             predictions.append(prediction)
             on_progress("predicting", len(predictions), None)

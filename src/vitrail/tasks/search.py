@@ -18,11 +18,12 @@ from vitrail.inference.nearest import Match, find_nearest
 from vitrail.inference.parts import MANIFEST, Manifest, read_manifest
 from vitrail.inference.predict import iter_images
 from vitrail.models.model import Model
+from vitrail.tasks.image_pages import ShowsImages, show_matches
 from vitrail.tasks.models import Device, ModelSource, open_model
 
 
 @dataclass(frozen=True)
-class SearchResult:
+class SearchResult(ShowsImages):
     """The embedded images that are nearest to a query, the nearest first."""
 
     directory: str
@@ -33,6 +34,9 @@ class SearchResult:
         """Plain values for JSON."""
         matches = [{"id": one.id, "cosine": one.cosine} for one in self.matches]
         return {"directory": self.directory, "query": self.query, "matches": matches}
+
+    def html(self) -> str:
+        return show_matches(self.query, self.matches, self.directory)
 
     def __iter__(self) -> Iterator[Match]:
         return iter(self.matches)

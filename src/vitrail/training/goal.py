@@ -1,6 +1,6 @@
 """What a run learns: labels, labels with a teacher, or to predict what is masked.
 
-A recipe holds one of three records, told apart by their `objective`.
+A recipe holds one of three records, distinguished by their `objective`.
 """
 
 from dataclasses import asdict, dataclass, field, fields

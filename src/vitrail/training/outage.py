@@ -55,9 +55,9 @@ def sentence(what: str, lost: int, images: int, share: float, found: Sequence[Ba
     """Why a run stops, with one of the images that it stops for."""
     unread = next((bad for bad in found if isinstance(bad, Unreadable)), None)
     example = unread or next(iter(found), None)
-    told = "" if example is None else f" (such as {example})"
+    such_as = "" if example is None else f" (such as {example})"
     cause = "the storage" if unread is not None else "the images"
     return (
-        f"{lost:,} of {images:,} {what} cannot be used{told}, but max_broken is {share:g}: check "
-        f"{cause}"
+        f"{lost:,} of {images:,} {what} cannot be used{such_as}, but max_broken is {share:g}: "
+        f"check {cause}"
     )

@@ -131,7 +131,7 @@ def rank_device(device: str | None) -> torch.device:
 
 
 def exit_now(code: int) -> NoReturn:
-    """End a process that torchrun started, at once. All is said and saved by now; but where a model
+    """End a process that torchrun started, at once. All is saved by now; but where a model
     was shared, torch's own threads may abort while the interpreter takes itself down, and a run
     that has succeeded would be called a failure."""
     sys.stdout.flush()
@@ -168,7 +168,7 @@ def launch(module: str, arguments: Sequence[str], processes: int) -> None:
         with kept_signal_handlers():
             elastic_launch(config, sys.executable)("-m", module, *arguments)
     except SignalException:
-        raise KeyboardInterrupt from None  # the processes have saved, and said how to go on
+        raise KeyboardInterrupt from None  # the processes have saved
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         if failure.exitcode == 2:
@@ -249,7 +249,7 @@ def parallelise(objective: Objective, kind: Kind, world: World) -> nn.Module:
     for block in objective.model.blocks_by_depth().values():
         fully_shard(block, mesh=mesh)
     fully_shard(objective, mesh=mesh)
-    for name in ("answer", "pictures"):
+    for name in ("outputs", "illustrate"):
         register_fsdp_forward_method(objective, name)
     return objective
 

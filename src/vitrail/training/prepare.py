@@ -31,7 +31,7 @@ from vitrail.weights.load import load
 
 def prepare_task(recipe: Recipe, splits: Splits, scorer: Scorer) -> Task:
     """Everything a run needs; the same recipe and data give the same fresh weights. `scorer` is for
-    runs that learn labels; the others are judged by their loss."""
+    runs that learn labels; the others are scored by their loss."""
     train, (_, val) = splits["train"], validation_split(splits, recipe.data)
     goal = recipe.goal
     if isinstance(goal, Masked):

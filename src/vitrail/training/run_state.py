@@ -22,14 +22,14 @@ class RunState:
     metric: str = ""  # by which weights are chosen
     best: float | None = None
     best_step: int = 0
-    best_scores: dict[str, float] = field(default_factory=dict)  # all that were judged with `best`
+    best_scores: dict[str, float] = field(default_factory=dict)  # of the same evaluation as `best`
     since_best: int = 0
     skip: list[int] = field(default_factory=list)  # steps whose update was not finite
     broken: dict[str, str] = field(default_factory=dict)  # images that cannot be used, and why
     lost_images: list[str] = field(default_factory=list)  # of them, in the epoch `lost_epoch`
     lost_epoch: int = 0
     needs_evaluation: bool = False  # on resuming: too few validation images could be read
-    shown: list[str] = field(default_factory=list)  # rows of the sheets of pictures
+    shown: list[str] = field(default_factory=list)  # rows of the sheets of images
     warning: str | None = None  # of the last evaluation
     teacher_digest: str = ""  # SHA-256 of the teacher's or the tokenizer's weights
     tally: Tally = field(default_factory=Tally)  # of the steps since the last line of metrics

@@ -46,9 +46,9 @@ class TrainState:
         if self.ema is not None:
             found |= {f"average.{name}": tensor for name, tensor in self.ema.state.items()}
         if self.scaler.is_enabled():
-            said = self.scaler.state_dict()
-            found["scaler.scale"] = torch.tensor(said["scale"])
-            found["scaler.tracker"] = torch.tensor(said["_growth_tracker"])
+            scaler = self.scaler.state_dict()
+            found["scaler.scale"] = torch.tensor(scaler["scale"])
+            found["scaler.tracker"] = torch.tensor(scaler["_growth_tracker"])
         return gather_full(found)
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
@@ -66,9 +66,9 @@ class TrainState:
         fill(self.objective.state_dict(), parts["now"])
         if self.ema is not None:
             fill(self.ema.state, parts["average"])
-        if said := parts["scaler"]:
+        if scaler := parts["scaler"]:
             known = self.scaler.state_dict()
-            known |= {"scale": float(said["scale"]), "_growth_tracker": int(said["tracker"])}
+            known |= {"scale": float(scaler["scale"]), "_growth_tracker": int(scaler["tracker"])}
             self.scaler.load_state_dict(known)
         restore_optimisers(self.optimisers, tensors)
 
@@ -86,7 +86,7 @@ class TrainState:
 
     @contextmanager
     def with_eval_weights(self) -> Iterator[nn.Module]:
-        """The objective with the weights to be judged inside, ready to answer."""
+        """The objective in evaluation mode with the weights to use."""
         self.objective.eval()
         if self.ema is not None:
             self.ema.swap(self.objective)

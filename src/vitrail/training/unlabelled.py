@@ -87,8 +87,8 @@ def take_up(objective: Objective, model: Model, start: str) -> None:
     own = {n: t for n, t in objective.state_dict().items() if not n.startswith(MODEL)}
     if not beside:
         anew = ", ".join(dict.fromkeys(name.partition(".")[0] for name in own))
-        said = (f"{anew} begin anew: nothing was kept beside the model",) if own else ()
-        model.passport = with_changes(model.passport, (*model.passport.origin.changes, *said))
+        note = (f"{anew} begin anew: nothing was kept beside the model",) if own else ()
+        model.passport = with_changes(model.passport, (*model.passport.origin.changes, *note))
         return
     shapes = ({name: tuple(t.shape) for name, t in state.items()} for state in (beside, own))
     theirs, ours = shapes
@@ -113,9 +113,9 @@ def score_by_loss(objective: Objective) -> Scorer:
     """By what an objective tells of images."""
 
     def scorer(
-        answers: NDArray[np.float32], targets: NDArray[np.float32]
+        outputs: NDArray[np.float32], targets: NDArray[np.float32]
     ) -> tuple[str, dict[str, float]]:
-        scores = objective.scores(answers)
+        scores = objective.scores(outputs)
         return "val_loss", {f"val_{name}": value for name, value in scores.items()}
 
     return scorer

@@ -50,8 +50,8 @@ def compute_outputs(
         images = images.to(world.device)
         drawn = None if drawn is None else drawn.to(world.device)
         if not logits and drawn is not None:
-            shown = objective.pictures(images[:SHOWN], drawn[:SHOWN])
-        output = objective.answer(images, drawn).float().cpu()
+            shown = objective.illustrate(images[:SHOWN], drawn[:SHOWN])
+        output = objective.outputs(images, drawn).float().cpu()
         logits.append(output[: len(batch.images)])
         targets.append(batch.targets)
         indices.append(torch.from_numpy(batch.indices))

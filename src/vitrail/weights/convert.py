@@ -19,7 +19,8 @@ from vitrail.weights.families.family import Request
 from vitrail.weights.files import SUFFIXES, write_tensors
 from vitrail.weights.hub import located
 from vitrail.weights.load import fine_tuned, open_checkpoint
-from vitrail.weights.mae import LAYOUTS, write_mae
+from vitrail.weights.mae import ROWS as AUTOENCODERS
+from vitrail.weights.mae import write_mae
 from vitrail.weights.native import FOR_PRETRAINING, objective_of, read_beside, write_native
 from vitrail.weights.rows import Tensors
 from vitrail.weights.translate import write
@@ -88,7 +89,7 @@ def convert(
         write_native(state, passport, out, beside=beside, overwrite=overwrite)
         return Conversion(opened, out, to, len(state), without_loss(done, beside), ())
     target = choose(to, config)
-    ours = target.name in LAYOUTS and objective_of(opened.passport) == "mae"
+    ours = target.name in AUTOENCODERS and objective_of(opened.passport) == "mae"
     beside = kept_beside(source, opened, config) if ours else {}
     done = without_loss(done, beside)
     written = write_foreign(state, passport, config, target, out, beside, overwrite=overwrite)

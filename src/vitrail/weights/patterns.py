@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from fnmatch import translate
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from vitrail.weights.rows import Row
 
@@ -51,11 +51,21 @@ class Pattern:
             end = part.end()
         pieces.append(_literal(template[end:], glob))
         self.text = "".join(pieces)
-        self.regex = re.compile(self.text, re.DOTALL)
+        literal = _PLACEHOLDER.sub("\0", template)
+        # what every name that matches contains; compiling takes longer than looking for it
+        self.needle = max(re.split(r"[\0*?\[\]]" if glob else "\0", literal), key=len)
+
+    @cached_property
+    def regex(self) -> re.Pattern[str]:
+        return re.compile(self.text, re.DOTALL)
+
+    def is_like(self, name: str) -> bool:
+        """Whether a name has the pattern's form; its numbers may still contradict each other."""
+        return self.needle in name and self.regex.fullmatch(name) is not None
 
     def match(self, name: str) -> Bound | None:
         """The values with which the pattern is this name."""
-        found = self.regex.fullmatch(name)
+        found = self.regex.fullmatch(name) if self.needle in name else None
         if found is None:
             return None
         bound: Bound = {}
@@ -117,9 +127,10 @@ class Table:
     ) -> None:
         self.pairs = pairs_of(values)
         self.rows = [CompiledRow(row, self.pairs) for row in rows]
-        texts = dict.fromkeys(pattern.text for row in self.rows for pattern in row.theirs)
-        self._any = re.compile("|".join(f"(?:{text})" for text in texts), re.DOTALL)
-        self._uses = lru_cache(maxsize=1 << 14)(lambda name: bool(self._any.fullmatch(name)))
+        theirs = {pattern.text: pattern for row in self.rows for pattern in row.theirs}
+        self._uses = lru_cache(maxsize=1 << 14)(
+            lambda name: any(pattern.is_like(name) for pattern in theirs.values())
+        )
 
     def uses(self, name: str) -> bool:
         """Whether a row has a tensor of this name, if only to drop it or to refuse it."""

@@ -66,10 +66,10 @@ def load(function: Callable[..., NDArray[Any]], arguments: tuple[Any, ...]) -> N
 _shown: WeakValueDictionary[Any, NDArray[np.uint8]] = WeakValueDictionary()
 
 
-def as_pixels(array: NDArray[Any], *, where: str) -> NDArray[np.uint8]:
+def to_uint8(array: NDArray[Any], *, where: str) -> NDArray[np.uint8]:
     """uint8 (N, H, W) or (N, H, W, C) from what people store, or one sentence why not.
 
-    >>> as_pixels(np.zeros((5, 3, 8, 8), dtype=np.int64), where="x_train").shape
+    >>> to_uint8(np.zeros((5, 3, 8, 8), dtype=np.int64), where="x_train").shape
     (5, 8, 8, 3)
     """
     if array.ndim not in (3, 4):

@@ -10,7 +10,7 @@ from vitrail.data.sources.origin import digest
 from vitrail.data.sources.packed import Packed
 from vitrail.data.sources.places import image_bytes, join, stamp
 
-# What counts as an image among other files. It is wider than what can be decoded: a picture in an
+# What counts as an image among other files. It is wider than what can be decoded: an image in an
 # unknown format is better named as broken than passed over.
 SUFFIXES = re.compile(
     r"[^/]\.(apng|avif|bmp|dds|dib|exr|gif|hdr|hei[cf]|ico|j2k|jfif|jif|jp2|jpe|jpeg|jpg|jxl|"

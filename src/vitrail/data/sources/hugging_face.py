@@ -2,7 +2,7 @@
 
     hf:owner/name[@revision][?config=NAME&image=COLUMN&label=COLUMN]
 
-The options are for data sets that have several configurations, pictures or kinds of label.
+The options are for data sets that have several configurations, images or kinds of label.
 """
 
 import os

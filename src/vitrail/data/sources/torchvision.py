@@ -81,11 +81,11 @@ def open_torchvision(spec: str) -> dict[str, Origin]:
     root = root or ROOT
     found: dict[str, tuple[dict[str, Any], Any]] = {}
     missing: Exception | None = None
-    for part, said in calls(spec, name):
+    for part, options_of_part in calls(spec, name):
         if part in found:
             continue
         try:
-            found[part] = said, construct(name, root, said)
+            found[part] = options_of_part, construct(name, root, options_of_part)
         except ABSENT as error:
             missing = missing or error
         except ValueError as error:  # torchvision: Unknown value 'val' for argument split
@@ -103,8 +103,8 @@ def open_torchvision(spec: str) -> dict[str, Origin]:
     classes = class_names(next(iter(found.values()))[1])
     labels, targets = number_arrays(given, classes, where=spec)
     return {
-        part: Indexed((name, root, said), labels, targets[part])
-        for part, (said, _) in found.items()
+        part: Indexed((name, root, options_of_part), labels, targets[part])
+        for part, (options_of_part, _) in found.items()
     }
 
 
@@ -131,12 +131,12 @@ def class_of(spec: str, name: str) -> Any:
     return getattr(datasets, name)
 
 
-def construct(name: str, root: str, said: dict[str, Any]) -> Any:
+def construct(name: str, root: str, options_of_part: dict[str, Any]) -> Any:
     from torchvision.datasets import DatasetFolder
 
     kind = class_of(f"{PREFIX}{name}", name)
     parameters = inspect.signature(kind).parameters
-    options = dict(said)
+    options = dict(options_of_part)
     if "loader" in parameters or issubclass(kind, DatasetFolder):
         options["loader"] = load_bytes
     if "download" in parameters:

@@ -1,0 +1,87 @@
+"""Records of images show themselves: predictions, search results, duplicates, with thumbnails."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from vitrail.core.errors import writing
+from vitrail.data.images import BadImage
+from vitrail.data.reader import read_pixels
+from vitrail.inference.nearest import Match, Pair
+from vitrail.inference.predict import Prediction
+from vitrail.pages.predictions import (
+    MAX_GROUPS,
+    MAX_IN_A_GROUP,
+    MAX_SHOWN,
+    Pictured,
+    duplicates_page,
+    predictions_page,
+    search_page,
+)
+from vitrail.pages.render import as_iframe
+from vitrail.pages.thumbnails import data_uri
+
+
+class ShowsImages:
+    """A record with a page, which a notebook shows in place of the record."""
+
+    def html(self) -> str:
+        raise NotImplementedError
+
+    def save_html(self, path: str | Path) -> None:
+        """Write the page, with thumbnails of the images that can still be read."""
+        with writing(Path(path)):
+            Path(path).write_text(self.html(), encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        return as_iframe(self.html())
+
+
+def thumbnail(name: str) -> str | None:
+    """A file or an address as a data URI; None where it cannot be read."""
+    try:
+        return data_uri(read_pixels(name))
+    except BadImage:
+        return None
+
+
+def show_predictions(predictions: Sequence[Prediction], model: str) -> str:
+    broken = {one.name: one.problem for one in predictions if one.problem is not None}
+    read = [one for one in predictions if one.problem is None]
+    doubtful = sorted(read, key=lambda one: one.top[0][1])[:MAX_SHOWN]  # those the page shows
+    uris = {one.name: thumbnail(one.name) for one in doubtful}
+    pictured = [Pictured(one.name, uris.get(one.name), one.top) for one in read]
+    return predictions_page(pictured, model=model, broken=broken)
+
+
+def show_matches(query: str, matches: Iterable[Match], index: str) -> str:
+    hits = [Pictured(one.id, thumbnail(one.id), score=one.cosine) for one in matches]
+    return search_page(Pictured(query, thumbnail(query)), hits, index=index)
+
+
+def show_duplicates(pairs: Sequence[Pair], index: str, threshold: float) -> str:
+    groups = [
+        [
+            Pictured(name, thumbnail(name) if shown and place < MAX_IN_A_GROUP else None)
+            for place, name in enumerate(group)
+        ]
+        for number, group in enumerate(group_pairs(pairs))
+        for shown in [number < MAX_GROUPS]
+    ]
+    return duplicates_page(groups, index=index, threshold=threshold)
+
+
+def group_pairs(pairs: Iterable[Pair]) -> list[list[str]]:
+    """Images that are linked by pairs, the largest group first.
+
+    >>> group_pairs([Pair("a", "b", 1.0), Pair("c", "d", 1.0), Pair("b", "e", 1.0)])
+    [['a', 'b', 'e'], ['c', 'd']]
+    """
+    group_of: dict[str, list[str]] = {}
+    for pair in pairs:
+        one = group_of.setdefault(pair.one, [pair.one])
+        other = group_of.setdefault(pair.other, [pair.other])
+        if one is not other:
+            one.extend(other)
+            group_of.update(dict.fromkeys(other, one))
+    groups = {id(group): group for group in group_of.values()}
+    return sorted(map(sorted, groups.values()), key=lambda group: (-len(group), group))
