@@ -35,6 +35,7 @@ MAY_IMPORT["cli"] = set(MAY_IMPORT)
 
 MOST_LINES_IN_A_FILE = 450
 MOST_LINES_IN_A_FUNCTION = 70
+MOST_ARGUMENTS = 9
 
 
 def room_of(name: str) -> str:
@@ -121,6 +122,27 @@ def test_a_function_fits_a_screen() -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
     assert not {where: n for where, n in lengths.items() if n > MOST_LINES_IN_A_FUNCTION}
+
+
+def test_a_function_has_few_arguments() -> None:
+    """But for the public verbs: there arguments are options, and keyword-only."""
+    counts = {
+        f"{name}:{node.name}": count_arguments(node.args)
+        for name, tree in FILES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and not (name == f"tasks/{node.name}.py" and node.name in vitrail.__all__)
+    }
+    assert not {where: n for where, n in counts.items() if n > MOST_ARGUMENTS}
+
+
+def count_arguments(arguments: ast.arguments) -> int:
+    """
+    >>> count_arguments(ast.parse("lambda self, a, *, b: 0").body[0].value.args)
+    2
+    """
+    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    return sum(argument.arg not in ("self", "cls") for argument in named)
 
 
 def test_the_table_of_rooms_has_no_circle() -> None:
