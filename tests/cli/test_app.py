@@ -124,9 +124,11 @@ def test_no_verb_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_ends_with_two_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     app.build_parser.cache_clear()  # another test may have built it from a verb of its own
     assert app.main([verb, "--help"]) == 0
-    _, found, examples = capsys.readouterr().out.rpartition("Examples:")
+    help_text = capsys.readouterr().out
+    _, found, examples = help_text.rpartition("Examples:")
     lines = [shlex.split(line) for line in examples.splitlines() if line.strip()]
     assert found
+    assert "--source" not in help_text
     assert [line[:2] for line in lines] == [["vitrail", verb]] * 2
     for line in lines:
         app.build_parser()(line[1:])  # every option in it exists
