@@ -132,3 +132,11 @@ def test_help_ends_with_two_examples(verb: str, capsys: pytest.CaptureFixture[st
     assert [line[:2] for line in lines] == [["vitrail", verb]] * 2
     for line in lines:
         app.build_parser()(line[1:])  # every option in it exists
+
+
+@pytest.mark.parametrize(
+    "line", ["predict m a --top 3 b", "predict m --top 3 a b", "predict --top 3 m a b"]
+)
+def test_options_may_stand_between_arguments(line: str) -> None:
+    record = app.build_parser()(line.split())
+    assert (record.source, record.images, record.top) == ("m", ("a", "b"), 3)

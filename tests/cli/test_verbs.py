@@ -188,7 +188,7 @@ def test_convert_warns_where_the_other_computes_differently(
     ("arguments", "sentence"),
     [
         (["info", "vit_b_61"], "unknown model 'vit_b_61', did you mean vit_b_16?"),
-        (["info", "nowhere/at_all"], "nowhere/at_all: no such file or directory"),
+        (["info", "nowhere/at/all"], "nowhere/at/all: no such file or directory"),
         (["info", "vit_b_16", "--image-size", "big"], "--image-size must be a side like 224"),
         (["info", "vit_b_16", "--image-size", "225"], "not a multiple of patch 16: use 224 or 240"),
         (["info", "vit_b_16", "--set", "pool"], "--set must be field=value"),

@@ -118,10 +118,13 @@ def build_parser() -> App:
 
 
 def positional_only(record: type) -> inspect.Signature:
-    """A signature whose leading fields have no option: MODEL, and not also --model."""
+    """A signature whose leading fields have no option: MODEL, and not also --model. A tuple keeps
+    it: as positional only, cyclopts would lose what stands behind an option."""
     signature = inspect.signature(record)
     parameters = [
-        one if one.kind is one.KEYWORD_ONLY else one.replace(kind=one.POSITIONAL_ONLY)
+        one
+        if one.kind is one.KEYWORD_ONLY or "tuple" in str(one.annotation)
+        else one.replace(kind=one.POSITIONAL_ONLY)
         for one in signature.parameters.values()
     ]
     return signature.replace(parameters=parameters)
