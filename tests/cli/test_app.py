@@ -118,3 +118,15 @@ def test_no_verb_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert app.main([]) == 0
     printed = capsys.readouterr().out
     assert all(verb.__name__ in printed for verb in app.VERBS.values())
+
+
+@pytest.mark.parametrize("verb", [verb.__name__ for verb in app.VERBS.values()])
+def test_help_ends_with_two_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    app.build_parser.cache_clear()  # another test may have built it from a verb of its own
+    assert app.main([verb, "--help"]) == 0
+    _, found, examples = capsys.readouterr().out.rpartition("Examples:")
+    lines = [shlex.split(line) for line in examples.splitlines() if line.strip()]
+    assert found
+    assert [line[:2] for line in lines] == [["vitrail", verb]] * 2
+    for line in lines:
+        app.build_parser()(line[1:])  # every option in it exists

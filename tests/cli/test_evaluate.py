@@ -282,7 +282,10 @@ def test_patches_of_a_hybrid_are_counted_in_pixels_of_the_image(
     [
         (["--resolutions", "big"], "--resolutions must be a side like 224"),
         (["--resolutions", ","], "--resolutions must be a list like 112,160,224, got ','"),
-        (["--patch-sizes", "8,x"], "--patch-sizes must be sides like 8,16,32, got 'x'"),
+        (
+            ["--patch-sizes", "8,x"],
+            "--patch-sizes must be whole numbers of at least 1 like 8,16,32",
+        ),
         (["--patch-sizes", "0"], "got '0'"),
         (["--batch-size", "0"], "batch_size must be at least 1, got 0"),
         (["--workers", "-1"], "workers must be at least 0, got -1"),

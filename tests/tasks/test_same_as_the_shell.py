@@ -11,9 +11,13 @@ import pytest
 from PIL import Image
 
 import vitrail
-from vitrail.cli.app import main
+from tests.pages.values import lines_of
+from vitrail.cli.app import VERBS, main
 from vitrail.core.json_text import to_json
+from vitrail.models.catalogue import family_of
 from vitrail.pages.render import as_iframe
+from vitrail.training.recipe import Recipe
+from vitrail.training.recipe_file import write_recipe
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +36,12 @@ def prepare(folder: Path, model: str, line: str) -> None:
             Image.fromarray(pixels).resize((32, 32)).save(folder / "photos" / f"{number}.png")
     if "vectors" in line:
         vitrail.embed(model, folder / "photos", out=folder / "vectors")
+    if "runs" in line:
+        for seed, run in enumerate((folder / "runs" / "a", folder / "runs" / "b")):
+            run.mkdir(parents=True)
+            write_recipe(Recipe(data="digits", model="vit_ti_16", seed=seed), run)
+            steps = "".join(json.dumps(step) + "\n" for step in lines_of(seed=20 * seed))
+            (run / "metrics.jsonl").write_text(steps, encoding="utf-8")
 
 
 CALLS: dict[str, Callable[[str, Path], Any]] = {
@@ -47,8 +57,8 @@ CALLS: dict[str, Callable[[str, Path], Any]] = {
     "probe {model} digits --shots 1 --shots 5 --no-cache": lambda model, out: vitrail.probe(
         model, "digits", shots=[1, 5], cache=None
     ),
-    "probe {model} digits --method knn --neighbours 3 --no-cache": lambda model, out: vitrail.probe(
-        model, "digits", method="knn", neighbours=[3], cache=None
+    "probe {model} digits --method knn --neighbours 3,5 --no-cache": lambda model, out: (
+        vitrail.probe(model, "digits", method="knn", neighbours=[3, 5], cache=None)
     ),
     "embed {model} {photos} --out {out}": lambda model, out: vitrail.embed(
         model, out.parent / "photos", out=out
@@ -65,6 +75,22 @@ CALLS: dict[str, Callable[[str, Path], Any]] = {
     "predict {model} {photos} --top 2 --overwrite --out {out}.csv": lambda model, out: (
         vitrail.predict(model, out.parent / "photos", top=2, overwrite=True, out=f"{out}.csv")
     ),
+    "predict {model} {photos} --top 2": lambda model, out: vitrail.predict(
+        model, out.parent / "photos", top=2
+    ),
+    "explain {model} {photos} --method attention --checks 1 --out {out} --overwrite": (
+        lambda model, out: vitrail.explain(
+            model, out.parent / "photos", method="attention", checks=1, out=out, overwrite=True
+        )
+    ),
+    "figures {model} digits --images 4 --ablated 1 --out {out} --overwrite": (
+        lambda model, out: vitrail.figures(
+            model, "digits", images=4, ablated=1, out=out, overwrite=True
+        )
+    ),
+    "report {runs}/a {runs}/b": lambda model, out: vitrail.report(
+        out.parent / "runs/a", out.parent / "runs/b"
+    ),
     "convert {model} {out} --to timm --image-size 32 --overwrite": lambda model, out: (
         vitrail.convert(model, out, to="timm", image_size=(32, 32), overwrite=True)
     ),
@@ -76,16 +102,44 @@ def test_python_gives_what_the_shell_prints(
     line: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prepare(tmp_path, model, line)
-    names = {name: tmp_path / name for name in ("out", "photos", "vectors")}
+    names = {name: tmp_path / name for name in ("out", "photos", "vectors", "runs")}
     words = [word.format(model=model, **names) for word in line.split()]
     assert main([*words, "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
+    printed = [json.loads(row) for row in capsys.readouterr().out.splitlines()]
     if words[0] == "embed":
         shutil.rmtree(tmp_path / "out", ignore_errors=True)  # what is there is not computed again
-    printed.pop("files", None)  # where the shell wrote them
+    printed[0].pop("files", None)  # where the shell wrote them
     record = CALLS[line](model, tmp_path / "out")
-    assert json.loads(to_json(record.facts())) == printed
+    facts = json.loads(to_json(record.facts()))
+    assert printed == (facts if isinstance(facts, list) else [facts])
     assert len(repr(record)) < 800
+
+
+def test_models_are_those_that_python_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "swin*_t", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    found = {name: vitrail.info(name) for name in vitrail.list_models("swin*_t")}
+    rows = [
+        {
+            "family": family_of(one.config),
+            "model": name,
+            "params": one.params,
+            "macs": one.macs,
+            "tokens": one.config.tokens,
+            "image_size": list(one.config.image_size),
+        }
+        for name, one in found.items()
+    ]
+    assert sorted(printed, key=lambda row: row["model"]) == rows
+    assert len(rows) > 1
+
+
+def test_no_verb_is_left_out() -> None:
+    """Training has files of its own (test_train.py), the demo is made of other verbs."""
+    elsewhere = {"train", "pretrain", "demo", "models"}
+    compared = {line.split()[0] for line in CALLS}
+    assert compared | elsewhere == {verb.__name__ for verb in VERBS.values()}
+    assert not compared & elsewhere
 
 
 PAGES = ("doctor", "evaluate", "search", "duplicates")

@@ -109,8 +109,9 @@ def build_parser() -> App:
     )
     for record, verb in VERBS.items():
         text, _, examples = (inspect.getdoc(verb) or "").partition("\n\nExamples:\n")
-        epilogue = f"Examples:\n{examples}" if examples else None
-        parser.command(record, name=verb.__name__, help=text, help_epilogue=epilogue)
+        # two spaces before a line's end: Markdown would join the lines
+        lines = "  \n".join(["Examples:", *(line.strip() for line in examples.splitlines())])
+        parser.command(record, name=verb.__name__, help=text, help_epilogue=lines)
     parser.register_install_completion_command(help="Install completion for this shell.")
     return parser
 

@@ -38,7 +38,12 @@ class Convert(OutputOptions):
 
 
 def convert(asked: Convert) -> None:
-    """Read a checkpoint in one dialect and write it in another."""
+    """Read a checkpoint in one dialect and write it in another.
+
+    Examples:
+      vitrail convert B_16.npz vit-b-16
+      vitrail convert runs/pets/best pets.safetensors --to timm
+    """
     from vitrail.tasks.convert import convert as run
 
     refuse_existing(asked.out, overwrite=asked.overwrite)

@@ -25,7 +25,12 @@ class Demo(OutputOptions):
 
 def demo(options: Demo) -> None:
     """Train a small ViT on handwritten digits, evaluate it, and explain a prediction: about a
-    minute."""
+    minute.
+
+    Examples:
+      vitrail demo
+      vitrail demo --out tour --epochs 10 --overwrite
+    """
     from pathlib import Path
 
     from vitrail.cli.display import Display, print_run

@@ -29,7 +29,12 @@ class Doctor(OutputOptions):
 
 
 def doctor(asked: Doctor) -> None:
-    """Examine every image: broken files, duplicates, leakage between splits, classes, sizes."""
+    """Examine every image: broken files, duplicates, leakage between splits, classes, sizes.
+
+    Examples:
+      vitrail doctor photos
+      vitrail doctor photos --out photos-report
+    """
     from pathlib import Path
 
     from vitrail.tasks.doctor import PAGE

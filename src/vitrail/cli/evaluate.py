@@ -17,13 +17,13 @@ from vitrail.cli.options import (
     Seed,
     Workers,
     load_model,
+    parse_counts,
     parse_list,
     parse_size,
     use_threads,
 )
 from vitrail.cli.output import is_quiet, plural, say, say_json
 from vitrail.cli.progress import progress
-from vitrail.core.errors import UserError
 
 if TYPE_CHECKING:
     from vitrail.core.outputs import Outputs
@@ -48,10 +48,11 @@ class Evaluate(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
     """Evaluate under 15 common corruptions at 5 severities too: 75 times the work."""
     corrupted_images: int | None = None
     """How many images to corrupt, spread evenly over the split. [default: all]"""
-    resolutions: str | None = None
-    """Evaluate at other image sizes too: 112,160,224."""
-    patch_sizes: str | None = None
-    """Evaluate with other patch sizes too, in pixels of the image, kernels resized: 8,16,32."""
+    resolutions: tuple[str, ...] = ()
+    """Evaluate at other image sizes too: 112,160,224. Separated by commas, or repeated."""
+    patch_sizes: tuple[str, ...] = ()
+    """Evaluate with other patch sizes too, in pixels of the image, kernels resized: 8,16,32.
+    Separated by commas, or repeated."""
     by_index: bool = False
     """Match the classes of data and model by index instead of by name."""
     batch_size: BatchSize = 64
@@ -63,13 +64,19 @@ class Evaluate(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
 
 def evaluate(options: Evaluate) -> None:
     """Evaluate a model: metrics with confidence intervals, calibration, classes, confusions; with
-    options, corrupted images and other sizes."""
+    options, corrupted images and other sizes.
+
+    Examples:
+      vitrail evaluate runs/pets/best pets --out pets-evaluation
+      vitrail evaluate runs/pets/best pets --corruptions --resolutions 160,224,288
+    """
     from vitrail.tasks.arguments import check_not_swapped
     from vitrail.tasks.evaluate import FILES, check_split
     from vitrail.tasks.evaluate import evaluate as run
 
-    resolutions = parse_resolutions(options.resolutions)
-    patches = parse_patches(options.patch_sizes)
+    sizes = parse_list(options.resolutions, "--resolutions", "112,160,224")
+    resolutions = [parse_size(size, "--resolutions") for size in sizes]
+    patches = parse_counts(options.patch_sizes, "--patch-sizes", "8,16,32")
     check_not_swapped(options.source, options.data)
     check_split(options.split, options.data)  # before the model is loaded
     use_threads(options.threads)
@@ -97,23 +104,6 @@ def evaluate(options: Evaluate) -> None:
         say_json({**found.facts(), "files": files})
     else:
         print_evaluation(found, files)
-
-
-def parse_resolutions(text: str | None) -> list[tuple[int, int]]:
-    sizes = parse_list(text, "--resolutions", "112,160,224")
-    return [parse_size(size, "--resolutions") for size in sizes]
-
-
-def parse_patches(text: str | None) -> list[int]:
-    """
-    >>> parse_patches("8, 16")
-    [8, 16]
-    """
-    sizes = parse_list(text, "--patch-sizes", "8,16,32")
-    for size in sizes:
-        if not size.isdecimal() or int(size) < 1:
-            raise UserError(f"--patch-sizes must be sides like 8,16,32, got {size!r}")
-    return [int(size) for size in sizes]
 
 
 def print_evaluation(found: Evaluation, files: dict[str, str]) -> None:

@@ -13,6 +13,7 @@ from vitrail.cli.options import (
     OutputOptions,
     OverwriteOption,
     load_model,
+    parse_list,
     use_threads,
 )
 from vitrail.cli.output import say, say_json
@@ -35,8 +36,8 @@ class Explain(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
     _: KW_ONLY
     method: tuple[str, ...] = ("auto",)
     """attention, rollout, relevance, attribution, gradcam, hirescam, saliency, smoothgrad,
-    integrated, occlusion, or all. May be repeated. auto is attribution if only attention carries
-    patches to the prediction, else smoothgrad."""
+    integrated, occlusion, or all. Separated by commas, or repeated. auto is attribution if only
+    attention carries patches to the prediction, else smoothgrad."""
     target: str | None = None
     """Class to explain, by its label or number. [default: the predicted one]"""
     layer: str | None = None
@@ -61,18 +62,24 @@ class Explain(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
 
 def explain(options: Explain) -> None:
     """Explain predictions: which parts of an image drive them. Tests whether the maps track the
-    model."""
+    model.
+
+    Examples:
+      vitrail explain runs/pets/best cat.jpg
+      vitrail explain runs/pets/best photos/ --method attention,gradcam --target cat
+    """
     from vitrail.data.paths import check_paths
     from vitrail.tasks.explain import explain as run
 
     check_paths(options.paths)
+    methods = parse_list(options.method, "--method", "attention,gradcam")
     query = parse_query(options.query)
     use_threads(options.threads)
     with progress() as on_progress:
         found = run(
             load_model(options),
             list(options.paths),
-            method=options.method,
+            method=methods,
             target=options.target,
             layer=options.layer,
             head=options.head,

@@ -40,7 +40,12 @@ class Figures(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
 
 def figures(options: Figures) -> None:
     """Draw what a model has learnt: filters, positions, attention distance, tokens, similarity of
-    layers, attention sinks."""
+    layers, attention sinks.
+
+    Examples:
+      vitrail figures B_16.npz
+      vitrail figures runs/pets/best pets --images 64 --out pets-figures
+    """
     from vitrail.tasks.figures import figures as run
 
     use_threads(options.threads)

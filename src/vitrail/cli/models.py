@@ -22,7 +22,12 @@ class Models(OutputOptions):
 
 
 def models(asked: Models) -> None:
-    """List families and variants: parameters, multiply-adds, tokens and default image size."""
+    """List families and variants: parameters, multiply-adds, tokens and default image size.
+
+    Examples:
+      vitrail models
+      vitrail models 'vit_b_*' --json
+    """
     from vitrail.core.errors import UserError, nearest
     from vitrail.models.catalogue import families, list_models
 

@@ -9,7 +9,8 @@ import json
 import math
 import os
 import re
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from cyclopts import Group, Parameter
@@ -132,18 +133,31 @@ def parse_grid(text: str | None) -> tuple[int, int] | None:
     return None if text is None else parse_size(text, "--grid")
 
 
-def parse_list(text: str | None, option: str, example: str) -> list[str]:
-    """The items of a comma-separated list, each once.
+def parse_list(texts: Sequence[str], option: str, example: str) -> list[str]:
+    """The items of an option that takes commas and may be repeated, each once.
 
-    >>> parse_list("112, 160", "--resolutions", "112,160,224")
-    ['112', '160']
+    >>> parse_list(["112, 160", "224"], "--resolutions", "112,160,224")
+    ['112', '160', '224']
     """
-    if text is None:
-        return []
-    items = [item.strip() for item in text.split(",") if item.strip()]
-    if not items:
-        raise UserError(f"{option} must be a list like {example}, got {text!r}")
-    return list(dict.fromkeys(items))
+    lists = [[item.strip() for item in text.split(",") if item.strip()] for text in texts]
+    if not all(lists):
+        raise UserError(f"{option} must be a list like {example}, got {','.join(texts)!r}")
+    return list(dict.fromkeys(item for items in lists for item in items))
+
+
+def parse_counts(texts: Sequence[str], option: str, example: str) -> list[int]:
+    """A list of whole numbers of at least 1.
+
+    >>> parse_counts(["8, 16"], "--patch-sizes", "8,16,32")
+    [8, 16]
+    """
+    items = parse_list(texts, option, example)
+    for item in items:
+        if not (item.isascii() and item.isdecimal()) or int(item) < 1:
+            raise UserError(
+                f"{option} must be whole numbers of at least 1 like {example}, got {item!r}"
+            )
+    return [int(item) for item in items]
 
 
 def parse_changes(image_size: str | None, fields: tuple[str, ...]) -> dict[str, Any]:
@@ -192,23 +206,6 @@ def parse_channels(text: str | None, option: str) -> tuple[float, ...]:
     if option == "--std" and min(values) <= 0:
         raise UserError(f"{option} must be above 0, got {text!r}")
     return values
-
-
-def format_arguments(record: Any) -> list[str]:
-    """The command line that gives this record, for another process to read."""
-    words: list[str] = []
-    for field in fields(record):
-        value = getattr(record, field.name)
-        option = "--from" if field.name == "start" else f"--{field.name.replace('_', '-')}"
-        if not field.kw_only:
-            words.append(str(value))
-        elif value is True:
-            words.append(option)
-        elif isinstance(value, tuple):
-            words += [word for each in value for word in (option, str(each))]
-        elif value is not None and value is not False and value != field.default:
-            words += [option, str(value)]
-    return words
 
 
 def refuse_existing(out: str, *, overwrite: bool) -> None:

@@ -36,8 +36,8 @@ def pretrain(options: Pretrain) -> None:
     """Train a model on images without labels. Fine-tune it with vitrail train --from OUT/last.
 
     Examples:
-        vitrail pretrain photos --objective mae
-        vitrail pretrain photos --objective beit --tokenizer runs/photos-tokenizer/last
+      vitrail pretrain photos --objective mae
+      vitrail pretrain photos --objective beit --tokenizer runs/photos-tokenizer/last
     """
     from vitrail.tasks.pretrain import pretrain as run
 

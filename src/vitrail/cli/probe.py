@@ -16,6 +16,7 @@ from vitrail.cli.options import (
     OverwriteOption,
     Workers,
     load_model,
+    parse_counts,
     use_threads,
 )
 from vitrail.cli.output import is_quiet, plural, say, say_json
@@ -40,12 +41,12 @@ class Probe(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
     images vote) or linear (a sweep of linear heads, and logistic regression)."""
     split: str | None = None
     """Split to test on. [default: test, else val]"""
-    shots: tuple[int, ...] = (1, 5, 10, 25)
-    """fewshot: training images of each class. May be repeated."""
+    shots: tuple[str, ...] = ("1", "5", "10", "25")
+    """fewshot: training images of each class. Separated by commas, or repeated."""
     seeds: int = 3
     """fewshot: how many random draws of these images."""
-    neighbours: tuple[int, ...] = (10, 20, 100, 200)
-    """knn: how many neighbours vote. May be repeated."""
+    neighbours: tuple[str, ...] = ("10", "20", "100", "200")
+    """knn: how many neighbours vote. Separated by commas, or repeated."""
     steps: int | None = None
     """linear: steps of 128 images. [default: 12,500, or 100 epochs if that is less]"""
     images: int | None = None
@@ -64,11 +65,18 @@ class Probe(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
 
 
 def probe(options: Probe) -> None:
-    """Evaluate frozen features: few-shot least squares, nearest neighbours, linear heads."""
+    """Evaluate frozen features: few-shot least squares, nearest neighbours, linear heads.
+
+    Examples:
+      vitrail probe B_16.npz pets --shots 1,5,10
+      vitrail probe B_16.npz pets --method knn --neighbours 10,20
+    """
     from vitrail.tasks.arguments import check_not_swapped
     from vitrail.tasks.probe import OUT
     from vitrail.tasks.probe import probe as run
 
+    shots = parse_counts(options.shots, "--shots", "1,5,10")
+    neighbours = parse_counts(options.neighbours, "--neighbours", "10,20")
     check_not_swapped(options.source, options.data)
     use_threads(options.threads)
     with progress() as on_progress:
@@ -77,9 +85,9 @@ def probe(options: Probe) -> None:
             options.data,
             method=options.method,
             split=options.split,
-            shots=options.shots,
+            shots=shots,
             seeds=options.seeds,
-            neighbours=options.neighbours,
+            neighbours=neighbours,
             steps=options.steps,
             images=options.images,
             batch_size=options.batch_size,

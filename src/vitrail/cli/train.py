@@ -29,8 +29,8 @@ def train(options: Train) -> None:
     """Train a model on labelled images. OUT gets the checkpoints best and last, and report.html.
 
     Examples:
-        vitrail train photos --epochs 20
-        vitrail train photos --from hf-hub:timm/vit_base_patch16_224.augreg_in21k --lr find
+      vitrail train photos --epochs 20
+      vitrail train photos --from B_16.npz --lr find
     """
     from vitrail.tasks.train import train as run
 
