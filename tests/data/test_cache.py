@@ -83,8 +83,8 @@ def test_images_are_decoded_on_first_use_and_once(
     assert filled(train.whole) == []  # nothing was decoded before it is asked for
     train.read(3)
     assert filled(train.whole) == [int(train.indices[3])]
-    for name, part in parts.items():
-        assert outcomes(part) == expected[name]
+    for name, through_cache in parts.items():
+        assert outcomes(through_cache) == expected[name]
     broken = [i for i in range(len(train.whole)) if train.whole.name(i).endswith("00.png")]
     assert set(filled(train.whole)) == set(range(12)) - set(broken)
     assert len(list((tmp_path / "c").iterdir())) == 1
@@ -102,7 +102,9 @@ def test_images_are_decoded_on_first_use_and_once(
             part.name(i) for i in range(len(part))
         ]
         assert again.labels == part.labels
-        assert np.array_equal(again.targets, part.targets)  # type: ignore[arg-type]
+        assert again.targets is not None
+        assert part.targets is not None
+        assert np.array_equal(again.targets, part.targets)
         assert outcomes(pickle.loads(pickle.dumps(again))) == expected[name]
 
 
@@ -257,6 +259,8 @@ def test_what_is_worth_caching(photos: Path) -> None:
 
 class Plain:
     """A source from elsewhere, that has the protocol and no more."""
+
+    uniform = False
 
     def __init__(self, pictures: list[Raw]) -> None:
         self.pictures = pictures

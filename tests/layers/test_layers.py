@@ -184,7 +184,8 @@ def test_plain_and_fused_attention_agree_forth_and_back(batch: int, biased: bool
     for scale in (None, 0.3):
         ours = Attend(TokenLayout(grid=(1, 5), stride=1))(*given, scale=scale)
         bias = given[3] if biased else None
-        fused = F.scaled_dot_product_attention(*given[:3], attn_mask=bias, scale=scale)
+        q, k, v = given[:3]
+        fused = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
         torch.testing.assert_close(ours, fused, rtol=0, atol=1e-12)
         back = [
             torch.autograd.grad((y**2).sum(), given, materialize_grads=True) for y in (ours, fused)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from vitrail import UserError, capture, create
+from vitrail.layers.drop import DropPath
 from vitrail.models.beit import (
     VARIANTS,
     Beit,
@@ -261,7 +262,7 @@ def test_weights_start_as_the_authors_do() -> None:
 
 def test_stochastic_depth_rises_linearly() -> None:
     model = Beit(replace(SMALL, depth=5, drop_path=0.4))
-    rates = [block.drop_path.rate for block in model.blocks]
+    rates = [module.rate for module in model.modules() if isinstance(module, DropPath)]
     assert rates == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
 
 
