@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,14 +41,14 @@ def noise(seed: int, height: int = 90, width: int = 120) -> Image.Image:
     return Image.fromarray(np.mean([np.asarray(layer) for layer in layers], axis=0).astype("u1"))
 
 
-def save(picture: Image.Image, path: Path, **options: int) -> Path:
+def save(picture: Image.Image, path: Path, **options: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    picture.save(path, **options)  # type: ignore[arg-type]
+    picture.save(path, **options)
     return path
 
 
-def find(root: Path, **options: int) -> Findings:
-    return examine(open_data(root, val_share=0), str(root), **options)  # type: ignore[arg-type]
+def find(root: Path, **options: Any) -> Findings:
+    return examine(open_data(root, val_share=0), str(root), **options)
 
 
 def names(found: Findings, twins: str) -> list[tuple[str, ...]]:

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -277,9 +278,9 @@ def test_stochastic_depth_rises_linearly() -> None:
         ({"image_size": (8192, 8192)}, "the distances between all patches would compute a table"),
     ],
 )
-def test_a_config_that_does_not_fit_says_why(changes: dict[str, object], sentence: str) -> None:
+def test_a_config_that_does_not_fit_says_why(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        replace(SMALL, **changes)  # type: ignore[arg-type]
+        replace(SMALL, **changes)
 
 
 def test_a_wrong_field_says_what_fits() -> None:

@@ -3,6 +3,7 @@ does not fit."""
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -252,9 +253,9 @@ def test_the_stem_rounds_an_odd_side_up(side: int) -> None:
         ({"image_size": (0, 32)}, "pixels a side, got"),
     ],
 )
-def test_a_config_that_does_not_fit_says_why(changes: dict[str, object], sentence: str) -> None:
+def test_a_config_that_does_not_fit_says_why(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        replace(SMALL, **changes)  # type: ignore[arg-type]
+        replace(SMALL, **changes)
 
 
 def test_an_image_of_another_size_says_what_fits() -> None:

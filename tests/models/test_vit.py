@@ -3,6 +3,7 @@ not fit."""
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -240,9 +241,9 @@ def test_a_new_head_says_nothing() -> None:
         ({"image_size": (0, 32)}, "pixels a side, got"),
     ],
 )
-def test_a_config_that_does_not_fit_says_why(changes: dict[str, object], sentence: str) -> None:
+def test_a_config_that_does_not_fit_says_why(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        replace(SMALL, **changes)  # type: ignore[arg-type]
+        replace(SMALL, **changes)
 
 
 def test_an_image_of_another_size_says_what_fits() -> None:

@@ -1,6 +1,6 @@
 """Losses against torch's own and DeiT's published formulas."""
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ CLASSES = torch.tensor([0, 3, 1, 4])
 TARGETS = F.one_hot(CLASSES, 5).float()
 
 
-def shaken(kind: str):  # type: ignore[no-untyped-def]
+def shaken(kind: str) -> Any:
     torch.manual_seed(1)
     model = build(KINDS[kind]).eval()
     for parameter in model.parameters():
@@ -94,10 +94,10 @@ def test_a_teacher_of_several_labels_is_asked_about_each(how: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "distilled"])
 @pytest.mark.parametrize("how", ["hard", "soft"])
-def test_distillation_is_deits(kind: str, how: str) -> None:
+def test_distillation_is_deits(kind: str, how: Literal["hard", "soft"]) -> None:
     model, teacher = shaken(kind), build(SMALL)
     torch.nn.init.normal_(teacher.get_parameter("head.classes.weight"))
-    objective = Distilled(model, teacher, kind=how, share=0.3, temperature=2.0)  # type: ignore[arg-type]
+    objective = Distilled(model, teacher, kind=how, share=0.3, temperature=2.0)
     own, other = model.both_heads(IMAGES) if kind == "distilled" else (model(IMAGES),) * 2
     taught = teacher(IMAGES)
     if how == "hard":
