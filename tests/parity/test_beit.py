@@ -353,8 +353,8 @@ def test_a_grid_that_is_not_square_is_asked_for(tmp_path: Path) -> None:
         ("beit", {"image_size": (32, 48)}, "knows square grids only"),
         ("transformers-beit", {"image_size": (32, 48)}, "confuses rows and columns"),
         ("timm", {"activation": "gelu_tanh"}, "computes the exact GELU, not gelu_tanh"),
-        ("torchvision", {}, "holds no beit"),
-        ("mae", {}, "holds no beit"),
+        ("torchvision", {}, "supports no beit"),
+        ("mae", {}, "supports no beit"),
     ],
 )
 def test_what_their_code_cannot_compute_is_not_written(
