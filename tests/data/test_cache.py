@@ -19,6 +19,7 @@ from vitrail.data.cache import Cached, Decoding, cached, remove_cache, room_for
 from vitrail.data.images import BadImage, decode
 from vitrail.data.source import Raw, Source
 from vitrail.data.sources import open_data
+from vitrail.data.sources.files import Files
 from vitrail.data.sources.origin import Subset
 
 
@@ -154,7 +155,8 @@ def test_a_changed_image_is_decoded_again(photos: Path, tmp_path: Path, change: 
 
 def test_another_decoding_is_another_cache(tmp_path: Path) -> None:
     whole = open_data(golden("flowers"), val_share=0)["val"]
-    some = Subset(whole, np.arange(6))  # type: ignore[arg-type]
+    assert isinstance(whole, Files)
+    some = Subset(whole, np.arange(6))
     for how in (Decoding(channels=1), Decoding(at_least=(32, 32))):
         room = room_for(some, how)
         assert room is not None

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -371,7 +371,8 @@ def test_only_a_few_results_wait() -> None:
     asked: list[int] = []
     results = each(lambda i: asked.append(i), 100_000, threads=2)
     next(results)
-    results.close()  # type: ignore[attr-defined]
+    assert isinstance(results, Generator)
+    results.close()
     assert len(asked) < 1000
 
 

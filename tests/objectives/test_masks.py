@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import stats  # type: ignore[import-untyped]  # ships no types
 from torch import Tensor
 
 from vitrail import UserError
