@@ -124,9 +124,19 @@ def test_no_verb_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_ends_with_two_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     app.build_parser.cache_clear()  # another test may have built it from a verb of its own
     assert app.main([verb, "--help"]) == 0
-    _, found, examples = capsys.readouterr().out.rpartition("Examples:")
+    help_text = capsys.readouterr().out
+    _, found, examples = help_text.rpartition("Examples:")
     lines = [shlex.split(line) for line in examples.splitlines() if line.strip()]
     assert found
+    assert "--source" not in help_text
     assert [line[:2] for line in lines] == [["vitrail", verb]] * 2
     for line in lines:
         app.build_parser()(line[1:])  # every option in it exists
+
+
+@pytest.mark.parametrize(
+    "line", ["predict m a --top 3 b", "predict m --top 3 a b", "predict --top 3 m a b"]
+)
+def test_options_may_stand_between_arguments(line: str) -> None:
+    record = app.build_parser()(line.split())
+    assert (record.source, record.images, record.top) == ("m", ("a", "b"), 3)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from tests.inference.photos import small_model, write_photos
 

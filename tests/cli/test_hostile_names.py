@@ -63,9 +63,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for part in ("train", "val", "test"):
         for number in range(2):
             label = f"{NAME} {number}"
-            photos = write_photos(data / part / label, 3)
-            Path(photos[1]).rename(data / part / label / f"{NAME}.jpg")
-            Path(photos[2]).rename(data / part / label / f"broken {NAME}.jpg").write_bytes(b"no")
+            written = write_photos(data / part / label, 3)
+            Path(written[1]).rename(data / part / label / f"{NAME}.jpg")
+            Path(written[2]).rename(data / part / label / f"broken {NAME}.jpg").write_bytes(b"no")
     photos = str(data / "test" / f"{NAME} 0")
     assert main(["embed", str(saved), photos, "--out", str(folder / "embedded")]) == 0
     return {

@@ -19,6 +19,7 @@ from vitrail.data.cache import Cached, Decoding, cached, remove_cache, room_for
 from vitrail.data.images import BadImage, decode
 from vitrail.data.source import Raw, Source
 from vitrail.data.sources import open_data
+from vitrail.data.sources.files import Files
 from vitrail.data.sources.origin import Subset
 
 
@@ -83,8 +84,8 @@ def test_images_are_decoded_on_first_use_and_once(
     assert filled(train.whole) == []  # nothing was decoded before it is asked for
     train.read(3)
     assert filled(train.whole) == [int(train.indices[3])]
-    for name, part in parts.items():
-        assert outcomes(part) == expected[name]
+    for name, through_cache in parts.items():
+        assert outcomes(through_cache) == expected[name]
     broken = [i for i in range(len(train.whole)) if train.whole.name(i).endswith("00.png")]
     assert set(filled(train.whole)) == set(range(12)) - set(broken)
     assert len(list((tmp_path / "c").iterdir())) == 1
@@ -102,7 +103,9 @@ def test_images_are_decoded_on_first_use_and_once(
             part.name(i) for i in range(len(part))
         ]
         assert again.labels == part.labels
-        assert np.array_equal(again.targets, part.targets)  # type: ignore[arg-type]
+        assert again.targets is not None
+        assert part.targets is not None
+        assert np.array_equal(again.targets, part.targets)
         assert outcomes(pickle.loads(pickle.dumps(again))) == expected[name]
 
 
@@ -152,7 +155,8 @@ def test_a_changed_image_is_decoded_again(photos: Path, tmp_path: Path, change: 
 
 def test_another_decoding_is_another_cache(tmp_path: Path) -> None:
     whole = open_data(golden("flowers"), val_share=0)["val"]
-    some = Subset(whole, np.arange(6))  # type: ignore[arg-type]
+    assert isinstance(whole, Files)
+    some = Subset(whole, np.arange(6))
     for how in (Decoding(channels=1), Decoding(at_least=(32, 32))):
         room = room_for(some, how)
         assert room is not None
@@ -257,6 +261,8 @@ def test_what_is_worth_caching(photos: Path) -> None:
 
 class Plain:
     """A source from elsewhere, that has the protocol and no more."""
+
+    uniform = False
 
     def __init__(self, pictures: list[Raw]) -> None:
         self.pictures = pictures

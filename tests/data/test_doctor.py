@@ -2,9 +2,10 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,14 +41,14 @@ def noise(seed: int, height: int = 90, width: int = 120) -> Image.Image:
     return Image.fromarray(np.mean([np.asarray(layer) for layer in layers], axis=0).astype("u1"))
 
 
-def save(picture: Image.Image, path: Path, **options: int) -> Path:
+def save(picture: Image.Image, path: Path, **options: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    picture.save(path, **options)  # type: ignore[arg-type]
+    picture.save(path, **options)
     return path
 
 
-def find(root: Path, **options: int) -> Findings:
-    return examine(open_data(root, val_share=0), str(root), **options)  # type: ignore[arg-type]
+def find(root: Path, **options: Any) -> Findings:
+    return examine(open_data(root, val_share=0), str(root), **options)
 
 
 def names(found: Findings, twins: str) -> list[tuple[str, ...]]:
@@ -370,7 +371,8 @@ def test_only_a_few_results_wait() -> None:
     asked: list[int] = []
     results = each(lambda i: asked.append(i), 100_000, threads=2)
     next(results)
-    results.close()  # type: ignore[attr-defined]
+    assert isinstance(results, Generator)
+    results.close()
     assert len(asked) < 1000
 
 

@@ -36,7 +36,7 @@ class Handler(BaseHTTPRequestHandler):
             case "/round":
                 self.reply(b"", code=302, Location="/round")
             case "/huge":
-                self.reply(b"", **{"Content-Length": str(2**40)})
+                self.reply(b"", length=2**40)
             case "/endless" | "/trickle":
                 self.send_response(200)
                 self.end_headers()
@@ -64,13 +64,17 @@ class Handler(BaseHTTPRequestHandler):
             case "/silent":
                 time.sleep(1.5)
             case "/short":
-                self.reply(png()[:40], **{"Content-Length": "4000"})
+                self.reply(png()[:40], length=4000)
             case _:
                 self.reply(b"", code=404)
 
-    def reply(self, body: bytes, *, code: int = 200, **headers: str) -> None:
+    def reply(
+        self, body: bytes, *, code: int = 200, length: int | None = None, **headers: str
+    ) -> None:
+        """`length` is what the header says of the body, if not the truth."""
         self.send_response(code)
-        for name, value in ({"Content-Length": str(len(body))} | headers).items():
+        self.send_header("Content-Length", str(len(body) if length is None else length))
+        for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
@@ -186,8 +190,12 @@ def test_the_address_that_was_checked_is_the_one_that_is_used(
 
 
 def test_a_lookup_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look_up_slowly(*_: object, **__: object) -> list[object]:
+        time.sleep(0.5)
+        return []
+
     monkeypatch.setattr(web, "PATIENCE", 0.1)
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(0.5) or [])
+    monkeypatch.setattr(socket, "getaddrinfo", look_up_slowly)
     monkeypatch.setenv("no_proxy", "*")
     with pytest.raises(BadImage, match="looking up its name timed out"):
         web.download("http://example.test/x.png")

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -537,11 +538,12 @@ def test_real_broken_files_are_refused_in_silence(capfd: pytest.CaptureFixture[s
 # Files that end too early, and bytes that never were a picture
 
 
+def encoded_jpeg(options: dict[str, Any]) -> bytes:
+    return encoded(photo(), "JPEG", **options)
+
+
 WHOLE: dict[str, Callable[[], bytes]] = {
-    **{
-        f"JPEG {kind}": (lambda options=options: encoded(photo(), "JPEG", **options))  # type: ignore[misc]
-        for kind, options in JPEGS.items()
-    },
+    **{f"JPEG {kind}": partial(encoded_jpeg, options) for kind, options in JPEGS.items()},
     "JPEG grey": lambda: encoded(photo().convert("L"), "JPEG"),
     "JPEG CMYK": lambda: encoded(photo().convert("CMYK"), "JPEG"),
     "PNG": lambda: encoded(photo(), "PNG"),

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -154,6 +155,6 @@ def test_planted_is_a_data_set_like_others(capsys: pytest.CaptureFixture[str]) -
     ("arguments", "told"),
     [((4, "tset"), "no part 'tset'"), ((4, "val", 16), "at least 32 pixels"), ((-1,), "negative")],
 )
-def test_what_cannot_be_drawn_is_told(arguments: tuple[int | str, ...], told: str) -> None:
+def test_what_cannot_be_drawn_is_told(arguments: tuple[Any, ...], told: str) -> None:
     with pytest.raises(UserError, match=told):
-        Planted(*arguments)  # type: ignore[arg-type]
+        Planted(*arguments)

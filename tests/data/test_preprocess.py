@@ -9,7 +9,7 @@ from PIL import Image
 from torchvision import transforms
 
 from vitrail import UserError
-from vitrail.core.passport import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
+from vitrail.core.passport import IMAGENET_MEAN, IMAGENET_STD, Interpolation, Preprocessing
 from vitrail.data.preprocess import cover_size, prepare
 
 
@@ -20,11 +20,13 @@ def photo(width: int, height: int, mode: str = "RGB") -> Image.Image:
 
 @pytest.mark.parametrize("size", [(500, 375), (300, 700), (64, 64), (225, 1000)])
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
-def test_resize_and_crop_are_torchvisions(size: tuple[int, int], interpolation: str) -> None:
+def test_resize_and_crop_are_torchvisions(
+    size: tuple[int, int], interpolation: Interpolation
+) -> None:
     how = Preprocessing(
         size=(224, 224),
         resize=(256, 256),
-        interpolation=interpolation,  # type: ignore[arg-type]
+        interpolation=interpolation,
         mean=IMAGENET_MEAN,
         std=IMAGENET_STD,
     )

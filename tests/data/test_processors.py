@@ -88,7 +88,7 @@ def of_timm(name: str) -> tuple[Any, Preprocessing]:
     """timm's own transform, and our passport's part, for weights that timm publishes."""
     found: Any = get_pretrained_cfg(name)
     published = found.to_dict()
-    resolved: dict[str, Any] = resolve_data_config({}, pretrained_cfg=published)  # type: ignore[no-untyped-call]
+    resolved: dict[str, Any] = resolve_data_config({}, pretrained_cfg=published)
     said = {"config.json": {"pretrained_cfg": published}}
     ours = TIMM.preprocessing(Foreign(name, {}, said), config(resolved["input_size"][-1]))
     return create_transform(**resolved), ours

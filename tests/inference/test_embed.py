@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from sklearn.metrics.pairwise import cosine_similarity
 
@@ -54,14 +54,14 @@ def test_every_picture_has_a_row(
     table = pq.read_table(out)  # as any reader of Parquet would
     assert table.schema.field("embedding").type.value_type == getattr(pa, precision)()
     assert table["id"].to_pylist() == names
-    for row, output in zip(table.to_pylist(), compute_outputs(model, names, job), strict=True):
-        if output.values is None:
+    for row, found in zip(table.to_pylist(), compute_outputs(model, names, job), strict=True):
+        if found.values is None:
             assert row["embedding"] is None
-            assert row["problem"] == output.problem
+            assert row["problem"] == found.problem
         else:
             assert row["problem"] is None
             written = np.array(row["embedding"], dtype=precision).reshape(shape)
-            assert np.array_equal(written, output.values.astype(precision))
+            assert np.array_equal(written, found.values.astype(precision))
 
 
 def test_a_run_that_stops_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

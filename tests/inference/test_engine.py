@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from sklearn.datasets import load_sample_image
+from torch import Tensor
 
 from tests.inference.photos import small_model, write_photos
 from tests.models.kinds import KINDS, SMALL
@@ -60,7 +61,12 @@ def test_values_are_those_of_the_model(kind: OutputKind, tmp_path: Path) -> None
     names = write_photos(tmp_path, 3)
     model = small_model()
     job = Job(output=kind, exact=True, batch_size=2)
-    compute = {"scores": model, "pooled": model.features, "tokens": model.encode}[kind]
+    computes: dict[OutputKind, Callable[[Tensor], Tensor]] = {
+        "scores": model,
+        "pooled": model.features,
+        "tokens": model.encode,
+    }
+    compute = computes[kind]
     for name, output in zip(names, compute_outputs(model, names, job), strict=True):
         with Image.open(name) as photo, torch.inference_mode():
             expected = compute(prepare(photo.convert("RGB"), model.passport.preprocessing)[None])[0]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 import torch
 from PIL import Image

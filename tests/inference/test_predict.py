@@ -11,6 +11,7 @@ from PIL import Image
 from tests.models.kinds import KINDS, SMALL
 from vitrail import UserError, predict
 from vitrail.data.preprocess import prepare
+from vitrail.data.reader import ImageSource
 from vitrail.models.catalogue import build
 from vitrail.models.model import Model
 
@@ -33,7 +34,7 @@ def test_files_pictures_and_arrays_are_answered_alike_and_in_order(
 ) -> None:
     photo(0).save(tmp_path / "a.png")
     (tmp_path / "b.png").write_bytes(b"no picture")
-    pictures = [
+    pictures: list[ImageSource] = [
         tmp_path / "a.png",
         str(tmp_path / "b.png"),
         photo(0),

@@ -1,5 +1,8 @@
 """The bricks against plain statements of what they compute."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +13,8 @@ from torch.nn import functional as F
 
 from vitrail import UserError
 from vitrail.core.layout import TokenLayout
-from vitrail.layers.attention import SHORT, Attend, SelfAttention, unfused_is_faster
-from vitrail.layers.conv import MaxPoolSame, StandardizedConv, pad_same
+from vitrail.layers.attention import SHORT, Attend, QkvBias, SelfAttention, unfused_is_faster
+from vitrail.layers.conv import MaxPoolSame, Standardize, StandardizedConv, pad_same
 from vitrail.layers.drop import PatchDropout
 from vitrail.layers.mlp import make_activation
 from vitrail.layers.patch import NormedPatchEmbedding, PatchEmbedding
@@ -37,8 +40,8 @@ def test_attend_is_softmax_attention_with_a_bias() -> None:
 
 
 @pytest.mark.parametrize("qkv_bias", ["qkv", "qv", "none"])
-def test_self_attention_head_by_head(qkv_bias: str) -> None:
-    attention = SelfAttention(LAYOUT, dim=12, heads=3, dim_head=5, qkv_bias=qkv_bias)  # type: ignore[arg-type]
+def test_self_attention_head_by_head(qkv_bias: QkvBias) -> None:
+    attention = SelfAttention(LAYOUT, dim=12, heads=3, dim_head=5, qkv_bias=qkv_bias)
     filled(attention)
     x = torch.randn(2, 7, 12, dtype=torch.float64)
     q, k, v = (x @ attention.qkv.weight.T).chunk(3, dim=-1)
@@ -73,7 +76,7 @@ def test_relative_attention_meets_each_distance_with_the_query() -> None:
 @pytest.mark.parametrize("qkv_bias", ["qkv", "qv", "none"])
 @pytest.mark.parametrize("relative", [False, True])
 def test_a_callers_bias_is_added_and_fewer_queries_are_the_first_rows(
-    relative: bool, qkv_bias: str, queries: int | None
+    relative: bool, qkv_bias: QkvBias, queries: int | None
 ) -> None:
     attention = SelfAttention(
         LAYOUT,
@@ -81,7 +84,7 @@ def test_a_callers_bias_is_added_and_fewer_queries_are_the_first_rows(
         heads=2,
         dim_head=4,
         relative=relative,
-        qkv_bias=qkv_bias,  # type: ignore[arg-type]
+        qkv_bias=qkv_bias,
     )
     filled(attention)
     x = torch.randn(2, 7, 8, dtype=torch.float64)
@@ -117,11 +120,13 @@ def test_same_padding_puts_the_odd_pixel_last() -> None:
         ("timm", lambda w: (w - w.mean()) / np.sqrt(w.var() + 1e-8)),
     ],
 )
-def test_kernels_are_standardised_one_by_one(kind: str, formula: object) -> None:
-    conv = StandardizedConv(3, 4, 3, standardize=kind)  # type: ignore[arg-type]
+def test_kernels_are_standardised_one_by_one(
+    kind: Standardize, formula: Callable[[Any], Any]
+) -> None:
+    conv = StandardizedConv(3, 4, 3, standardize=kind)
     filled(conv)
     kernels = conv.weight.detach().numpy()
-    expected = np.stack([formula(kernel) for kernel in kernels])  # type: ignore[operator]
+    expected = np.stack([formula(kernel) for kernel in kernels])
     torch.testing.assert_close(
         conv.standardized().detach(), torch.from_numpy(expected), rtol=0, atol=1e-12
     )
@@ -142,7 +147,8 @@ def test_normed_patches_without_their_norms_are_plain_patches() -> None:
     plain = PatchEmbedding(3, 16, 4).double()
     plain.load_state_dict({f"projection.{n}": p for n, p in normed.projection.state_dict().items()})
     image = torch.randn(2, 3, 8, 12, dtype=torch.float64)
-    normed.pixel_norm, normed.norm = nn.Identity(), nn.Identity()  # type: ignore[assignment]
+    for name in ("pixel_norm", "norm"):
+        normed.set_submodule(name, nn.Identity())
     torch.testing.assert_close(normed(image), plain(image), rtol=0, atol=1e-9)
 
 
@@ -184,7 +190,8 @@ def test_plain_and_fused_attention_agree_forth_and_back(batch: int, biased: bool
     for scale in (None, 0.3):
         ours = Attend(TokenLayout(grid=(1, 5), stride=1))(*given, scale=scale)
         bias = given[3] if biased else None
-        fused = F.scaled_dot_product_attention(*given[:3], attn_mask=bias, scale=scale)
+        q, k, v = given[:3]
+        fused = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
         torch.testing.assert_close(ours, fused, rtol=0, atol=1e-12)
         back = [
             torch.autograd.grad((y**2).sum(), given, materialize_grads=True) for y in (ours, fused)

@@ -10,6 +10,7 @@ from vitrail import UserError, create, list_models
 from vitrail.core.without_init import without_init
 from vitrail.models.catalogue import FAMILIES, find, variant_of
 from vitrail.models.measure import count
+from vitrail.models.vit import ViTConfig
 
 
 def test_names_are_sorted_and_matched() -> None:
@@ -57,6 +58,7 @@ def first_of_their_sort() -> set[str]:
 )
 def test_timms_names_mean_timms_models(name: str) -> None:
     config = find(name)
+    assert isinstance(config, ViTConfig)
     with without_init():
         theirs = timm.create_model(name, num_classes=config.num_classes)
         ours = create(name)

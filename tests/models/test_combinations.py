@@ -11,7 +11,7 @@ import torch
 from tests.models.test_half_precision import SMALL_TOKENIZER
 from tests.parity.test_every_family import CONFIGS
 from vitrail import UserError
-from vitrail.models.catalogue import build, build_empty
+from vitrail.models.catalogue import build, build_empty, change
 from vitrail.models.config import Config
 from vitrail.models.resnet import ResNetConfig
 
@@ -49,17 +49,19 @@ EVERYWHERE: dict[str, tuple[Any, ...]] = {
 }
 SMALLEST: dict[str, Config] = {
     **CONFIGS,
-    "vit": replace(CONFIGS["vit"], dim=16, depth=1, mlp_dim=8, heads=2),
-    "beit": replace(CONFIGS["beit"], dim=16, depth=1, mlp_dim=8, heads=2),
-    "coatnet": replace(
+    "vit": change(CONFIGS["vit"], {"dim": 16, "depth": 1, "mlp_dim": 8, "heads": 2}),
+    "beit": change(CONFIGS["beit"], {"dim": 16, "depth": 1, "mlp_dim": 8, "heads": 2}),
+    "coatnet": change(
         CONFIGS["coatnet"],
-        stem=(4, 8),
-        dims=(8, 8, 8, 16),
-        depths=(1, 1, 1, 1),
-        dim_head=8,
-        image_size=(32, 64),
+        {
+            "stem": (4, 8),
+            "dims": (8, 8, 8, 16),
+            "depths": (1, 1, 1, 1),
+            "dim_head": 8,
+            "image_size": (32, 64),
+        },
     ),
-    "mobilevit": replace(CONFIGS["mobilevit"], depths=(1, 1, 1), image_size=(32, 64)),
+    "mobilevit": change(CONFIGS["mobilevit"], {"depths": (1, 1, 1), "image_size": (32, 64)}),
     "tokenizer": SMALL_TOKENIZER,
 }
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.models.kinds import KINDS, SMALL
-from vitrail.models.resnet import ResNet, ResNetConfig
-from vitrail.models.vit import ViT
+from vitrail.models.resnet import Bottleneck, ResNet, ResNetConfig
+from vitrail.models.vit import Block, ViT
 
 CONFIG = replace(
     SMALL,
@@ -51,6 +51,7 @@ def truncated(weight: Tensor, fan_in: int) -> None:
 
 def test_linear_layers_are_xavier_uniform_q_k_and_v_each(model: ViT) -> None:
     block = model.blocks[0]
+    assert isinstance(block, Block)
     for part in block.attention.qkv.weight.chunk(3):
         uniform(part, math.sqrt(6 / (256 + 256)))
     uniform(block.attention.out.weight, math.sqrt(6 / (256 + 256)))
@@ -60,10 +61,12 @@ def test_linear_layers_are_xavier_uniform_q_k_and_v_each(model: ViT) -> None:
 
 def test_biases(model: ViT) -> None:
     block = model.blocks[0]
+    assert isinstance(block, Block)
     normal(block.mlp.fc1.bias, 1e-6)
     normal(block.mlp.fc2.bias, 1e-6)
-    zeros = [block.attention.qkv.bias, block.attention.out.bias, model.patches.projection.bias]
-    assert not any(bias.any() for bias in zeros)
+    for layer in (block.attention.qkv, block.attention.out, model.patches.projection):
+        assert layer.bias is not None
+        assert not layer.bias.any()
 
 
 def test_patches_and_hidden_head_layer_are_truncated_normal(model: ViT) -> None:
@@ -93,7 +96,8 @@ def test_distances() -> None:
 def test_a_hybrids_blocks_start_as_their_shortcuts() -> None:
     model = ViT(replace(KINDS["hybrid"], stem=ResNetConfig(blocks=(2,), width=64)))
     assert isinstance(model.stem, ResNet)
-    unit = model.stem.stages[0][1]
+    unit = model.stem.get_submodule("stages.0.1")
+    assert isinstance(unit, Bottleneck)
     assert not unit.norm3.weight.any()
     assert (unit.norm1.weight == 1).all()
     truncated(unit.conv2.weight, 64 * 9)

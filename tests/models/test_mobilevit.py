@@ -24,7 +24,7 @@ from vitrail.models.mobilevitv2 import MobileViTV2Config
 from vitrail.training.ema import EMA
 from vitrail.training.prepare import checkpoint_blocks
 
-EVERY = {**mobilevit.VARIANTS, **mobilevitv2.VARIANTS}
+EVERY: dict[str, Any] = {**mobilevit.VARIANTS, **mobilevitv2.VARIANTS}
 
 SMALL = MobileViTConfig(
     widths=(8, 16, 16, 24, 24), dims=(16, 16, 24), depths=(1, 2, 1), heads=4, last=32,
@@ -85,7 +85,7 @@ def test_gives_logits_features_and_a_map(kind: str) -> None:
 @every_graph
 def test_compiles_in_one_graph(kind: str) -> None:
     model, image = shaken(KINDS[kind]).eval(), picture(KINDS[kind])
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    compiled: Callable[[Tensor], Tensor] = torch.compile(model, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(image), model(image), rtol=1e-4, atol=1e-5)
     torch._dynamo.reset()
 
@@ -94,7 +94,7 @@ def test_compiles_in_one_graph(kind: str) -> None:
 @every_kind
 def test_inductor(kind: str) -> None:
     model, image = shaken(KINDS[kind]).eval(), picture(KINDS[kind])
-    compiled = torch.compile(model, fullgraph=True)
+    compiled: Callable[[Tensor], Tensor] = torch.compile(model, fullgraph=True)
     torch.testing.assert_close(compiled(image), model(image), rtol=1e-3, atol=1e-3)
     torch._dynamo.reset()
 

@@ -3,6 +3,7 @@ does not fit."""
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +16,10 @@ from torch.utils.checkpoint import checkpoint
 from vitrail import UserError, capture, create
 from vitrail.core.without_init import without_init
 from vitrail.layers.attention import Attend
+from vitrail.layers.drop import DropPath
 from vitrail.layers.window import cells_of
 from vitrail.models import swin, swinv2
-from vitrail.models.catalogue import build, find, list_models, variant_of
+from vitrail.models.catalogue import build, change, find, list_models, variant_of
 from vitrail.models.measure import count
 from vitrail.models.swin import Swin, SwinConfig
 from vitrail.models.swinv2 import SwinV2, SwinV2Config, log_offsets
@@ -81,7 +83,7 @@ def test_multiply_adds_are_torchvisions(name: str, giga: float) -> None:
 @pytest.mark.parametrize("name", EVERY)
 def test_a_variant_knows_its_name(name: str) -> None:
     assert variant_of(find(name)) == name
-    assert variant_of(replace(find(name), window_policy="timm", num_classes=3)) == name
+    assert variant_of(change(find(name), {"window_policy": "timm", "num_classes": 3})) == name
     assert name in list_models("swin*")
 
 
@@ -129,7 +131,7 @@ def test_gives_logits_features_and_grid(kind: str) -> None:
 @every_kind
 def test_compiles_in_one_graph(kind: str) -> None:
     model, image = shaken(KINDS_SWIN[kind]).eval(), picture(KINDS_SWIN[kind])
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    compiled: Callable[[Tensor], Tensor] = torch.compile(model, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(image), model(image), rtol=1e-5, atol=1e-5)
     torch._dynamo.reset()
 
@@ -138,7 +140,7 @@ def test_compiles_in_one_graph(kind: str) -> None:
 @every_kind
 def test_inductor(kind: str) -> None:
     model, image = shaken(KINDS_SWIN[kind]).eval(), picture(KINDS_SWIN[kind])
-    compiled = torch.compile(model, fullgraph=True)
+    compiled: Callable[[Tensor], Tensor] = torch.compile(model, fullgraph=True)
     torch.testing.assert_close(compiled(image), model(image), rtol=1e-4, atol=1e-4)
     torch._dynamo.reset()
 
@@ -282,7 +284,7 @@ def test_trunk_is_in_order_and_holds_all_but_patches_and_head() -> None:
 
 def test_stochastic_depth_rises_over_all_stages() -> None:
     model = Swin(replace(SMALL, drop_path=0.4))
-    rates = [block.drop_path.rate for stage in model.stages for block in stage.blocks]
+    rates = [module.rate for module in model.modules() if isinstance(module, DropPath)]
     assert rates == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
 
 
@@ -318,7 +320,7 @@ def test_weights_start_as_the_table_says() -> None:
 
 
 def test_blocks_of_the_second_version_begin_as_nothing() -> None:
-    block = SwinV2(SECOND).stages[0].blocks[1].eval()
+    block = SwinV2(SECOND).get_submodule("stages.0.blocks.1").eval()
     x = torch.randn(1, 8, 16, 12)
     assert torch.equal(block(x), x)
 

@@ -17,14 +17,14 @@ from torch.nn import functional as F
 from vitrail import UserError, create
 from vitrail.core.passport import IMAGENET_MEAN, IMAGENET_STD
 from vitrail.models.catalogue import build
-from vitrail.objectives.masked_patch import KEPT, MASKED, OTHER, UNTOUCHED, MaskedPatch
+from vitrail.objectives.masked_patch import KEPT, MASKED, OTHER, UNTOUCHED, MaskedPatch, Target
 
 TARGETS = ["mean-colour", "downsized", "pixels"]
 INDICES = np.arange(4)
 every_target = pytest.mark.parametrize("target", TARGETS)
 
 
-def made(kind: str = "plain", *, target: str = "mean-colour", ratio: float = 0.5) -> Any:
+def made(kind: str = "plain", *, target: Target = "mean-colour", ratio: float = 0.5) -> Any:
     """In float64, normalised as for ImageNet, with every parameter of a size that matters."""
     torch.manual_seed(0)
     config = KINDS[kind]
@@ -34,7 +34,7 @@ def made(kind: str = "plain", *, target: str = "mean-colour", ratio: float = 0.5
     )
     preprocessing = replace(model.passport.preprocessing, **colours)
     model.passport = replace(model.passport, preprocessing=preprocessing)
-    objective = MaskedPatch(model, target=target, ratio=ratio)  # type: ignore[arg-type]
+    objective = MaskedPatch(model, target=target, ratio=ratio)
     for parameter in objective.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
     return objective.double().eval()
@@ -99,7 +99,7 @@ def test_a_draw_is_a_function_of_seed_epoch_and_index(
 
 @every_target
 @pytest.mark.parametrize("kind", ["plain", "registers", "clip", "hybrid", "2-D positions"])
-def test_the_loss_is_that_of_a_plain_loop(kind: str, target: str) -> None:
+def test_the_loss_is_that_of_a_plain_loop(kind: str, target: Target) -> None:
     objective = made(kind, target=target)
     pixels, images = photos(objective)
     drawn = objective.draw(0, 0, INDICES)
@@ -112,7 +112,7 @@ def test_the_loss_is_that_of_a_plain_loop(kind: str, target: str) -> None:
     torch.testing.assert_close(objective(images, drawn)["loss"], torch.stack(expected).mean())
 
 
-def plain(objective: Any, pixels: Tensor, image: Tensor, drawn: Tensor, target: str) -> Tensor:
+def plain(objective: Any, pixels: Tensor, image: Tensor, drawn: Tensor, target: Target) -> Tensor:
     """One image, one patch after the other."""
     model = objective.model
     config, stride = model.config, model.config.stride
@@ -186,7 +186,7 @@ def test_a_masked_patch_hides_its_pixels_and_a_kept_one_does_not() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_vit_learns_by_it(kind: str) -> None:
-    target = "pixels" if KINDS[kind].channels > 4 else "downsized"
+    target: Target = "pixels" if KINDS[kind].channels > 4 else "downsized"
     objective = made(kind, target=target).train()
     _, images = photos(objective)
     objective(images, objective.draw(0, 0, INDICES))["loss"].backward()
@@ -198,9 +198,9 @@ def test_every_kind_of_vit_learns_by_it(kind: str) -> None:
 
 
 @every_target
-def test_a_few_steps_teach_it_something(target: str) -> None:
+def test_a_few_steps_teach_it_something(target: Target) -> None:
     torch.manual_seed(0)
-    objective = MaskedPatch(build(replace(SMALL, num_classes=0)), target=target)  # type: ignore[arg-type]
+    objective = MaskedPatch(build(replace(SMALL, num_classes=0)), target=target)
     rows = torch.linspace(-1, 1, 32)[:, None].expand(8, 3, 32, 48)  # light below, dark above
     optimiser = torch.optim.Adam(objective.parameters(), 3e-3)
     losses = []
@@ -216,7 +216,7 @@ def test_a_few_steps_teach_it_something(target: str) -> None:
 
 
 @every_target
-def test_pictures_show_what_the_model_got_and_said(target: str) -> None:
+def test_pictures_show_what_the_model_got_and_said(target: Target) -> None:
     objective = made(target=target)
     _, images = photos(objective)
     drawn = objective.draw(0, 1, INDICES)
@@ -255,7 +255,7 @@ def patches(image: Tensor) -> Tensor:
         pytest.param("downsized", marks=pytest.mark.slow),
     ],
 )
-def test_it_is_one_graph_whatever_is_drawn(target: str) -> None:
+def test_it_is_one_graph_whatever_is_drawn(target: Target) -> None:
     objective = made(target=target)
     _, images = photos(objective)
     compiled: Any = torch.compile(objective, backend="eager", fullgraph=True)
@@ -265,7 +265,7 @@ def test_it_is_one_graph_whatever_is_drawn(target: str) -> None:
 
 
 @every_target
-def test_losses_keep_their_precision_where_matrices_have_half_of_it(target: str) -> None:
+def test_losses_keep_their_precision_where_matrices_have_half_of_it(target: Target) -> None:
     objective = made(target=target).float()
     images = photos(objective)[1].float()
     drawn = objective.draw(0, 0, INDICES)
@@ -283,7 +283,7 @@ def test_what_does_not_fit_is_said_in_a_sentence() -> None:
     with pytest.raises(UserError, match=r'13 channels, too many .* use target="pixels"'):
         MaskedPatch(build(KINDS["thirteen channels, tanh"]))
     with pytest.raises(UserError, match="did you mean downsized"):
-        MaskedPatch(build(SMALL), target="downsize")  # type: ignore[arg-type]
+        MaskedPatch(build(SMALL), target="downsize")  # type: ignore[arg-type]  # a typo, as a person makes it
     with pytest.raises(UserError, match="ratio of hidden patches is 2, but must be between"):
         MaskedPatch(build(SMALL), ratio=2)
     with pytest.raises(UserError, match="would hide all of the image or nothing"):

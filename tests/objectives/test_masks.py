@@ -3,6 +3,8 @@ order or worker can change."""
 
 import math
 import random
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import stats  # type: ignore[import-untyped]  # ships no types
 from torch import Tensor
 
 from vitrail import UserError
@@ -193,11 +195,11 @@ def test_a_sample_draws_the_same_in_every_batch(
 
 def test_every_seed_epoch_and_index_draws_for_itself() -> None:
     def masks(seed: int, epoch: int, index: int) -> list[tuple[bool, ...]]:
-        keys = {"seed": seed, "epoch": epoch, "indices": np.array([index])}
+        keys: dict[str, Any] = {"seed": seed, "epoch": epoch, "indices": np.array([index])}
         return [
-            tuple(random_mask(196, 0.5, **keys)[0].tolist()),  # type: ignore[arg-type]
-            tuple(blockwise_mask((14, 14), 75, **keys)[0].tolist()),  # type: ignore[arg-type]
-            tuple(unit_mask((14, 14), 16, **keys)[0].tolist()),  # type: ignore[arg-type]
+            tuple(random_mask(196, 0.5, **keys)[0].tolist()),
+            tuple(blockwise_mask((14, 14), 75, **keys)[0].tolist()),
+            tuple(unit_mask((14, 14), 16, **keys)[0].tolist()),
         ]
 
     every = [masks(s, e, i) for s in range(3) for e in range(3) for i in range(3)]
@@ -239,7 +241,9 @@ def test_units_for_images_of_every_size() -> None:
         (lambda keys: unit_mask((8, 8), 4, **keys), "0.6 of 1 units of 32 pixels is all of them"),
     ],
 )
-def test_what_cannot_be_masked_is_said_in_a_sentence(draw, sentence: str) -> None:  # type: ignore[no-untyped-def]
+def test_what_cannot_be_masked_is_said_in_a_sentence(
+    draw: Callable[[dict[str, Any]], Tensor], sentence: str
+) -> None:
     with pytest.raises(UserError, match=sentence):
         draw({"seed": 0, "epoch": 0, "indices": np.arange(2)})
 

@@ -1,6 +1,6 @@
 """Losses against torch's own and DeiT's published formulas."""
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ CLASSES = torch.tensor([0, 3, 1, 4])
 TARGETS = F.one_hot(CLASSES, 5).float()
 
 
-def shaken(kind: str):  # type: ignore[no-untyped-def]
+def shaken(kind: str) -> Any:
     torch.manual_seed(1)
     model = build(KINDS[kind]).eval()
     for parameter in model.parameters():
@@ -47,7 +47,7 @@ def test_sigmoid_smooths_as_timm_does() -> None:
     objective = Supervised(shaken("plain"), loss="sigmoid", smoothing=0.1)
     expected = BinaryCrossEntropy(smoothing=0.1)(logits, CLASSES)
     torch.testing.assert_close(objective.cost(logits, TARGETS), expected)
-    mixed = mixup_target(CLASSES, 5, lam=0.3, smoothing=0.1)  # type: ignore[no-untyped-call]
+    mixed = mixup_target(CLASSES, 5, lam=0.3, smoothing=0.1)
     shares = TARGETS * 0.3 + TARGETS.flip(0) * 0.7
     expected = BinaryCrossEntropy(smoothing=0.1)(logits, mixed)
     torch.testing.assert_close(objective.cost(logits, shares), expected)
@@ -94,10 +94,10 @@ def test_a_teacher_of_several_labels_is_asked_about_each(how: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "distilled"])
 @pytest.mark.parametrize("how", ["hard", "soft"])
-def test_distillation_is_deits(kind: str, how: str) -> None:
+def test_distillation_is_deits(kind: str, how: Literal["hard", "soft"]) -> None:
     model, teacher = shaken(kind), build(SMALL)
     torch.nn.init.normal_(teacher.get_parameter("head.classes.weight"))
-    objective = Distilled(model, teacher, kind=how, share=0.3, temperature=2.0)  # type: ignore[arg-type]
+    objective = Distilled(model, teacher, kind=how, share=0.3, temperature=2.0)
     own, other = model.both_heads(IMAGES) if kind == "distilled" else (model(IMAGES),) * 2
     taught = teacher(IMAGES)
     if how == "hard":

@@ -212,9 +212,9 @@ def test_usage_tells_a_collapse() -> None:
         ({"divergence": -1.0}, "a weight is not negative"),
     ],
 )
-def test_an_option_without_sense_is_refused(options: dict[str, object], sentence: str) -> None:
+def test_an_option_without_sense_is_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        TokenizerObjective(make(), **options)  # type: ignore[arg-type]
+        TokenizerObjective(make(), **options)
 
 
 def test_only_a_tokenizer_that_paints_learns_words() -> None:

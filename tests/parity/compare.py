@@ -3,12 +3,15 @@ gradients."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from vitrail.models.model import Model
+
+Peer = TypeVar("Peer", bound=nn.Module)
 TOLERANCE = 1e-9
 VERSIONS = {"": "v5 names", "-v4": "classic names"}  # of transformers' dialects
 
@@ -30,7 +33,7 @@ def in_both_versions(kinds: Iterable[str], classic: Sequence[str]) -> pytest.Mar
     return pytest.mark.parametrize(("kind", "version"), cases)
 
 
-def shaken(peer: nn.Module, seed: int = 0) -> nn.Module:
+def shaken(peer: Peer, seed: int = 0) -> Peer:
     """The peer in float64 and evaluation mode with every parameter moved, so that no zero or one
     hides a mistake."""
     generator = torch.Generator().manual_seed(seed)
@@ -48,13 +51,13 @@ def images(channels: int, height: int, width: int, batch: int = 2) -> Tensor:
 
 
 def assert_same(
-    ours: nn.Module,
+    ours: Model,
     theirs: nn.Module,
     image: Tensor,
     *,
     blocks: tuple[Iterable[nn.Module], Any] | None = None,
-    call: Callable[[nn.Module, Tensor], Tensor] = lambda model, x: model(x),
-    mine: Callable[[nn.Module, Tensor], Tensor] = lambda model, x: model(x),
+    call: Callable[[Any, Tensor], Tensor] = lambda model, x: model(x),
+    mine: Callable[[Model, Tensor], Tensor] = lambda model, x: model(x),
 ) -> None:
     """Outputs, the output of every block and the gradient at the input within 1e-9.
 

@@ -5,8 +5,10 @@ import math
 import torch
 from torch import Tensor, nn
 
+from tests.parity.compare import Peer
 
-def lively(peer: nn.Module, seed: int = 0) -> nn.Module:
+
+def lively(peer: Peer, seed: int = 0) -> Peer:
     """The peer in float64 and evaluation mode, with random weights that keep the size of what goes
     through, and statistics of norms as training leaves them."""
     generator = torch.Generator().manual_seed(seed)

@@ -38,7 +38,7 @@ def read_by_timm(path: Path, peer: nn.Module) -> nn.Module:
     """A fresh copy of timm's model, from the file that we wrote, through timm's own loader."""
     peer = peer.double().eval()
     state = torch.load(path, weights_only=True)
-    peer.load_state_dict(checkpoint_filter_fn(state, peer, adapt_layer_scale=True))  # type: ignore[arg-type]
+    peer.load_state_dict(checkpoint_filter_fn(state, peer, adapt_layer_scale=True))
     return peer
 
 
@@ -189,7 +189,7 @@ def test_dinov2(kind: str, tmp_path: Path) -> None:
         peer,
         images(3, 32, 32),
         blocks=(ours.blocks, peer.encoder.layer),  # type: ignore[arg-type, union-attr]
-        mine=lambda model, x: model.encode(x),  # type: ignore[operator]
+        mine=lambda model, x: model.encode(x),
         call=lambda model, x: model(x).last_hidden_state,
     )
 

@@ -16,6 +16,7 @@ from tests.golden import golden
 from tests.parity.compare import assert_identical, assert_same, close, images
 from vitrail import load
 from vitrail.models.model import Model
+from vitrail.models.vit import ViTConfig
 from vitrail.weights.convert import convert
 from vitrail.weights.load import open_checkpoint
 
@@ -64,6 +65,7 @@ def test_every_tensor_is_read(weights: Path) -> None:
     assert opened.dialect == "timm"
     assert len(opened.coverage.used) == len(opened.state) == len(load_file(weights)) == 174
     assert opened.coverage.dropped == opened.coverage.filled == []
+    assert isinstance(opened.config, ViTConfig)
     assert opened.config.grid == (12, 42)
     assert opened.config.stem is not None
     assert opened.config.stem.blocks == (2, 3, 7)
@@ -75,8 +77,8 @@ def test_tokens_equal_timm(ours: Model, peer: nn.Module) -> None:
         peer,
         images(1, HEIGHT, WIDTH, batch=1),
         blocks=(ours.blocks, peer.blocks),  # type: ignore[arg-type]
-        mine=lambda model, x: model.encode(x),  # type: ignore[operator]
-        call=lambda model, x: model.forward_features(x),  # type: ignore[operator]
+        mine=lambda model, x: model.encode(x),
+        call=lambda model, x: model.forward_features(x),
     )
 
 

@@ -41,7 +41,7 @@ def written(config: ViTConfig, out: Path, to: str) -> nn.Module:
     with torch.no_grad():
         for parameter in model.parameters():  # timm's reader rounds the first kernel to float32
             parameter.copy_(parameter.float())
-    save(model, out.parent / "native")  # type: ignore[arg-type]
+    save(model, out.parent / "native")
     convert(out.parent / "native", out, to=to)
     return model
 

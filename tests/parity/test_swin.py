@@ -192,7 +192,7 @@ def test_equals_torchvision_and_back(size: tuple[int, int], window: int, tmp_pat
     image = images(3, *size)
     ours: Any = load(source, image_size=size)
     assert ours.passport.origin.dialect == "torchvision-swin"
-    stages = [peer.features[1], peer.features[3], peer.features[5]]  # type: ignore[union-attr,index]
+    stages = [peer.features[1], peer.features[3], peer.features[5]]
     assert_same(ours, peer, image, blocks=(parts_of(ours.stages), parts_of(stages)))
 
     convert(source, tmp_path / "native", to="vitrail", changes={"image_size": size})

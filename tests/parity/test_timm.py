@@ -41,7 +41,10 @@ def test_equals_timm_and_back(kind: str, tmp_path: Path) -> None:
 
     ours = load(source, dialect="timm", heads=4, grid=(4, 6))
     assert_same(
-        ours, peer, images(arguments.get("in_chans", 3), 32, 48), blocks=(ours.blocks, peer.blocks)
+        ours,
+        peer,
+        images(arguments.get("in_chans", 3), 32, 48),
+        blocks=(ours.blocks_by_depth().values(), peer.blocks),
     )
 
     told: dict[str, Any] = {"dialect": "timm", "changes": {"heads": 4}, "grid": (4, 6)}
@@ -69,11 +72,13 @@ def test_timm_builds_what_we_write(
     peer = shaken(timm.create_model(name, num_classes=5, depth=1, **arguments))
     source = write_safetensors(peer, tmp_path / "peer.safetensors")
     height, width = arguments["img_size"]
-    said = {"heads": heads, "image_size": (height, width)}
+    said: dict[str, Any] = {"heads": heads, "image_size": (height, width)}
     if "quickgelu" in name:
         said["activation"] = "quick_gelu"
     ours = load(source, **said)
-    assert_same(ours, peer, images(3, height, width), blocks=(ours.blocks, peer.blocks))
+    assert_same(
+        ours, peer, images(3, height, width), blocks=(ours.blocks_by_depth().values(), peer.blocks)
+    )
 
     convert(source, tmp_path / "timm", to="timm", changes=said)
     assert_identical(load_file(tmp_path / "timm" / "model.safetensors"), load_file(source))

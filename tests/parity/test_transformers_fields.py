@@ -44,11 +44,17 @@ ALL: dict[str, list[Any]] = {
     "problem_type": ["multi_label_classification", "regression"],
     "num_labels": [1],
 }
-GELU = {"hidden_act": ["gelu_new", "quick_gelu", "gelu_fast", "gelu_10", "relu"]}
+GELU: dict[str, list[Any]] = {
+    "hidden_act": ["gelu_new", "quick_gelu", "gelu_fast", "gelu_10", "relu"]
+}
 BLOCKS = ALL | GELU | {"qkv_bias": [False], "head_dim": [12], "image_size": [20, [16, 24]]}
-POOLER = {"pooler_act": ["relu"], "pooler_output_size": [5]}
+POOLER: dict[str, list[Any]] = {"pooler_act": ["relu"], "pooler_output_size": [5]}
 LADDER = ALL | GELU | {"qkv_bias": [False], "use_absolute_embeddings": [True]}
-STRIDES = {"output_stride": [8, 16], "conv_kernel_size": [1, 5], "hidden_act": ["relu", "gelu"]}
+STRIDES: dict[str, list[Any]] = {
+    "output_stride": [8, 16],
+    "conv_kernel_size": [1, 5],
+    "hidden_act": ["relu", "gelu"],
+}
 
 # The peer's class, its arguments, the fields that are varied.
 KINDS: dict[str, tuple[str, dict[str, Any], dict[str, list[Any]]]] = {
@@ -101,8 +107,12 @@ KINDS: dict[str, tuple[str, dict[str, Any], dict[str, list[Any]]]] = {
     "clip": (
         "CLIPVisionModelWithProjection",
         {**VIT, "projection_dim": 3, "problem_type": None},
-        {"layer_norm_eps": [0.1], "num_channels": [1], "image_size": [20]}
-        | {"hidden_act": ["gelu", "gelu_new", "gelu_10"]},
+        {
+            "layer_norm_eps": [0.1],
+            "num_channels": [1],
+            "image_size": [20],
+            "hidden_act": ["gelu", "gelu_new", "gelu_10"],
+        },
     ),
 }
 # Fields that decide nothing of a trained classifier's logits: what only training, a decoder, a
@@ -161,8 +171,9 @@ def test_other_values_are_computed_or_refused(kind: str, tmp_path: Path) -> None
             ours = load(write(peer, tmp_path / str(number)))
         except UserError:
             continue
-        image = images(ours.config.channels, *ours.config.image_size, batch=1)
-        if ours.config.image_size != sides(peer):  # patches leave the rest out, and that is noted
+        height, width = ours.config.image_size
+        image = images(ours.config.channels, height, width, batch=1)
+        if (height, width) != sides(peer):  # patches leave the rest out, and that is noted
             assert any("instead of" in note for note in ours.passport.origin.changes)
             continue
         try:

@@ -70,7 +70,10 @@ def test_equals_vit_pytorch_and_back(kind: str, tmp_path: Path) -> None:
     image, said = images(arguments.get("channels", 3), 32, 48), said_of(arguments)
 
     ours = load(source, **said)
-    parts = branches(ours.blocks, "attention", "mlp"), branches(peer.transformer.layers)  # type: ignore[arg-type, union-attr]
+    parts = (
+        branches(ours.blocks_by_depth().values(), "attention", "mlp"),
+        branches(peer.transformer.layers),
+    )
     assert_same(ours, peer, image, blocks=parts)
 
     convert(source, tmp_path / "native", to="vitrail", changes=said)
@@ -139,11 +142,14 @@ def test_equals_what_vit_pytorch_was_and_back(
     save_file({name: t.contiguous() for name, t in aged(peer, **ERAS[era]).items()}, source)
     said = said_of(arguments)
     if pool == "mean":  # of all tokens, as it was then; the file does not tell
-        peer.pool = "mean"  # type: ignore[assignment]
+        peer.pool = "mean"
         said["pool"] = "all"
 
     ours = load(source, **said)
-    parts = branches(ours.blocks, "attention", "mlp"), branches(peer.transformer.layers)  # type: ignore[arg-type, union-attr]
+    parts = (
+        branches(ours.blocks_by_depth().values(), "attention", "mlp"),
+        branches(peer.transformer.layers),
+    )
     assert_same(ours, peer, images(arguments.get("channels", 3), 32, 48), blocks=parts)
 
     convert(source, tmp_path / "native", to="vitrail", changes=said)

@@ -298,7 +298,7 @@ def test_what_is_around_a_module_is_taken_off(make: Any) -> None:
 @pytest.mark.parametrize("make", [lambda: ViT(OURS), timm_vit])
 def test_a_pruned_module_is_one_sentence(make: Any) -> None:
     module = make()
-    prune.l1_unstructured(module.get_submodule("blocks.0.mlp.fc1"), "weight", amount=0.5)  # type: ignore[no-untyped-call]
+    prune.l1_unstructured(module.get_submodule("blocks.0.mlp.fc1"), "weight", amount=0.5)
     with pytest.raises(UserError, match="is pruned by a mask: make that permanent with"):
         load(module)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.ndimage
+import scipy.ndimage  # type: ignore[import-untyped]
 import timm.layers
 import torch
 from hypothesis import given, settings
@@ -20,6 +20,7 @@ from vitrail.core.passport import ResizeMethod
 from vitrail.models.catalogue import build, change
 from vitrail.models.swin import SwinConfig
 from vitrail.models.swinv2 import SwinV2Config
+from vitrail.models.vit import ViT
 from vitrail.weights.resize import (
     INTERPOLATE,
     resize_channels,
@@ -42,7 +43,7 @@ def table(rows: int, columns: int, prefix: int = 1, dim: int = 6) -> Tensor:
 @given(old=GRIDS, new=GRIDS, prefix=st.integers(0, 3), method=st.sampled_from(sorted(INTERPOLATE)))
 @settings(max_examples=60, deadline=None)
 def test_every_method_gives_every_grid_and_keeps_the_prefix(
-    old: tuple[int, int], new: tuple[int, int], prefix: int, method: str
+    old: tuple[int, int], new: tuple[int, int], prefix: int, method: ResizeMethod
 ) -> None:
     before = table(*old, prefix)
     after = resize_positions(before, old, new, prefix=prefix, method=method)
@@ -88,7 +89,7 @@ def test_the_methods_really_differ() -> None:
     }
     # going up, antialiasing changes nothing in principle: timm's and hf's kernels differ all the
     # same
-    pairs = [
+    pairs: list[tuple[ResizeMethod, ResizeMethod]] = [
         ("paper", "timm"),
         ("paper", "hf"),
         ("torchvision", "hf"),
@@ -123,7 +124,7 @@ def test_patch_kernels_are_timms(old: int, new: int) -> None:
 
 
 @pytest.mark.parametrize("method", ["paper", "timm"])
-def test_larger_kernels_answer_enlarged_patches_exactly(method: str) -> None:
+def test_larger_kernels_answer_enlarged_patches_exactly(method: ResizeMethod) -> None:
     """What the pseudo-inverse is for (arXiv:2212.08013, 3.4): <x, w> = <resize(x), w_new> going
     up."""
     kernel = torch.randn(4, 2, 8, 8, dtype=torch.float64)
@@ -180,6 +181,8 @@ def test_positions_of_prefix_tokens_fold_into_the_tokens_exactly(slots: int) -> 
     state, done = resize_state(model.state_dict(), config, new, method="paper")
     other.load_state_dict(state)
     image = torch.randn(2, 3, 32, 48)
+    assert isinstance(model, ViT)
+    assert isinstance(other, ViT)
     assert torch.equal(other.embed(image), model.embed(image))
     assert len(done) == (slots != 3)
 

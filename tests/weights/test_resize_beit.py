@@ -7,12 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.interpolate import RectBivariateSpline
+from scipy.interpolate import RectBivariateSpline  # type: ignore[import-untyped]
 from tests.models.test_beit import KINDS, SMALL
 from timm.layers import resize_rel_pos_bias_table
 from torch import Tensor
 
 from vitrail import UserError
+from vitrail.core.passport import ResizeMethod
 from vitrail.models.beit import count_relations
 from vitrail.models.catalogue import build, change
 from vitrail.weights.families.beit import METHODS, resize_relations, transpose_table
@@ -30,7 +31,7 @@ def table(grid: tuple[int, int], heads: int = 3) -> Tensor:
 @given(old=GRIDS, new=GRIDS, method=st.sampled_from(sorted(METHODS)))
 @settings(max_examples=60, deadline=None)
 def test_every_method_gives_every_grid_and_keeps_the_class_relations(
-    old: tuple[int, int], new: tuple[int, int], method: str
+    old: tuple[int, int], new: tuple[int, int], method: ResizeMethod
 ) -> None:
     before = table(old)
     after = resize_relations(before, old, new, method=method)
@@ -88,7 +89,12 @@ def test_the_methods_really_differ() -> None:
         method: resize_relations(table((14, 14)), (14, 14), (24, 24), method=method)
         for method in METHODS
     }
-    for one, other in [("paper", "timm"), ("paper", "hf"), ("timm", "hf")]:
+    pairs: list[tuple[ResizeMethod, ResizeMethod]] = [
+        ("paper", "timm"),
+        ("paper", "hf"),
+        ("timm", "hf"),
+    ]
+    for one, other in pairs:
         assert (results[one] - results[other]).abs().max() > 1e-2, (one, other)
 
 

@@ -1,7 +1,7 @@
 """The `vitrail` command: which verbs there are, and how each ending becomes an exit code.
 
 A verb is a function of one frozen record, and the record's fields are its command line: those
-before `_: KW_ONLY` may be given by position, those after it are options.
+before `_: KW_ONLY` are given by position, those after it are options.
 
 With --json an error is one JSON object on standard error: {"error": "…", "code": 2}.
 
@@ -111,9 +111,23 @@ def build_parser() -> App:
         text, _, examples = (inspect.getdoc(verb) or "").partition("\n\nExamples:\n")
         # two spaces before a line's end: Markdown would join the lines
         lines = "  \n".join(["Examples:", *(line.strip() for line in examples.splitlines())])
+        record.__signature__ = positional_only(record)  # type: ignore[attr-defined]
         parser.command(record, name=verb.__name__, help=text, help_epilogue=lines)
     parser.register_install_completion_command(help="Install completion for this shell.")
     return parser
+
+
+def positional_only(record: type) -> inspect.Signature:
+    """A signature whose leading fields have no option: MODEL, and not also --model. A tuple keeps
+    it: as positional only, cyclopts would lose what stands behind an option."""
+    signature = inspect.signature(record)
+    parameters = [
+        one
+        if one.kind is one.KEYWORD_ONLY or "tuple" in str(one.annotation)
+        else one.replace(kind=one.POSITIONAL_ONLY)
+        for one in signature.parameters.values()
+    ]
+    return signature.replace(parameters=parameters)
 
 
 def format_default(value: object) -> object:

@@ -3,7 +3,7 @@
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
-from vitrail.cli.options import OutputOptions, parse_changes, parse_grid, refuse_existing
+from vitrail.cli.options import OutputOptions, Source, parse_changes, parse_grid, refuse_existing
 from vitrail.cli.output import say, say_json
 
 
@@ -11,7 +11,7 @@ from vitrail.cli.output import say, say_json
 class Convert(OutputOptions):
     """What to convert, where to and into which dialect."""
 
-    source: str
+    source: Source
     """A Vitrail directory, a foreign file or directory, or hf-hub:owner/name."""
     out: str
     """A file (.safetensors, .npz, .pth), or a directory, which also gets the config files of the

@@ -16,6 +16,7 @@ from vitrail.cli.options import (
     ModelOptions,
     Out,
     OutputOptions,
+    Source,
     model_source,
 )
 from vitrail.cli.output import plural, say, say_json
@@ -28,8 +29,8 @@ from vitrail.data.paths import check_paths, list_images
 class Embed(ModelOptions, ComputeOptions, DryRunOption, OutputOptions):
     """Which model embeds which images."""
 
-    source: str
-    """Model: a Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
+    source: Source
+    """A Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
     images: tuple[str, ...] = ()
     """Files, directories, patterns or http addresses; - reads names from standard input, one a
     line."""
@@ -62,8 +63,11 @@ def embed(options: Embed) -> None:
     if options.out is None:
         raise UserError("missing --out DIR")
     check_paths(options.images)
+    from vitrail.tasks.arguments import check_not_swapped
     from vitrail.tasks.dry_run import DryRun
     from vitrail.tasks.embed import EmbedOptions, embed_images
+
+    check_not_swapped(options.source, options.images[0])
 
     how = EmbedOptions(
         tokens=options.tokens,

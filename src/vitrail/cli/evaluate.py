@@ -15,6 +15,7 @@ from vitrail.cli.options import (
     OutputOptions,
     OverwriteOption,
     Seed,
+    Source,
     Workers,
     load_model,
     parse_counts,
@@ -36,8 +37,8 @@ MAX_CLASSES, MAX_CONFUSIONS, MAX_BROKEN = 5, 5, 10  # lines: --out has all
 class Evaluate(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
     """Evaluate a model on labelled images."""
 
-    source: str
-    """The model: a Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
+    source: Source
+    """A Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
     data: str
     """Class folders, a manifest, tars, arrays, IDX files, hf:owner/name, torchvision:NAME:ROOT,
     digits, planted or fashion-mnist."""

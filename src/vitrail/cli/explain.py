@@ -12,6 +12,7 @@ from vitrail.cli.options import (
     ModelOptions,
     OutputOptions,
     OverwriteOption,
+    Source,
     load_model,
     parse_list,
     use_threads,
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 class Explain(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
     """Which model to look into, over which images, and how."""
 
-    source: str
-    """The model: a Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
-    paths: tuple[str, ...]
+    source: Source
+    """A Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
+    images: tuple[str, ...]
     """Files, directories, patterns or http addresses; - reads names from standard input, one a
     line."""
     _: KW_ONLY
@@ -69,16 +70,18 @@ def explain(options: Explain) -> None:
       vitrail explain runs/pets/best photos/ --method attention,gradcam --target cat
     """
     from vitrail.data.paths import check_paths
+    from vitrail.tasks.arguments import check_not_swapped
     from vitrail.tasks.explain import explain as run
 
-    check_paths(options.paths)
+    check_paths(options.images)
+    check_not_swapped(options.source, options.images[0])
     methods = parse_list(options.method, "--method", "attention,gradcam")
     query = parse_query(options.query)
     use_threads(options.threads)
     with progress() as on_progress:
         found = run(
             load_model(options),
-            list(options.paths),
+            list(options.images),
             method=methods,
             target=options.target,
             layer=options.layer,

@@ -10,6 +10,7 @@ from vitrail.cli.options import (
     ModelOptions,
     OutputOptions,
     OverwriteOption,
+    Source,
     load_model,
     use_threads,
 )
@@ -21,8 +22,8 @@ from vitrail.cli.progress import progress
 class Figures(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
     """Which model to draw, over which images."""
 
-    source: str
-    """The model: a Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
+    source: Source
+    """A Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
     data: str | None = None
     """Class folders, a manifest, tars, arrays, IDX files, hf:owner/name, torchvision:NAME:ROOT,
     digits, planted or fashion-mnist. [default: two photos and their quarters]"""
@@ -46,8 +47,10 @@ def figures(options: Figures) -> None:
       vitrail figures B_16.npz
       vitrail figures runs/pets/best pets --images 64 --out pets-figures
     """
+    from vitrail.tasks.arguments import check_not_swapped
     from vitrail.tasks.figures import figures as run
 
+    check_not_swapped(options.source, options.data or "")
     use_threads(options.threads)
     with progress() as on_progress:
         found = run(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from vitrail.cli.options import MODEL, OutputOptions, parse_changes, parse_grid
+from vitrail.cli.options import MODEL, OutputOptions, Source, parse_changes, parse_grid
 from vitrail.cli.output import say, say_json, say_table
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Info(OutputOptions):
     """Which model or checkpoint to describe, at which size."""
 
-    source: str
-    """Model: a name (vit_b_16), a Vitrail directory, a foreign file or directory, or
+    source: Source
+    """A name (vit_b_16), a Vitrail directory, a foreign file or directory, or
     hf-hub:owner/name."""
     _: KW_ONLY
     batch_size: int = 1

@@ -28,6 +28,7 @@ OUTPUT = Group("Output", sort_key=4)
 MAX_THREADS = 256
 MAX_BATCH = 4096  # images
 
+Source: TypeAlias = Annotated[str, Parameter(name="model")]  # help calls it MODEL
 Precision: TypeAlias = Literal["float16", "bfloat16", "float32", "float64"]
 Out: TypeAlias = Annotated[str | None, Parameter(group=OUTPUT)]
 BatchSize: TypeAlias = Annotated[int, Parameter(group=COMPUTING, help="Images computed at once.")]

@@ -17,6 +17,7 @@ from vitrail.cli.options import (
     Out,
     OutputOptions,
     OverwriteOption,
+    Source,
     load_model,
 )
 from vitrail.cli.output import note, plural, say, say_json
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 class Predict(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, OutputOptions):
     """Which model labels which images."""
 
-    source: str
-    """Model: a Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
+    source: Source
+    """A Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
     images: tuple[str, ...] = ()
     """Files, directories, patterns or http addresses; - reads names from standard input, one a
     line."""
@@ -63,7 +64,10 @@ def predict(options: Predict) -> None:
       vitrail predict runs/pets/best photos/ --out labels.csv
     """
     check_paths(options.images)
+    from vitrail.tasks.arguments import check_not_swapped
     from vitrail.tasks.predict import PredictOptions, check_writing
+
+    check_not_swapped(options.source, options.images[0])
 
     how = PredictOptions(
         top=options.top,

@@ -14,6 +14,7 @@ from vitrail.cli.options import (
     Out,
     OutputOptions,
     OverwriteOption,
+    Source,
     Workers,
     load_model,
     parse_counts,
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 class Probe(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
     """Evaluate the frozen features of a model."""
 
-    source: str
-    """The model: a Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
+    source: Source
+    """A Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
     data: str
     """Class folders, a manifest, tars, arrays, IDX files, hf:owner/name, torchvision:NAME:ROOT,
     digits, planted or fashion-mnist; one label an image."""

@@ -74,7 +74,7 @@ def convert(
     if to != "vitrail":
         dialects_called(to)  # a wrong name is told before anything is read
     out = Path(out)
-    refuse_misspelt(out)
+    refuse_unknown_suffix(out)
     changes = changes or {}
     opened = open_checkpoint(source, model=model, dialect=dialect, grid=grid, overrides=changes)
     config = change(opened.config, fine_tuned(opened.config, changes))
@@ -108,10 +108,17 @@ def without_loss(changes: tuple[str, ...], beside: Tensors) -> tuple[str, ...]:
     return tuple(one for one in changes if not (beside and one.endswith(FOR_PRETRAINING)))
 
 
-def refuse_misspelt(out: Path) -> None:
-    """A suffix that is nearly one of ours was meant to be it, and not the name of a directory."""
-    if out.suffix not in SUFFIXES and (close := get_close_matches(out.suffix, SUFFIXES, 1, 0.75)):
+def refuse_unknown_suffix(out: Path) -> None:
+    """Letters after a dot mean a file of that format; the name of a directory may end in .v2."""
+    if out.suffix in SUFFIXES:
+        return
+    if close := get_close_matches(out.suffix, SUFFIXES, 1, 0.75):
         raise UserError(f"{out}: unknown suffix {out.suffix!r}, did you mean {close[0]}?")
+    if out.suffix[1:].isalpha():
+        known = ", ".join(SUFFIXES)
+        raise UserError(
+            f"{out}: unknown suffix {out.suffix!r}: use {known}, or none for a directory"
+        )
 
 
 def write_foreign(
