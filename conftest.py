@@ -26,6 +26,10 @@ def _example_world(
     monkeypatch.chdir(tmp_path)
     source = "".join(example.source for example in request.node.dtest.examples)
     names = set(re.findall(r"\w+", source))
+    if "register_dialect" in names:  # for this example alone
+        from vitrail.weights import registered
+
+        monkeypatch.setattr(registered, "_REGISTERED", {})
     for name in ("torch", "model", "images", "find", "create"):
         doctest_namespace.pop(name, None)  # what the example before has had
     if names & {"torch", "model", "images", "find", "create"} or CHECKPOINT in source:

@@ -15,6 +15,7 @@ from PIL import Image
 from skimage.data import chelsea
 
 import vitrail
+from vitrail.tasks.explanation import Explanation
 
 OUT = Path(__file__).parents[1] / "docs" / "hero.png"
 METHODS = ("integrated", "attribution", "gradcam")
@@ -28,6 +29,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     why = vitrail.explain(options.model, Image.fromarray(chelsea()), method=METHODS)
+    assert isinstance(why, Explanation)  # of one image
     figure = Figure(figsize=(12, 3.75), dpi=110, facecolor="white")
     tiles = figure.subplots(1, 4)
     photo, *maps = tiles

@@ -35,7 +35,7 @@ import vitrail
 from benchmarks.train import Step, alternate, peak
 from vitrail.models.model import Model
 from vitrail.objectives.mae import MAE
-from vitrail.objectives.patches import take
+from vitrail.objectives.patches import gather_patches
 
 GOALS = {"decoder": 2.5, "linear": None}
 
@@ -61,7 +61,7 @@ class EveryPatch(MAE):
         )
         x = self.model.embed(images, lambda x: torch.where(hidden[:, :, None], self.token, x))
         x = self.model.forward_blocks(x)
-        return torch.cat([x[:, :prefix], take(x[:, prefix:], drawn)], dim=1)
+        return torch.cat([x[:, :prefix], gather_patches(x[:, prefix:], drawn)], dim=1)
 
 
 class Linear(EveryPatch):

@@ -159,7 +159,7 @@ class Field:
         with TemporaryDirectory() as folder:
             trainer = self.trainer(Path(folder), seed=0, steps=1000)
             batches = trainer.stream.batches(0, 1000)
-            return max(int(seconds / time_step(lambda: trainer.take(next(batches)))), 1)
+            return max(int(seconds / time_step(lambda: trainer.train_step(next(batches)))), 1)
 
     def run(
         self,

@@ -110,7 +110,7 @@ def make_ours(model: Model, batch: Batch, out: Path) -> Step:
     trainer = Trainer(task, out)
 
     def step() -> None:
-        trainer.take(batch)
+        trainer.train_step(batch)
         trainer.step += 1
 
     return step

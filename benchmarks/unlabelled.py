@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -241,7 +241,7 @@ class Work:
         begin = STARTS[start]
         if begin.objective is not None:
             return replace(recipe, start=str(self.pretrained(start)))
-        name = "beit" if begin.family == "beit" else "mae"
+        name: Literal["beit", "mae"] = "beit" if begin.family == "beit" else "mae"
         choice = Choice(data=recipe.data, train=self.splits["train"])
         fresh = choose_pretraining(name, choice, tokenizer=None)
         fields = dict(fresh.fields)

@@ -11,7 +11,7 @@ def linear_drop_rates(rate: float, depths: Sequence[int]) -> list[list[float]]:
     """Rates of stochastic depth for the blocks of each stage: from 0 at the first of all to `rate`
     at the last.
 
-    >>> rising(0.5, [1, 2])
+    >>> linear_drop_rates(0.5, [1, 2])
     [[0.0], [0.25, 0.5]]
     """
     last = max(sum(depths) - 1, 1)

@@ -18,6 +18,8 @@ _REGISTERED: dict[str, Dialect] = {}
 def register_dialect(dialect: Dialect) -> None:
     """Make a dialect known to `load` and `convert`; it claims files that no built-in one claims.
 
+    >>> from dataclasses import replace
+    >>> from vitrail.weights.dialects.torchvision import TORCHVISION
     >>> register_dialect(replace(TORCHVISION, name="mine"))
     """
     check_dialect(dialect, "register_dialect")
