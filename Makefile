@@ -5,7 +5,10 @@ PYTHON ?= python3
 RUN := .venv/bin/python -m
 CORE := .venv/.vitrail-core
 DEV := .venv/.vitrail-installed
-EXTRAS := [dev,hub]
+EXTRAS := [dev,hub,fast,mobile]
+
+# Tests start many processes: without cached bytecode each would compile torch and the peers again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo test test-all check bench docs clean
 
@@ -20,33 +23,42 @@ ifneq ($(shell cat $(DEV) 2>/dev/null),$(CURDIR))
 .PHONY: $(DEV)
 endif
 
-# $(call install,extras): PIP_CONSTRAINT hands the pins to the isolated build too, which -c does not
+# $(call install,extras,a further command): PIP_CONSTRAINT hands the pins to the isolated build too, which -c does not
 # reach. Without --no-compile pip spends half a minute on bytecode that Python writes when needed.
 define install
 	@rm -f $@
 	@$(RUN) pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv
 	@echo "installing into .venv: some minutes the first time"
 	PIP_CONSTRAINT=constraints.txt $(RUN) pip install --quiet --no-compile -c constraints.txt -e '.$(1)'
+	$(2)
 	@printf '%s' '$(CURDIR)' > $@
 endef
 
 $(CORE): pyproject.toml constraints.txt
 	$(call install,)
 
-$(DEV): pyproject.toml constraints.txt
-	$(call install,$(EXTRAS))
+$(DEV): pyproject.toml constraints.txt litert.txt
+	$(call install,$(EXTRAS),$(RUN) pip install --quiet --no-compile --no-deps -r litert.txt)
 	@printf '%s' '$(CURDIR)' > $(CORE)
 
 demo: $(if $(filter $(CURDIR),$(shell cat $(DEV) 2>/dev/null)),$(DEV),$(CORE))
 	.venv/bin/vitrail demo --overwrite
 
-# One thread for each of two workers: more would fight over the cores.
+# One thread for each of two workers: more would fight over the cores. A worker takes whole files
+# until the other has none left, so that what a file's tests share is made once. Tests write
+# thousands of files, each synced to disk: they go to memory where it has 4 GB to spare.
+MEMORY := $(shell df -k --output=avail /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 > 4e6 {print "/dev/shm"}')
+ALONE := $(if $(MEMORY),TMPDIR=$(MEMORY)) OMP_NUM_THREADS=1 $(RUN) pytest
+PYTEST := $(ALONE) -n 2 --dist worksteal
+
 test: setup
-	OMP_NUM_THREADS=1 $(RUN) pytest -n 2
+	$(ALONE) -m 'alone and not slow' tests/models tests/exporters
+	$(PYTEST)
 
 # Everything: also the slow tests that `make test` leaves out.
 test-all: setup
-	OMP_NUM_THREADS=1 $(RUN) pytest -n 2 -m 'slow or not slow'
+	$(ALONE) -m alone tests/models tests/exporters
+	$(PYTEST) -m 'not alone'
 
 check: setup
 	$(RUN) ruff check

@@ -227,7 +227,7 @@ def test_nearest_and_duplicates_equal_scikit_learn(
         abs=1e-5,
     )
     assert pairs[names[12], str(twin)] == pytest.approx(1, abs=1e-5)
-    with pytest.raises(UserError, match="between -1 and 1"):
+    with pytest.raises(UserError, match="threshold must be at least -1 and at most 1"):
         find_duplicates(out, threshold=2)
     with pytest.raises(UserError, match="of another model"):
         embed_one(small_model(seed=1), names[0], made, where="out")

@@ -10,7 +10,8 @@ from PIL import Image
 
 import vitrail
 from tests.golden import golden
-from vitrail.inference.arrow import EmbeddingTable, text
+from vitrail.core.json_text import utf8_name
+from vitrail.inference.arrow import EmbeddingTable
 from vitrail.inference.embed import embed_local
 from vitrail.inference.engine import Job, Output
 from vitrail.inference.nearest import find_duplicates, find_nearest
@@ -106,5 +107,5 @@ def test_features_that_float16_cannot_hold_are_a_reason(tmp_path: Path) -> None:
 
 def test_no_two_names_have_one_id() -> None:
     names = ["caf\udce9", "caf\\udce9", "caf\\\\udce9", "caf\\\udce9", "caf\udce8", "a\\b", "caf"]
-    assert len({text(name) for name in names}) == len(names)
-    assert text("a\\b") == "a\\b"
+    assert len({utf8_name(name) for name in names}) == len(names)
+    assert utf8_name("a\\b") == "a\\b"

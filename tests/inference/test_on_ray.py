@@ -1,5 +1,6 @@
 """Ray gives the bits of one process, whoever is killed on the way."""
 
+import json
 import os
 import secrets
 import signal
@@ -95,7 +96,7 @@ def test_a_list_of_names_keeps_bytes_that_are_no_text(tmp_path: Path) -> None:
 def test_another_run_is_not_gone_on_with(tmp_path: Path) -> None:
     _check_settings(tmp_path / "settings.json", {"top": 5, "names": "x"})
     _check_settings(tmp_path / "settings.json", {"top": 5, "names": "x"})
-    with pytest.raises(UserError, match="other images or settings stopped here"):
+    with pytest.raises(UserError, match="with another model, other images or settings"):
         _check_settings(tmp_path / "settings.json", {"top": 4, "names": "x"})
 
 
@@ -136,6 +137,24 @@ def test_a_few_pictures_on_ray_equal_those_of_one_process(
     (tmp_path / "photos" / "00007.jpg").unlink()
     assert main(asked) == 0  # all is there, so nothing is started
     assert capsys.readouterr().out.endswith("59 were there already\n")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("own_token")
+def test_each_process_of_ray_computes_by_the_named_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    model = str(save(small_model(), tmp_path / "model"))
+    write_photos(tmp_path / "photos", 9)
+    words = ["embed", model, str(tmp_path / "photos"), "--threads", "1"]
+    run(*words, "--out", str(tmp_path / "ray"), "--engine", "ray:onnxruntime")
+    run(*words, "--out", str(tmp_path / "here"), "--engine", "onnxruntime")
+    assert rows_of(tmp_path / "ray") == rows_of(tmp_path / "here")
+    manifest = json.loads((tmp_path / "ray" / "_manifest.json").read_text(encoding="utf-8"))
+    assert manifest["engine"] == "onnxruntime"
 
 
 # With a cluster that outlives what uses it

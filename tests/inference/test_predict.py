@@ -100,7 +100,7 @@ def test_an_image_that_pillow_has_opened_is_read_as_its_file(model: Model, tmp_p
 @pytest.mark.parametrize(
     ("images", "sentence"),
     [
-        ("gone.png", "gone.png: cannot be read: No such file"),
+        ("gone.png", "gone.png: no such file"),
         ("nothing-like-*.png", "holds none"),
         (7, "images must be a path, .* got int"),
         ([{1}], "got set"),

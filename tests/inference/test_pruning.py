@@ -15,7 +15,9 @@ from tests.models.kinds import KINDS, SMALL
 from tests.parity.test_every_family import CONFIGS, make
 from vitrail import capture, predict
 from vitrail.inference.engine import Engine, Job
+from vitrail.inference.engines.eager import EagerRunner
 from vitrail.inference.pruning import can_prune_last_block, pruned_features, pruned_logits
+from vitrail.layers.attention import Attend
 from vitrail.models.catalogue import build
 from vitrail.models.model import Model
 from vitrail.models.vit import ViT, ViTConfig
@@ -42,8 +44,11 @@ def filled(config: ViTConfig) -> Model:
 
 def queries_of_last_block(model: Model, call: Callable[[], object]) -> list[int]:
     """How many queries the last attention had in a call, seen without a hook."""
+    return queries_of(model.blocks[-1].attention.attend, call)  # type: ignore[union-attr,index]
+
+
+def queries_of(attend: nn.Module, call: Callable[[], object]) -> list[int]:
     seen = []
-    attend = model.blocks[-1].attention.attend  # type: ignore[union-attr,index]
     original = type(attend).forward
 
     def watching(self: nn.Module, q: torch.Tensor, *rest: Any, **more: Any) -> torch.Tensor:
@@ -173,7 +178,10 @@ def test_a_hook_of_any_kind_sees_every_token(kind: str) -> None:
     finally:
         handle.remove()
     assert seen == [str(SMALL.tokens)]
-    assert queries_of_last_block(model, lambda: engine.compute([image])) == [1]
+    assert isinstance(engine.runner, EagerRunner)
+    assert engine.runner.fast is not None
+    *_, last = (one for one in engine.runner.fast.modules() if isinstance(one, Attend))
+    assert queries_of(last, lambda: engine.compute([image])) == [1]
 
 
 def test_what_was_replaced_is_called() -> None:

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 
 from vitrail.core.errors import UserError
-from vitrail.inference.engine import Output
-from vitrail.inference.predict import Prediction, rank_classes
+from vitrail.core.json_text import utf8_name
+from vitrail.inference.prediction import Output, Prediction, rank_classes
 
 Precision = Literal["float16", "float32"]
 
@@ -23,18 +23,6 @@ def pyarrow(module: str = "pyarrow") -> Any:
             "Parquet is written with pyarrow, which is not installed: "
             "pip install 'vitrail[parquet]'"
         ) from None
-
-
-def text(name: str) -> str:
-    """A name as UTF-8 can hold it: a byte of a file's name that is none is written out. No two
-    names become one: where a name itself looks written out, its backslashes are doubled.
-
-    >>> text("caf\\udce9.jpg")
-    'caf\\\\udce9.jpg'
-    """
-    if "\\udc" not in name and not any("\ud800" <= letter <= "\udfff" for letter in name):
-        return name
-    return name.replace("\\", "\\\\").encode("utf-8", "backslashreplace").decode()
 
 
 @dataclass(frozen=True)
@@ -77,7 +65,7 @@ class EmbeddingTable:
         absent = pa.array([row is None for row in rows], pa.bool_())
         return pa.table(
             {
-                "id": pa.array([text(one.name) for one in outputs], pa.string()),
+                "id": pa.array([utf8_name(one.name) for one in outputs], pa.string()),
                 "embedding": pa.ListArray.from_arrays(offsets, values, mask=absent),
                 "problem": pa.array([one.problem for one in outputs], pa.string()),
             }
@@ -98,19 +86,8 @@ def prediction_schema() -> Any:
     )
 
 
-def prediction_row(one: Prediction) -> dict[str, Any]:
-    """As JSON has it too."""
-    return {
-        "name": text(one.name),
-        "label": one.label,
-        "score": one.score,
-        "top": [{"label": label, "score": score} for label, score in one.top],
-        "problem": one.problem,
-    }
-
-
 def prediction_table(predictions: Iterable[Prediction]) -> Any:
-    rows = [prediction_row(one) for one in predictions]
+    rows = [one.facts() for one in predictions]
     return pyarrow().Table.from_pylist(rows, schema=prediction_schema())
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from vitrail.core.errors import UserError
+from vitrail.core.json_text import utf8_name
 from vitrail.data.reader import Item
-from vitrail.inference.arrow import EmbeddingTable, text
-from vitrail.inference.engine import Engine, Job, Output, compute_outputs
+from vitrail.inference.arrow import EmbeddingTable
+from vitrail.inference.engine import Engine, Job, Output, compute_outputs, plan_of
+from vitrail.inference.engines.runner import Runner
 from vitrail.inference.on_ray import Cluster, compute, list_names
 from vitrail.inference.parts import (
     Manifest,
@@ -48,13 +50,10 @@ class EmbedProgress:
         return self.done - self.broken
 
 
-@torch.inference_mode()
 def embedding_shape(model: Model, job: Job) -> tuple[int, ...]:
     """The shape of one image's embedding."""
-    how = model.passport.preprocessing
-    like = next(model.parameters())
-    black = torch.zeros(1, len(how.mean), *how.size).to(like)
-    return tuple(Engine(model, job).forward(black).shape[1:])
+    one = replace(job, batch_size=1)
+    return Engine(model, one).runner(torch.zeros(plan_of(model, one).shape)).shape[1:]
 
 
 def embed_local(
@@ -65,6 +64,7 @@ def embed_local(
     rows: EmbeddingTable,
     *,
     threads: int = 1,
+    runner: Runner | None = None,
     on_progress: Callable[[EmbedProgress], None] = lambda progress: None,
 ) -> EmbedProgress:
     """Every name that has no row yet gets one, broken or not; a name given twice gets one too.
@@ -84,12 +84,12 @@ def embed_local(
     waiting: list[Output] = []
     try:
         for computed in compute_outputs(
-            model, skip_known(names, known, progress), job, threads=threads
+            model, skip_known(names, known, progress), job, threads=threads, runner=runner
         ):
             output = rows.check_range(computed)
             progress.done += 1
             progress.broken += output.problem is not None
-            if output.problem is None or text(output.name) not in there:
+            if output.problem is None or utf8_name(output.name) not in there:
                 waiting.append(output)  # else it has a row that says so
             on_progress(progress)
             if len(waiting) == most:
@@ -130,7 +130,7 @@ def skip_known(
     """Names that are not known yet, each once; those that are, counted."""
     seen: set[str] = set()
     for name in names:
-        if (key := text(name)) in seen:
+        if (key := utf8_name(name)) in seen:
             continue
         seen.add(key)
         if key in known:

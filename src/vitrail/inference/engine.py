@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -23,7 +23,11 @@ from vitrail.data.images import BadImage
 from vitrail.data.preprocess import MODES, normalise
 from vitrail.data.reader import Item, name_of, read_image
 from vitrail.data.threads import ahead, batched
-from vitrail.inference.pruning import is_observed, pruned_features, pruned_logits
+from vitrail.inference.engines.eager import EagerRunner
+from vitrail.inference.engines.runner import Plan, Runner, RunnerOutput
+from vitrail.inference.prediction import Output as Output
+from vitrail.inference.prediction import check_finite
+from vitrail.inference.pruning import is_observed
 from vitrail.models.model import Model
 
 OutputKind = Literal["scores", "pooled", "tokens"]
@@ -50,25 +54,18 @@ class Job:
             raise UserError(f"batch_size must be at least 1, got {self.batch_size}")
 
 
-@dataclass(frozen=True)
-class Output:
-    """What the model computed for one image: values, or the problem that prevented it."""
-
-    name: str
-    values: NDArray[np.float32] | None
-    problem: str | None = None
-
-
 class Engine:
-    """A model that computes one kind of output; several threads may call it at once."""
+    """A model that computes one kind of output; several threads may call it at once. `runner`
+    computes what the model would, by default PyTorch does."""
 
-    def __init__(self, model: Model, job: Job) -> None:
+    def __init__(self, model: Model, job: Job, runner: Runner | None = None) -> None:
         if job.output == "scores" and model.config.num_classes == 0:
             raise UserError("this model has no head: load it with num_classes, and train it")
         channels = len(model.passport.preprocessing.mean)
         if channels not in MODES:
             raise UserError(f"the model reads {channels} channels, but an image has 1 or 3")
         self.model, self.job = model.eval(), job
+        self.runner = runner or EagerRunner(model, runner_output(job))
 
     def __call__(self, items: Sequence[Item]) -> list[Output]:
         """The outputs for some names, or images in memory."""
@@ -103,42 +100,47 @@ class Engine:
         """Values for each of at most a batch of framed images."""
         if not framed:
             return []
-        like = next(self.model.parameters())
         how = self.model.passport.preprocessing
-        pixels = torch.zeros(self.job.batch_size, len(how.mean), *how.size, dtype=torch.uint8)
+        pixels = torch.zeros(plan_of(self.model, self.job).shape, dtype=torch.uint8)
         for place, image in enumerate(framed):
             pixels[place] = image
-        images = normalise(pixels, how, reorder=False).to(like)
-        values = self.forward(images)[: len(framed)].float().cpu()
-        return list(values.clone().numpy())  # without the rows of what filled the batch up
-
-    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B ..."]:
-        match self.job.output:
-            case "pooled":
-                return pruned_features(self.model, images)
-            case "tokens":
-                return self.model.encode(images)
-            case "scores":
-                logits = pruned_logits(self.model, images)
-                return (
-                    logits.sigmoid() if self.model.passport.multi_label else logits.softmax(dim=1)
-                )
+        values = self.runner(normalise(pixels, how, reorder=False))[: len(framed)]
+        if self.job.output == "scores":
+            return list(scores_of(self.model, values))
+        return list(values.copy())  # without the rows of what filled the batch up
 
 
-def check_finite(name: str, values: NDArray[np.float32]) -> Output:
-    if np.isfinite(values).all():
-        return Output(name, values)
-    return Output(name, None, "output is NaN or infinite")
+def runner_output(job: Job) -> RunnerOutput:
+    return "logits" if job.output == "scores" else job.output
+
+
+def plan_of(model: Model, job: Job, *, callers: int = 1, threads: int = 1) -> Plan:
+    """What a runner must be made for, to compute a job."""
+    how = model.passport.preprocessing
+    shape = (job.batch_size, len(how.mean), *how.size)
+    return Plan(runner_output(job), shape, callers=callers, threads=threads)
+
+
+def scores_of(model: Model, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(N, K): probabilities of classes, each for itself where an image may have several."""
+    values = torch.from_numpy(logits)
+    scores = values.sigmoid() if model.passport.multi_label else values.softmax(dim=1)
+    return np.asarray(scores.numpy())
 
 
 def compute_outputs(
-    model: Model, items: Iterable[Item], job: Job, *, threads: int = 1
+    model: Model,
+    items: Iterable[Item],
+    job: Job,
+    *,
+    threads: int = 1,
+    runner: Runner | None = None,
 ) -> Iterator[Output]:
     """The outputs for all names, or images in memory, in their order; a few batches are in memory.
 
     More than one thread wants `torch_threads(1)` around it, or torch has as many in each.
     """
-    engine = Engine(model, job)
+    engine = Engine(model, job, runner)
     batches = batched(items, job.batch_size)
     # whoever observes the model, as capture does, sees the calls of their own thread
     alone = threads == 1 or is_observed(model)
@@ -151,7 +153,7 @@ def compute_outputs(
 
 @contextmanager
 def torch_threads(threads: int) -> Iterator[None]:
-    """Torch computes with so many threads in each of ours, and afterwards as before."""
+    """Use this many torch threads inside the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

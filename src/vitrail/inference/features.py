@@ -25,6 +25,9 @@ from vitrail.data.cache import fingerprint_of
 from vitrail.data.loader import iterate_batches
 from vitrail.data.source import Source
 from vitrail.data.sources.origin import digest
+from vitrail.inference.engine import Job, plan_of
+from vitrail.inference.engines.auto import open_runner
+from vitrail.inference.engines.catalogue import AUTO, EAGER, check_engine
 from vitrail.models.model import Model
 from vitrail.weights.atomic import write_file
 from vitrail.weights.digest import digest_of
@@ -95,6 +98,7 @@ def compute_features(
     cache: Path | None = None,
     batch_size: int = 64,
     workers: int = 0,
+    engine: str = EAGER,
     on_progress: OnProgress | None = None,
 ) -> Features:
     """Read every image once, prepared as the model's passport says; `name` is that of the data in
@@ -102,7 +106,8 @@ def compute_features(
 
     `with_blocks` adds the outputs of the last blocks. With `cache`, a directory, the images are not
     read again as long as they and the model are the same: the file is named after the fingerprint
-    of the source and the values of the model.
+    of the source and the values of the model. Other engines than eager give what the head reads
+    alone, not the outputs of blocks.
 
     >>> from vitrail.data.sources.digits import open_digits
     >>> from vitrail.data.sources.origin import Subset
@@ -111,10 +116,14 @@ def compute_features(
     (2, 192)
     """
     targets = targets_of(source, name)
+    check_engine(engine)
+    if with_blocks and engine not in (AUTO, EAGER):
+        raise UserError(f"the outputs of blocks need the engine eager, got {engine}")
     model.eval()
 
     def compute() -> Features:
-        read = run_model(model, source, with_blocks, batch_size, workers, on_progress)
+        vectors_of = open_vectors(model, with_blocks, batch_size, engine, len(source))
+        read = run_model(model, vectors_of, source, batch_size, workers, on_progress)
         vectors, indices, broken = read
         return check_finite(Features(vectors, targets[indices], indices, broken), name)
 
@@ -162,27 +171,48 @@ def check_finite(found: Features, name: str) -> Features:
 # The pass over the images
 
 
-@torch.inference_mode()
+Vectors = dict[str, Float[np.ndarray, "B _"]]
+
+
+def open_vectors(
+    model: Model, with_blocks: bool, batch_size: int, engine: str, images: int
+) -> Callable[[Tensor], Vectors]:
+    """A function from a batch of images to their vectors, by name."""
+    if not with_blocks:
+        plan = plan_of(
+            model,
+            Job(output="pooled", batch_size=batch_size),
+            threads=torch.get_num_threads(),
+        )
+        opened = open_runner(model, plan, engine, images=images)
+        return lambda images: {"head": opened.compute(images)}
+
+    @torch.inference_mode()
+    def compute(images: Tensor) -> Vectors:
+        vectors = compute_vectors(model, images.to(next(model.parameters())), with_blocks)
+        return {name: values.float().cpu().numpy() for name, values in vectors.items()}
+
+    return compute
+
+
 def run_model(
     model: Model,
+    vectors_of: Callable[[Tensor], Vectors],
     source: Source,
-    with_blocks: bool,
     batch_size: int,
     workers: int,
     on_progress: OnProgress | None,
 ) -> tuple[dict[str, Float[np.ndarray, "N _"]], Int[np.ndarray, " N"], dict[str, str]]:
     """Vectors, which images they are of, and why the others cannot be read."""
-    first = next(model.parameters())
     vectors, broken = dict[str, Any](), dict[str, str]()
     indices, done = np.empty(len(source), dtype=np.int64), 0
     for batch in iterate_batches(source, model.passport.preprocessing, batch_size, workers=workers):
         broken |= {bad.path: bad.reason for bad in batch.broken}
         if count := len(batch.images):
-            images = batch.images.to(device=first.device, dtype=first.dtype)
-            for name, values in compute_vectors(model, images, with_blocks).items():
+            for name, values in vectors_of(batch.images).items():
                 if name not in vectors:  # allocated once: nothing is held twice
                     vectors[name] = np.empty((len(source), values.shape[1]), dtype=np.float32)
-                vectors[name][done : done + count] = values.float().cpu().numpy()
+                vectors[name][done : done + count] = values
             indices[done : done + count] = batch.indices
             done += count
         if on_progress is not None:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from vitrail.core.errors import UserError, writing
-from vitrail.core.json_text import to_json
+from vitrail.core.json_text import to_json, utf8_name
 from vitrail.data.reader import Item
-from vitrail.inference.arrow import prediction_row, text
+from vitrail.inference.engines.catalogue import EAGER
 from vitrail.inference.predict import Prediction
 
 KIND = "vitrail predictions, format 1"
@@ -26,10 +26,10 @@ class Journal:
     """Predictions that are kept while they are computed; for one process at a time."""
 
     def __init__(self, out: Path, settings: dict[str, Any], *, restart: bool = False) -> None:
-        """Begin a journal for `out`, or go on with the one that is there; `restart` begins anew
+        """Begin a journal for `out`, or go on with the one that is there; `restart` starts again
         where the settings are other ones."""
-        self.path = out.with_name(f".{out.name}.partial")
-        self.header = {"kind": KIND, **json.loads(to_json(settings))}
+        self.path = journal_path(out)
+        self.header = header_of(settings)
         self.known: dict[str, tuple[list[int], Prediction]] = {}
         self.kept = 0  # how many rows it has
         self.file: IO[str] | None = None
@@ -48,7 +48,7 @@ class Journal:
             for name in names:
                 assert isinstance(name, str), "images in memory are not resumed"
                 stamp = [batch_size, *_stamp(name)]
-                row = self.known.get(text(name))
+                row = self.known.get(utf8_name(name))
                 found = row[1] if row is not None and row[0] == stamp else None
                 waiting.append((name, stamp, found))
                 if found is None:
@@ -76,25 +76,17 @@ class Journal:
         self.path.unlink(missing_ok=True)
 
     def _read(self, restart: bool) -> None:
-        try:
-            lines = self.path.read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError:
+        header, rows = read_journal(self.path)
+        if header is None:
             return
-        except NotADirectoryError:
-            raise UserError(f"{self.path.parent}: must be a directory, got a file") from None
-        except (OSError, ValueError) as error:
-            raise UserError(f"{self.path}: cannot be read: {error}") from None
-        header = _parsed(lines[0]) if lines else None
-        if header is None or header.get("kind") != KIND:
-            raise UserError(f"{self.path}: is not Vitrail's, and is in the way: move it away")
         if header != self.header:
             if not restart:
                 raise UserError(
-                    f"{self.path}: holds what a run with another model or other options has done: "
-                    "choose another --out, or add --overwrite to begin anew"
+                    f"{self.path}: holds the progress of a run with another model or other "
+                    f"options: choose another --out, or pass overwrite=True to start again"
                 )
             return
-        for line in lines[1:]:
+        for line in rows:
             with suppress(KeyError, TypeError, ValueError):
                 row = _parsed(line) or {}  # the last may be half a line
                 top = tuple((pair["label"], pair["score"]) for pair in row["top"])
@@ -111,16 +103,49 @@ class Journal:
             with draft.open("w", encoding="utf-8") as file:
                 file.write(to_json(self.header) + "\n")
                 for stamp, one in self.known.values():
-                    file.write(to_json({**prediction_row(one), "stamp": stamp}) + "\n")
+                    file.write(to_json({**one.facts(), "stamp": stamp}) + "\n")
             os.replace(draft, self.path)
             self.file = self.path.open("a", encoding="utf-8")
 
     def _add(self, name: str, stamp: list[int], one: Prediction) -> None:
         if self.file is not None and one.problem is None:
             with writing(self.path):
-                self.file.write(to_json({**prediction_row(one), "stamp": stamp}) + "\n")
+                self.file.write(to_json({**one.facts(), "stamp": stamp}) + "\n")
                 self.file.flush()
             self.kept += 1
+
+
+def journal_path(out: Path) -> Path:
+    return out.with_name(f".{out.name}.partial")
+
+
+def header_of(settings: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {"kind": KIND, **json.loads(to_json(settings))}
+    return found
+
+
+def read_journal(path: Path) -> tuple[dict[str, Any] | None, list[str]]:
+    """The first line of a journal, if there is one, and the others unread."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return None, []
+    except NotADirectoryError:
+        raise UserError(f"{path.parent}: must be a directory, got a file") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from None
+    header = _parsed(lines[0]) if lines else None
+    if header is None or header.get("kind") != KIND:
+        raise UserError(f"{path}: was not written by Vitrail: move it away")
+    return {"engine": EAGER, **header}, lines[1:]  # journals had no engine when there was one
+
+
+def stopped_engine(out: Path, settings: dict[str, Any]) -> str | None:
+    """The engine of a run to this file that stopped, if it had these settings."""
+    header, _ = read_journal(journal_path(out))
+    if header is None or header != {**header_of(settings), "engine": header["engine"]}:
+        return None
+    return str(header["engine"])
 
 
 def _taken(

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from vitrail.core.errors import UserError
+from vitrail.core.ranges import check
 from vitrail.inference.parts import normalise_rows, read_blocks, row_groups
 
 EQUAL = 1e-3  # a distance between unit vectors that float16 and another batch can make
 ROUNDED = 1 - EQUAL**2 / 2  # its cosine
-FEWEST = 8  # images from which anything usual can be told
+FEWEST = 8  # images from which a usual cosine can be estimated
 FAR = 3.5  # robust deviations: the usual limit of outlier tests (Iglewicz and Hoaglin 1993)
 LEAST_DEVIATION = 0.1  # of the log: distances that are all alike make no outlier of a near one
 MOST_BLOCKS = 16  # that are compared with all others, to learn what is usual
@@ -73,8 +73,7 @@ def find_duplicates(folder: Path, *, threshold: float | None = None) -> Duplicat
         threshold = choose_threshold(nearest_cosines(folder))
         usual = threshold < ROUNDED
         source = "chosen from the data" if usual else "equal to within rounding"
-    if not -1 <= threshold <= 1:
-        raise UserError(f"threshold must be between -1 and 1, as a cosine is, got {threshold}")
+    check("threshold", threshold, at_least=-1, at_most=1)
     found = sorted(pairs_of(folder, threshold), key=lambda one: (-one.cosine, one.one, one.other))
     return Duplicates(tuple(found), threshold, source)
 

@@ -22,10 +22,12 @@ from typing import Any
 import torch
 
 from vitrail.core.errors import UserError, writing
-from vitrail.core.json_text import to_json
+from vitrail.core.json_text import to_json, utf8_name
 from vitrail.data.threads import batched
-from vitrail.inference.arrow import PredictionTable, predictions_of, pyarrow, text
-from vitrail.inference.engine import Engine, Job, Output
+from vitrail.inference.arrow import PredictionTable, predictions_of, pyarrow
+from vitrail.inference.engine import Engine, Job, Output, plan_of
+from vitrail.inference.engines.auto import open_runner
+from vitrail.inference.engines.catalogue import EAGER
 from vitrail.inference.parts import CHECKPOINT, STATE, drop_broken_rows, finished_parts
 from vitrail.inference.predict import Prediction, class_names
 from vitrail.models.model import Model
@@ -43,10 +45,12 @@ OBJECTS = 2**28  # bytes of a local store of objects: the model, and blocks on t
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where to compute: the address of a cluster, or a local one with so many processors."""
+    """Where to compute: the address of a cluster, or a local one with this many processors; and the
+    engine of each process."""
 
     address: str | None
     threads: int
+    engine: str = EAGER
 
 
 def ray_module(module: str = "ray") -> Any:
@@ -61,8 +65,8 @@ def ray_module(module: str = "ray") -> Any:
 @contextmanager
 def connected(cluster: Cluster) -> Iterator[Any]:
     """Ray, connected to the cluster or to one that lasts as long as this. What it has to say is no
-    answer to what was asked, so it goes to standard error."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody was asked
+    result of the command, so it goes to standard error."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry without consent
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # what matters is raised
     ray = ray_module()
     with redirect_stdout(sys.stderr):
@@ -94,9 +98,13 @@ def _connect(ray: Any, cluster: Cluster) -> None:
 class Worker:
     """An actor: the model, and how its outputs become rows."""
 
-    def __init__(self, model: Any, job: Job, rows: Callable[[Sequence[Output]], Any]) -> None:
+    def __init__(
+        self, model: Any, job: Job, rows: Callable[[Sequence[Output]], Any], engine: str
+    ) -> None:
         torch.set_num_threads(1)
-        self.engine, self.rows = Engine(ray_module().get(model), job), rows
+        loaded: Model = ray_module().get(model)
+        opened = open_runner(loaded, plan_of(loaded, job), engine)
+        self.engine, self.rows = Engine(loaded, job, opened.run), rows
 
     def __call__(self, batch: Any) -> Any:
         names = [os.fsdecode(path) for path in batch["path"].to_pylist()]
@@ -134,7 +142,7 @@ def list_names(names: Iterable[str], out: Path, *, numbered: bool) -> Listing:
             if numbered:
                 columns["row"] = pa.array(range(count, count + len(batch)), pa.int64())
             else:
-                columns["id"] = [text(name) for name in batch]
+                columns["id"] = [utf8_name(name) for name in batch]
             parquet.write_table(pa.table(columns), folder / f"{number:06}.parquet")
             count += len(batch)
     return Listing(folder, count, digest.hexdigest(), numbered)
@@ -171,7 +179,7 @@ def compute(
         named = data.read_parquet(str(listing.folder))
         named.repartition(target_num_rows_per_block=block).map_batches(
             Worker,
-            fn_constructor_args=(held, job, rows),
+            fn_constructor_args=(held, job, rows, cluster.engine),
             batch_size=block,
             batch_format="pyarrow",
             num_cpus=max(processors - RESERVED, 0) / actors,
@@ -192,6 +200,7 @@ def predict_on_ray(
         "digest": digest_of(model),
         "names": listing.digest,
         "top": top,
+        "engine": cluster.engine,
         **asdict(job),
     }
     _check_settings(work / SETTINGS, settings)
@@ -208,7 +217,8 @@ def _check_settings(path: Path, settings: dict[str, Any]) -> None:
         write_file(path, lambda draft: _write(draft, to_json(settings)))
     elif json.loads(path.read_text(encoding="utf-8")) != settings:
         raise UserError(
-            f"{path.parent}: a run of another model, of other images or settings stopped here: "
+            f"{path.parent}: holds the progress of a run with another model, other images or "
+            f"settings: "
             "choose another --out, or remove that directory"
         )
 

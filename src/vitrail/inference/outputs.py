@@ -9,10 +9,22 @@ from vitrail.core.errors import UserError
 from vitrail.core.outputs import Outputs
 from vitrail.data.loader import iterate_batches
 from vitrail.data.source import Source
+from vitrail.inference.engine import Job, plan_of
+from vitrail.inference.engines.auto import OpenRunner, open_runner
+from vitrail.inference.engines.catalogue import EAGER
 from vitrail.models.model import Model
 
 
-@torch.inference_mode()
+def open_logits(
+    model: Model, *, batch_size: int, engine: str = EAGER, images: int | None = None
+) -> OpenRunner:
+    """An engine that computes logits, with all threads on one batch; for `images` images, if that
+    is known."""
+    job = Job(output="scores", batch_size=batch_size)
+    plan = plan_of(model, job, threads=torch.get_num_threads())
+    return open_runner(model, plan, engine, images=images)
+
+
 def compute_outputs(
     model: Model,
     source: Source,
@@ -21,23 +33,26 @@ def compute_outputs(
     split: str = "test",
     batch_size: int = 64,
     workers: int = 0,
+    opened: OpenRunner | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Outputs:
     """Read every image once, prepared as the model's passport says, and compute its logits. `name`
-    is that of the data in errors; `on_progress` gets how many images are done, and of how many.
+    is that of the data in errors; `opened` computes in place of the model, if given; `on_progress`
+    gets how many images are done, and of how many.
 
     >>> from vitrail.data.sources import open_data
-    >>> compute_outputs(model, open_data("digits")["val"], name="digits").logits.shape
-    (179, 3)
+    >>> small = create("vit_ti_16", image_size=16, channels=1, depth=1, num_classes=10)
+    >>> compute_outputs(small, open_data("digits")["val"], name="digits").logits.shape
+    (179, 10)
     """
     model.eval()
-    weights = next(model.parameters())
+    opened = opened or open_logits(model, batch_size=batch_size)
     logits, targets, indices, broken = [], [], [], dict[str, str]()
     done = 0
     for batch in iterate_batches(source, model.passport.preprocessing, batch_size, workers=workers):
         broken |= {bad.path: bad.reason for bad in batch.broken}
         if len(batch.images):
-            logits.append(model(batch.images.to(weights)).float().cpu().numpy())
+            logits.append(opened.compute(batch.images))
             targets.append(batch.targets.numpy())
             indices.append(batch.indices)
         done += len(batch.indices) + len(batch.broken)

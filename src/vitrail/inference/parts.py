@@ -21,9 +21,11 @@ import numpy as np
 from jaxtyping import Float
 
 from vitrail.core.errors import UserError, writing
+from vitrail.core.json_text import utf8_name
 from vitrail.core.records import validate
-from vitrail.inference.arrow import Precision, pyarrow, text
+from vitrail.inference.arrow import Precision, pyarrow
 from vitrail.inference.engine import OutputKind
+from vitrail.inference.engines.catalogue import EAGER
 from vitrail.weights.atomic import write_file
 
 MANIFEST = "_manifest.json"
@@ -50,6 +52,7 @@ class Manifest:
     precision: Precision
     exact: bool
     batch_size: int
+    engine: str = EAGER
     loading: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 
@@ -64,7 +67,7 @@ def open_parts(out: Path, manifest: Manifest) -> None:
 
 def check_parts(out: Path, manifest: Manifest) -> None:
     """Refuse a directory that holds something else, or embeddings made otherwise."""
-    if text(str(out)) != str(out):  # pyarrow would not take it
+    if utf8_name(str(out)) != str(out):  # pyarrow would not take it
         raise UserError(f"{out}: must be a name in UTF-8: choose another --out")
     if not (out / MANIFEST).exists():
         if out.is_dir() and any(out.iterdir()):
@@ -92,7 +95,10 @@ def read_manifest(folder: Path) -> Manifest:
     except (OSError, ValueError) as error:
         raise UserError(f"{folder / MANIFEST}: cannot be read: {error}") from None
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-        raise UserError(f"{folder / MANIFEST}: is not of format {FORMAT}: of another version?")
+        raise UserError(
+            f"{folder / MANIFEST}: is not of format {FORMAT}: it may be of another version of "
+            f"Vitrail"
+        )
     facts.pop("asked", None)  # how earlier versions wrote down what is now `loading`
     return validate(Manifest, facts, where=str(folder / MANIFEST))
 

@@ -8,34 +8,28 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-import torch
 from PIL import Image
 
 from vitrail.data.paths import is_one as is_one_path
 from vitrail.data.paths import list_images
 from vitrail.data.reader import Item, Named, is_one_image, not_an_image
 from vitrail.inference.engine import (
+    Engine,
     Job,
-    Output,
     compute_outputs,
+    plan_of,
     torch_threads,
     usable_threads,
 )
+from vitrail.inference.engines.auto import OnProgress, OpenRunner, open_runner, silent
+from vitrail.inference.engines.catalogue import EAGER
+from vitrail.inference.prediction import Prediction as Prediction
+from vitrail.inference.prediction import rank_classes as rank_classes
 from vitrail.models.model import Model
 
 T = TypeVar("T")
 
-
-@dataclass(frozen=True)
-class Prediction:
-    """The best label with its probability, and the `top` few; an image that cannot be read has
-    none, and `problem` says why."""
-
-    name: str
-    label: str | None
-    score: float | None
-    top: tuple[tuple[str, float], ...]
-    problem: str | None = None
+MAX_COUNTED = 20_000  # names: more do not change the choice of an engine
 
 
 class PredictionStore(Protocol):
@@ -49,28 +43,54 @@ class PredictionStore(Protocol):
     ) -> Iterator[Prediction]: ...
 
 
+@dataclass(frozen=True)
+class PredictRun:
+    """A model that is ready to predict: images, batches, threads and the engine are settled."""
+
+    model: Model
+    items: Iterator[Item]
+    job: Job
+    threads: int
+    opened: OpenRunner
+
+    def predict(self, *, top: int, store: PredictionStore | None = None) -> Iterator[Prediction]:
+        """Predictions, one after another; those that the store has are taken from it."""
+        labels = class_names(self.model)
+
+        def compute(some: Iterable[Item]) -> Iterator[Prediction]:
+            found = compute_outputs(
+                self.model, some, self.job, threads=self.threads, runner=self.opened.run
+            )
+            return (rank_classes(output, labels, top) for output in found)
+
+        if store is None:
+            return compute(self.items)
+        return store.resume(self.items, compute, self.job.batch_size)
+
+
 @contextmanager
 def open_predictions(
     model: Model,
     items: Iterable[Item],
     job: Job,
     *,
-    top: int,
+    engine: str = EAGER,
+    images: int | None = None,
     threads: int | None = None,
-    store: PredictionStore | None = None,
-) -> Iterator[Iterator[Prediction]]:
-    """Predictions, one after another, by `threads` (by default as many as torch would use). For
-    fewer images than a batch, torch's own threads are faster than ours."""
-    labels, threads = class_names(model), usable_threads(threads)
+    on_progress: OnProgress = silent,
+) -> Iterator[PredictRun]:
+    """A run over images, of which there are `images` if that is known, by `threads` (by default as
+    many as torch would use). For fewer images than a batch, torch's own threads are faster than
+    ours."""
+    Engine(model, job)  # it refuses what cannot be computed, before anything is built
+    threads = usable_threads(threads)
     size, items = limit_batch(items, job.batch_size)
     ours, torchs = (1, threads) if size < job.batch_size else (threads, 1)
-
-    def compute(some: Iterable[Item]) -> Iterator[Prediction]:
-        found = compute_outputs(model, some, replace(job, batch_size=size), threads=ours)
-        return (rank_classes(output, labels, top) for output in found)
-
+    job = replace(job, batch_size=size)
     with torch_threads(torchs):
-        yield compute(items) if store is None else store.resume(items, compute, size)
+        plan = plan_of(model, job, callers=ours, threads=torchs)
+        opened = open_runner(model, plan, engine, images=images, on_progress=on_progress)
+        yield PredictRun(model, items, job, ours, opened)
 
 
 def limit_batch(items: Iterable[T], batch_size: int) -> tuple[int, Iterator[T]]:
@@ -85,21 +105,27 @@ def limit_batch(items: Iterable[T], batch_size: int) -> tuple[int, Iterator[T]]:
     return min(max(len(first), 1), batch_size), chain(first, rest)
 
 
+def count_ahead(items: Iterable[Item]) -> tuple[int | None, Iterator[Item]]:
+    """How many images there are at least, and the images. Names are counted, up to a limit; images
+    in memory are not, because a generator may make them one by one.
+
+    >>> count, items = count_ahead(["a.png", "b.png"])
+    >>> count, list(items)
+    (2, ['a.png', 'b.png'])
+    """
+    rest, seen = iter(items), list[Item]()
+    for item in rest:
+        seen.append(item)
+        if not isinstance(item, str):
+            return None, chain(seen, rest)
+        if len(seen) == MAX_COUNTED:
+            break
+    return len(seen), chain(seen, rest)
+
+
 def class_names(model: Model) -> Sequence[str]:
     """The name of each class; a number where the weights brought none."""
     return model.passport.labels or [f"class {n}" for n in range(model.config.num_classes)]
-
-
-def rank_classes(output: Output, labels: Sequence[str], top: int) -> Prediction:
-    """Scores as a person reads them: the best first."""
-    if output.values is None:
-        return Prediction(output.name, None, None, (), problem=output.problem)
-    values, places = torch.from_numpy(output.values).topk(min(top, len(output.values)))
-    ranked = tuple(
-        (labels[place], value)
-        for place, value in zip(places.tolist(), values.tolist(), strict=True)
-    )
-    return Prediction(output.name, ranked[0][0], ranked[0][1], ranked)
 
 
 def is_one(images: Any) -> bool:

@@ -1,6 +1,6 @@
 """Inference that computes no more than the head reads.
 
-Where a ViT's head reads the class token alone, the last block need not compute what becomes of the
+Where a ViT's head reads the class token alone, the last block need not compute the
 patches: they are still attended to, but need no query and no MLP. In ViT-S/16 that is a fifteenth
 of all work. Whoever observes the model, by a hook of any kind, gets the whole computation.
 """

@@ -16,6 +16,8 @@ from vitrail.data.images import BadImage
 from vitrail.data.preprocess import prepare
 from vitrail.data.reader import Sample, read_image
 from vitrail.data.source import Source
+from vitrail.inference.engines.auto import OpenRunner
+from vitrail.inference.outputs import open_logits
 from vitrail.models.model import Model
 
 IDLE = -1  # the item of a worker for which no batch is left
@@ -71,17 +73,17 @@ class Variants(Dataset[tuple[Tensor, NDArray[np.int64]]], Generic[V]):
         return np.ascontiguousarray(image.permute(1, 2, 0).numpy())
 
 
-@torch.inference_mode()
 def compute_variants(
     model: Model,
     variants: Variants[V],
     *,
     workers: int = 0,
+    opened: OpenRunner | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.float32]]]:
     """(number of the variant, rows, logits) of every batch under every variant."""
     model.eval()
-    weights = next(model.parameters())
+    opened = opened or open_logits(model, batch_size=variants.batch_size)
     # one item is one batch; each worker keeps the pixels of its own
     order = order_for_workers(len(variants), len(variants.variants), workers)
     loader = DataLoader(variants, batch_size=None, sampler=order, num_workers=workers)
@@ -89,7 +91,7 @@ def compute_variants(
     for item, (images, rows) in zip(order, loader, strict=True):
         if item == IDLE:
             continue
-        logits = model(images.to(weights)).float().cpu().numpy()
+        logits = opened.compute(images)
         done += 1
         on_progress(done, len(variants))
         yield item % len(variants.variants), np.asarray(rows), logits

@@ -6,16 +6,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from vitrail.core.errors import UserError
-from vitrail.core.json_text import to_json
+from vitrail.core.json_text import to_json, utf8_name
 from vitrail.data.threads import batched
 from vitrail.inference.arrow import (
-    prediction_row,
     prediction_schema,
     prediction_table,
     pyarrow,
-    text,
 )
-from vitrail.inference.predict import Prediction
+from vitrail.inference.prediction import Prediction
 from vitrail.weights.atomic import write_file
 
 ROWS = 4096  # of Parquet that are gathered before they are written
@@ -36,7 +34,7 @@ def format_json(one: Prediction) -> str:
     >>> format_json(Prediction("cat.jpg", "cat", 0.75, (("cat", 0.75),)))[:44]
     '{"name": "cat.jpg", "label": "cat", "score":'
     """
-    return to_json(prediction_row(one))
+    return to_json(one.facts())
 
 
 def write_predictions(
@@ -53,7 +51,7 @@ def check_out(out: Path, *, overwrite: bool) -> None:
     if out.is_dir():
         raise UserError(f"{out}: must be a file, got a directory")
     if os.path.lexists(out) and not overwrite:
-        raise UserError(f"{out}: exists already: choose another name, or add --overwrite")
+        raise UserError(f"{out}: exists already: choose another name, or pass overwrite=True")
 
 
 def find_writer(out: Path) -> Callable[[Path, Iterable[Prediction], int], None]:
@@ -78,7 +76,7 @@ def write_csv(draft: Path, predictions: Iterable[Prediction], top: int) -> None:
         for one in predictions:
             cells = [cell for pair in one.top for cell in pair]
             blank = [""] * (2 * top - len(cells))
-            writer.writerow([text(one.name), *cells, *blank, one.problem or ""])
+            writer.writerow([utf8_name(one.name), *cells, *blank, one.problem or ""])
 
 
 def write_parquet(draft: Path, predictions: Iterable[Prediction], top: int) -> None:

@@ -97,14 +97,24 @@ def attend_exported(
 ) -> Float[Tensor, "B *W h n d"]:
     """The definition in operators that every format has. The fused kernel would be taken apart
     later, and with a bias what comes of that has other strides than the graph was traced with."""
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
-    return ((q * scale) @ k.mT + bias).softmax(dim=-1) @ v
+    return exported_weights(q, k, bias, scale) @ v
+
+
+def exported_weights(
+    q: Float[Tensor, "B *W h n d"],
+    k: Float[Tensor, "B *W h N d"],
+    bias: Float[Tensor, "*#B #h n N"] | None = None,
+    scale: float | None = None,
+) -> Float[Tensor, "B *W h n N"]:
+    """softmax(q kᵀ · scale + bias)."""
+    scores = (q * (q.shape[-1] ** -0.5 if scale is None else scale)) @ k.mT
+    return (scores if bias is None else scores + bias).softmax(dim=-1)
 
 
 class SeparableAttend(nn.Module):
-    """The attention of one question that is asked for all tokens at once (arXiv:2206.02680): they
-    have a score each, and a softmax over these makes one context of their keys. It owns no
-    parameters and is seen from outside as `Attend` is."""
+    """Attention with one query for all tokens (arXiv:2206.02680): each token has a score, and a
+    softmax over these makes one context of the keys. It owns no parameters and is captured like
+    `Attend`."""
 
     def __init__(self, layout: TokenLayout) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ def unfold(x: Float[Tensor, "B D H W"], patch: int) -> Float[Tensor, "B D P N"]:
 
 
 def fold(x: Float[Tensor, "B D P N"], patch: int, rows: int) -> Float[Tensor, "B D H W"]:
-    """The map again, of so many rows of patches."""
+    """The map again, with `rows` rows of patches."""
     cells = rearrange(
         x.flatten(0, 1),
         "BD (p q) (rows columns) -> BD (rows p) (columns q)",

@@ -59,7 +59,7 @@ def mobile_stages(
     expand: float,
     then: Callable[[int], nn.Module],
 ) -> list[nn.Sequential]:
-    """Stages of so many inverted residuals each, all but the first halving the map; the stages
+    """Stages of several inverted residuals each, all but the first halving the map; the stages
     beyond `counts` have one, and `then` makes what comes after it, by their number."""
     stages = []
     for stage, (before, width) in enumerate(pairwise(widths)):

@@ -1,0 +1,99 @@
+"""`vitrail bench`: how fast models run on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from vitrail.cli.options import (
+    COMPUTING,
+    Out,
+    OutputOptions,
+    OverwriteOption,
+    arguments_of,
+    parse_counts,
+    parse_list,
+)
+from vitrail.cli.output import plural, say, say_json, say_table
+from vitrail.cli.progress import progress
+
+if TYPE_CHECKING:
+    from vitrail.tasks.bench import Benchmark
+
+
+@dataclass(frozen=True)
+class Bench(OverwriteOption, OutputOptions):
+    """Which models to measure, and how."""
+
+    models: tuple[str, ...] = ()
+    """Vitrail directories, foreign checkpoints, or architectures with fresh weights (see vitrail
+    models)."""
+    _: KW_ONLY
+    batch_size: Annotated[tuple[str, ...], Parameter(group=COMPUTING, consume_multiple=True)] = (
+        "1",
+        "8",
+        "32",
+    )
+    """Images computed at once: several numbers, separated by spaces or commas."""
+    engine: Annotated[tuple[str, ...], Parameter(group=COMPUTING, consume_multiple=True)] = ()
+    """Engines: eager, compiled, onnxruntime, openvino. [default: all that are installed]"""
+    guest: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = ()
+    """Classifiers of torchvision to measure beside them: torchvision:mobilenet_v2."""
+    data: str | None = None
+    """Labelled images, to measure the accuracy on each engine too."""
+    threads: Annotated[int | None, Parameter(group=COMPUTING)] = None
+    """CPU threads. [default: one for each processor]"""
+    seconds: Annotated[float, Parameter(group=COMPUTING)] = 5.0
+    """Seconds to measure each model on each engine with each batch size."""
+    clear: bool = False
+    """Remove first what engines have built and measured before."""
+    out: Out = None
+    """Directory for report.html and bench.json."""
+
+
+def bench(options: Bench) -> None:
+    """Measure models: images per second, latency, memory, load time and share of this machine's
+    peak, each model on each engine in turns.
+
+    Examples:
+      vitrail bench runs/pets/best --batch-size 1 8 --engine eager openvino
+      vitrail bench mobilevit_xs --guest torchvision:mobilenet_v2 --out speed
+    """
+    from vitrail.tasks.bench import PAGE
+    from vitrail.tasks.bench import bench as run
+
+    parsed = {
+        "batch_size": parse_counts(options.batch_size, "--batch-size", "1,8,32"),
+        "engine": parse_list(options.engine, "--engine", "eager,openvino") or None,
+        "guest": parse_list(options.guest, "--guest", "torchvision:mobilenet_v2"),
+    }
+    with progress() as on_progress:
+        found = run(
+            *options.models, **arguments_of(options, run, **parsed, on_progress=on_progress)
+        )
+    if options.json:
+        say_json(found.facts())
+        return
+    print_benchmark(found, cleared=options.clear)
+    if options.out is not None:
+        say(f"page: {Path(options.out) / PAGE}")
+
+
+def print_benchmark(found: Benchmark, *, cleared: bool) -> None:
+    if cleared:
+        say(f"{plural(found.cleared, 'entry', 'entries')} removed from the cache")
+    if not found.rows:
+        return
+    titles, rows = found.table()
+    say_table(titles, rows, right=len(titles) - 2)
+    for row in found.rows:
+        if row.problem is not None:
+            say(f"{row.model}, {row.engine}, batch {row.batch_size}: {row.problem}")
+    assert found.peak is not None
+    say(
+        f"{found.processor}, {plural(found.threads, 'thread')}; median and quartiles of "
+        f"{found.rounds} rounds; of peak: {2 * found.peak / 1e9:.4g} GFLOP/s of matrix products"
+    )

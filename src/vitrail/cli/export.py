@@ -1,0 +1,89 @@
+"""`vitrail export`: a model as a file for servers and phones."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from vitrail.cli.options import (
+    OUTPUT,
+    DryRunOption,
+    ModelOptions,
+    OutputOptions,
+    OverwriteOption,
+    Source,
+    model_source,
+)
+from vitrail.cli.output import say, say_json
+from vitrail.cli.progress import progress
+from vitrail.core.errors import UserError
+
+
+@dataclass(frozen=True)
+class Export(ModelOptions, DryRunOption, OverwriteOption, OutputOptions):
+    """Which model goes into which file."""
+
+    source: Source
+    _: KW_ONLY
+    to: Literal["onnx", "openvino", "coreml", "executorch", "litert"] | None = None
+    """Format of the file. [default: by the suffix of OUT]"""
+    out: Annotated[str | None, Parameter(group=OUTPUT)] = None
+    """The file: .onnx, .xml (OpenVINO), .mlpackage (Core ML), .pte (ExecuTorch) or .tflite
+    (LiteRT)."""
+    images: tuple[str, ...] = ()
+    """Photos to compare the file with the model on: files, directories or patterns. [default: two
+    photos that come with scikit-learn]"""
+    precision: Literal["fp32", "fp16", "int8"] = "fp32"
+    """Precision of the weights in the file. int8 (ONNX, OpenVINO) needs at least 16 --images to be
+    calibrated and measured on."""
+    max_drop: float = 1.0
+    """Percentage points that int8 may lose: of accuracy if the images lie in folders named after
+    the classes, else of equal labels. More is refused."""
+    preprocessing: bool = False
+    """Read uint8 RGB pixels (height, width, channels) at the model's size, and normalise them in
+    the file."""
+    attention: bool = False
+    """Also output the attention weights of every layer."""
+    features: bool = False
+    """Also output the features that the head reads."""
+    dynamic_size: bool = False
+    """Take images of any size; refused for every family so far."""
+
+
+def export(options: Export) -> None:
+    """Write a model as a file that runs without PyTorch: ONNX, OpenVINO, Core ML, ExecuTorch or
+    LiteRT. The file is compared with the model on photos before it is kept.
+
+    Examples:
+      vitrail export runs/pets/best --out pets.onnx
+      vitrail export runs/pets/best --to coreml --out Pets.mlpackage --precision fp16
+    """
+    from vitrail.tasks.dry_run import DryRun
+    from vitrail.tasks.export import export as run
+
+    if options.out is None:
+        raise UserError("missing --out FILE: its suffix, such as .onnx, names the format")
+    with progress() as on_progress:
+        done = run(
+            model_source(options),
+            options.out,
+            to=options.to,
+            images=list(options.images) or None,
+            precision=options.precision,
+            max_drop=options.max_drop,
+            preprocessing=options.preprocessing,
+            attention=options.attention,
+            features=options.features,
+            dynamic_size=options.dynamic_size,
+            overwrite=options.overwrite,
+            dry_run=options.dry_run,
+            on_progress=on_progress,
+        )
+    if options.json:
+        say_json(done.facts())
+    elif isinstance(done, DryRun):
+        say(f"would write {done.out}: {done.details['target']}, {done.details['precision']}")
+    else:
+        say(*done.lines())

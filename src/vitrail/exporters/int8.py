@@ -1,0 +1,45 @@
+"""int8 files: the graph of a request, calibrated and measured on the user's images."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from vitrail.data.preprocess import normalise
+from vitrail.data.reader import ImageSource
+from vitrail.exporters.target import Request, feed
+from vitrail.inference.calibration import Samples, labels_of, read_calibration
+from vitrail.inference.graph import to_onnx
+from vitrail.inference.int8_openvino import quantise_openvino
+from vitrail.inference.quantise import Quantisation, check_drop, quantise
+from vitrail.models.model import Model
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+
+def with_samples(request: Request, images: Sequence[ImageSource]) -> Request:
+    """The request with images to calibrate and measure on; their folders may name their classes."""
+    pixels = read_calibration(request.model, images)
+    floats = normalise(pixels, request.model.passport.preprocessing, reorder=False)
+    labels = labels_of(request.model, images) if request.output == "logits" else None
+    return replace(request, samples=Samples(floats, feed(request, pixels), labels))
+
+
+def int8_onnx(request: Request) -> tuple["ModelProto", Quantisation]:
+    """Refused where it loses more than the request allows."""
+    assert request.samples is not None
+
+    def to_graph(model: Model) -> "ModelProto":
+        return to_onnx(replace(request, model=model).program(batch=None))
+
+    proto, record = quantise(request.model, request.samples, to_graph)
+    check_drop(record, request.max_drop)
+    return proto, record
+
+
+def int8_openvino(request: Request, model: Any) -> tuple[Any, Quantisation]:
+    """The same of OpenVINO's model, by NNCF."""
+    assert request.samples is not None
+    done, record = quantise_openvino(model, request.samples, classes=request.output == "logits")
+    check_drop(record, request.max_drop)
+    return done, record

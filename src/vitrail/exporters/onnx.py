@@ -1,0 +1,63 @@
+"""ONNX: through torch.export, run back by ONNX Runtime. Metadata are in `metadata_props`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitrail.exporters.int8 import int8_onnx
+from vitrail.exporters.target import Request, Runner, Target
+from vitrail.inference.graph import quiet, to_onnx
+from vitrail.inference.onnx_file import OnnxFile
+from vitrail.inference.quantise import Quantisation
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+LARGEST = 1_900_000_000  # bytes of weights in one file: protobuf ends at 2 GiB
+
+
+def convert(request: Request, metadata: Mapping[str, str], out: Path) -> Quantisation | None:
+    """Weights that are too large for one file lie beside it, in OUT.data."""
+    import onnx
+
+    record = None
+    if request.precision == "int8":
+        proto, record = int8_onnx(request)
+    else:
+        proto = to_onnx(request.program(batch=None))
+    if request.precision == "fp16":
+        proto = to_half(proto)
+    for key, value in metadata.items():
+        proto.metadata_props.add(key=key, value=value)
+    size = sum(tensor.nbytes for tensor in request.model.state_dict().values())
+    if size > LARGEST:
+        onnx.save(proto, out, save_as_external_data=True, location=f"{out.name}.data")
+    else:
+        onnx.save(proto, out)
+    return record
+
+
+def to_half(proto: "ModelProto") -> "ModelProto":
+    """Weights and products in float16; inputs and outputs stay as they are."""
+    from onnxruntime.transformers.float16 import (  # type: ignore[import-untyped]
+        convert_float_to_float16,
+    )
+
+    with quiet():
+        return convert_float_to_float16(proto, keep_io_types=True, disable_shape_infer=True)
+
+
+def open_file(path: Path) -> Runner:
+    return OnnxFile(path).run
+
+
+TARGET = Target(
+    name="onnx",
+    title="ONNX",
+    suffix=".onnx",
+    packages=("onnx", "onnxscript", "onnxruntime"),
+    extra="fast",
+    convert=convert,
+    open=open_file,
+    precisions=("fp32", "fp16", "int8"),
+)

@@ -1,0 +1,134 @@
+"""What an exporter is: a request, and a target that converts it and runs the file back."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.export import ExportedProgram
+
+from vitrail.core.errors import UserError
+from vitrail.core.exported import Exported, ExportedGraph, ExportPrecision
+from vitrail.data.preprocess import normalise
+from vitrail.inference.calibration import Samples
+from vitrail.inference.graph import Graph, GraphOutput, refuse_dynamic_size, trace
+from vitrail.inference.quantise import MAX_DROP, Quantisation
+from vitrail.models.attention_outputs import attention_layouts
+from vitrail.models.model import Model
+
+# Images as the file reads them -> its outputs by name.
+Runner: TypeAlias = "Callable[[NDArray[np.generic]], dict[str, NDArray[np.float32]]]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A model, and what its exported graph takes and gives; for int8, the images to calibrate and
+    measure on, and how many percentage points may be lost on them."""
+
+    model: Model
+    precision: ExportPrecision = "fp32"
+    preprocessing: bool = False
+    attention: bool = False
+    features: bool = False
+    dynamic_size: bool = False
+    samples: Samples | None = None
+    max_drop: float = MAX_DROP
+
+    @property
+    def output(self) -> GraphOutput:
+        """The first output: logits, or what a head would read where the model has none."""
+        return "logits" if self.model.config.num_classes else "pooled"
+
+    @property
+    def both(self) -> bool:
+        """Whether features are a second output."""
+        return self.features and self.output != "pooled"
+
+    def graph(self) -> Graph:
+        """The module that is exported."""
+        return Graph(
+            self.model,
+            self.output,
+            attention=self.attention,
+            features=self.both,
+            from_pixels=self.preprocessing,
+        )
+
+    def program(self, batch: int | None) -> ExportedProgram:
+        """What torch.export makes of it."""
+        return trace(
+            self.model,
+            output=self.output,
+            batch=batch,
+            attention=self.attention,
+            features=self.both,
+            from_pixels=self.preprocessing,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A format: its suffix, the packages that convert to it (`extra` installs them), what it can
+    hold, and the functions that write a file and run it. `open` raises `CannotRunError`
+    where files of this format do not run."""
+
+    name: str
+    title: str
+    suffix: str
+    packages: tuple[str, ...]
+    extra: str
+    convert: Callable[[Request, Mapping[str, str], Path], Quantisation | None]
+    open: Callable[[Path], Runner]
+    precisions: tuple[ExportPrecision, ...] = ("fp32", "fp16")
+    batch: int | None = None
+    embeds_metadata: bool = True
+
+    def check(self, request: Request) -> None:
+        """Refuse, before any work, what this format cannot hold or what is not installed."""
+        if request.precision not in self.precisions:
+            raise UserError(
+                f"precision must be {' or '.join(self.precisions)} for {self.title}, got "
+                f"{request.precision}"
+            )
+        if request.dynamic_size:
+            refuse_dynamic_size(request.model)
+        missing = [name for name in self.packages if find_spec(name) is None]
+        if missing:
+            raise UserError(
+                f"{self.title} is written with {missing[0]}, which is not installed: "
+                f"pip install 'vitrail[{self.extra}]'"
+            )
+
+    def metadata(self, request: Request) -> Exported:
+        """What the file says about itself."""
+        layouts = attention_layouts(request.model) if request.attention else {}
+        names = (request.output, *(("pooled",) if request.both else ()), *layouts)
+        graph = ExportedGraph(
+            target=self.name,
+            outputs=names,
+            input="uint8" if request.preprocessing else "float",
+            precision=request.precision,
+            batch=self.batch,
+            attention=layouts,
+            version=version("vitrail"),
+        )
+        return Exported(request.model.passport, graph)
+
+
+def feed(request: Request, pixels: Tensor) -> NDArray[np.generic]:
+    """The photos as the exported graph reads them."""
+    how = request.model.passport.preprocessing
+    if not request.preprocessing:
+        floats: NDArray[np.generic] = normalise(pixels, how, reorder=False).numpy()
+        return floats
+    rgb = pixels.flip(1) if how.channel_order == "bgr" else pixels
+    return np.ascontiguousarray(rgb.permute(0, 2, 3, 1).numpy())
+
+
+class CannotRunError(Exception):
+    """A file of this format does not run on this machine; the sentence says why."""

@@ -1,0 +1,138 @@
+"""Proof that an exported file computes what the model computes: both run on real photos."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitrail.core.errors import UserError
+from vitrail.core.eval_mode import eval_mode
+from vitrail.data.images import BadImage
+from vitrail.data.preprocess import normalise
+from vitrail.data.reader import ImageSource, read_image
+from vitrail.exporters.target import Request, Runner, Target, feed
+from vitrail.models.attention_outputs import attention_outputs
+
+# Largest difference of an output, as a share of its largest value (at least 1).
+# In int8 it finds broken files alone: what may be lost is measured on the user's images.
+TOLERANCES = {"fp32": 1e-4, "fp16": 2e-2, "int8": 0.5}
+ROUNDS = 5  # of timing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """The exported file against the model on some photos: the largest difference of any output, the
+    share of photos with the same best label (None for a model without a head), and milliseconds
+    for one image in each, medians of runs in turn."""
+
+    images: int
+    max_difference: float
+    tolerance: float
+    label_agreement: float | None
+    latency_ms: dict[str, float]
+
+
+def sample_photos() -> list[ImageSource]:
+    """The photos that come with scikit-learn: a temple and a flower."""
+    import sklearn.datasets
+
+    folder = Path(sklearn.datasets.__file__).parent / "images"
+    return [str(folder / name) for name in ("china.jpg", "flower.jpg")]
+
+
+def verify(request: Request, target: Target, run: Runner, photos: Sequence[ImageSource]) -> Check:
+    """Compare every output, or raise where one differs by more than the tolerance."""
+    pixels = read_photos(request, photos)
+    expected = reference(request, pixels)
+    fed = feed(request, pixels)
+    found = run_batches(run, fed, target.batch)
+    tolerance = TOLERANCES[request.precision]
+    differences = {name: difference(found, expected, name) for name in expected}
+    worst = max(differences, key=lambda name: differences[name][1])
+    largest, share = differences[worst]
+    if not share <= tolerance:
+        raise UserError(
+            f"{target.title}: {worst} must equal the model's within {tolerance:g} of their size, "
+            f"but differ by {share:.2g} on photos: the file was not kept"
+        )
+    agreement = None
+    if request.output == "logits":
+        best = [one["logits"].argmax(axis=1) for one in (found, expected)]
+        agreement = float((best[0] == best[1]).mean())
+    return Check(
+        images=len(pixels),
+        max_difference=largest,
+        tolerance=tolerance,
+        label_agreement=agreement,
+        latency_ms=time_both(request, run, pixels[:1]),
+    )
+
+
+def read_photos(request: Request, photos: Sequence[ImageSource]) -> Tensor:
+    """(B, C, H, W), uint8, as the model's passport prepares them, in the order of its channels."""
+    how = request.model.passport.preprocessing
+    try:
+        return torch.stack([read_image(photo, how) for photo in photos])
+    except BadImage as problem:
+        raise UserError(str(problem)) from None
+
+
+def reference(request: Request, pixels: Tensor) -> dict[str, NDArray[np.float32]]:
+    """What the model itself computes, whole, as `model(images)` does."""
+    model, how = request.model, request.model.passport.preprocessing
+    images = normalise(pixels, how, reorder=False)
+    found: dict[str, Tensor] = {}
+    with eval_mode(model), torch.inference_mode(), attention_outputs(model) as weights:
+        if request.output == "logits":
+            found["logits"] = model(images)
+        if request.both or request.output == "pooled":
+            found["pooled"] = model.features(images)
+    if request.attention:
+        found |= weights
+    return {name: value.numpy() for name, value in found.items()}
+
+
+def run_batches(
+    run: Runner, images: NDArray[np.generic], batch: int | None
+) -> dict[str, NDArray[np.float32]]:
+    """The file's outputs for all photos: at once, or as many at a time as it takes."""
+    size = len(images) if batch is None else batch
+    parts = [run(images[first : first + size]) for first in range(0, len(images), size)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def difference(
+    found: dict[str, NDArray[np.float32]], expected: dict[str, NDArray[np.float32]], name: str
+) -> tuple[float, float]:
+    """The largest difference of an output, and the same as a share of its largest value."""
+    theirs, ours = found.get(name), expected[name]
+    if theirs is None or theirs.shape != ours.shape:
+        got = "is missing" if theirs is None else f"has shape {theirs.shape}, not {ours.shape}"
+        raise UserError(f"output {name} {got}: the file was not kept")
+    largest = float(np.abs(theirs.astype(np.float64) - ours).max())
+    return largest, largest / max(1.0, float(np.abs(ours).max()))
+
+
+def time_both(request: Request, run: Runner, pixels: Tensor) -> dict[str, float]:
+    """Milliseconds for one image by the model and by the file, medians of runs in turn."""
+    model, how = request.model, request.model.passport.preprocessing
+    images, fed = normalise(pixels, how, reorder=False), feed(request, pixels)
+    each: dict[str, Callable[[], object]] = {
+        "eager": lambda: model(images),
+        "exported": lambda: run(fed),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in each}
+    with eval_mode(model), torch.inference_mode():
+        for round_ in range(ROUNDS + 1):
+            for name, compute in each.items():
+                began = time.perf_counter()
+                compute()
+                if round_:  # the first warms up
+                    seconds[name].append(1000 * (time.perf_counter() - began))
+    return {name: round(median(values), 3) for name, values in seconds.items()}

@@ -1,0 +1,1 @@
+"""Measuring how fast models run here: each contender in its own process, all in turns."""

@@ -1,0 +1,170 @@
+"""Contenders measured in turns: one computes at a time, round after round."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from vitrail.inference.benchmark.contender import Contender
+from vitrail.inference.engines.catalogue import EAGER
+
+ROUNDS = 5
+PEAK_SIDE, PEAK_TRIES = 1024, 4  # of square matrices
+COMMAND = (sys.executable, "-m", "vitrail.inference.benchmark.contender")
+
+OnProgress = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of a contender, or the `problem` that prevented it. `speeds` are images per
+    second, one a round; `times` seconds of every batch."""
+
+    contender: Contender
+    build_seconds: float = 0.0
+    load_seconds: float = 0.0
+    peak_memory: int = 0
+    macs: int = 0
+    speeds: Sequence[float] = ()
+    times: Sequence[float] = field(default=(), repr=False)
+    problem: str | None = None
+
+    def percentile(self, share: float) -> float:
+        """Of the seconds of a batch."""
+        return float(np.percentile(self.times, share))
+
+
+class Process:
+    """A contender's process: a request is a line of JSON, and so is its answer."""
+
+    def __init__(self, contender: Contender) -> None:
+        self.contender = contender
+        self.child = subprocess.Popen(
+            COMMAND,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+        )
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self.child.stdin is not None
+        assert self.child.stdout is not None
+        try:
+            self.child.stdin.write(json.dumps(request) + "\n")
+            self.child.stdin.flush()
+        except BrokenPipeError:
+            pass
+        line = self.child.stdout.readline()
+        if not line:
+            return {"problem": f"its process ended: {self.last_line()}"}
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def last_line(self) -> str:
+        _, text = self.child.communicate()
+        lines = [line for line in text.splitlines() if line.strip()]
+        return lines[-1] if lines else f"exit code {self.child.returncode}"
+
+    def close(self) -> None:
+        """End it: there is nothing that it would have to finish."""
+        self.child.kill()
+        self.child.communicate()
+
+
+@contextmanager
+def opened(contender: Contender) -> Iterator[Process]:
+    process = Process(contender)
+    try:
+        yield process
+    finally:
+        process.close()
+
+
+def measure_in_turns(
+    contenders: Sequence[Contender], *, seconds: float, on_progress: OnProgress
+) -> tuple[list[Measured], list[float]]:
+    """Every contender, and the multiply-adds per second of matrix products in each round; each
+    contender runs for so many seconds in all."""
+    with ExitStack() as stack:
+        running: dict[Contender, Process] = {}
+        found: dict[Contender, dict[str, Any]] = {}
+        for number, contender in enumerate(contenders):
+            on_progress("opening models", number, len(contenders))
+            built = build(contender)
+            process = stack.enter_context(opened(contender))
+            answer = built if "problem" in built else process.ask(asdict(contender))
+            found[contender] = {"speeds": [], "times": [], "built": built.get("seconds"), **answer}
+            if "problem" not in answer:
+                running[contender] = process
+        on_progress("opening models", len(contenders), len(contenders))
+        peaks = []
+        for number in range(ROUNDS):
+            peaks.append(multiply_peak())
+            for contender, process in list(running.items()):
+                answer = process.ask({"run": seconds / ROUNDS})
+                found[contender] |= {key: answer[key] for key in ("problem",) if key in answer}
+                if "problem" in answer:
+                    del running[contender]
+                    continue
+                times = answer["times"]
+                found[contender]["times"] += times
+                found[contender]["speeds"].append(contender.batch_size * len(times) / sum(times))
+            on_progress("measuring", number + 1, ROUNDS)
+        for contender, process in running.items():
+            found[contender] |= process.ask({"macs": 1})
+    return [to_measured(contender, facts) for contender, facts in found.items()], peaks
+
+
+def build(contender: Contender) -> dict[str, Any]:
+    """Build what an engine needs in a process of its own, so that the memory of building is none
+    of running; what is in the cache is not built again."""
+    if contender.engine == EAGER:
+        return {}
+    with opened(contender) as process:
+        return process.ask(asdict(contender))
+
+
+def to_measured(contender: Contender, facts: dict[str, Any]) -> Measured:
+    if "problem" in facts:
+        return Measured(contender, problem=facts["problem"])
+    load = facts["seconds"]
+    return Measured(
+        contender,
+        build_seconds=max((facts["built"] or 0.0) - load, 0.0),
+        load_seconds=load,
+        peak_memory=facts["memory"],
+        macs=facts["macs"],
+        speeds=facts["speeds"],
+        times=facts["times"],
+    )
+
+
+def multiply_peak() -> float:
+    """Multiply-adds per second of a matrix product, the best of a few."""
+    one, other = torch.randn(2, PEAK_SIDE, PEAK_SIDE).unbind()
+    taken = []
+    for _ in range(PEAK_TRIES):
+        start = time.perf_counter()
+        torch.mm(one, other)
+        taken.append(time.perf_counter() - start)
+    return PEAK_SIDE**3 / min(taken)
+
+
+def middle(values: Sequence[float]) -> tuple[float, float, float]:
+    """The lower quartile, the median and the upper quartile.
+
+    >>> middle([1, 2, 3, 4, 5])
+    (2.0, 3.0, 4.0)
+    """
+    low, high = np.percentile(values, [25, 75])
+    return float(low), float(median(values)), float(high)

@@ -1,0 +1,212 @@
+"""`engine="auto"`: the fastest engine for a model on this machine, found by measuring.
+
+Building a model for an engine takes seconds, which a short job never earns back, so eager computes
+it. For a longer one the installed engines are built and timed in turns with eager, on the given
+batch and threads, within a share of the time that the job would take. The winner is kept in the
+cache, and the next start only opens it.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import median
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitrail.core.errors import UserError
+from vitrail.inference.engines.agreement import sample_images
+from vitrail.inference.engines.cache import (
+    find_entry,
+    has_entry,
+    make_key,
+    new_entry,
+    remove_entry,
+)
+from vitrail.inference.engines.catalogue import AUTO, EAGER, LIBRARIES, check_engine
+from vitrail.inference.engines.model_graph import ModelGraph
+from vitrail.inference.engines.opening import (
+    EngineError,
+    OpenLibrary,
+    library_key,
+    open_library,
+    why_only_eager,
+)
+from vitrail.inference.engines.runner import (
+    GRAPH_SECONDS,
+    EngineLibrary,
+    Plan,
+    Runner,
+    versions_of,
+)
+from vitrail.inference.engines.timing import time_in_turns
+from vitrail.models.model import Model
+
+MIN_BATCHES = 16  # of a job for which it is worth to time one batch
+GAIN = 0.3  # share of the time that another engine is hoped to save
+SHARE = 0.25  # of the job's time may be spent on trying
+MAX_SECONDS = 300.0  # for trying, however long the job
+TIMING = 0.15  # of the time for trying is left for timing
+MARGIN = 1.03  # times as fast as eager is no noise
+
+OnProgress = Callable[[str, int, int | None], None]
+logger = logging.getLogger(__name__)
+
+
+def silent(what: str, done: int, total: int | None) -> None:
+    """Nobody watches."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The fastest engine; images per second of each that was timed; why others were rejected, which
+    were not tried for lack of time, and how long the winner takes to open."""
+
+    engine: str
+    speeds: Mapping[str, float]
+    rejected: Mapping[str, str] = field(default_factory=dict)
+    untried: Sequence[str] = ()
+    open_seconds: float = 0.0
+
+    def saves(self, images: int) -> float:
+        """Seconds that the winner saves for so many images."""
+        return images * (1 / self.speeds[EAGER] - 1 / self.speeds[self.engine]) - self.open_seconds
+
+
+@dataclass(frozen=True)
+class OpenRunner:
+    """A runner, the engine that it is of, and the plan that it was made for."""
+
+    engine: str
+    run: Runner
+    plan: Plan
+
+    def compute(self, images: Float[Tensor, "N C H W"]) -> NDArray[np.float32]:
+        """Values for at most a batch of images; other engines than eager compute full batches."""
+        missing = self.plan.shape[0] - len(images)
+        if self.engine == EAGER or not missing:
+            return self.run(images)
+        assert missing > 0, "more images than a batch"
+        filled = torch.cat([images, images.new_zeros(missing, *images.shape[1:])])
+        return self.run(filled)[: len(images)]
+
+
+def open_runner(
+    model: Model,
+    plan: Plan,
+    engine: str = AUTO,
+    *,
+    images: int | None = None,
+    on_progress: OnProgress = silent,
+) -> OpenRunner:
+    """The runner of an engine; "auto" chooses by the number of images, and takes eager where that
+    is not known."""
+    check_engine(engine)
+    graph = ModelGraph(model, plan)
+    if engine != EAGER and (reason := why_only_eager(model, plan)) is not None:
+        if engine != AUTO:
+            raise UserError(f"the engine {engine} cannot be used: {reason}: use the engine eager")
+        engine = EAGER
+    if engine in LIBRARIES:
+        return OpenRunner(engine, open_library(LIBRARIES[engine], graph).run, plan)
+    chosen = None
+    if engine == AUTO and images is not None and images >= MIN_BATCHES * plan.shape[0]:
+        chosen = choose(graph, images, on_progress)
+    return chosen or OpenRunner(EAGER, graph.eager, plan)
+
+
+def choose(graph: ModelGraph, images: int, on_progress: OnProgress) -> OpenRunner | None:
+    """The engine that computes so many images first, or None for eager."""
+    libraries = {name: one for name, one in LIBRARIES.items() if one.is_installed()}
+    costs = {name: one.seconds_per_layer * graph.layers for name, one in libraries.items()}
+    key = choice_key(graph, libraries)
+    known = find_choice(key, graph)
+    seconds = images / (speed_of_eager(graph) if known is None else known.speeds[EAGER])
+    budget = min(SHARE * seconds, MAX_SECONDS)
+    if known is not None and not any(costs[name] < budget for name in known.untried):
+        return open_winner(known, graph, images)
+    if not costs or seconds * GAIN < GRAPH_SECONDS * graph.layers + min(costs.values()):
+        return None
+    choice, runner = try_engines(graph, budget, costs, on_progress)
+    with new_entry(key, asdict(choice), lambda folder: None):
+        pass
+    return None if choice.engine == EAGER else OpenRunner(choice.engine, runner, graph.plan)
+
+
+def choice_key(graph: ModelGraph, libraries: Mapping[str, EngineLibrary]) -> str:
+    return make_key(
+        choice=sorted(libraries),
+        plan=asdict(graph.plan),
+        model=graph.digest,
+        versions={name: versions_of(one) for name, one in libraries.items()},
+    )
+
+
+def open_winner(choice: Choice, graph: ModelGraph, images: int) -> OpenRunner | None:
+    """The engine that won before, if so many images pay for opening it."""
+    if choice.engine == EAGER or choice.saves(images) <= 0:
+        return None
+    try:
+        opened = open_library(LIBRARIES[choice.engine], graph)
+    except EngineError as error:
+        logger.warning("%s", error)
+        return None
+    return OpenRunner(choice.engine, opened.run, graph.plan)
+
+
+def find_choice(key: str, graph: ModelGraph) -> Choice | None:
+    """What won before, unless the files of the winner are gone."""
+    entry = find_entry(key)
+    try:
+        choice = None if entry is None else Choice(**entry.facts)
+        if choice is None or choice.speeds[EAGER] <= 0 or choice.speeds[choice.engine] <= 0:
+            return None
+    except (TypeError, KeyError):
+        return None
+    if choice.engine == EAGER or has_entry(library_key(LIBRARIES[choice.engine], graph)):
+        return choice
+    return None
+
+
+def try_engines(
+    graph: ModelGraph, budget: float, costs: Mapping[str, float], on_progress: OnProgress
+) -> tuple[Choice, Runner]:
+    """Build the engines that fit into the time, at least one, and time them in turns."""
+    began = time.perf_counter()
+    opened = {EAGER: OpenLibrary(graph.eager, 0.0)}
+    rejected, untried = dict[str, str](), list[str]()
+    for number, (name, cost) in enumerate(costs.items()):
+        on_progress("trying engines", number, len(costs))
+        left = (1 - TIMING) * budget - (time.perf_counter() - began)
+        if number and cost > left:
+            untried.append(name)
+            continue
+        try:
+            opened[name] = open_library(LIBRARIES[name], graph)
+        except EngineError as error:
+            rejected[name] = str(error)
+            logger.warning("%s", error)
+    on_progress("trying engines", len(costs), len(costs))
+    left = max(budget - (time.perf_counter() - began), TIMING * budget)
+    runners = {name: one.run for name, one in opened.items()}
+    times = time_in_turns(runners, graph.plan, sample_images(graph.plan), seconds=left)
+    speeds = {name: graph.plan.shape[0] / median(taken) for name, taken in times.items()}
+    best = max(speeds, key=lambda name: speeds[name])
+    if speeds[best] < MARGIN * speeds[EAGER]:
+        best = EAGER
+    for name in runners.keys() - {best, EAGER}:  # what is not used is not kept
+        remove_entry(library_key(LIBRARIES[name], graph))
+    logger.info("engine %s of %s images/s", best, speeds)
+    return Choice(best, speeds, rejected, untried, opened[best].seconds), runners[best]
+
+
+def speed_of_eager(graph: ModelGraph) -> float:
+    """Images per second with all callers at work, from one batch each."""
+    times = time_in_turns(
+        {EAGER: graph.eager}, graph.plan, sample_images(graph.plan), seconds=0, min_rounds=1
+    )
+    return graph.plan.shape[0] / min(times[EAGER])

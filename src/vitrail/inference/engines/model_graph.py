@@ -1,0 +1,62 @@
+"""The graph of a model for one plan, from which every engine builds; traced once, when needed."""
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitrail.core.eval_mode import eval_mode
+from vitrail.inference.engines.eager import EagerRunner
+from vitrail.inference.engines.runner import Plan, Runner
+from vitrail.models.model import Model
+from vitrail.weights.digest import digest_of
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+    from torch.export import ExportedProgram
+
+MAX_PROTO = 2**31 - 2**20  # bytes: protobuf's limit for one message, less some room
+
+
+class ModelGraph:
+    """A model and a plan; engines that build from the same one share its graph."""
+
+    def __init__(self, model: Model, plan: Plan) -> None:
+        self.model, self.plan = model, plan
+
+    @cached_property
+    def eager(self) -> Runner:
+        """What every engine is compared with."""
+        return EagerRunner(self.model, self.plan.output)
+
+    @cached_property
+    def digest(self) -> str:
+        return digest_of(self.model)
+
+    @cached_property
+    def layers(self) -> int:
+        """Modules without children, by which the time to build a model grows."""
+        return sum(not any(module.children()) for module in self.model.modules())
+
+    @cached_property
+    def program(self) -> "ExportedProgram":
+        from vitrail.inference.graph import trace  # here: torch.export takes long to import
+        from vitrail.inference.rewrites.optimise import optimise
+
+        with eval_mode(self.model):
+            fast = optimise(self.model, output=self.plan.output).model
+            return trace(fast, output=self.plan.output, batch=self.plan.shape[0])
+
+    @cached_property
+    def onnx(self) -> "ModelProto":
+        from vitrail.inference.graph import to_onnx
+
+        return to_onnx(self.program)
+
+    def save_onnx(self, path: Path) -> None:
+        """Write the ONNX graph; what is too large for one file has its weights beside it."""
+        import onnx
+
+        large = self.onnx.ByteSize() > MAX_PROTO
+        onnx.save_model(
+            self.onnx, path, save_as_external_data=large, location=f"{path.name}.weights"
+        )

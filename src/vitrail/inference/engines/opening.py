@@ -1,0 +1,108 @@
+"""Opening an engine: what it built before is taken from the cache, or built, compared and kept."""
+
+import logging
+import time
+from dataclasses import asdict, dataclass
+
+import torch
+
+from vitrail.core.errors import UserError, printable
+from vitrail.inference.engines.agreement import compare, sample_images
+from vitrail.inference.engines.cache import find_entry, make_key, new_entry, remove_entry
+from vitrail.inference.engines.model_graph import ModelGraph
+from vitrail.inference.engines.runner import (
+    EngineLibrary,
+    Plan,
+    Runner,
+    versions_of,
+)
+from vitrail.inference.exported_model import ExportedModel
+from vitrail.inference.pruning import is_observed
+from vitrail.models.model import Model
+
+MAX_REASON = 200  # letters of a library's own message
+
+logger = logging.getLogger(__name__)
+
+
+class EngineError(UserError):
+    """An engine that cannot build a model, or computes something else."""
+
+
+@dataclass(frozen=True)
+class OpenLibrary:
+    """A runner, and the seconds that its files took to open."""
+
+    run: Runner
+    seconds: float
+
+
+def open_library(library: EngineLibrary, graph: ModelGraph) -> OpenLibrary:
+    """A runner that was compared with eager when it was built."""
+    key = library_key(library, graph)
+    start = time.perf_counter()
+    entry = find_entry(key)
+    if entry is not None:
+        try:
+            runner = library.open(entry.folder, graph.plan)
+            return OpenLibrary(runner, time.perf_counter() - start)
+        except Exception as error:  # whatever a library raises for a file that it cannot read
+            logger.info("%s: built again: %s", library.name, error)
+            remove_entry(key)
+    facts = {"engine": library.name, "plan": asdict(graph.plan), "model": graph.digest}
+    try:
+        with new_entry(key, facts, lambda folder: library.build(graph, folder)) as entry:
+            start = time.perf_counter()
+            runner = library.open(entry.folder, graph.plan)
+            seconds = time.perf_counter() - start
+    except UserError as error:  # ours: what the graph or the engine cannot do
+        raise EngineError(f"the engine {library.name} failed: {error}") from None
+    except Exception as error:  # a library's own: unsupported operators, its compiler, the disk
+        raise EngineError(f"the engine {library.name} failed: {reason_of(error)}") from error
+    try:
+        check_agreement(library, runner, graph)
+    except BaseException:
+        remove_entry(key)
+        raise
+    return OpenLibrary(runner, seconds)
+
+
+def check_agreement(library: EngineLibrary, runner: Runner, graph: ModelGraph) -> None:
+    images = sample_images(graph.plan)
+    found = compare(graph.eager(images), runner(images))
+    if not found.is_close:
+        raise EngineError(
+            f"the engine {library.name} must compute what eager does, within "
+            f"{found.tolerance:.0e} of the largest value, got {found}: use the engine eager"
+        )
+
+
+def library_key(library: EngineLibrary, graph: ModelGraph) -> str:
+    return make_key(
+        engine=library.name,
+        plan={name: getattr(graph.plan, name) for name in library.plan_fields},
+        model=graph.digest,
+        versions=versions_of(library),
+    )
+
+
+def why_only_eager(model: Model, plan: Plan) -> str | None:
+    """Why no other engine than eager can compute a model, if so."""
+    weights = next(model.parameters())
+    if weights.device.type != "cpu":
+        return f"the model is on the device {weights.device}, other engines compute on the CPU"
+    if weights.dtype is not torch.float32:
+        return f"the model has the precision {weights.dtype}, other engines compute in float32"
+    if isinstance(model, ExportedModel):
+        return "an exported file has a runtime of its own"
+    if is_observed(model):
+        return "hooks or a replaced forward observe the model, which other engines do not call"
+    if plan.shape[1:] != (model.config.channels, *model.config.image_size):
+        return "images have another size than the model was made for"
+    return None
+
+
+def reason_of(error: BaseException) -> str:
+    """The first line of a message, or the kind of error."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return printable(f"{type(error).__name__}: {lines[0][:MAX_REASON]}" if lines else repr(error))

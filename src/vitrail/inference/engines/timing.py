@@ -1,0 +1,38 @@
+"""Runners timed side by side: in turns, as many threads at once as will call them."""
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from jaxtyping import Float
+from torch import Tensor
+
+from vitrail.inference.engines.runner import Plan, Runner
+
+MIN_ROUNDS, MAX_ROUNDS = 3, 15
+
+
+def time_in_turns(
+    runners: Mapping[str, Runner],
+    plan: Plan,
+    images: Float[Tensor, "B C H W"],
+    *,
+    seconds: float,
+    min_rounds: int = MIN_ROUNDS,
+    on_round: Callable[[int], None] = lambda number: None,
+) -> dict[str, list[float]]:
+    """Seconds for a batch, of each runner in each round; rounds end when the time is used up. The
+    first round, which pays for what happens once, does not count."""
+    times: dict[str, list[float]] = {name: [] for name in runners}
+    with ThreadPoolExecutor(plan.callers) as pool:
+        began = time.perf_counter()
+        for number in range(MAX_ROUNDS + 1):
+            for name, runner in runners.items():
+                start = time.perf_counter()
+                list(pool.map(runner, [images] * plan.callers))
+                if number:
+                    times[name].append((time.perf_counter() - start) / plan.callers)
+            on_round(number)
+            if number >= min_rounds and time.perf_counter() - began > seconds:
+                break
+    return times

@@ -1,0 +1,67 @@
+"""An exported file in the place of a model: evaluation, prediction and embedding take either."""
+
+import hashlib
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.core.errors import UserError
+from vitrail.core.records import validate
+from vitrail.data.preprocess import denormalise
+from vitrail.inference.exported_file import open_exported
+from vitrail.models.catalogue import find_family
+from vitrail.models.model import Model
+
+
+class ExportedModel(Model):
+    """images (B, C, H, W), preprocessed as ever -> logits, or features where the file has them. It
+    has no weights to train or to look into; `digest` is that of its file."""
+
+    digest: Tensor
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__()
+        self.file = open_exported(path)
+        known = self.file.metadata()
+        family = find_family(known.passport.family)
+        self.config = validate(family.config, known.passport.config, where=str(path))
+        self.passport, self.graph = known.passport, known.graph
+        # who computes with a model asks its first parameter for device and precision
+        self.place = nn.Parameter(torch.zeros(()), requires_grad=False)
+        self.register_buffer("digest", digest_of_file(Path(path)))
+        # a replaced forward: rewrites, other engines and tracing leave such a model alone
+        self.forward = self.logits
+        self.eval()
+
+    def logits(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
+        return self.run(image, "logits", "this model has no head")
+
+    def features(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
+        return self.run(image, "pooled", "it has no features: export the model with --features")
+
+    def encode(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B ..."]:
+        raise UserError(f"{self.file.path}: an exported file has no tokens: use the checkpoint")
+
+    def run(self, image: Float[Tensor, "B C H W"], output: str, missing: str) -> Tensor:
+        if output not in self.graph.outputs:
+            raise UserError(f"{self.file.path}: {missing}")
+        image = image.detach().cpu().float()
+        if self.graph.input == "uint8":
+            image = denormalise(image, self.passport.preprocessing)
+        found = self.file.run(image.contiguous().numpy())[output]
+        return torch.from_numpy(found)
+
+    def blocks_by_depth(self) -> dict[str, nn.Module]:
+        raise UserError(f"{self.file.path}: an exported file has no blocks: use the checkpoint")
+
+
+def digest_of_file(path: Path) -> Tensor:
+    """SHA-256 of a file and, for OpenVINO, of the weights beside it."""
+    found = hashlib.sha256()
+    for part in (path, path.with_suffix(".bin") if path.suffix == ".xml" else None):
+        if part is not None:
+            with part.open("rb") as file:
+                found.update(hashlib.file_digest(file, "sha256").digest())
+    return torch.tensor(list(found.digest()), dtype=torch.uint8)

@@ -1,0 +1,84 @@
+"""OpenVINO's model in int8 by NNCF, which balances norms and corrects biases itself."""
+
+import logging
+from contextlib import redirect_stdout
+from io import StringIO
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrail.core.errors import UserError
+from vitrail.inference.calibration import Samples
+from vitrail.inference.int8_graph import batches, bytes_overflow, no_log
+from vitrail.inference.quantise import Quantisation, compare_outputs
+
+
+def quantise_openvino(model: Any, samples: Samples, *, classes: bool) -> tuple[Any, Quantisation]:
+    """Weights per channel and calibrated activations; `classes` says that outputs are logits."""
+    nncf = import_nncf()
+    calibration, test = samples.split()
+    overflow = bytes_overflow()
+    fix = nncf.quantization.advanced_parameters.OverflowFix
+    with no_log(), redirect_stdout(StringIO()):  # it draws progress bars
+        done = nncf.quantize(
+            model,
+            nncf.Dataset(
+                [calibration.fed[place : place + 1] for place in range(len(calibration.fed))]
+            ),
+            model_type=nncf.ModelType.TRANSFORMER,
+            subset_size=len(calibration.fed),
+            advanced_parameters=nncf.AdvancedQuantizationParameters(
+                overflow_fix=fix.ENABLE if overflow else fix.DISABLE
+            ),
+        )
+    record = Quantisation(
+        method="static (NNCF)",
+        bits=8,
+        reduced_range=overflow,
+        balanced=True,
+        layers=count_layers(done),
+        images=len(test.fed),
+        size=(constant_bytes(model), constant_bytes(done)),
+        **compare_outputs(
+            run_openvino(model, test.fed),
+            run_openvino(done, test.fed),
+            test.labels,
+            classes=classes,
+        ),
+    )
+    return done, record
+
+
+def import_nncf() -> Any:
+    try:
+        import nncf  # type: ignore[import-untyped]  # ships no types
+    except ModuleNotFoundError:
+        raise UserError(
+            "int8 for OpenVINO is made by nncf, which is not installed: pip install 'vitrail[fast]'"
+        ) from None
+    nncf.set_log_level(logging.ERROR)
+    return nncf
+
+
+def count_layers(model: Any) -> int:
+    """Weights in int8: constants of bytes with two axes or more."""
+    constants = (op for op in model.get_ops() if op.get_type_name() == "Constant")
+    return sum(
+        op.get_element_type().get_type_name() in ("i8", "u8") and len(op.shape) > 1
+        for op in constants
+    )
+
+
+def constant_bytes(model: Any) -> int:
+    """What the weights take in a file."""
+    constants = (op for op in model.get_ops() if op.get_type_name() == "Constant")
+    return sum(int(op.get_byte_size()) for op in constants)
+
+
+def run_openvino(model: Any, images: NDArray[np.generic]) -> NDArray[np.float32]:
+    """The first output for all images."""
+    import openvino
+
+    compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return np.concatenate([np.array(compiled([batch])[0]) for batch in batches(images)])

@@ -1,0 +1,51 @@
+"""An .onnx file that `vitrail export` wrote, run by ONNX Runtime; neither needs torch."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrail.core.errors import UserError
+from vitrail.core.exported import Exported, read_metadata
+
+
+class OnnxFile:
+    """The metadata of a file, and `run`: images as it reads them to its outputs by name."""
+
+    def __init__(self, path: str | Path, *, threads: int | None = None) -> None:
+        runtime = import_runtime()
+        options = runtime.SessionOptions()
+        options.log_severity_level = 3  # errors: warnings are about the graph's insides
+        if threads is not None:
+            options.intra_op_num_threads = threads
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise UserError(f"{path}: no such file")
+        try:
+            self.session = runtime.InferenceSession(
+                str(path), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # its exceptions have no common class but this
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise UserError(f"{path}: ONNX Runtime cannot read it: {reason}") from None
+        self.names = [one.name for one in self.session.get_outputs()]
+
+    def metadata(self) -> Exported:
+        return read_metadata(self.session.get_modelmeta().custom_metadata_map, where=str(self.path))
+
+    def run(self, images: NDArray[Any]) -> dict[str, NDArray[np.float32]]:
+        (given,) = self.session.get_inputs()
+        found = self.session.run(self.names, {given.name: images})
+        return dict(zip(self.names, found, strict=True))
+
+
+def import_runtime() -> Any:
+    try:
+        import onnxruntime  # type: ignore[import-untyped]  # ships no types
+    except ImportError:
+        raise UserError(
+            "an .onnx file is run by onnxruntime, which is not installed: "
+            "pip install 'vitrail[onnx]'"
+        ) from None
+    return onnxruntime

@@ -1,0 +1,67 @@
+"""An OpenVINO .xml file that `vitrail export` wrote, run on the CPU; it does not need torch."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrail.core.errors import UserError
+from vitrail.core.exported import GRAPH, PASSPORT, Exported, read_metadata
+
+
+class OpenVinoFile:
+    """The metadata of a file, and `run`: images as it reads them to its outputs by name."""
+
+    def __init__(self, path: str | Path, *, threads: int | None = None) -> None:
+        openvino = import_runtime()
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise UserError(f"{path}: no such file")
+        if not self.path.with_suffix(".bin").is_file():
+            raise UserError(f"{path}: its weights must lie beside it in {self.path.stem}.bin")
+        # by default it computes in bfloat16 or float16 where the processor can
+        settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32"}
+        if threads is not None:
+            settings["INFERENCE_NUM_THREADS"] = threads
+        core = openvino.Core()
+        try:
+            self.model = core.read_model(self.path)
+            self.compiled = core.compile_model(self.model, "CPU", settings)
+        except RuntimeError as error:
+            reason = (str(error).strip().splitlines() or ["unknown"])[-1]
+            raise UserError(f"{path}: OpenVINO cannot read it: {reason}") from None
+        self.names = [port.get_any_name() for port in self.model.outputs]
+
+    def metadata(self) -> Exported:
+        known = self.model.get_rt_info()
+        found = {
+            key: str(self.model.get_rt_info(flat_key(key)).value)
+            for key in (PASSPORT, GRAPH)
+            if flat_key(key) in known
+        }
+        return read_metadata(found, where=str(self.path))
+
+    def run(self, images: NDArray[Any]) -> dict[str, NDArray[np.float32]]:
+        found = self.compiled.create_infer_request().infer([images])  # threads share no request
+        return {name: np.array(found[place]) for place, name in enumerate(self.names)}
+
+
+def flat_key(key: str) -> str:
+    """A dot would make a section of its own.
+
+    >>> flat_key("vitrail.passport")
+    'vitrail_passport'
+    """
+    return key.replace(".", "_")
+
+
+def import_runtime() -> Any:
+    try:
+        import openvino
+    except ImportError:
+        raise UserError(
+            "an OpenVINO file is run by openvino, which is not installed: "
+            "pip install 'vitrail[fast]'"
+        ) from None
+    return openvino

@@ -1,0 +1,278 @@
+"""Post-training int8: layers quantised, sensitive ones kept in float, the result measured.
+
+Decisions are made on calibration images, and what is reported is measured on others.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrail.core.errors import UserError
+from vitrail.core.html_text import html_table
+from vitrail.core.json_text import plain_values
+from vitrail.inference.balancing import balance_norms
+from vitrail.inference.calibration import Samples
+from vitrail.inference.int8_graph import (
+    Int8,
+    Method,
+    bytes_overflow,
+    fold_weights,
+    layers_of,
+    quantise_nodes,
+    run_graph,
+    strip,
+)
+from vitrail.models.model import Model
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+MAX_ERROR = 0.05  # of the outputs on calibration images; above it, layers are kept in float
+MAX_DROP = 1.0  # percentage points
+
+ToGraph: TypeAlias = "Callable[[Model], ModelProto]"
+OnProgress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantisation:
+    """How a model was quantised, and what that cost.
+
+    `kept` are the layers left in float, each with the relative error of the outputs that it alone
+    causes in int8. `error` is the relative error of the outputs on `images` that played no part in
+    the decisions, `agreement` the share of these with the same best class (None without a head),
+    `accuracy` before and after where their labels are known, `size` bytes before and after.
+    """
+
+    method: str
+    bits: int
+    reduced_range: bool
+    balanced: bool
+    layers: int
+    kept: Mapping[str, float] = field(default_factory=dict)
+    images: int
+    error: float
+    agreement: float | None
+    accuracy: tuple[float, float] | None
+    size: tuple[int, int]
+
+    @property
+    def drop(self) -> float | None:
+        """Percentage points of accuracy, or of agreement where labels are not known."""
+        if self.accuracy is not None:
+            before, after = self.accuracy
+            return 100 * (before - after)
+        return None if self.agreement is None else 100 * (1 - self.agreement)
+
+    def facts(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        facts = asdict(self)
+        for name in ("accuracy", "size"):
+            before, after = facts.pop(name) or (None, None)
+            facts |= {f"{name}_before": before, f"{name}_after": after}
+        return plain_values(facts | {"drop": self.drop})
+
+    def lines(self) -> list[str]:
+        """For people."""
+        before, after = self.size
+        how = f"{self.method} int{self.bits}" + (", 7-bit weights" if self.reduced_range else "")
+        quality = f"relative error {self.error:.1%} on {self.images} images"
+        if self.accuracy is not None:
+            was, now = self.accuracy
+            quality += f", accuracy {was:.2%} before, {now:.2%} after"
+        elif self.agreement is not None:
+            quality += f", the same label for {self.agreement:.1%}"
+        kept = [f"kept in float: {name} ({error:.1%} alone)" for name, error in self.kept.items()]
+        return [
+            f"{how}: {self.layers} layers, {before / 1e6:,.1f} MB to {after / 1e6:,.1f} MB",
+            quality,
+            *kept,
+        ]
+
+    def __repr__(self) -> str:
+        return "\n".join(["Quantisation", *self.lines()])
+
+    def _repr_html_(self) -> str:
+        return html_table("Quantisation", {**self.facts(), "kept": ", ".join(self.kept) or "none"})
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A quantised graph, its error on calibration images, and the nodes that stayed in float."""
+
+    proto: "ModelProto"
+    error: float
+    nodes: tuple[str, ...]
+    kept: Mapping[str, float]
+    balanced: bool = False
+
+
+def quantise(
+    model: Model,
+    samples: Samples,
+    to_graph: ToGraph,
+    *,
+    method: Method | None = None,
+    bits: int = 8,
+    max_error: float = MAX_ERROR,
+    on_progress: OnProgress = lambda step, done, total: None,
+) -> tuple["ModelProto", Quantisation]:
+    """The graph that `to_graph` makes of a model, in int8, and the record of what that cost.
+
+    Without a `method`, activations have a range for each batch ("dynamic") in models that are made
+    of linear layers, and calibrated ranges ("static") where convolutions are more than the patch
+    embedding. With 4 or 8 `bits` and method "weights" only weights are quantised.
+    """
+    how = Int8(bits=check_bits(bits, method), reduce_range=bytes_overflow())
+    calibration, test = samples.split()
+    proto = fold_weights(to_graph(model))
+    how = replace(how, method=method or choose_method(proto))
+    nodes = layers_of(proto, how.method)
+    expected = run_graph(proto, calibration.fed)
+    attempt = try_nodes(proto, tuple(nodes), how, calibration, expected)
+    balanced = balance_norms(model, calibration.images)
+    if balanced is not None:
+        on_progress("balancing", 0, 1)
+        other = fold_weights(to_graph(balanced))
+        second = try_nodes(other, tuple(layers_of(other, how.method)), how, calibration, expected)
+        if second.error < attempt.error:
+            proto, attempt = other, replace(second, balanced=True)
+            nodes = layers_of(proto, how.method)
+    if attempt.error > max_error:
+        attempt = keep_sensitive(
+            proto, attempt, how, calibration, expected, max_error=max_error, on_progress=on_progress
+        )
+    before, after = run_graph(proto, test.fed), run_graph(attempt.proto, test.fed)
+    classes = proto.graph.output[0].name in ("logits", "scores")
+    record = Quantisation(
+        method=how.method,
+        bits=how.bits,
+        reduced_range=how.reduce_range and how.method != "weights",
+        balanced=attempt.balanced,
+        layers=len(attempt.nodes),
+        kept={nodes[node]: error for node, error in attempt.kept.items()},
+        images=len(test.fed),
+        size=(strip(proto).ByteSize(), attempt.proto.ByteSize()),
+        **compare_outputs(before, after, test.labels, classes=classes),
+    )
+    return attempt.proto, record
+
+
+def check_bits(bits: int, method: Method | None) -> Any:
+    if bits not in (4, 8):
+        raise UserError(f"bits must be 4 or 8, got {bits}")
+    if bits == 4 and method != "weights":
+        raise UserError('4 bits are for weights alone: use method="weights", or 8 bits')
+    return bits
+
+
+def choose_method(proto: "ModelProto") -> Method:
+    """Static where convolutions are more than the patch embedding: ONNX Runtime computes these in
+    int8 with calibrated ranges alone."""
+    convolutions = sum(node.op_type == "Conv" for node in proto.graph.node)
+    return "static" if convolutions > 1 else "dynamic"
+
+
+def try_nodes(
+    proto: "ModelProto",
+    nodes: tuple[str, ...],
+    how: Int8,
+    calibration: Samples,
+    expected: NDArray[np.float32],
+    kept: Mapping[str, float] | None = None,
+) -> Attempt:
+    """Quantise these nodes, and compare on calibration images."""
+    if not nodes:
+        raise UserError(
+            "int8 needs layers that can be quantised, but every one is too sensitive or none was "
+            "found: use --precision fp16"
+        )
+    done = quantise_nodes(proto, nodes, how, calibration.fed)
+    error = relative_error(expected, run_graph(done, calibration.fed))
+    return Attempt(done, error, nodes, kept or {})
+
+
+def keep_sensitive(
+    proto: "ModelProto",
+    attempt: Attempt,
+    how: Int8,
+    calibration: Samples,
+    expected: NDArray[np.float32],
+    *,
+    max_error: float,
+    on_progress: OnProgress,
+) -> Attempt:
+    """Keep the fewest layers in float for which the error of the others is small enough.
+
+    Each layer is quantised alone and measured. Errors of layers are independent, so their squares
+    add up; where that estimate was too low, a quarter of the rest is kept as well, and so on.
+    """
+    alone: dict[str, float] = {}
+    for place, node in enumerate(attempt.nodes):
+        on_progress("measuring layers", place, len(attempt.nodes))
+        alone[node] = try_nodes(proto, (node,), how, calibration, expected).error
+    ranked = sorted(alone, key=alone.__getitem__, reverse=True)
+    count = 1
+    while count < len(ranked) and math.hypot(*(alone[node] for node in ranked[count:])) > max_error:
+        count += 1
+    balanced = attempt.balanced
+    while attempt.error > max_error:
+        kept = {node: alone[node] for node in ranked[:count]}
+        rest = tuple(node for node in alone if node not in kept)
+        attempt = try_nodes(proto, rest, how, calibration, expected, kept)
+        count += max(1, (len(ranked) - count) // 4)
+    return replace(attempt, balanced=balanced)
+
+
+def relative_error(expected: NDArray[np.float32], found: NDArray[np.float32]) -> float:
+    """The size of the difference as a share of the size of the expected values.
+
+    >>> relative_error(np.float32([[3, 4]]), np.float32([[3, 4.5]]))
+    0.1
+    """
+    if not np.isfinite(found).all():
+        return math.inf
+    size = float(np.linalg.norm(expected))
+    return float(np.linalg.norm(found - expected)) / size if size else math.inf
+
+
+def compare_outputs(
+    before: NDArray[np.float32],
+    after: NDArray[np.float32],
+    labels: NDArray[np.int64] | None,
+    *,
+    classes: bool,
+) -> dict[str, Any]:
+    """The measured fields of a record; `classes` says that outputs are logits or scores."""
+    was, now = before.argmax(axis=1), after.argmax(axis=1)
+    right = (
+        None if labels is None else (float((was == labels).mean()), float((now == labels).mean()))
+    )
+    return {
+        "error": relative_error(before, after),
+        "agreement": float((was == now).mean()) if classes else None,
+        "accuracy": right,
+    }
+
+
+def check_drop(record: Quantisation, max_drop: float) -> None:
+    """Refuse a model that lost more than this many percentage points, or features without classes
+    that changed by more than the error allowed."""
+    if record.drop is None:
+        if record.error <= MAX_ERROR:
+            return
+        raise UserError(
+            f"int8 may change features by {MAX_ERROR:.0%}, but changes them by {record.error:.1%} "
+            f"on {record.images} images: nothing was written; use --precision fp16"
+        )
+    if record.drop <= max_drop:
+        return
+    what = "accuracy" if record.accuracy is not None else "label agreement"
+    raise UserError(
+        f"int8 may lose {max_drop:g} points of {what}, but loses {record.drop:.2f} on "
+        f"{record.images} images: nothing was written; raise --max-drop, or use --precision fp16"
+    )

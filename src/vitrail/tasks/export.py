@@ -1,0 +1,159 @@
+"""`vitrail.export`: a model as a file for ONNX Runtime, OpenVINO, Core ML, ExecuTorch or LiteRT."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from vitrail.core.errors import UserError
+from vitrail.core.exported import ExportPrecision
+from vitrail.data.reader import ImageSource
+from vitrail.exporters.export import Export, export_model, record_path
+from vitrail.exporters.int8 import with_samples
+from vitrail.exporters.target import Request, Target
+from vitrail.exporters.targets import find_target
+from vitrail.exporters.verify import read_photos, sample_photos
+from vitrail.inference.calibration import MAX_IMAGES
+from vitrail.inference.predict import is_one, iter_images
+from vitrail.inference.quantise import MAX_DROP
+from vitrail.tasks.dry_run import DryRun
+from vitrail.tasks.models import AnyModel, open_model, refuse_exported
+from vitrail.tasks.progress import OnProgress, silent
+from vitrail.weights.atomic import check_writable, refuse_existing
+
+MOST_PHOTOS = 32  # that an export is compared on
+
+
+def export(
+    model: AnyModel,
+    out: str | Path,
+    *,
+    to: str | None = None,
+    images: ImageSource | Iterable[ImageSource] | None = None,
+    precision: ExportPrecision = "fp32",
+    max_drop: float = MAX_DROP,
+    preprocessing: bool = False,
+    attention: bool = False,
+    features: bool = False,
+    dynamic_size: bool = False,
+    overwrite: bool = False,
+    dry_run: bool = False,
+    on_progress: OnProgress = silent,
+) -> Export | DryRun:
+    """Write a model as one file that runs without PyTorch, after comparing the file with the model
+    on photos; a file that differs is not kept. `to` is onnx, openvino, coreml, executorch or
+    litert, by default what the suffix of `out` says: .onnx, .xml, .mlpackage, .pte, .tflite.
+
+    The photos are `images` (at most 32 are used), by default two that come with scikit-learn. The
+    file carries the labels and the passport, and the record of the comparison is written beside it,
+    OUT.json. With `preprocessing` the file reads uint8 RGB pixels (B, H, W, C) at the model's size
+    and normalises them itself. `attention` adds the weights of every attention as outputs, by the
+    names that `capture` gives them; `features` adds what the head reads, as "pooled". The first
+    output is "logits", or "pooled" for a model without a head. ONNX and OpenVINO files take any
+    number of images at once, the others one. `dynamic_size` is refused for every family so far.
+
+    `precision="int8"` (ONNX and OpenVINO) is calibrated and measured on `images`: 16 or more, at
+    most 1,024 are used. A file that loses more than `max_drop` percentage points is not written:
+    of accuracy where their folders are named after the model's classes, else of equal labels.
+
+    >>> done = export(create("vit_ti_16", depth=1, num_classes=3), "model.onnx")
+    >>> done.target, done.check.label_agreement
+    ('onnx', 1.0)
+    """
+    out = Path(out)
+    target = find_target(out, to)
+    refuse_exported(model, "export again")
+    check_out(out, overwrite=overwrite)
+    loaded = open_model(model, device="cpu", precision="float32")
+    request = Request(
+        model=loaded,
+        precision=precision,
+        preprocessing=preprocessing,
+        attention=attention,
+        features=features,
+        dynamic_size=dynamic_size,
+        max_drop=max_drop,
+    )
+    target.check(request)
+    request, photos = with_photos(request, images)
+    if dry_run:
+        return plan_export(request, target, out, len(photos))
+    steps = iter(range(3))
+    done = export_model(
+        request,
+        target,
+        out,
+        photos,
+        overwrite=overwrite,
+        on_step=lambda step: on_progress(step, next(steps), 2),
+    )
+    on_progress("done", 2, 2)
+    return done
+
+
+def with_photos(request: Request, images: Any) -> tuple[Request, list[ImageSource]]:
+    """The photos to compare on, and the request with those that int8 is calibrated on. One that
+    cannot be read is found here, before the conversion."""
+    if request.precision == "int8":
+        every = [] if images is None else find_photos(images, most=None)
+        request = with_samples(request, spread(every, MAX_IMAGES))
+        photos = spread(every, MOST_PHOTOS)
+    else:
+        photos = find_photos(images, most=MOST_PHOTOS)
+    read_photos(request, photos)
+    return request, photos
+
+
+def check_out(out: Path, *, overwrite: bool) -> None:
+    """Refuse a file that could not be written, and one that no export wrote."""
+    beside = record_path(out)
+    check_writable(out)
+    for path in (out, beside):
+        refuse_existing(path, overwrite)
+    if (out.exists() or beside.exists()) and not is_record(beside):
+        raise UserError(f"{out}: was not written by an export: choose another name")
+
+
+def is_record(path: Path) -> bool:
+    """Whether a file is the record that `export` writes beside its own."""
+    try:
+        return {"target", "file", "precision"} <= json.loads(path.read_bytes()).keys()
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def spread(photos: list[ImageSource], most: int) -> list[ImageSource]:
+    """At most this many, evenly from all: a list of folders begins with one class.
+
+    >>> spread(list("abcdef"), 3)
+    ['a', 'c', 'e']
+    """
+    count = min(most, len(photos))
+    return [photos[place * len(photos) // count] for place in range(count)]
+
+
+def find_photos(images: Any, *, most: int | None) -> list[ImageSource]:
+    """The photos to compare on: the first of those given, or the two samples."""
+    if images is None:
+        return sample_photos()
+    single = is_one(images) or isinstance(images, str | Path)
+    found: list[ImageSource] = []
+    for image in iter_images([images] if single else images):
+        found.append(image)
+        if len(found) == most:
+            break
+    if not found:
+        raise UserError("images must be at least one photo to compare on, got none")
+    return found
+
+
+def plan_export(request: Request, target: Target, out: Path, photos: int) -> DryRun:
+    graph = target.metadata(request).graph
+    details = {
+        "target": target.name,
+        "precision": graph.precision,
+        "input": graph.input,
+        "outputs": list(graph.outputs),
+        "photos": photos,
+    }
+    return DryRun("export", str(out), details)

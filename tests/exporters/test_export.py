@@ -1,0 +1,250 @@
+"""Exported files: compared with the model before they are kept; they know labels and passport."""
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import vitrail
+from tests.parity.test_every_family import SHALLOW, make
+from vitrail import UserError
+from vitrail.core.exported import GRAPH, PASSPORT, Exported, read_metadata
+from vitrail.core.json_text import to_json
+from vitrail.core.passport import Passport
+from vitrail.exporters import export as exporting
+from vitrail.exporters.export import Export
+from vitrail.exporters.target import Request, Target
+from vitrail.exporters.targets import TARGETS
+from vitrail.exporters.verify import sample_photos
+from vitrail.inference.onnx_file import OnnxFile
+from vitrail.inference.openvino_file import OpenVinoFile
+from vitrail.models.model import Model
+
+
+@pytest.fixture
+def model() -> Model:
+    """One block, with every parameter at random and names for its five classes."""
+    made = make("vit", configs=SHALLOW)
+    names = ("cat", "dog", "Pferd", "고양이", "<b>")
+    made.passport = replace(made.passport, labels=names)
+    return made
+
+
+def export(model: Model, out: Path, **options: object) -> Export:
+    done = vitrail.export(model, out, **options)  # type: ignore[arg-type]
+    assert isinstance(done, Export)
+    return done
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """An empty folder in which, after the test, no draft is left."""
+    place = tmp_path / "out"
+    place.mkdir()
+    yield place
+    assert not [file.name for file in place.iterdir() if file.name.startswith(".")]
+
+
+def as_json(passport: Passport) -> str:
+    return to_json(asdict(passport))
+
+
+def metadata_of(file: Path) -> Exported:
+    return (OnnxFile if file.suffix == ".onnx" else OpenVinoFile)(file).metadata()
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.xml"])
+def test_every_output_is_compared_and_the_file_knows_its_model(
+    name: str, model: Model, folder: Path
+) -> None:
+    done = export(model, folder / name, attention=True, features=True, preprocessing=True)
+    assert done.check is not None
+    assert done.check.images == 2
+    assert done.check.label_agreement == 1
+    assert 0 < done.check.max_difference < 1e-5
+    assert done.outputs == ("logits", "pooled", "blocks.0.attention")
+    assert json.loads((folder / f"{name}.json").read_text())["outputs"] == list(done.outputs)
+    found = metadata_of(folder / name)
+    assert as_json(found.passport) == as_json(model.passport)
+    assert found.graph.input == "uint8"
+    assert found.graph.attention["blocks.0.attention"].grid == (4, 6)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("name", ["model.mlpackage", "model.pte", "model.tflite"])
+def test_a_phone_gets_labels_attention_and_pixels(name: str, model: Model, folder: Path) -> None:
+    """Core ML does not run here; the others are compared."""
+    done = export(model, folder / name, attention=True, preprocessing=name != "model.mlpackage")
+    assert done.outputs == ("logits", "blocks.0.attention")
+    record = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    assert record["target"] == done.target
+    if name == "model.mlpackage" and sys.platform != "darwin":
+        assert done.check is None
+        assert "run on macOS only" in done.notes[0]
+    else:
+        assert done.check is not None
+        assert done.check.label_agreement == 1
+        assert 0 < done.check.max_difference < 1e-5
+    found = read_metadata(stored_texts(folder / name), where=name).passport
+    assert as_json(found) == as_json(model.passport)
+
+
+def stored_texts(file: Path) -> dict[str, str]:
+    """The metadata of a file for phones, by the reader that its users have."""
+    match file.suffix:
+        case ".mlpackage":
+            import coremltools
+
+            package = coremltools.models.MLModel(str(file), skip_model_load=True)
+            return dict(package.user_defined_metadata)
+        case ".pte":
+            from executorch.runtime import Runtime
+
+            program = Runtime.get().load_program(file)
+            names = {PASSPORT: "vitrail_passport", GRAPH: "vitrail_graph"}
+            return {key: program.load_method(name).execute([])[0] for key, name in names.items()}
+        case _:
+            texts: dict[str, str] = json.loads(Path(f"{file}.json").read_text())["metadata"]
+            return texts
+
+
+def test_half_precision_is_smaller_and_near(model: Model, folder: Path) -> None:
+    for suffix in ("onnx", "xml"):
+        full = export(model, folder / f"full.{suffix}")
+        half = export(model, folder / f"half.{suffix}", precision="fp16")
+        assert half.check is not None
+        assert 0 < half.check.max_difference < 2e-2
+        assert half.size < 0.9 * full.size  # the graph of a small model is as large as its weights
+
+
+def test_a_file_that_differs_is_not_kept(
+    model: Model, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model changes after it was converted."""
+    convert = exporting.convert
+
+    def then_change(*arguments: object) -> None:
+        convert(*arguments)  # type: ignore[arg-type]
+        with torch.no_grad():
+            model.get_parameter("head.classes.weight").mul_(1.1)
+
+    monkeypatch.setattr(exporting, "convert", then_change)
+    with pytest.raises(UserError, match="logits must equal the model's within"):
+        vitrail.export(model, folder / "model.onnx")
+    assert not list(folder.iterdir())
+
+
+def test_ctrl_c_while_converting_leaves_nothing(
+    model: Model, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(_: object, __: Target, ___: object, draft: Path) -> None:
+        draft.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(exporting, "convert", stop)
+    with pytest.raises(KeyboardInterrupt):
+        vitrail.export(model, folder / "model.onnx")
+    assert not list(folder.iterdir())
+
+
+def test_a_full_disk_is_one_sentence(
+    model: Model, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: object, __: Target, ___: object, draft: Path) -> None:
+        draft.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(exporting, "convert", full)
+    with pytest.raises(UserError, match="cannot be written: No space left on device"):
+        vitrail.export(model, folder / "model.onnx")
+    assert not list(folder.iterdir())
+
+
+def test_what_a_converter_raises_is_one_sentence(model: Model, folder: Path) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("\n  operator foo is unknown\nmore")
+
+    with pytest.raises(UserError, match="cannot export this ViT: RuntimeError: operator foo is"):
+        exporting.convert(
+            Request(model=model),
+            replace(TARGETS["onnx"], convert=fail),
+            {},
+            folder / "model.onnx",
+        )
+
+
+MISTAKES = {
+    "unknown target": (("m.onnx", {"to": "onx"}), "did you mean onnx"),
+    "unknown suffix": (("m.bin", {}), "must end in .onnx, .xml"),
+    "target and suffix differ": (("m.onnx", {"to": "openvino"}), "must end in .xml"),
+    "precision": (("m.pte", {"precision": "int8"}), "precision must be fp32"),
+    "int8": (("m.onnx", {"precision": "int8"}), "real images, got none: give some with --images"),
+    "size": (("m.onnx", {"dynamic_size": True}), "load the model with image_size"),
+    "no folder": (("file/m.onnx", {}), "cannot be written: Not a directory|cannot be written"),
+    "no photo": (("m.onnx", {"images": []}), "at least one photo"),
+    "bad photo": (("m.onnx", {"images": ["file"]}), "file: "),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_sentence_and_writes_nothing(
+    mistake: str, model: Model, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    Path("file").write_text("no image")
+    (name, options), sentence = MISTAKES[mistake]
+    with pytest.raises(UserError, match=sentence) as error:
+        vitrail.export(model, name, **options)  # type: ignore[arg-type]
+    assert "\n" not in str(error.value)
+    assert [file.name for file in folder.iterdir()] == ["file"]
+
+
+def test_a_converter_that_is_not_installed_names_its_extra(model: Model, folder: Path) -> None:
+    missing = replace(TARGETS["onnx"], packages=("no_such_package",))
+    with pytest.raises(UserError, match=re.escape("pip install 'vitrail[fast]'")):
+        missing.check(Request(model=model))
+
+
+def test_a_file_that_exists_is_kept_unless_overwritten(model: Model, folder: Path) -> None:
+    file = folder / "model.onnx"
+    first = export(model, file).file.read_bytes()
+    file.write_bytes(first + b" ")
+    with pytest.raises(UserError, match="exists already"):
+        vitrail.export(model, file)
+    assert isinstance(vitrail.export(model, file, dry_run=True, overwrite=True).facts(), dict)
+    assert file.read_bytes() == first + b" "
+    export(model, file, overwrite=True)
+    assert metadata_of(file).passport.labels == model.passport.labels
+
+
+def test_weights_too_large_for_one_file_lie_beside_it(
+    model: Model, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitrail.exporters.onnx.LARGEST", 1000)
+    export(model, folder / "model.onnx")
+    names = sorted(file.name for file in folder.iterdir())
+    assert names == ["model.onnx", "model.onnx.data", "model.onnx.json"]
+    images = np.zeros((1, 3, *model.config.image_size), np.float32)
+    assert OnnxFile(folder / "model.onnx").run(images)["logits"].shape == (1, 5)
+
+
+def test_a_model_without_a_head_gives_features(model: Model, folder: Path) -> None:
+    done = export(model.reset_head(0), folder / "model.onnx")
+    assert done.outputs == ("pooled",)
+    assert done.check is not None
+    assert done.check.label_agreement is None
+
+
+def test_an_untrained_head_is_noted(model: Model, folder: Path) -> None:
+    done = export(model.reset_head(4), folder / "model.xml")
+    assert any("untrained" in note for note in done.notes)
+
+
+def test_the_sample_photos_are_there() -> None:
+    assert [Path(str(photo)).is_file() for photo in sample_photos()] == [True, True]

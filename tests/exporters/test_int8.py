@@ -1,0 +1,79 @@
+"""int8 files: measured on the user's images, refused where they lose too much."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import vitrail
+from tests.inference.photos import LABELS, write_photos
+from tests.models.kinds import SMALL, perturbed
+from vitrail import UserError
+from vitrail.exporters.export import Export
+from vitrail.inference.onnx_file import OnnxFile
+from vitrail.models.model import Model
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    made: Model = perturbed(replace(SMALL, depth=1)).eval()
+    made.passport = replace(made.passport, labels=LABELS)
+    return made
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Class folders."""
+    place = tmp_path_factory.mktemp("photos")
+    for label in LABELS[:2]:
+        write_photos(place / label, 8)
+    return place
+
+
+def test_a_file_in_int8_says_what_it_lost(model: Model, photos: Path, tmp_path: Path) -> None:
+    file = tmp_path / "model.onnx"
+    done = vitrail.export(
+        model, file, images=photos, precision="int8", preprocessing=True, max_drop=100
+    )
+    assert isinstance(done, Export)
+    record = done.quantisation
+    assert record is not None
+    assert record.images == 8
+    assert record.accuracy is not None
+    assert 0 < record.error < 0.1
+    stored = json.loads((tmp_path / "model.onnx.json").read_text())["quantisation"]
+    assert stored["accuracy_before"] == record.accuracy[0]
+    assert "dynamic int8" in repr(done)
+    written = OnnxFile(file)
+    assert written.metadata().graph.precision == "int8"
+    assert vitrail.predict(file, next(photos.rglob("*.jpg"))).label in LABELS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["model.onnx", "model.xml"])
+def test_a_file_that_lost_too_much_is_not_written(
+    name: str, model: Model, photos: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=r"may lose -101 points of accuracy, but loses .* nothing"):
+        vitrail.export(model, tmp_path / name, images=photos, precision="int8", max_drop=-101)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_openvino_in_int8(model: Model, photos: Path, tmp_path: Path) -> None:
+    file = tmp_path / "model.xml"
+    done = vitrail.export(model, file, images=photos, precision="int8", max_drop=100)
+    assert isinstance(done, Export)
+    record = done.quantisation
+    assert record is not None
+    assert record.method == "static (NNCF)"
+    assert 0 < record.error < 0.2
+    assert record.size[1] < record.size[0]
+
+
+def test_too_few_images_are_refused(model: Model, tmp_path: Path) -> None:
+    names = write_photos(tmp_path / "photos", 3)
+    with pytest.raises(UserError, match=r"at least 16 images .* got 3: give more with --images"):
+        vitrail.export(model, tmp_path / "model.onnx", images=names, precision="int8")
+    assert [file.name for file in tmp_path.iterdir()] == ["photos"]

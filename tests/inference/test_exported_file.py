@@ -1,0 +1,160 @@
+"""Exported files as MODEL arguments: the same labels, scores and features as the model."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitrail
+from tests.parity.test_every_family import SHALLOW, make
+from vitrail import UserError
+from vitrail.cli.app import main
+from vitrail.core.passport import Preprocessing
+from vitrail.data.framing import frame_image, normalise_pixels
+from vitrail.data.preprocess import denormalise, normalise
+from vitrail.data.reader import read_image
+from vitrail.exporters.verify import sample_photos
+from vitrail.models.model import Model
+from vitrail.tasks.models import open_model
+
+LABELS = ("cat", "dog", "Pferd", "고양이", "<b>")
+PASSPORTS = {
+    "stretched": Preprocessing(size=(32, 48)),
+    "cropped": Preprocessing(size=(31, 47), resize=(40, 56), interpolation="bicubic"),
+    "floored, lanczos": Preprocessing(
+        size=(30, 30), resize=(37, 37), crop="floored", interpolation="lanczos"
+    ),
+    "bgr": Preprocessing(size=(32, 32), channel_order="bgr", mean=(0.0,) * 3, std=(1.0,) * 3),
+    "grey": Preprocessing(size=(28, 28), mean=(0.13,), std=(0.31,)),
+}
+
+
+@pytest.mark.parametrize("kind", PASSPORTS)
+def test_without_torch_pixels_are_the_same_to_the_bit(kind: str) -> None:
+    how = PASSPORTS[kind]
+    for photo in sample_photos():
+        expected = read_image(photo, how)
+        pixels = np.asarray(Image.open(str(photo)).convert("L" if kind == "grey" else "RGB"))
+        framed = frame_image(pixels, how)
+        assert np.array_equal(framed, expected.numpy())
+        floats = normalise(expected, how, reorder=False)
+        assert np.array_equal(normalise_pixels(framed, how), floats.numpy())
+        back = denormalise(floats[None], how)[0].permute(2, 0, 1)
+        assert torch.equal(back.flip(0) if kind == "bgr" else back, expected)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    made = make("vit", configs=SHALLOW)
+    made.passport = replace(made.passport, labels=LABELS)
+    return made
+
+
+@pytest.fixture(scope="module")
+def file(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("exported") / "model.onnx"
+    vitrail.export(model, out, features=True)
+    return out
+
+
+@pytest.fixture(scope="module")
+def pixels_file(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("exported") / "model.xml"
+    vitrail.export(model, out, preprocessing=True)
+    return out
+
+
+WITHOUT_TORCH = """
+import sys
+from vitrail.cli.app import main
+code = main(sys.argv[1:])
+heavy = {"torch", "torchvision", "jaxtyping", "einops", "matplotlib", "sklearn"} & set(sys.modules)
+assert not heavy, heavy
+sys.exit(code)
+"""
+
+
+def test_the_shell_predicts_without_importing_torch(model: Model, file: Path) -> None:
+    photos = [str(photo) for photo in sample_photos()]
+    command = [sys.executable, "-W", "error", "-c", WITHOUT_TORCH, "predict", str(file), *photos]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    printed = [json.loads(line) for line in done.stdout.splitlines()]
+    expected = vitrail.predict(model, photos)
+    assert [row["label"] for row in printed] == [one.label for one in expected]
+    for row, one in zip(printed, expected, strict=True):
+        scores = [pair["score"] for pair in row["top"]]
+        np.testing.assert_allclose(scores, [score for _, score in one.top], atol=1e-6)
+
+
+def test_an_image_that_cannot_be_read_has_its_problem(
+    pixels_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.jpg").write_bytes(b"no image")
+    photos = [str(sample_photos()[0]), str(tmp_path / "broken.jpg")]
+    assert main(["predict", str(pixels_file), *photos, "--json"]) == 0
+    good, bad = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert good["label"] in LABELS
+    assert bad["problem"]
+
+
+@pytest.mark.parametrize("which", ["file", "pixels_file"])
+def test_python_takes_an_exported_file(
+    which: str, model: Model, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    path: Path = request.getfixturevalue(which)
+    photos = [str(photo) for photo in sample_photos()]
+    found, expected = vitrail.predict(path, photos), vitrail.predict(model, photos)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.label == theirs.label
+        assert ours.score == pytest.approx(theirs.score, abs=1e-6)
+    vitrail.predict(path, photos, out=tmp_path / "labels.csv")
+    assert str(expected[0].label) in (tmp_path / "labels.csv").read_text(encoding="utf-8")
+
+
+def test_features_are_embedded_where_the_file_has_them(
+    file: Path, pixels_file: Path, model: Model, tmp_path: Path
+) -> None:
+    photos = [str(photo) for photo in sample_photos()]
+    images = model.preprocess(photos)
+    with torch.no_grad():
+        torch.testing.assert_close(open_model(file).features(images), model.features(images))
+    assert vitrail.embed(file, photos, out=tmp_path / "exported").facts()["embedded"] == 2
+    with pytest.raises(UserError, match="export the model with --features"):
+        vitrail.embed(pixels_file, photos, out=tmp_path / "none")
+
+
+MISTAKES = {
+    "--image-size 64": "--image-size is for checkpoints",
+    "--fast": "--fast is for checkpoints",
+    "--top 0": "--top must be at least 1",
+}
+
+
+@pytest.mark.parametrize("options", MISTAKES)
+def test_what_cannot_be_changed_any_more_is_refused(
+    options: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photo = str(sample_photos()[0])
+    assert main(["predict", str(file), photo, *options.split()]) == 2
+    assert MISTAKES[options] in capsys.readouterr().err
+
+
+def test_a_file_that_is_none_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photo, wrong = str(sample_photos()[0]), tmp_path / "wrong.onnx"
+    assert main(["predict", str(wrong), photo]) == 2
+    assert "no such file" in capsys.readouterr().err
+    wrong.write_bytes(b"\x08\x07not a model")
+    assert main(["predict", str(wrong), photo]) == 2
+    assert re.fullmatch(r"vitrail: .*ONNX Runtime cannot read it: .*\n", capsys.readouterr().err)
+    assert main(["predict", str(tmp_path / "model.pte"), photo]) == 2
+    assert "ExecuTorch files are for devices" in capsys.readouterr().err

@@ -1,0 +1,97 @@
+"""The number of merged tokens is chosen by measuring, and a wish out of reach is refused."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.parity.test_every_family import make
+from vitrail import UserError, create
+from vitrail.inference.speed_up import (
+    choose_merging,
+    smallest_reaching,
+    time_ratio,
+    tokens_ratio,
+)
+
+
+@given(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=60), st.data())
+@settings(max_examples=100, deadline=None)
+def test_the_smallest_r_that_is_enough_is_found(steps: list[float], data: st.DataObject) -> None:
+    ratios = [1 + sum(steps[:place]) for place in range(len(steps) + 1)]
+    most = len(steps)
+    wanted = data.draw(st.floats(1.001, ratios[-1]))
+    tried: list[int] = []
+
+    def measure(r: int) -> float:
+        tried.append(r)
+        return ratios[r]
+
+    first = data.draw(st.integers(0, most + 5))
+    found = smallest_reaching(measure, wanted, most=most, first=first, seconds=60)
+    assert found.ratio == ratios[found.r]
+    assert found.ratio >= wanted > ratios[found.r - 1]
+    assert len(tried) == len(set(tried))
+    assert len(tried) <= 40
+
+
+def test_without_time_the_first_that_is_enough_is_taken() -> None:
+    found = smallest_reaching(lambda r: 1 + r / 10, 1.5, most=50, first=20, seconds=0)
+    assert found.r == 20
+
+
+def test_out_of_reach_the_fastest_is_known() -> None:
+    """Two measurements tell."""
+    tried: list[int] = []
+
+    def measure(r: int) -> float:
+        tried.append(r)
+        return 1 + r / 100
+
+    found = smallest_reaching(measure, 3, most=50, first=10, seconds=60)
+    assert (found.r, found.ratio) == (50, 1.5)
+    assert tried == [10, 50]
+
+
+def test_a_ratio_is_that_of_the_work() -> None:
+    """Eight products against one, big enough for a clock."""
+    matrix = torch.rand(256, 256)
+
+    def work(times: int) -> Callable[[Tensor], Tensor]:
+        def run(x: Tensor) -> Tensor:
+            for _ in range(times):
+                x = x @ matrix
+            return x
+
+        return run
+
+    assert time_ratio(work(32), work(4), torch.rand(256, 256)) > 2
+
+
+def test_fewer_tokens_for_more_merges() -> None:
+    model = create("vit_ti_16", num_classes=3)
+    ratios = [tokens_ratio(model, r) for r in (0, 8, 16)]
+    assert ratios[0] == 1 < ratios[1] < ratios[2]
+    assert ratios[1] == pytest.approx(12 * 197 / sum(197 - 8 * i for i in range(1, 13)))
+
+
+def test_a_real_model_is_measured() -> None:
+    """On a machine that others use, a modest wish; what is reported is what was measured."""
+    model = create("vit_ti_16", image_size=256, patch_size=8, depth=3, num_classes=3).eval()
+    found = choose_merging(model, 1.1, batch_size=1, seconds=2)
+    assert 1 <= found.r <= 512
+    assert found.ratio >= 1.1
+    assert found.facts() == {"merged_tokens": found.r, "speed_up": round(found.ratio, 3)}
+
+
+def test_mistakes_are_one_sentence() -> None:
+    with pytest.raises(UserError, match=r"1 or more, got 0\.5"):
+        choose_merging(make("vit"), 0.5, batch_size=1)
+    with pytest.raises(UserError, match="got Swin"):
+        choose_merging(make("swin"), 1.5, batch_size=1)
+    with pytest.raises(UserError, match=r"speed_up must be at most .* got 1000"):
+        choose_merging(make("vit"), 1000, batch_size=1, seconds=0.1)
+    assert choose_merging(make("vit"), 1, batch_size=1).r == 0
