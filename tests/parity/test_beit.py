@@ -341,7 +341,9 @@ def test_a_grid_that_is_open_is_asked_for(
 def test_a_grid_that_is_not_square_is_asked_for(tmp_path: Path) -> None:
     theirs = peer()
     source = write_safetensors(theirs, tmp_path / "peer.safetensors")
-    with pytest.raises(UserError, match="it holds 80 relations, and nothing known so far tells"):
+    with pytest.raises(
+        UserError, match="it holds 80 relations, and nothing known so far specifies"
+    ):
         load(source)
     kinds: tuple[dict[str, Any], ...] = ({"grid": (4, 6)}, {"image_size": (32, 48)})
     for said in kinds:
@@ -352,7 +354,7 @@ def test_a_grid_that_is_not_square_is_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("to", "changes", "sentence"),
     [
-        ("beit", {"image_size": (32, 48)}, "knows square grids only"),
+        ("beit", {"image_size": (32, 48)}, "supports square grids only"),
         ("transformers-beit", {"image_size": (32, 48)}, "confuses rows and columns"),
         ("timm", {"activation": "gelu_tanh"}, "computes the exact GELU, not gelu_tanh"),
         ("torchvision", {}, "supports no beit"),

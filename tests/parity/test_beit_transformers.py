@@ -1,6 +1,5 @@
 """transformers' BEiT through our rows and back: the same numbers, in old names and new."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from vitrail.weights.files import read_foreign
 from vitrail.weights.load import open_checkpoint
 
 hf: Any = transformers  # most of it has no types
+pytestmark = pytest.mark.usefixtures("quiet_transformers")
 
 SMALL: dict[str, Any] = {
     "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 80,
@@ -44,14 +44,6 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 VERSIONS = {"": "v5 names", "-v4": "classic names"}
 both_versions = pytest.mark.parametrize("version", VERSIONS, ids=VERSIONS.values())
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    hf.logging.disable_progress_bar()
-    hf.logging.set_verbosity_error()
-    yield
-    hf.logging.set_verbosity_warning()
 
 
 def make(kind: str, **more: Any) -> Any:
@@ -210,8 +202,8 @@ def test_without_config_what_is_missing_is_noted(tmp_path: Path) -> None:
     (tmp_path / "config.json").unlink()
     ours = load(tmp_path)
     assert ours.passport.origin.changes == (
-        "LayerNorm eps 1e-12, which transformers takes when not told",
-        "4x4: square grid, as nothing says otherwise",
+        "LayerNorm eps 1e-12, the default of transformers",
+        "4x4: square grid, as nothing specifies another",
     )
     close(ours(picture(peer)), answer(peer, picture(peer)))
 

@@ -168,7 +168,7 @@ def test_the_paper_resizes_linearly() -> None:
     close(wide[:, 4], table.view(3, 3)[:, 1])  # nothing is nearer than no offset at all
     assert (wide[0].diff() >= 0).all()
     config = replace(find("coatnet_0"), image_size=(64, 64))
-    with pytest.raises(UserError, match="use paper or timm"):
+    with pytest.raises(UserError, match="must be paper or timm"):
         resize_state(
             build(config).state_dict(), config, replace(config, image_size=(96, 96)), method="hf"
         )

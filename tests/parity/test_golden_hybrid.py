@@ -71,6 +71,7 @@ def test_every_tensor_is_read(weights: Path) -> None:
     assert opened.config.stem.blocks == (2, 3, 7)
 
 
+@pytest.mark.slow  # every block and the gradient of the image; features alone are compared below
 def test_tokens_equal_timm(ours: Model, peer: nn.Module) -> None:
     assert_same(
         ours,

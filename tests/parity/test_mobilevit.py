@@ -3,7 +3,6 @@
 import copy
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -30,20 +29,13 @@ from vitrail.weights.dialects import DIALECTS, choose
 from vitrail.weights.files import read_foreign
 
 hf: Any = transformers  # most of it has no types
+pytestmark = pytest.mark.usefixtures("quiet_transformers")
 byob: Any = timm_mobilevit
 
 # square, not square, and sides that patches of two cells do not divide in any stage
 SIZES = [(64, 64), (64, 96), (72, 40), (33, 47)]
 FAMILIES = ("mobilevit", "mobilevitv2")
 every_family = pytest.mark.parametrize("family", FAMILIES)
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    hf.logging.disable_progress_bar()
-    hf.logging.set_verbosity_error()
-    yield
-    hf.logging.set_verbosity_warning()
 
 
 @cache  # copy what is changed

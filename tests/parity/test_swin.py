@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,16 +38,9 @@ from vitrail.weights.files import read_foreign
 from vitrail.weights.load import open_checkpoint
 
 hf: Any = transformers  # most of it has no types
+pytestmark = pytest.mark.usefixtures("quiet_transformers")
 
 SMALL: dict[str, Any] = {"embed_dim": 12, "depths": (2, 2, 2), "num_heads": (1, 2, 4)}
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    hf.logging.disable_progress_bar()
-    hf.logging.set_verbosity_error()
-    yield
-    hf.logging.set_verbosity_warning()
 
 
 def sides(size: Any) -> tuple[int, int]:
@@ -504,7 +497,7 @@ def test_what_would_be_computed_otherwise_is_refused(
     [
         ({"hidden_act": "relu"}, "hidden_act"),
         ({"hidden_act": "gelu_new"}, "exact GELU alone"),
-        ({"layer_norm_eps": 1e-6}, "layer_norm_eps is 1e-06"),
+        ({"layer_norm_eps": 1e-6}, "layer_norm_eps must be 1e-05, got 1e-06"),
         ({"image_size": "64"}, "image_size"),
         ({"image_size": 66}, "not a multiple of patch 4"),
         ({"id2label": {"0": "cat"}}, "7 classes"),

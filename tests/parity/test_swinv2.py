@@ -2,7 +2,6 @@
 
 import copy
 import json
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -47,14 +46,7 @@ from vitrail.weights.files import read_foreign
 from vitrail.weights.load import open_checkpoint
 
 hf: Any = transformers  # most of it has no types
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    hf.logging.disable_progress_bar()
-    hf.logging.set_verbosity_error()
-    yield
-    hf.logging.set_verbosity_warning()
+pytestmark = pytest.mark.usefixtures("quiet_transformers")
 
 
 def make_timm(**arguments: Any) -> Any:
@@ -190,7 +182,9 @@ def test_windows_that_nothing_tells_are_asked_for(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the model you named is a "):
         open_checkpoint(source, model="swin_t")
     source = write_safetensors(timm_peer(img_size=64, window_size=4), tmp_path / "s.safetensors")
-    with pytest.raises(UserError, match="does not tell the size of its windows: give window_size"):
+    with pytest.raises(
+        UserError, match="does not specify the size of its windows: give window_size"
+    ):
         load(source)
 
 

@@ -1,7 +1,6 @@
 """transformers' ViTs through our rows and back: the same numbers, in old names and new."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from vitrail.weights.files import read_foreign
 from vitrail.weights.load import open_checkpoint
 
 hf: Any = transformers  # most of it has no types
+pytestmark = pytest.mark.usefixtures("quiet_transformers")
 
 VIT: dict[str, Any] = {
     "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 80,
@@ -81,14 +81,6 @@ CLASSIC = [
     "dinov2, gated", "registers", "registers, gated", "mae", "mae, encoder",
 ]  # fmt: skip
 both_versions = pytest.mark.parametrize("version", VERSIONS, ids=VERSIONS.values())
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    hf.logging.disable_progress_bar()
-    hf.logging.set_verbosity_error()
-    yield
-    hf.logging.set_verbosity_warning()
 
 
 def make(kind: str) -> Any:

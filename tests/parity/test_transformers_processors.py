@@ -14,7 +14,7 @@ from vitrail.core.passport import Preprocessing
 from vitrail.data.preprocess import prepare
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.dialect import Foreign
-from vitrail.weights.dialects.transformers_sidecars import CROPPED, read_preprocessing
+from vitrail.weights.dialects.transformers_processor import CROPPED, read_preprocessing
 
 SIDE = 32
 SQUARE = {"height": SIDE, "width": SIDE}
@@ -99,12 +99,18 @@ def test_a_file_that_names_no_processor_means_that_of_its_model(model_type: str)
     ("said", "sentence"),
     [
         # its own defaults pad a crop of 256 into an image of 224
-        ({"image_processor_type": "MobileViTImageProcessor"}, "does not fit"),
+        ({"image_processor_type": "MobileViTImageProcessor"}, "must fit into size"),
         ({"image_processor_type": "ViTHybridImageProcessor"}, "processor"),
         ({"image_processor_type": "LevitImageProcessor"}, "processor"),
-        ({"image_processor_type": "ViTImageProcessor", "size": {"longest_edge": 32}}, "size is"),
+        (
+            {"image_processor_type": "ViTImageProcessor", "size": {"longest_edge": 32}},
+            "size must be",
+        ),
         ({"image_processor_type": "ViTImageProcessor", "do_pad": True}, "do_pad"),
-        ({"image_processor_type": "ConvNextImageProcessor", "size": {"height": 8}}, "size is"),
+        (
+            {"image_processor_type": "ConvNextImageProcessor", "size": {"height": 8}},
+            "size must be",
+        ),
         ({"image_processor_type": "ConvNextImageProcessor", "crop_pct": 0.0}, "crop_pct"),
     ],
 )

@@ -141,7 +141,7 @@ def test_equals_what_vit_pytorch_was_and_back(
     source = tmp_path / "old.safetensors"
     save_file({name: t.contiguous() for name, t in aged(peer, **ERAS[era]).items()}, source)
     said = said_of(arguments)
-    if pool == "mean":  # of all tokens, as it was then; the file does not tell
+    if pool == "mean":  # of all tokens, as it was then; the file does not specify
         peer.pool = "mean"
         said["pool"] = "all"
 

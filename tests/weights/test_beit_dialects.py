@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.models.test_beit import KINDS, SMALL, shaken
+from tests.models.kinds import perturbed
+from tests.models.test_beit import KINDS, SMALL
 from torch import Tensor
 
 from vitrail import UserError, save
@@ -27,7 +28,7 @@ every_dialect = pytest.mark.parametrize("dialect", SPOKEN, ids=lambda dialect: d
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_refused_or_keeps_every_bit(kind: str, dialect: Any, tmp_path: Path) -> None:
     config = replace(KINDS[kind], image_size=(32, 32))
-    model = shaken(config)
+    model = perturbed(config)
     model.passport = fresh_passport(config)
     native = save(model, tmp_path / "native")
     if config.activation != "gelu" and "transformers" not in dialect.name:
@@ -73,7 +74,7 @@ def refusal(foreign: Foreign, dialect: Any) -> str | None:
 @pytest.mark.parametrize("stage", ["fine-tuned", "pre-trained"])
 def test_a_damaged_file_is_told_in_one_sentence(stage: str, harm: str, dialect: Any) -> None:
     config = replace(KINDS[stage], image_size=(32, 32), depth=1)
-    state = shaken(config).state_dict()
+    state = perturbed(config).state_dict()
     whole = write(dialect.table, state, config, unbound=dialect.unbound, where="test")
     assert refusal(Foreign("whole", whole), dialect) is None
     read_all_the_same = []

@@ -75,7 +75,7 @@ def check(family: str, config: Config) -> None:
     facts = module.FAMILY.config_of(NamedTensors("a model", dict(build_meta(config).state_dict())))
     names = {field.name for field in fields(config)}
     assert facts.keys() <= names
-    assert names - facts.keys() <= set(module.UNTOLD)
+    assert names - facts.keys() <= set(module.NOT_IN_TENSORS)
     assert facts == {name: getattr(config, name) for name in facts}
 
 
@@ -93,7 +93,9 @@ def test_tensors_tell_the_sizes_of_an_odd_model(family: str, config: Config) -> 
 def test_sizes_and_what_is_untold_make_the_same_config(family: str, config: Config) -> None:
     module: Any = import_module(f"vitrail.weights.families.{family}")
     tensors = NamedTensors("a model", dict(build_meta(config).state_dict()))
-    untold = {name: getattr(config, name) for name in module.UNTOLD if hasattr(config, name)}
+    untold = {
+        name: getattr(config, name) for name in module.NOT_IN_TENSORS if hasattr(config, name)
+    }
     facts = module.FAMILY.config_of(tensors) | untold
     resolved, notes = module.FAMILY.resolve_config(facts, tensors, Request("a model"))
     assert resolved == config

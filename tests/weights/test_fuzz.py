@@ -558,10 +558,10 @@ def test_whole_seeds_load(seeds: dict[str, Path]) -> None:
 def test_mutants(seeds: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    outcomes, reports = fuzz(seeds, tmp_path, range(300))
+    outcomes, reports = fuzz(seeds, tmp_path, range(150))
     assert not reports, "\n".join(reports[:3])
-    assert outcomes["loaded"] > 15
-    assert outcomes["refused"] > 150
+    assert outcomes["loaded"] > 7
+    assert outcomes["refused"] > 75
     assert list((tmp_path / "here").iterdir()) == []
 
 

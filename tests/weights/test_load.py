@@ -40,7 +40,7 @@ def test_a_published_model_needs_no_words(tmp_path: Path) -> None:
 def test_two_grids_that_both_fit_are_asked_about(tmp_path: Path) -> None:
     file = timm_file(tmp_path / "a.safetensors", img_size=(112, 448))
     with pytest.raises(
-        UserError, match="may be a grid of 7x28 or of 14x14: say which the file has"
+        UserError, match="may be a grid of 7x28 or of 14x14: give the one that the file has"
     ):
         load(file, image_size=(112, 448))
     model = load(file, image_size=(112, 448), grid=(7, 28))
@@ -55,7 +55,7 @@ def test_two_grids_that_both_fit_are_asked_about(tmp_path: Path) -> None:
         ({"model": "vit_b_16"}, "its dim is 192, the model you named has 768"),
         ({"model": "deit_ti_16_distilled"}, "its distilled is False, the model you named has True"),
         ({"model": "vit_r_ti_16"}, "the model you named has"),
-        ({"grid": (13, 13)}, "nothing tells its grid"),
+        ({"grid": (13, 13)}, "nothing specifies its grid"),
         ({"grid": "ab"}, "grid must be a whole number, or two of them, got 'ab'"),
         ({"image_size": "32"}, "image_size must be a whole number, or two of them, got '32'"),
         ({"heads": 5}, "192 attention channels do not make 5 heads"),
@@ -157,7 +157,7 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
         save(model, tmp_path / "m")
     model = build(SMALL)
     model.passport = replace(model.passport, labels=("a", "b"))
-    with pytest.raises(UserError, match="2 labels for a model with 5 classes"):
+    with pytest.raises(UserError, match="labels must be as many as the 5 classes, got 2"):
         save(model, tmp_path / "m")
     with pytest.raises(UserError, match="meta device"):
         save(build(SMALL).to("meta"), tmp_path / "m")

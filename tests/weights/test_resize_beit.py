@@ -114,7 +114,9 @@ def test_half_precision_is_resized_in_full() -> None:
 
 
 def test_what_cannot_be_resized_says_so() -> None:
-    with pytest.raises(UserError, match="not resized by 'dinov2': use one of paper, timm, hf"):
+    with pytest.raises(
+        UserError, match="must be one of paper, timm, hf for a relative bias, got 'dinov2'"
+    ):
         resize_relations(table((4, 4)), (4, 4), (6, 6), method="dinov2")
     with pytest.raises(UserError, match="52 relations are not those of a grid of 4x5"):
         resize_relations(table((4, 4)), (4, 5), (6, 6), method="paper")

@@ -11,6 +11,16 @@ from pathlib import Path
 from vitrail.core.errors import UserError
 
 
+def check_writable(out: Path) -> None:
+    """Refuse a place where nothing can be written, without writing: what exists above `out` must be
+    a directory that takes files."""
+    above = next(path for path in out.absolute().parents if os.path.lexists(path))
+    if not above.is_dir():
+        raise UserError(f"{out}: cannot be written: {above} is a file, not a directory")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise UserError(f"{out}: cannot be written: no permission to write to {above}")
+
+
 def write_file(out: Path, fill: Callable[[Path], None], *, overwrite: bool = False) -> Path:
     """`fill` writes a file at the path it is given; `out` appears only when that has succeeded."""
     with _draft_of(out, overwrite) as draft:
@@ -40,7 +50,7 @@ def write_directory(
         for file in draft.iterdir():
             _flush(file)
         _flush(draft)
-        _refuse_existing(out, overwrite)  # it may have come meanwhile
+        refuse_existing(out, overwrite)  # it may have come meanwhile
         if keep_others and out.is_dir():
             _carry_over(draft, out)
         _refuse_loss(draft, out)
@@ -51,10 +61,34 @@ def write_directory(
     return out
 
 
+def write_together(out: Path, fill: Callable[[Path], None], *, overwrite: bool = False) -> Path:
+    """`fill` writes `out`, under its own name, and what belongs beside it into the directory it is
+    given; all of them appear beside each other when all are on the disk, `out` last. Each is a file
+    or a directory; one that exists is replaced with `overwrite` alone."""
+    with _draft_of(out, overwrite) as draft:
+        draft.mkdir()
+        fill(draft)
+        parts = sorted(draft.iterdir(), key=lambda part: part.name == out.name)
+        for part in (*draft.rglob("*"), draft):
+            _flush(part)
+        places = [out.with_name(part.name) for part in parts]
+        for part, place in zip(parts, places, strict=True):
+            refuse_existing(place, overwrite)
+            if os.path.lexists(place) and part.is_dir() != place.is_dir():
+                kind = "file" if part.is_file() else "directory"
+                raise UserError(f"{place}: cannot be replaced: it is no {kind}")
+        for part, place in zip(parts, places, strict=True):
+            if not (part.is_dir() and os.path.lexists(place)):
+                os.replace(part, place)
+            elif not _exchange(part, place):
+                _step_aside(part, place)
+    return out
+
+
 @contextmanager
 def _draft_of(out: Path, overwrite: bool) -> Iterator[Path]:
     """A name beside `out` to write under; nothing is left there, whatever happens."""
-    _refuse_existing(out, overwrite)
+    refuse_existing(out, overwrite)
     place = Path(os.path.abspath(out))
     if not place.name:
         raise UserError(f"{out}: cannot be written: it is the root of the file system")
@@ -107,7 +141,7 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _refuse_existing(out: Path, overwrite: bool) -> None:
+def refuse_existing(out: Path, overwrite: bool) -> None:
     if os.path.lexists(out) and not overwrite:
         raise UserError(f"{out}: exists already: choose another name, or pass overwrite=True")
 

@@ -84,9 +84,9 @@ def read_config(
     try:
         facts = {**family.config_of(ours), **dialect.constants, **made.facts}
         facts |= {name: value for name, value in hints.items() if not name.startswith("{")}
-        told = dict(dialect.sidecar_facts(foreign, facts))
-        notes += told.pop("notes", ())
-        config, looked_up = family.resolve_config(facts | told, ours, request)
+        specified = dict(dialect.sidecar_facts(foreign, facts))
+        notes += specified.pop("notes", ())
+        config, looked_up = family.resolve_config(facts | specified, ours, request)
     except UserError:
         # where tensors are left over, that they are is the reason
         refuse_partial(made.coverage.unread, [], [], {}, where=where)
@@ -102,7 +102,7 @@ def build_model(
     dtype: torch.dtype | None = None,
 ) -> Model:
     """The model of `config` with the checkpoint's tensors, resized where the two differ, in one
-    precision: `dtype`, or what `own_dtype` says."""
+    precision: `dtype`, or what `own_dtype` gives."""
     state, passport = resize_checkpoint(checkpoint, config, method=method)
     dtype = dtype or own_dtype(checkpoint)
     # a copy, so that the model does not hang on a memory-mapped file that somebody may replace
@@ -116,7 +116,7 @@ def build_model(
 
 
 def own_dtype(checkpoint: Checkpoint) -> torch.dtype:
-    """The precision that a model has unless another is asked for. One of ours has what it was saved
+    """The precision that a model has unless another is requested. One of ours has what it was saved
     with. In other people's files half precision is how weights are stored, not how they are
     computed with: they become float32, which changes no value, and float64 stays. Where tensors
     differ, the widest decides."""

@@ -1,13 +1,15 @@
 """From one dialect to another, tensor by tensor: nothing is computed, so every bit arrives."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import UserError
-from vitrail.core.json_text import to_json
+from vitrail.core.html_text import html_table
+from vitrail.core.json_text import plain_values, to_json
 from vitrail.core.passport import Passport, ResizeMethod
 from vitrail.models.catalogue import change
 from vitrail.models.config import Config, Purpose, fields_for
@@ -19,8 +21,7 @@ from vitrail.weights.families.family import Request
 from vitrail.weights.files import SUFFIXES, write_tensors
 from vitrail.weights.hub import located
 from vitrail.weights.load import fine_tuned, open_checkpoint
-from vitrail.weights.mae import ROWS as AUTOENCODERS
-from vitrail.weights.mae import write_mae
+from vitrail.weights.mae import AUTOENCODERS, write_mae
 from vitrail.weights.native import FOR_PRETRAINING, objective_of, read_beside, write_native
 from vitrail.weights.rows import Tensors
 from vitrail.weights.translate import write
@@ -36,10 +37,12 @@ class Conversion:
     tensors: int
     changes: tuple[str, ...]
     cautions: tuple[str, ...]
+    dry_run: bool = False  # nothing was written
 
     def facts(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {
+        facts = {
+            **({"dry_run": True} if self.dry_run else {}),
             "out": str(self.out),
             "from": self.source.dialect,
             "to": self.to,
@@ -48,9 +51,17 @@ class Conversion:
             "changes": self.changes,
             "cautions": self.cautions,
         }
+        return plain_values(facts)
 
     def __repr__(self) -> str:
-        return f"Conversion({self.out}, {self.tensors} tensors, {self.source.dialect} to {self.to})"
+        would = "would write " if self.dry_run else ""
+        names = f"{self.source.dialect} to {self.to}"
+        return f"Conversion({would}{self.out}, {self.tensors} tensors, {names})"
+
+    def _repr_html_(self) -> str:
+        facts = self.facts()
+        notes = {name: "; ".join(facts.pop(name)) or "none" for name in ("changes", "cautions")}
+        return html_table("Conversion", {**facts, "dropped": len(facts["dropped"]), **notes})
 
 
 def convert(
@@ -71,8 +82,35 @@ def convert(
     >>> convert("pets-model", "pets-timm", to="timm").tensors
     152
     """
+    done, write_files = plan_conversion(
+        source,
+        out,
+        to=to,
+        model=model,
+        dialect=dialect,
+        grid=grid,
+        method=method,
+        changes=changes,
+    )
+    write_files(overwrite)
+    return done
+
+
+def plan_conversion(
+    source: str | Path,
+    out: str | Path,
+    *,
+    to: str,
+    model: str | None = None,
+    dialect: str | None = None,
+    grid: tuple[int, int] | None = None,
+    method: ResizeMethod | None = None,
+    changes: dict[str, Any] | None = None,
+) -> tuple[Conversion, Callable[[bool], object]]:
+    """Read and translate a checkpoint. Nothing is written until the function that comes with the
+    record is called, with whether to overwrite."""
     if to != "vitrail":
-        dialects_called(to)  # a wrong name is told before anything is read
+        dialects_called(to)  # a wrong name is refused before anything is read
     out = Path(out)
     refuse_unknown_suffix(out)
     changes = changes or {}
@@ -86,15 +124,18 @@ def convert(
                 f"{out}: a Vitrail checkpoint is a directory: give a name without suffix"
             )
         beside = kept_beside(source, opened, config)
-        write_native(state, passport, out, beside=beside, overwrite=overwrite)
-        return Conversion(opened, out, to, len(state), without_loss(done, beside), ())
+        done = without_loss(done, beside)
+        return Conversion(opened, out, to, len(state), done, ()), lambda overwrite: write_native(
+            state, passport, out, beside=beside, overwrite=overwrite
+        )
     target = choose(to, config)
     ours = target.name in AUTOENCODERS and objective_of(opened.passport) == "mae"
     beside = kept_beside(source, opened, config) if ours else {}
     done = without_loss(done, beside)
-    written = write_foreign(state, passport, config, target, out, beside, overwrite=overwrite)
-    cautions = losses(written, target, config, passport)
-    return Conversion(opened, out, target.name, len(written.tensors), done, tuple(cautions))
+    foreign = to_foreign(state, passport, config, target, out, beside)
+    cautions = losses(foreign, target, config, passport)
+    found = Conversion(opened, out, target.name, len(foreign.tensors), done, tuple(cautions))
+    return found, partial(write_foreign, foreign, target, out)
 
 
 def kept_beside(source: str | Path, opened: Checkpoint, config: Config) -> Tensors:
@@ -121,40 +162,44 @@ def refuse_unknown_suffix(out: Path) -> None:
         )
 
 
-def write_foreign(
+def to_foreign(
     state: Tensors,
     passport: Passport,
     config: Config,
     dialect: Dialect,
     out: Path,
-    beside: Tensors | None = None,
-    *,
-    overwrite: bool = False,
+    beside: Tensors,
 ) -> Foreign:
-    """Our tensors in a dialect's names, with the decoder of a masked autoencoder where there is
-    one; gives back what was written."""
+    """Our tensors in a dialect's names, with the decoder of a masked autoencoder if there is one,
+    and the sidecars of a directory."""
     if beside:
         tensors = write_mae({f"model.{k}": t for k, t in state.items()} | beside, dialect.name)
     else:
         where = f"the {dialect.name} dialect"
         tensors = write(dialect.table, state, config, unbound=dialect.unbound, where=where)
     if out.suffix in SUFFIXES:
-        write_file(
-            out,
-            lambda draft: write_tensors(tensors, draft, wrapped=dialect.wrapped),
-            overwrite=overwrite,
-        )
         return Foreign(str(out), tensors)
     sidecars = dialect.sidecars(replace(passport, config=asdict(config)), config)
+    return Foreign(str(out), tensors, sidecars)
+
+
+def write_foreign(foreign: Foreign, dialect: Dialect, out: Path, overwrite: bool) -> None:
+    """Write a file, or a directory with its sidecars."""
 
     def fill(directory: Path) -> None:
         name = f"model{dialect.suffix}"
-        write_tensors(tensors, directory / name, wrapped=dialect.wrapped)
-        for name, content in sidecars.items():
+        write_tensors(foreign.tensors, directory / name, wrapped=dialect.wrapped)
+        for name, content in foreign.sidecars.items():
             (directory / name).write_text(to_json(content, indent=2) + "\n", encoding="utf-8")
 
-    write_directory(out, fill, overwrite=overwrite)
-    return Foreign(str(out), tensors, sidecars)
+    if out.suffix in SUFFIXES:
+        write_file(
+            out,
+            lambda draft: write_tensors(foreign.tensors, draft, wrapped=dialect.wrapped),
+            overwrite=overwrite,
+        )
+    else:
+        write_directory(out, fill, overwrite=overwrite)
 
 
 def losses(written: Foreign, dialect: Dialect, config: Config, passport: Passport) -> list[str]:
@@ -173,13 +218,13 @@ def losses(written: Foreign, dialect: Dialect, config: Config, passport: Passpor
     ]
     if prepared != passport.preprocessing:
         sentences.append(
-            "it does not say how images were prepared: other programs may prepare images "
+            "it does not specify how images were prepared: other programs may prepare images "
             "differently"
         )
     if passport.multi_label and not dialect.multi_label(written):
-        sentences.append("it does not say that an image may have several labels")
+        sentences.append("it does not specify that an image may have several labels")
     if labels != passport.labels:
-        sentences.append("it does not say the names of the classes")
+        sentences.append("it does not contain the names of the classes")
     try:
         named = recognise(written).name
     except UserError:  # another architecture has the same tensors

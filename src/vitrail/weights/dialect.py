@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from vitrail.core.passport import Passport, Preprocessing, ResizeMethod
+from vitrail.core.records import validate
 from vitrail.models.catalogue import family_of
 from vitrail.models.config import Config, Purpose, fields_for
 from vitrail.models.vit import ViTConfig
@@ -16,6 +17,7 @@ from vitrail.weights.rows import Facts, Row
 Sidecars = Mapping[str, dict[str, Any]]
 Values = Mapping[str, Iterable[str | tuple[str, str]]]
 ANY = object()
+T = TypeVar("T")
 
 # Fields that any dialect supports, beside those of input and training.
 FREE = {
@@ -30,6 +32,13 @@ class Foreign(NamedTensors):
 
     sidecars: Sidecars = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # what was chosen when it was opened
+
+
+def read_record(kind: type[T], content: object, *, where: str) -> T:
+    """The fields of a sidecar that a record has, with their types checked; others are ignored."""
+    given = content if isinstance(content, Mapping) else {}
+    names = [known.name for known in fields(kind) if known.name in given]  # type: ignore[arg-type]
+    return validate(kind, {name: given[name] for name in names}, where=where)
 
 
 @dataclass(frozen=True)
@@ -53,11 +62,12 @@ def architecture_of(foreign: Foreign) -> tuple[str, str] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """Rows that translate every tensor, and the little that no tensor tells.
+    """Rows that translate every tensor, and the little that no tensor shows.
 
+    decoder        rows of the decoder that masked pre-training has beside the model
     values         what placeholders of the rows run over: theirs, or (theirs, ours)
     constants      config fields that every file of the dialect has
-    sidecar_facts  config fields that the files beside the tensors tell, given what tensors tell;
+    sidecar_facts  config fields that the sidecars specify, given those that tensors show;
                    "notes" may hold sentences on what was assumed
     hints          config fields that rows need while they read, such as heads
     unbound        values of placeholders that only their names have, where a row is written
@@ -71,6 +81,7 @@ class Dialect:
     about: str
     family: str = "vit"
     rows: tuple[Row, ...]
+    decoder: tuple[Row, ...] = ()
     values: Values = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
     sidecar_facts: Callable[[Foreign, Facts], Facts] = lambda *_: {}
@@ -126,7 +137,11 @@ class Dialect:
             if allowed is not ANY and value not in allowed:
                 return f"the {self.name} dialect does not support {name}={value!r}"
         if self.square and isinstance(config, ViTConfig) and config.grid[0] != config.grid[1]:
-            return f"the {self.name} dialect supports square grids only, this one is {config.grid}"
+            rows, columns = config.grid
+            return (
+                f"the {self.name} dialect supports square grids only, this model's is "
+                f"{rows}x{columns}"
+            )
         if why := self.why_unsupported(config):
             return f"the {self.name} dialect {why}"
         return None
@@ -139,8 +154,7 @@ class Dialect:
 def both_versions(dialect: Dialect) -> tuple[Dialect, Dialect]:
     """The dialect in the names of transformers 5, and in the classic ones of version 4: each reads
     both, and writes its own."""
-    old = tuple(row for row in dialect.rows if row.version == "v4")
-    named = Table(old, dialect.values)
+    named = Table([row for row in dialect.rows if row.version == "v4"], dialect.values)
 
     def is_classic(foreign: Foreign) -> bool:
         return any(map(named.uses, foreign.tensors))
@@ -152,10 +166,15 @@ def both_versions(dialect: Dialect) -> tuple[Dialect, Dialect]:
         about=dialect.about.replace(
             "names of version 5", "classic names, which versions 4 and 5 read"
         ),
-        rows=(*old, *(row for row in dialect.rows if row.version != "v4")),
+        rows=classic_first(dialect.rows),
+        decoder=classic_first(dialect.decoder),
         accepts=lambda f: dialect.accepts(f) and is_classic(f),
     )
     return new, classic
+
+
+def classic_first(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    return tuple(sorted(rows, key=lambda row: row.version != "v4"))
 
 
 def plain_blocks(config: ViTConfig) -> str | None:

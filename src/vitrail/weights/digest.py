@@ -3,6 +3,7 @@
 import hashlib
 import json
 from dataclasses import asdict
+from typing import Any
 
 import torch
 
@@ -10,14 +11,16 @@ from vitrail.models.model import Model
 
 
 def digest_of(model: Model) -> str:
-    """The same for models that compute the same from the same picture."""
+    """The same for models that compute the same from the same image."""
     digest = hashlib.sha256()
     passport = model.passport
-    facts = {
+    facts: dict[str, Any] = {
         "family": passport.family,
         "config": asdict(model.config),
         "preprocessing": asdict(passport.preprocessing),
     }
+    if model.merged_tokens:
+        facts["merged_tokens"] = model.merged_tokens
     digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

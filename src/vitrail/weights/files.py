@@ -86,14 +86,14 @@ DAMAGED = (
 
 def read_foreign(path: Path) -> Foreign:
     """The tensors and sidecars at a path: a file, or a directory as model hubs lay it out."""
-    # os.path tells of paths that are too long or not ours to see, where Path raises
+    # os.path answers for paths that are too long or forbidden, where Path raises
     if os.path.isdir(path):
         weights, beside = _in_directory(path), path
     elif os.path.isfile(path):
         weights, beside = path, path.parent
     else:
         raise UserError(f"{path}: no such file or directory")
-    # a lone file speaks for itself: another model's config.json may lie beside it by chance
+    # a lone file is read alone: another model's config.json may lie beside it by chance
     names = SIDECARS if beside is path or weights.name in WEIGHTS else ()
     sidecars = {name: read_json(beside / name) for name in names if (beside / name).is_file()}
     notes: list[str] = []
@@ -174,7 +174,7 @@ def write_tensors(tensors: Tensors, path: Path, *, wrapped: str | None = None) -
     try:
         if path.suffix == ".safetensors":
             path.touch()
-            mode = path.stat().st_mode  # as the umask says, where safetensors makes it 0600
+            mode = path.stat().st_mode  # by the umask, where safetensors makes it 0600
             save_file(tensors, path, metadata={"format": "pt"})
             path.chmod(mode)
         elif path.suffix == ".npz":
@@ -183,7 +183,7 @@ def write_tensors(tensors: Tensors, path: Path, *, wrapped: str | None = None) -
             # through a stream, or the archive inside would bear the name of a draft
             with path.open("wb") as file:
                 torch.save({wrapped: tensors} if wrapped else tensors, file)
-    except (SafetensorError, RuntimeError) as error:  # how these two tell that a disk is full
+    except (SafetensorError, RuntimeError) as error:  # what these two raise if the disk is full
         raise OSError(_first_line(error)) from None
 
 
@@ -345,9 +345,7 @@ def _flat(tensors: Tensors, path: Path) -> Tensors:
             )
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     if size > MAX_SHARED * path.stat().st_size:
-        raise UserError(
-            f"{path}: its tensors would take {size} bytes, but it does not hold as many"
-        )
+        raise UserError(f"{path}: its tensors claim {size} bytes, more than the file holds")
     return {name: item.detach() for name, item in tensors.items()}
 
 

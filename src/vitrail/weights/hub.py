@@ -1,6 +1,6 @@
 """owner/name on the hub, with or without @revision, through huggingface_hub and its cache.
 
-hf-hub:owner/name says so explicitly; owner/name alone is an id where no such file is here.
+hf-hub:owner/name is explicit; owner/name alone is an id where no such file is here.
 """
 
 import re
@@ -22,8 +22,8 @@ def located(source: str | Path) -> Path:
 
 
 def is_hub_id(source: str | Path) -> bool:
-    """Whether a source is on the hub: it says so, or looks like owner/name and neither that path
-    nor a directory called like its owner is here."""
+    """Whether a source is on the hub: it has the prefix, or looks like owner/name and neither that
+    path nor a directory called like its owner is here."""
     if str(source).startswith(HUB):
         return True
     if not isinstance(source, str) or not re.fullmatch(OWNER_NAME, source):
@@ -50,7 +50,7 @@ def fetch(address: str) -> Path:
         except Exception as error:  # a network, a proxy and a cache fail in ways of their own
             first = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise UserError(
-                f"{address}: not in the local cache, and the hub did not give it: download it "
+                f"{address}: not in the local cache, and could not be downloaded: fetch it "
                 f"where you can ('hf download {name}') and load that directory ({first})"
             ) from None
         if any((Path(found) / weight).is_file() for weight in WEIGHTS):

@@ -1,4 +1,4 @@
-"""Loading: any checkpoint, native or foreign, to a model at the size that is asked for."""
+"""Loading: any checkpoint, native or foreign, to a model at the requested size."""
 
 from dataclasses import replace
 from os import PathLike
@@ -19,6 +19,7 @@ from vitrail.weights.checkpoint import Checkpoint, build_model, translate
 from vitrail.weights.families import family_weights
 from vitrail.weights.files import read_foreign
 from vitrail.weights.hub import HUB, is_hub_id, located
+from vitrail.weights.loaded_from import remember_source
 from vitrail.weights.native import MANIFEST, TENSORS, is_native, left_out, read_native
 from vitrail.weights.translate import Coverage
 
@@ -37,16 +38,16 @@ def load(
     """A model with trained weights, from a Vitrail directory, a foreign file or directory,
     owner/name on the hub, or a copy of a module that another library has made.
 
-    What a foreign file does not tell is asked for: `model` names the variant it holds, `grid` the
-    rows and columns of its positions, and `changes` are the fields of `create`: what the file
+    What a foreign file does not specify has to be given: `model` names the variant it holds, `grid`
+    the rows and columns of its positions, and `changes` are the fields of `create`: what the file
     leaves open, or what is to be different from now on (another `image_size` resizes positions,
     another `num_classes` gives a new head that starts at zero); `model.passport.origin.changes`
-    tells what was done. `method` resizes otherwise than those who published the weights do.
+    lists what was done. `method` is another way to resize than that of the weights' publisher.
 
     The model is on the CPU, or on `device` ("auto": cuda, then mps, then cpu); a module's copy is
     where the module is. Weights have the precision that they were saved with by `save`, or that a
     module has; those of other libraries' files are float32, or float64 where the file is. `dtype`
-    ("float16", "bfloat16", "float32", "float64") asks for another.
+    ("float16", "bfloat16", "float32", "float64") requests another.
 
     >>> load("pets-model", num_classes=10, image_size=384).passport.origin.changes[0]
     'positions resized from 14x14 to 24x24 (paper)'
@@ -61,7 +62,12 @@ def load(
         )
         config = change(checkpoint.config, fine_tuned(checkpoint.config, changes))
         if not isinstance(source, nn.Module):
-            return build_model(checkpoint, config, method=method, dtype=precision).to(place)
+            loaded = build_model(checkpoint, config, method=method, dtype=precision).to(place)
+            if method is not None:
+                return loaded
+            return remember_source(
+                loaded, str(source), variant=model, dialect=dialect, grid=grid, changes=changes
+            )
         from vitrail.weights.modules import freeze_like, noted_dtype
 
         if device is None:
@@ -83,7 +89,7 @@ def check_source(source: object) -> None:
 
 def fine_tuned(config: Config, changes: dict[str, Any]) -> dict[str, Any]:
     """New classes for a pre-trained model mean the paper's fine-tuning: its whole head gives way to
-    one linear layer, unless a head is asked for, and what else its family changes then."""
+    one linear layer, unless a head is requested, and what else its family changes then."""
     changes = family_weights(family_of(config)).follow(config, changes) | changes
     if changes.get("num_classes", config.num_classes) == config.num_classes:
         return changes

@@ -31,9 +31,9 @@ HALF = 0.02
 
 
 def open_module(module: nn.Module, *, dialect: str | None, overrides: dict[str, Any]) -> Checkpoint:
-    """What a module holds, as `load` reads a file; one of ours holds what it says.
+    """What a module holds, as `load` reads a file; one of ours has its own passport.
 
-    `overrides` answer what neither tensors nor config tell. Theirs and ours compute one image of
+    `overrides` answer what neither tensors nor config specify. Theirs and ours compute one image of
     noise: a module that ours does not agree with is refused.
     """
     module = inside(module)
@@ -137,11 +137,24 @@ def arguments_of(module: nn.Module) -> dict[str, Any]:
     window = next(find_attributes(module, "window_size"), None)
     if isinstance(window, tuple):
         arguments["window_size"] = list(window)
-    return arguments
+    kinds = {activation_of(part.act) for part in module.modules() if is_mlp(part)}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    return arguments if kind is None else arguments | {"act_layer": kind}
+
+
+def is_mlp(part: nn.Module) -> bool:
+    return all(isinstance(getattr(part, name, None), nn.Module) for name in ("fc1", "act", "fc2"))
+
+
+def activation_of(act: Any) -> str | None:
+    """Its name, where it is another than the exact GELU that a ViT has by default."""
+    if isinstance(act, nn.GELU):
+        return "gelu_tanh" if act.approximate == "tanh" else None
+    return {"QuickGELU": "quick_gelu", "GELUTanh": "gelu_tanh"}.get(type(act).__name__)
 
 
 def module_attributes(module: nn.Module) -> dict[str, Any]:
-    """Config fields that no tensor tells and attributes of the module's parts do."""
+    """Config fields that no tensor shows, from attributes of the module's parts."""
     found: dict[str, Any] = {}
     size = next(find_attributes(module, "img_size", "image_size"), None)
     if size is not None:
@@ -183,8 +196,8 @@ def prove(ours: Model, module: nn.Module, checkpoint: Checkpoint) -> None:
     if not apart <= NEAR.get(first.dtype, HALF) * max(largest, 1e-6):
         raise UserError(
             f"the {name} that you gave reads as {checkpoint.dialect}, but computes something that "
-            f"no tensor tells: its output is {apart:.1e} apart from ours; name its dialect, or "
-            "what is different about it (image_size=, heads=)"
+            f"no tensor shows: its output is {apart:.1e} apart from ours; name its dialect, or "
+            "what is different about it (image_size=, heads=, activation=)"
         )
 
 

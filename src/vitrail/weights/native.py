@@ -115,7 +115,7 @@ def rename_fields(passport: Any) -> Any:
 
 
 def objective_of(passport: Passport) -> str:
-    """What a checkpoint was trained for, as its provenance tells."""
+    """What a checkpoint was trained for, as its provenance records."""
     found: Any = passport.provenance
     for name in ("recipe", "goal", "objective"):
         found = found.get(name) if isinstance(found, dict) else None
@@ -150,10 +150,13 @@ def check_state(state: Tensors, passport: Passport, config: Config, *, where: st
         if given.get(name) != shapes.get(name):
             raise UserError(f"{where}: {_mismatch(name, given, shapes)}")
     if strange := [name for name, tensor in state.items() if tensor.dtype not in PRECISIONS]:
-        raise UserError(f"{where}: {strange[0]} holds {state[strange[0]].dtype}, no weight does")
+        raise UserError(
+            f"{where}: {strange[0]} must hold floating-point numbers, got {state[strange[0]].dtype}"
+        )
     if passport.labels is not None and len(passport.labels) != config.num_classes:
         raise UserError(
-            f"{where}: {len(passport.labels)} labels for a model with {config.num_classes} classes"
+            f"{where}: labels must be as many as the {config.num_classes} classes, got "
+            f"{len(passport.labels)}"
         )
 
 
@@ -166,10 +169,12 @@ def _mismatch(name: str, given: Mapping[str, torch.Size], shapes: Mapping[str, t
 
 
 def verify(path: Path) -> None:
-    """Every file as the manifest says, or a sentence that names the first that is not."""
+    """Every file as the manifest lists it, or a sentence that names the first that is not."""
     manifest = read_json(path / MANIFEST)
     if manifest.get("format") != FORMAT:
-        raise UserError(f"{path / MANIFEST}: no manifest of format {FORMAT}: of another Vitrail?")
+        raise UserError(
+            f"{path / MANIFEST}: no manifest of format {FORMAT}: of another version of Vitrail?"
+        )
     files = manifest.get("files")
     if not isinstance(files, dict) or {CONFIG, TENSORS} - files.keys():
         raise UserError(f"{path / MANIFEST}: expected a table of files with their SHA-256")

@@ -1,6 +1,6 @@
 """Tensors of a Vitrail model without its checkpoint: `torch.save(model.state_dict(), "x.pth")`.
 
-Their names are ours, but nothing tells what a config tells. It comes from a config.json of ours
+Their names are ours, but the config is not among them. It comes from a config.json of ours
 beside them, from the model that the person names, or from the one published model they fit.
 """
 
@@ -24,15 +24,11 @@ from vitrail.weights.families import family_weights
 from vitrail.weights.native import check_state, read_passport
 from vitrail.weights.translate import Coverage
 
-SIZES = (
-    "image_size",
-    "channels",
-    "num_classes",
-    "head",
-)  # the file tells them, or another is asked
+# The tensors show them, or another is requested.
+SIZES = ("image_size", "channels", "num_classes", "head")
 ASSUMED = (
     "a state dict of Vitrail: values scaled to [-1, 1] and no class names, because it does not "
-    "tell (vitrail.save keeps them)"
+    "contain them (vitrail.save keeps them)"
 )
 
 
@@ -60,7 +56,7 @@ def is_own_state(foreign: Foreign) -> bool:
 def open_own_state(
     foreign: Foreign, *, origin: str, named: Config | None, overrides: dict[str, Any]
 ) -> Checkpoint:
-    """The checkpoint that such tensors are part of, as far as anything tells."""
+    """The checkpoint that such tensors are part of, as far as it is known."""
     beside = foreign.sidecars.get("config.json", {})
     if "vitrail" in beside:
         passport, config = read_passport(beside, where=f"{foreign.source}: config.json")
@@ -83,9 +79,9 @@ def with_origin(passport: Passport, origin: str, notes: tuple[str, ...]) -> Pass
 
 def own_config(foreign: Foreign, named: Config | None, overrides: dict[str, Any]) -> Config:
     """The config whose model has exactly these tensors."""
-    asked = {name: value for name, value in overrides.items() if name not in SIZES}
+    requested = {name: value for name, value in overrides.items() if name not in SIZES}
     if named is not None:
-        config = sized(change(named, asked), foreign, overrides.get("image_size"))
+        config = sized(change(named, requested), foreign, overrides.get("image_size"))
         try:
             check_state(foreign.tensors, fresh_passport(config), config, where=foreign.source)
         except UserError as error:
@@ -107,11 +103,11 @@ def own_config(foreign: Foreign, named: Config | None, overrides: dict[str, Any]
 
 def unseen(config: Config) -> str:
     """A note on what was taken from the published model that the tensors fit."""
-    told = ", ".join(
+    values = ", ".join(
         f"{name}={vars(config)[name]}" for name in fields_for(type(config), Purpose.NUMERICS)
     )
     return (
-        f"taken for {variant_of(config)}: {told}, which a state dict does not tell; if it was "
+        f"taken for {variant_of(config)}: {values}, which a state dict does not show; if it was "
         "created with others, give model= and those fields"
     )
 
@@ -136,16 +132,16 @@ def is_like(config: Config, foreign: Foreign) -> bool:
 
 
 def sized(config: Config, foreign: Foreign, size: Any) -> Config:
-    """The config with what the file tells: classes, channels, kind of head; at the image size that
-    was given, if the tensors are of that, or else at its own."""
+    """The config with what the tensors show: classes, channels, kind of head; at the image size
+    that was given, if the tensors are of that, or else at its own."""
     last = foreign.tensors.get("head.classes.weight")
-    told: dict[str, Any] = {
+    shown: dict[str, Any] = {
         "channels": kernel_of(config, foreign)[1] or config.channels,
         "num_classes": 0 if last is None or not last.ndim else last.shape[0],
     }
     if hasattr(config, "head"):
-        told["head"] = "pretrain" if "head.hidden.weight" in foreign.tensors else "linear"
-    config = change(config, told)
+        shown["head"] = "pretrain" if "head.hidden.weight" in foreign.tensors else "linear"
+    config = change(config, shown)
     if size is None or has_shapes(config, foreign):
         return config
     return change(config, {"image_size": size})

@@ -43,7 +43,7 @@ def load_dialect(point: EntryPoint) -> Dialect:
     try:
         found = point.load()
     except Exception as error:  # somebody else's code
-        raise UserError(f"{where} cannot be loaded: {error}: uninstall or mend it") from error
+        raise UserError(f"{where} cannot be loaded: {error}: uninstall or fix it") from error
     check_dialect(found, where)
     assert isinstance(found, Dialect)
     return found

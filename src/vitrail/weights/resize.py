@@ -109,7 +109,7 @@ def resize_channels(
     kernel: Float[Tensor, "D C p p"], channels: int
 ) -> Float[Tensor, "D channels p p"]:
     """Kernels for other input channels: one grey channel gets the sum, more bands repeat what is
-    known and share its weight, so that a picture with equal channels is answered as before."""
+    known and share its weight, so that an image with equal channels gives the same output."""
     old = kernel.shape[1]
     if old == channels:
         return kernel

@@ -12,7 +12,7 @@
 Names are patterns. {p} is weight or bias; a placeholder with listed values (`Dialect.values`) runs
 over them, theirs and ours; any other is a number, and may stand in a sum: {2*s+1}, {s-1}. No row
 needs a config: names alone decide which rows apply, and the first that applies is the one that is
-written. What the use of a row tells of the config stands in the row:
+written. What the use of a row implies for the config stands in the row:
 
     same("fc_norm.{p}", "norm.{p}", final_norm="pooled")
 
@@ -41,13 +41,13 @@ class Op(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """`theirs` and `ours` are patterns; what a row is for is told by which of them it has."""
+    """`theirs` and `ours` are patterns; which of them it has decides what a row is for."""
 
     theirs: tuple[str, ...]
     ours: tuple[str, ...]
     op: Op | None = None
     axis: int | None = None  # along which parts are joined
-    tells: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
     why: str = ""
     stacked: str | None = None  # the placeholder whose values lie along the first axis of theirs
     like: str | None = None  # tensors of ours for each of which something is made
@@ -57,19 +57,19 @@ class Row:
     version: str | None = None  # of a library, where it spells names in several ways
 
 
-def same(theirs: str, ours: str, **tells: Any) -> Row:
-    return Row((theirs,), (ours,), tells=tells)
+def same(theirs: str, ours: str, **facts: Any) -> Row:
+    return Row((theirs,), (ours,), facts=facts)
 
 
-def reshape(theirs: str, ours: str, op: Op, **tells: Any) -> Row:
-    return Row((theirs,), (ours,), op, tells=tells)
+def reshape(theirs: str, ours: str, op: Op, **facts: Any) -> Row:
+    return Row((theirs,), (ours,), op, facts=facts)
 
 
 def fuse(
-    theirs: Sequence[str], ours: str, op: Op | None = None, axis: int = 0, **tells: Any
+    theirs: Sequence[str], ours: str, op: Op | None = None, axis: int = 0, **facts: Any
 ) -> Row:
     """Each part through `op`, then joined along `axis` in equal shares."""
-    return Row(tuple(theirs), (ours,), op, axis, tells=tells)
+    return Row(tuple(theirs), (ours,), op, axis, facts=facts)
 
 
 def stack(row: Row, along: str = "i") -> Row:
@@ -83,17 +83,17 @@ def drop(theirs: str, why: str) -> Row:
 
 
 def supply(
-    theirs: str, make: Callable[[Any], Tensor], why: str, like: str | None = None, **tells: Any
+    theirs: str, make: Callable[[Any], Tensor], why: str, like: str | None = None, **facts: Any
 ) -> Row:
     """A foreign tensor that has no part in the model, and is made from the config where it is
     written: once, or for each of our tensors that `like` matches."""
-    return Row((theirs,), (), make=make, like=like, tells=tells, why=why)
+    return Row((theirs,), (), make=make, like=like, facts=facts, why=why)
 
 
-def fill(ours: str, like: str, make: Callable[[Tensor], Tensor], why: str, **tells: Any) -> Row:
+def fill(ours: str, like: str, make: Callable[[Tensor], Tensor], why: str, **facts: Any) -> Row:
     """A tensor of ours that theirs lack because it is always the same there: made from another of
     ours."""
-    return Row((), (ours,), make=make, like=like, tells=tells, why=why)
+    return Row((), (ours,), make=make, like=like, facts=facts, why=why)
 
 
 def refuse(theirs: str, why: str) -> Row:
@@ -109,6 +109,11 @@ def beside(theirs: str, row: Row) -> Row:
 def within(prefix: str, rows: Iterable[Row]) -> tuple[Row, ...]:
     """The rows with a prefix before every name of theirs."""
     return tuple(replace(row, theirs=tuple(prefix + name for name in row.theirs)) for row in rows)
+
+
+def ours_within(prefix: str, rows: Iterable[Row]) -> tuple[Row, ...]:
+    """The rows with a prefix before every name of ours."""
+    return tuple(replace(row, ours=tuple(prefix + name for name in row.ours)) for row in rows)
 
 
 def renamed(old: str, new: str, rows: Iterable[Row]) -> tuple[Row, ...]:
@@ -128,7 +133,7 @@ def plain_op(read: Callable[[Tensor], Tensor], write: Callable[[Tensor], Tensor]
 
 
 def axes(theirs: str, ours: str, **sizes: str) -> Op:
-    """Their axes in our order, and back; `sizes` names the field that tells the size of an axis.
+    """Their axes in our order, and back; `sizes` names the field that holds the size of an axis.
 
     >>> axes("D K", "K D").read(torch.zeros(8, 3), {}).shape
     torch.Size([3, 8])
@@ -138,8 +143,8 @@ def axes(theirs: str, ours: str, **sizes: str) -> Op:
         try:
             return rearrange(x, f"{old} -> {new}", **known)
         except EinopsError:
-            told = "".join(f" with {axis}={size}" for axis, size in known.items())
-            raise ValueError(f"its axes should be ({old}){told}") from None
+            sizes_given = "".join(f" with {axis}={size}" for axis, size in known.items())
+            raise ValueError(f"its axes should be ({old}){sizes_given}") from None
 
     def read(x: Tensor, hints: Mapping[str, Any]) -> Tensor:
         known = {axis: hints[name] for axis, name in sizes.items() if name in hints}

@@ -37,7 +37,7 @@ class Coverage:
 
 @dataclass
 class Translation:
-    """Our tensors, the facts that the rows in use tell, and what became of every tensor."""
+    """Our tensors, the facts that the rows in use imply, and what became of every tensor."""
 
     state: Tensors = field(default_factory=dict)
     facts: Facts = field(default_factory=dict)
@@ -46,34 +46,30 @@ class Translation:
 
 def read(table: Table, theirs: Tensors, hints: Facts, *, where: str) -> Translation:
     """Our tensors made from theirs; `where` names the source in an error."""
-    made = Translation()
-    left = dict.fromkeys(theirs)
-    precision = next((t.dtype for t in theirs.values() if t.is_floating_point()), torch.float32)
+    reader = _Reader(theirs, hints, where, left=dict.fromkeys(theirs))
     for compiled in table.rows:
         row = compiled.row
         if row.refuses:
-            if any(compiled.theirs[0].match(name) is not None for name in left):
+            if any(compiled.theirs[0].match(name) is not None for name in reader.left):
                 raise UserError(f"{where}: {row.why}")
-        elif row.theirs and row.ours and agrees(row, hints) and agrees(row, made.facts):
-            for name in list(left):
-                bound = compiled.theirs[0].match(name) if name in left else None
+        elif row.theirs and row.ours and reader.agrees(row):
+            for name in list(reader.left):
+                bound = compiled.theirs[0].match(name) if name in reader.left else None
                 if bound is not None and is_fixed(bound, table, hints):
-                    _use(compiled, bound, theirs, left, made, hints, where)
+                    reader.use(compiled, bound)
     for compiled in table.rows:
         row = compiled.row
         if row.theirs and not row.ours and not row.refuses:
-            for name in [name for name in left if compiled.theirs[0].match(name) is not None]:
-                del left[name]
-                made.coverage.dropped.append((name, row.why))
-        if not row.theirs and agrees(row, hints) and agrees(row, made.facts):
-            _fill(compiled, made, precision)
-    made.coverage.unread = list(left)
-    return made
+            reader.drop(compiled)
+        if not row.theirs and reader.agrees(row):
+            reader.fill(compiled)
+    reader.made.coverage.unread = list(reader.left)
+    return reader.made
 
 
 def agrees(row: Row, facts: Mapping[str, Any]) -> bool:
-    """Whether nothing that is known contradicts what the row tells."""
-    return all(facts.get(name, value) == value for name, value in row.tells.items())
+    """Whether nothing that is known contradicts what the row implies."""
+    return all(facts.get(name, value) == value for name, value in row.facts.items())
 
 
 def is_fixed(bound: Bound, table: Table, hints: Facts) -> bool:
@@ -82,84 +78,86 @@ def is_fixed(bound: Bound, table: Table, hints: Facts) -> bool:
     return all(table.pairs[name][bound[name]][0] == value for name, value in fixed.items())
 
 
-def _use(
-    compiled: CompiledRow,
-    bound: Bound,
-    theirs: Tensors,
-    left: dict[str, None],
-    made: Translation,
-    hints: Facts,
-    where: str,
-) -> None:
-    """Make one of ours, where all of theirs are there and none has been made of them before."""
-    row = compiled.row
-    sources = [str(pattern.format(bound)) for pattern in compiled.theirs]
-    if any(name not in left for name in sources):
-        return
-    if compiled.beside is not None and compiled.beside.format(bound) not in theirs:
-        return
-    parts = [theirs[name] for name in sources]
-    targets: list[str | None]
-    if row.stacked:
-        count = parts[0].shape[0] if parts[0].ndim else 0
-        targets = [compiled.ours[0].format(bound | {row.stacked: i}) for i in range(count)]
-    else:
-        targets = [compiled.ours[0].format(bound)]
-    names = [name for name in targets if name is not None]
-    if not names or len(names) < len(targets) or any(name in made.state for name in names):
-        return
-    tensors = _apply(row, parts, hints, len(names), sources, names[0], where)
-    for name, tensor in zip(names, tensors, strict=True):
-        if tensor.dtype not in PRECISIONS:
-            raise UserError(
-                f"{where}: {sources[0]} holds {tensor.dtype}, but weights are floating-point "
-                "numbers of 16 to 64 bits"
-            )
-        made.state[name] = tensor.contiguous()
-    made.facts.update(row.tells)
-    for name in sources:
-        del left[name]
-        made.coverage.used.append((name, ", ".join(names)))
+@dataclass
+class _Reader:
+    """Their tensors, which of them are left, and what has been made of the others."""
 
+    theirs: Tensors
+    hints: Facts
+    where: str
+    left: dict[str, None]
+    made: Translation = field(default_factory=Translation)
 
-def _apply(
-    row: Row,
-    parts: list[Tensor],
-    hints: Facts,
-    count: int,
-    sources: list[str],
-    target: str,
-    where: str,
-) -> list[Tensor]:
-    try:
-        blocks = [[part[i] for part in parts] for i in range(count)] if row.stacked else [parts]
-        return [_join(row, block, hints) for block in blocks]
-    except (RuntimeError, IndexError, TypeError, ValueError) as error:
-        problem = str(error).splitlines()[0]
-    shapes = ", ".join(str(tuple(part.shape)) for part in parts)
-    raise UserError(
-        f"{where}: {' + '.join(sources)} of shape {shapes} does not fit {target}: {problem}"
-    )
+    def agrees(self, row: Row) -> bool:
+        return agrees(row, self.hints) and agrees(row, self.made.facts)
+
+    def use(self, compiled: CompiledRow, bound: Bound) -> None:
+        """Make one of ours, where all of theirs are there and none has been made of them before."""
+        row, made = compiled.row, self.made
+        sources = [str(pattern.format(bound)) for pattern in compiled.theirs]
+        if any(name not in self.left for name in sources):
+            return
+        if compiled.beside is not None and compiled.beside.format(bound) not in self.theirs:
+            return
+        places: list[Bound] = [bound]
+        if row.stacked:
+            first = self.theirs[sources[0]]
+            count = first.shape[0] if first.ndim else 0
+            places = [bound | {row.stacked: i} for i in range(count)]
+        targets = [compiled.ours[0].format(place) for place in places]
+        names = [name for name in targets if name is not None]
+        if not names or len(names) < len(targets) or any(name in made.state for name in names):
+            return
+        for name, tensor in zip(names, self.convert(row, sources, names), strict=True):
+            if tensor.dtype not in PRECISIONS:
+                raise UserError(
+                    f"{self.where}: {sources[0]} holds {tensor.dtype}, but weights are "
+                    "floating-point numbers of 16 to 64 bits"
+                )
+            made.state[name] = tensor.contiguous()
+        made.facts.update(row.facts)
+        for name in sources:
+            del self.left[name]
+            made.coverage.used.append((name, ", ".join(names)))
+
+    def convert(self, row: Row, sources: list[str], names: list[str]) -> list[Tensor]:
+        parts = [self.theirs[name] for name in sources]
+        try:
+            stacked = [[part[i] for part in parts] for i in range(len(names) if row.stacked else 0)]
+            return [_join(row, block, self.hints) for block in stacked or [parts]]
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            problem = str(error).splitlines()[0]
+        shapes = ", ".join(str(tuple(part.shape)) for part in parts)
+        raise UserError(
+            f"{self.where}: {' + '.join(sources)} of shape {shapes} does not fit {names[0]}: "
+            f"{problem}"
+        )
+
+    def drop(self, compiled: CompiledRow) -> None:
+        for name in [name for name in self.left if compiled.theirs[0].match(name) is not None]:
+            del self.left[name]
+            self.made.coverage.dropped.append((name, compiled.row.why))
+
+    def fill(self, compiled: CompiledRow) -> None:
+        row, made = compiled.row, self.made
+        assert compiled.like is not None
+        assert row.make is not None
+        found = (t.dtype for t in self.theirs.values() if t.is_floating_point())
+        precision = next(found, torch.float32)
+        for name, tensor in list(made.state.items()):
+            bound = compiled.like.match(name)
+            target = None if bound is None else compiled.ours[0].format(bound)
+            if target is not None and target not in made.state:
+                # in the file's precision, or a float64 file would load as float32
+                made.state[target] = row.make(tensor).to(precision)
+                made.facts.update(row.facts)
+                made.coverage.filled.append((target, row.why))
 
 
 def _join(row: Row, parts: list[Tensor], hints: Facts) -> Tensor:
     if row.op is not None:
         parts = [row.op.read(part, hints) for part in parts]
     return parts[0] if row.axis is None else torch.cat(parts, dim=row.axis)
-
-
-def _fill(compiled: CompiledRow, made: Translation, precision: torch.dtype) -> None:
-    row = compiled.row
-    assert compiled.like is not None
-    assert row.make is not None
-    for name, tensor in list(made.state.items()):
-        bound = compiled.like.match(name)
-        target = None if bound is None else compiled.ours[0].format(bound)
-        if target is not None and target not in made.state:
-            # in the file's precision, or a float64 file would load as float32
-            made.state[target] = row.make(tensor).to(precision)
-            made.facts.update(row.tells)
-            made.coverage.filled.append((target, row.why))
 
 
 def check_total(

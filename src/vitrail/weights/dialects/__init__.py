@@ -67,35 +67,28 @@ DIALECTS: tuple[Dialect, ...] = (
     transformers_clip.TRANSFORMERS_CLIP,
 )
 
-_TRANSFORMERS: tuple[Dialect, ...] = (
-    *transformers.TRANSFORMERS,
-    *transformers_beit.TRANSFORMERS_BEIT,
-    *transformers_swin.TRANSFORMERS_SWIN,
-)
-_UNCHANGED = (  # by version 5, in their names
-    mobilevit.TRANSFORMERS,
-    mobilevitv2.TRANSFORMERS,
-    transformers_swin.TRANSFORMERS_SWINV2,
-)
+CLASSIC = "-v4"  # how the names of dialects end that write the classic names of transformers
+
+
+def of_library(library: str) -> tuple[Dialect, ...]:
+    """The dialects of a library, the one that has its name first."""
+    found = [d for d in DIALECTS if d.name == library or d.name.startswith(f"{library}-")]
+    return tuple(sorted(found, key=lambda dialect: dialect.name != library))
+
+
+def of_transformers(*, classic: bool) -> tuple[Dialect, ...]:
+    """One for each kind of model; where version 5 has new names, in these or the classic ones."""
+    found = of_library("transformers")
+    old = {d.name for d in found if d.name.endswith(CLASSIC)}
+    new = {name.removesuffix(CLASSIC) for name in old}
+    return tuple(d for d in found if d.name not in (new if classic else old))
+
+
 # Libraries with a dialect for each kind of model: their name alone means whichever fits.
 LIBRARIES: dict[str, tuple[Dialect, ...]] = {
-    "cvnets": (mobilevit.CVNETS, mobilevitv2.CVNETS),
-    "timm": (
-        timm.TIMM,
-        beit.TIMM_BEIT,
-        mobilevit.TIMM,
-        mobilevitv2.TIMM,
-        coatnet.TIMM_COATNET,
-        swin.TIMM_SWIN,
-        swinv2.TIMM_SWINV2,
-    ),
-    "torchvision": (
-        torchvision.TORCHVISION,
-        swin.TORCHVISION_SWIN,
-        swinv2.TORCHVISION_SWINV2,
-    ),
-    "transformers": (*(d for d in _TRANSFORMERS if not d.name.endswith("-v4")), *_UNCHANGED),
-    "transformers-v4": (*(d for d in _TRANSFORMERS if d.name.endswith("-v4")), *_UNCHANGED),
+    **{library: of_library(library) for library in ("cvnets", "timm", "torchvision")},
+    "transformers": of_transformers(classic=False),
+    "transformers-v4": of_transformers(classic=True),
 }
 
 
@@ -106,7 +99,7 @@ def all_dialects() -> tuple[Dialect, ...]:
 
 def recognise(foreign: Foreign, named: str | None = None, *, proven: bool = False) -> Dialect:
     """The dialect whose names these are, where no config.json beside them names an architecture
-    that it does not compute. A dialect that the person named is taken at their word, and so are
+    that it does not compute. A dialect that the person named is trusted, and so are
     tensors whose model will be compared with ours afterwards (`proven`)."""
     choice = dialects_called(named) if named else all_dialects()
     if named:  # whatever else it might be
@@ -119,7 +112,7 @@ def recognise(foreign: Foreign, named: str | None = None, *, proven: bool = Fals
             )
     else:
         claiming = [dialect for dialect in choice if dialect.claims(foreign)]
-    # what is not whole is read by the nearest dialect, which tells what is wrong
+    # what is not whole is read by the nearest dialect, which reports what is wrong
     claiming = claiming or nearest_dialects(foreign, choice, named is not None)
     for dialect in claiming:
         if is_computed(foreign, dialect):
@@ -148,10 +141,10 @@ def is_computed(foreign: Foreign, dialect: Dialect) -> bool:
     """Whether the config.json beside a file, if any, names an architecture that this dialect's
     family computes. Some libraries read each other's tensors: then the list of the library that
     wrote the config.json counts."""
-    told = architecture_of(foreign)
-    if told is None:
+    architecture = architecture_of(foreign)
+    if architecture is None:
         return True
-    library, name = told
+    library, name = architecture
     own = dialect.architectures
     if own is not None and own.library == library:
         classes = foreign.sidecars["config.json"].get("architectures")
@@ -179,10 +172,10 @@ def choose(named: str, config: Config) -> Dialect:
     for dialect, refusal in zip(choice, refusals, strict=True):
         if refusal is None:
             return dialect
-    # what the library's dialect for this family says is more to the point
+    # the reason of the library's dialect for this family is more to the point
     family = family_of(config)
     own = (why for d, why in zip(choice, refusals, strict=True) if d.family == family)
-    raise UserError(f"{next(own, refusals[0])}: choose another dialect, or vitrail")
+    raise UserError(f"{next(own, refusals[0])}: choose another dialect, such as vitrail")
 
 
 def dialects_called(name: str) -> tuple[Dialect, ...]:

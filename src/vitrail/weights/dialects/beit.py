@@ -1,28 +1,22 @@
 """BEiT in timm, and in microsoft/unilm where it comes from: the same names for nearly everything.
 
 What sets a file of the authors apart is what timm does not keep: the index of their relative bias,
-and the parts that only pre-training reads. Nothing in a fine-tuned file tells BEiT from BEiT v2,
-whose images are normalised otherwise: say dialect="beitv2".
+and the parts that only pre-training reads. A fine-tuned file of BEiT v2 looks like one of BEiT,
+but its images are normalised differently: give dialect="beitv2".
 """
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from vitrail.core.passport import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    INCEPTION,
-    Passport,
-    Preprocessing,
-)
+from vitrail.core.passport import INCEPTION, Preprocessing
 from vitrail.models.beit import BeitConfig, relation_index
-from vitrail.weights.dialect import ANY, AllowList, Dialect, Foreign
-from vitrail.weights.dialects import timm
+from vitrail.weights.dialect import ANY, Dialect, Foreign
 from vitrail.weights.dialects import timm_architectures as architectures
+from vitrail.weights.dialects import timm_config
+from vitrail.weights.dialects.preparation import below_384, cropped
 from vitrail.weights.rows import FLAT_TABLE, Facts, drop, fuse, same, supply
 
 TABLE, INDEX = "relative_position_bias_table", "relative_position_index"
@@ -54,7 +48,7 @@ MASKED = "stands for hidden patches in pre-training alone"
 WORDS = "names the visual words of hidden patches in pre-training alone"
 ASSUMED = (
     "pixels brought to [-1, 1], as BEiT v1 has them; BEiT v2 has ImageNet's mean and deviation: "
-    "say dialect=beitv2"
+    "give dialect=beitv2"
 )
 
 
@@ -92,55 +86,30 @@ def is_v2(foreign: Foreign) -> bool:
 
 
 def timm_facts(foreign: Foreign, facts: Facts) -> Facts:
-    """What timm's config.json tells and tensors do not."""
-    told = {
+    """What timm's config.json specifies and tensors do not show."""
+    found = {
         n: value
-        for n, value in timm.config_arguments(foreign).items()
+        for n, value in timm_config.config_arguments(foreign).items()
         if n not in ("heads", "pool")
     }
     if facts.get("layer_scale", 0) is None:
-        told.pop("layer_scale", None)
-    return told if "config.json" in foreign.sidecars else told | {"notes": [ASSUMED]}
+        found.pop("layer_scale", None)
+    return found if "config.json" in foreign.sidecars else found | {"notes": [ASSUMED]}
 
 
 def timm_preprocessing(foreign: Foreign, config: BeitConfig) -> Preprocessing:
     crop = 1.0 if max(config.image_size) >= 384 else 0.9
-    return timm.evaluated(foreign, config, mean=INCEPTION, std=INCEPTION, crop=crop)
+    return timm_config.evaluated(foreign, config, mean=INCEPTION, std=INCEPTION, crop=crop)
 
 
-def cropped(
-    mean: tuple[float, ...], std: tuple[float, ...], _: Foreign, config: BeitConfig
-) -> Preprocessing:
-    """As the authors evaluate: bicubic, then the centre."""
-    (height, width), grey = config.image_size, (0.5,) * config.channels
-    share = 0.875 if max(config.image_size) < 384 else 1.0
-    return Preprocessing(
-        size=config.image_size,
-        resize=(int(height / share), int(width / share)),
-        interpolation="bicubic",
-        mean=mean if config.channels == 3 else grey,
-        std=std if config.channels == 3 else grey,
-    )
-
-
-def timm_sidecars(passport: Passport, config: BeitConfig) -> dict[str, dict[str, Any]]:
-    """A config.json with which `timm.create_model("local-dir:…", pretrained=True)` builds this
-    very model."""
-    arguments = {
-        "img_size": list(config.image_size),
-        "patch_size": config.patch_size,
-        "in_chans": config.channels,
-        "embed_dim": config.dim,
-        "depth": config.depth,
-        "num_heads": config.heads,
+def timm_arguments(config: BeitConfig) -> dict[str, Any]:
+    return timm_config.arguments_by_name(timm_config.SHAPE, config) | {
         "mlp_ratio": (config.mlp_dim + 0.5) / config.dim,  # timm floors the product
-        "init_values": config.layer_scale,
         "use_abs_pos_emb": False,
         "use_rel_pos_bias": config.relative_bias == "block",
         "use_shared_rel_pos_bias": config.relative_bias == "shared",
         "global_pool": "avg" if config.pool == "mean" else "token",
     }
-    return {"config.json": timm.config_json(passport, config, "beit_base_patch16_224", arguments)}
 
 
 def other_gelu(config: BeitConfig) -> str | None:
@@ -150,7 +119,8 @@ def other_gelu(config: BeitConfig) -> str | None:
 
 def why_unsupported(config: BeitConfig) -> str | None:
     if config.grid[0] != config.grid[1]:
-        return f"knows square grids only, this one is {config.grid}"
+        rows, columns = config.grid
+        return f"supports square grids only, this model's is {rows}x{columns}"
     return other_gelu(config)
 
 
@@ -164,13 +134,11 @@ TIMM_BEIT = Dialect(
     constants={"norm_eps": 1e-6},
     sidecar_facts=timm_facts,
     preprocessing=timm_preprocessing,
-    resize="timm",
     supports=SUPPORTS,
     why_unsupported=other_gelu,
-    sidecars=timm_sidecars,
-    labels=timm.labels,
-    licence=timm.licence,
-    architectures=AllowList("timm", architectures.is_beit),
+    **timm_config.in_common(
+        lambda _: "beit_base_patch16_224", timm_arguments, architectures.is_beit, head="head"
+    ),
 )
 BEIT = Dialect(
     name="beit",
@@ -180,7 +148,7 @@ BEIT = Dialect(
     accepts=lambda foreign: is_microsofts(foreign) and not is_v2(foreign),
     constants={"norm_eps": 1e-6},
     sidecar_facts=lambda *_: {"notes": [ASSUMED]},
-    preprocessing=partial(cropped, INCEPTION, INCEPTION),
+    preprocessing=cropped(below_384(0.875), INCEPTION, INCEPTION),
     resize="paper",
     supports=SUPPORTS,
     square=True,
@@ -194,5 +162,5 @@ BEITV2 = replace(
     about="microsoft/unilm: BEiT v2, pre-trained encoders and fine-tuned classifiers",
     accepts=lambda foreign: is_microsofts(foreign) and is_v2(foreign),
     sidecar_facts=lambda *_: {},
-    preprocessing=partial(cropped, IMAGENET_MEAN, IMAGENET_STD),
+    preprocessing=cropped(below_384(0.875)),
 )

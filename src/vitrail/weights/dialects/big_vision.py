@@ -1,7 +1,7 @@
 """big_vision: `params/…/encoderblock_0/MultiHeadDotProductAttention_0/query/kernel`.
 
 Blocks lie one by one or stacked. Positions are those of the patches; files from before 2022 hold
-one for the class token too, which its loader tells by the size of the table, as we do. Without a
+one for the class token too, which its loader finds by the size of the table, as we do. Without a
 table they are sines and cosines.
 """
 
@@ -9,6 +9,7 @@ from vitrail.core.passport import Preprocessing
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.dialect import ANY, Dialect, Foreign
 from vitrail.weights.dialects import vit_jax
+from vitrail.weights.dialects.preparation import prepared
 from vitrail.weights.rows import Facts, refuse, same, stack, within
 
 # The newest name first: it is the one that is written.
@@ -34,15 +35,12 @@ def preprocessing(foreign: Foreign, config: ViTConfig) -> Preprocessing:
 
     The image tower of a pair sees the whole image.
     """
-    half = (0.5,) * config.channels
     part, whole = (7, 8) if max(config.image_size) < 384 else (6, 7)
     height, width = (side * whole // part for side in config.image_size)
-    return Preprocessing(
-        size=config.image_size,
+    return prepared(
+        config,
         resize=None if vit_jax.tree_of(foreign).endswith("img/") else (height, width),
         interpolation="bilinear",  # the nearest to TensorFlow's "area"
-        mean=half,
-        std=half,
     )
 
 

@@ -1,22 +1,22 @@
 """CLIP's image towers: `visual.transformer.resblocks.0.attn.in_proj_weight`.
 
     openai_clip     OpenAI's names and its quick GELU, the text tower left out
-    open_clip       the same names; open_clip_config.json tells the rest, and its GELU is exact
+    open_clip       the same names; open_clip_config.json specifies the rest, and its GELU is exact
     open_clip-timm  a timm model inside OpenCLIP: `visual.trunk.blocks.0.attn.qkv.weight`
 
 What CLIP projects into the space it shares with texts is our head, without a bias.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from vitrail.core.errors import UserError
 from vitrail.core.passport import CLIP_MEAN, CLIP_STD, Interpolation, Passport, Preprocessing
-from vitrail.core.records import validate
 from vitrail.models.vit import ViTConfig
-from vitrail.weights.dialect import ANY, Dialect, Foreign, plain_blocks
+from vitrail.weights.dialect import ANY, Dialect, Foreign, plain_blocks, read_record
 from vitrail.weights.dialects import timm
+from vitrail.weights.dialects.preparation import prepared
 from vitrail.weights.dialects.timm_architectures import vit_facts
 from vitrail.weights.families.family import Request
 from vitrail.weights.families.vit import published_heads
@@ -131,7 +131,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Vision:
-    """The fields of OpenCLIP's vision_cfg that tensors cannot tell, with its defaults."""
+    """The fields of OpenCLIP's vision_cfg that no tensor shows, with its defaults."""
 
     head_width: int = 64
     image_size: int | tuple[int, int] = 224
@@ -145,7 +145,7 @@ class Vision:
 
     def __post_init__(self) -> None:
         if self.head_width < 1:
-            raise UserError(f"head_width is {self.head_width}, but must be at least 1")
+            raise UserError(f"head_width must be at least 1, got {self.head_width}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,22 +158,21 @@ class Prepared:
     resize_mode: Literal["shortest", "longest", "squash"] = "shortest"
 
 
-def read_record(foreign: Foreign, kind: type[T], *path: str) -> T:
-    """The record at a place in open_clip_config.json; fields that decide nothing here are left."""
+def read_place(foreign: Foreign, kind: type[T], *path: str) -> T:
+    """The record at a place in open_clip_config.json; null stands for the default."""
     value: Any = foreign.sidecars.get(CONFIG, {})
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
-    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-    value = {} if not isinstance(value, Mapping) else value
-    given = {name: value[name] for name in known if value.get(name) is not None}
-    return validate(kind, given, where=f"{foreign.source}: {CONFIG}")
+    items = value.items() if isinstance(value, Mapping) else ()
+    given = {name: found for name, found in items if found is not None}
+    return read_record(kind, given, where=f"{foreign.source}: {CONFIG}")
 
 
 def open_facts(foreign: Foreign, facts: Facts) -> Facts:
     if CONFIG not in foreign.sidecars:
-        note = f"exact GELU, class token pooled, heads unknown: no {CONFIG} says otherwise"
+        note = f"exact GELU, class token pooled, heads unknown: there is no {CONFIG}"
         return {"notes": [note]}
-    vision = read_record(foreign, Vision, "model_cfg", "vision_cfg")
+    vision = read_place(foreign, Vision, "model_cfg", "vision_cfg")
     size = vision.image_size
     found: Facts = {
         "heads": facts["dim"] // vision.head_width,
@@ -194,17 +193,17 @@ def open_facts(foreign: Foreign, facts: Facts) -> Facts:
 
 
 def notes(foreign: Foreign) -> list[str]:
-    if read_record(foreign, Prepared, "preprocess_cfg").resize_mode != "longest":
+    if read_place(foreign, Prepared, "preprocess_cfg").resize_mode != "longest":
         return []
-    return ["images cropped to the image size, where OpenCLIP's config says to pad them"]
+    return ["images cropped to the image size, where OpenCLIP's config pads them"]
 
 
 def trunk_facts(foreign: Foreign, facts: Facts) -> Facts:
     found = timm.model_facts(facts)
     if CONFIG not in foreign.sidecars:
-        note = f"{facts['pool']} pooled, as timm's own model does: no {CONFIG} says otherwise"
+        note = f"{facts['pool']} pooled, as timm's own model does: there is no {CONFIG}"
         return found | {"notes": [note]}
-    vision = read_record(foreign, Vision, "model_cfg", "vision_cfg")
+    vision = read_place(foreign, Vision, "model_cfg", "vision_cfg")
     if vision.timm_model_name is not None:
         named = vit_facts(vision.timm_model_name)
         if named is None:
@@ -219,14 +218,14 @@ def trunk_facts(foreign: Foreign, facts: Facts) -> Facts:
 
 
 def preprocessing(foreign: Foreign, config: ViTConfig) -> Preprocessing:
-    """The shorter side to the model's, then the centre, unless OpenCLIP's config says otherwise."""
-    prepared = read_record(foreign, Prepared, "preprocess_cfg")
-    return Preprocessing(
-        size=config.image_size,
-        resize=None if prepared.resize_mode == "squash" else config.image_size,
-        interpolation=prepared.interpolation,
-        mean=prepared.mean if config.channels == 3 else (0.5,) * config.channels,
-        std=prepared.std if config.channels == 3 else (0.5,) * config.channels,
+    """The shorter side to the model's, then the centre, if OpenCLIP's config specifies no other."""
+    given = read_place(foreign, Prepared, "preprocess_cfg")
+    return prepared(
+        config,
+        resize=None if given.resize_mode == "squash" else config.image_size,
+        interpolation=given.interpolation,
+        mean=given.mean,
+        std=given.std,
     )
 
 
@@ -259,7 +258,7 @@ def sidecars(passport: Passport, config: ViTConfig) -> dict[str, dict[str, Any]]
 
 
 def trunk_sidecars(passport: Passport, config: ViTConfig) -> dict[str, dict[str, Any]]:
-    """What is known of it; OpenCLIP also wants timm's name for the trunk, which nothing tells."""
+    """What is known of it; OpenCLIP also wants timm's name for the trunk, which is unknown here."""
     vision = {
         "image_size": list(config.image_size),
         "timm_pool": "avg" if config.pool == "mean" else "token",
@@ -278,13 +277,13 @@ def written(
         "quick_gelu": config.activation == "quick_gelu",
         "vision_cfg": vision,
     }
-    prepared = {
+    preparation = {
         "mean": list(before.mean),
         "std": list(before.std),
         "interpolation": before.interpolation,
         "resize_mode": "shortest" if before.resize else "squash",
     }
-    return {CONFIG: {"model_cfg": model, "preprocess_cfg": prepared}}
+    return {CONFIG: {"model_cfg": model, "preprocess_cfg": preparation}}
 
 
 def why_unsupported(config: ViTConfig) -> str | None:

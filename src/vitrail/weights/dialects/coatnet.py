@@ -1,7 +1,6 @@
 """timm's CoAtNets, which share their names with MaxViT: `stages.0.blocks.0.conv1_1x1`."""
 
 from dataclasses import fields, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -9,11 +8,11 @@ from einops import rearrange
 from torch import Tensor
 
 from vitrail.core.errors import UserError
-from vitrail.core.passport import INCEPTION, Passport, Preprocessing
+from vitrail.core.passport import INCEPTION, Preprocessing
 from vitrail.models.catalogue import FAMILIES, find
 from vitrail.models.coatnet import EXPANSION, CoAtNetConfig
-from vitrail.weights.dialect import ANY, AllowList, Dialect, Foreign
-from vitrail.weights.dialects import timm
+from vitrail.weights.dialect import ANY, Dialect, Foreign
+from vitrail.weights.dialects import timm_config
 from vitrail.weights.dialects.timm_architectures import is_row_of
 from vitrail.weights.families.family import Request
 from vitrail.weights.rows import Facts, Op, Row, beside, drop, plain_op, reshape, same, supply
@@ -94,7 +93,7 @@ ROWS = (
     drop("*.rel_pos.relative_position_index", why=INDEX),
     drop("*.rel_pos.rel_coords_log", why=INDEX),
 )
-# What no tensor tells: the fields, the arguments of timm that do, and their values there and here.
+# What no tensor shows: the fields, the arguments of timm for them, and their values there and here.
 POOLS = {"mean": "avg2", "max": "max"}
 ARGUMENTS: dict[str, tuple[str, dict[Any, Any]]] = {
     "downsampling": ("conv_stride_mode", {"dw": "convolution", "pool": "pool"}),
@@ -106,7 +105,7 @@ ARGUMENTS: dict[str, tuple[str, dict[Any, Any]]] = {
 
 
 def hints(foreign: Foreign, _: Request) -> Facts:
-    """The width of a head, by which queries, keys and values are told apart."""
+    """The width of a head, by which queries, keys and values are separated."""
     for name in foreign.tensors:
         block, found, _after = name.partition("attn.qkv.weight")
         if found:
@@ -120,13 +119,13 @@ def hints(foreign: Foreign, _: Request) -> Facts:
 
 
 def sidecar_facts(foreign: Foreign, _: Facts) -> Facts:
-    """What config.json says: an architecture of timm, and the arguments it was made with."""
+    """What config.json specifies: an architecture of timm, and its arguments."""
     config = foreign.sidecars.get("config.json", {})
-    arguments, entry = timm.as_dict(config.get("model_args")), config.get("architecture")
+    arguments, entry = timm_config.section(foreign, "model_args"), config.get("architecture")
     facts: Facts = {"norm_eps": arguments.get("transformer_norm_eps", 1e-6)}
     if "head.pre_logits.fc.weight" in foreign.tensors:
         facts["head"] = "pretrain"  # even where no classes need it
-    size = timm.config_arguments(foreign).get("image_size")
+    size = timm_config.config_arguments(foreign).get("image_size")
     if size is not None:
         facts["image_size"] = tuple(size) if isinstance(size, list) else size
     if isinstance(entry, str) and entry in FAMILIES["coatnet"].aliases:
@@ -136,27 +135,26 @@ def sidecar_facts(foreign: Foreign, _: Facts) -> Facts:
             if arguments[theirs] not in list(values):  # a list is no key
                 known = ", ".join(map(str, values))
                 raise UserError(
-                    f"{foreign.source}: {theirs} is {arguments[theirs]!r}, but only {known} is read"
+                    f"{foreign.source}: {theirs} must be one of {known}, got {arguments[theirs]!r}"
                 )
             facts[name] = values[arguments[theirs]]
     return facts
 
 
 def preprocessing(foreign: Foreign, config: CoAtNetConfig) -> Preprocessing:
-    """As pretrained_cfg says; otherwise as timm evaluates this kind of model."""
+    """As pretrained_cfg specifies; otherwise as timm evaluates this kind of model."""
     crop = 0.9 if config.depths == (3, 4, 6, 3) else 0.95
-    before = timm.evaluated(foreign, config, mean=INCEPTION, std=INCEPTION, crop=crop)
-    told = timm.as_dict(foreign.sidecars.get("config.json", {}).get("pretrained_cfg"))
-    if "crop_mode" not in told and max(config.image_size) >= 384:  # squeezed, not cropped
+    before = timm_config.evaluated(foreign, config, mean=INCEPTION, std=INCEPTION, crop=crop)
+    pretrained = timm_config.section(foreign, "pretrained_cfg")
+    if "crop_mode" not in pretrained and max(config.image_size) >= 384:  # squeezed, not cropped
         return replace(before, resize=None)
     return before
 
 
-def sidecars(passport: Passport, config: CoAtNetConfig) -> dict[str, dict[str, Any]]:
-    """A config.json with which timm builds this very model: one of its entry points, and arguments
-    for all that decides what is computed."""
+def arguments(config: CoAtNetConfig) -> dict[str, Any]:
+    """Arguments for all that decides what is computed, whatever the entry point."""
     early = config.widening == "early"
-    arguments: dict[str, Any] = {
+    written: dict[str, Any] = {
         "img_size": list(config.image_size),
         "in_chans": config.channels,
         "global_pool": "avg",
@@ -180,8 +178,8 @@ def sidecars(passport: Passport, config: CoAtNetConfig) -> dict[str, dict[str, A
     }
     for name, (theirs, values) in ARGUMENTS.items():
         ours = {here: there for there, here in values.items()}
-        arguments[theirs] = ours[getattr(config, name)]
-    return {"config.json": timm.config_json(passport, config, "coatnet_0_224", arguments)}
+        written[theirs] = ours[getattr(config, name)]
+    return written
 
 
 def why_unsupported(config: CoAtNetConfig) -> str | None:
@@ -204,11 +202,7 @@ TIMM_COATNET = Dialect(
     accepts=lambda foreign: "stem.conv2.weight" in foreign.tensors,
     sidecar_facts=sidecar_facts,
     preprocessing=preprocessing,
-    resize="timm",
     supports={field.name: ANY for field in fields(CoAtNetConfig)},
     why_unsupported=why_unsupported,
-    sidecars=sidecars,
-    labels=partial(timm.labels, head="head.fc"),
-    licence=timm.licence,
-    architectures=AllowList("timm", is_row_of("coatnet")),
+    **timm_config.in_common(lambda _: "coatnet_0_224", arguments, is_row_of("coatnet")),
 )

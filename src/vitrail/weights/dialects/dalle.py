@@ -15,17 +15,17 @@ from vitrail.weights.rows import Row, same
 BLOCK = "blocks.group_{g+1}.block_{b+1}"
 
 
-def half(theirs: str, ours: str, **tells: Any) -> tuple[Row, ...]:
+def half(theirs: str, ours: str, **facts: Any) -> tuple[Row, ...]:
     """The rows of an encoder or decoder: their prefix, and ours."""
     return (
-        same(f"{theirs}blocks.input.{{w}}", f"{ours}.input.{{w}}", **tells),
-        same(f"{theirs}{BLOCK}.id_path.{{w}}", f"{ours}.stages.{{g}}.{{b}}.skip.{{w}}", **tells),
+        same(f"{theirs}blocks.input.{{w}}", f"{ours}.input.{{w}}", **facts),
+        same(f"{theirs}{BLOCK}.id_path.{{w}}", f"{ours}.stages.{{g}}.{{b}}.skip.{{w}}", **facts),
         same(
             f"{theirs}{BLOCK}.res_path.conv_{{c}}.{{w}}",
             f"{ours}.stages.{{g}}.{{b}}.conv{{c}}.{{w}}",
-            **tells,
+            **facts,
         ),
-        same(f"{theirs}blocks.output.conv.{{w}}", f"{ours}.output.{{w}}", **tells),
+        same(f"{theirs}blocks.output.conv.{{w}}", f"{ours}.output.{{w}}", **facts),
     )
 
 

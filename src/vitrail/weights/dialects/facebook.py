@@ -6,13 +6,12 @@ were never learned; `mask_token`, `mlp.w12`, `register_tokens` and blocks in chu
 names: it is read as such unless a person names the dialect.
 """
 
-from collections.abc import Callable
-
 import torch
 
-from vitrail.core.passport import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.dialect import ANY, Dialect, Foreign
+from vitrail.weights.dialects import timm
+from vitrail.weights.dialects.preparation import below_384, cropped
 from vitrail.weights.rows import Facts, drop, refuse, renamed, same, supply, within
 
 TOKENS = (
@@ -20,12 +19,7 @@ TOKENS = (
     same("pos_embed", "positions.table"),
     same("patch_embed.proj.{p}", "patches.projection.{p}"),
 )
-BLOCK = (
-    same("blocks.{i}.norm{n}.{p}", "blocks.{i}.norm{n}.{p}"),
-    same("blocks.{i}.attn.qkv.{p}", "blocks.{i}.attention.qkv.{p}"),
-    same("blocks.{i}.attn.proj.{p}", "blocks.{i}.attention.out.{p}"),
-)
-MLP = (same("blocks.{i}.mlp.fc{n}.{p}", "blocks.{i}.mlp.fc{n}.{p}"),)
+BLOCK, MLP = timm.BLOCK, timm.MLP
 GATED = (
     same("blocks.{i}.mlp.w12.{p}", "blocks.{i}.mlp.fc1.{p}", activation="swiglu"),
     same("blocks.{i}.mlp.w3.{p}", "blocks.{i}.mlp.fc2.{p}", activation="swiglu"),
@@ -54,10 +48,7 @@ DINO_ROWS = (
     *within("{at}", (*TOKENS, *BLOCK, *MLP, *NORM, *HEAD)),
     drop("head.*", why=PROJECTED),
 )
-DINOV2_BLOCK = (
-    *(*BLOCK, *GATED, *MLP),
-    same("blocks.{i}.ls{n}.gamma", "blocks.{i}.scale{n}.factor"),
-)
+DINOV2_BLOCK = (*BLOCK, *GATED, *MLP, *timm.SCALES)
 DINOV2_ROWS = (
     *within("{at}", (*TOKENS, *DINOV2_BLOCK, *NORM, same("register_tokens", "registers"))),
     # a model cut into chunks numbers its blocks through
@@ -69,6 +60,13 @@ DINOV2_ROWS = (
     drop("ibot_head.*", why=PROJECTED),
     # the linear classifiers of DINO and DINOv2 are published in files of their own
     *(refuse(f"{at}{part}", why=ALONE) for at in ("", "linear.") for part in ("weight", "bias")),
+)
+# What a decoder of masked pre-training has beside its blocks, here and in transformers.
+DECODER_PARTS = (
+    *NORM,
+    same("embed.{p}", "embed.{p}"),
+    same("pos_embed", "positions"),
+    same("pred.{p}", "pixels.{p}"),
 )
 MAE_ROWS = (
     *(*TOKENS, *BLOCK, *MLP, *HEAD),
@@ -99,27 +97,7 @@ def deit_facts(foreign: Foreign, facts: Facts) -> Facts:
     return {"prefix_positions": 1 + facts["distilled"]}
 
 
-def cropped(
-    share_of: Callable[[ViTConfig], float],
-) -> Callable[[Foreign, ViTConfig], Preprocessing]:
-    """Bicubic, then the centre, which is a share of the side."""
-
-    def preprocessing(foreign: Foreign, config: ViTConfig) -> Preprocessing:
-        (height, width), share = config.image_size, share_of(config)
-        grey = (0.5,) * config.channels
-        return Preprocessing(
-            size=config.image_size,
-            resize=(int(height / share), int(width / share)),
-            interpolation="bicubic",
-            mean=IMAGENET_MEAN if config.channels == 3 else grey,
-            std=IMAGENET_STD if config.channels == 3 else grey,
-        )
-
-    return preprocessing
-
-
-def by_size(config: ViTConfig) -> float:
-    return 0.875 if max(config.image_size) < 384 else 1.0
+by_size = below_384(0.875)
 
 
 def deit_share(config: ViTConfig) -> float:
@@ -206,6 +184,7 @@ MAE = Dialect(
     name="mae",
     about="facebookresearch/mae: encoders from pre-training, and fine-tuned classifiers",
     rows=MAE_ROWS,
+    decoder=(*within("decoder_", (*BLOCK, *MLP, *DECODER_PARTS)), same("mask_token", "mask")),
     constants={"norm_eps": 1e-6, "prefix_positions": 1},
     accepts=is_mae,
     preprocessing=cropped(by_size),

@@ -4,21 +4,25 @@
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from vitrail.core.errors import UserError
-from vitrail.core.passport import Passport, Preprocessing
-from vitrail.models.catalogue import FAMILIES, variant_of
+from vitrail.core.passport import Preprocessing
+from vitrail.models.catalogue import variant_of
 from vitrail.models.config import Config
 from vitrail.models.mobilevit import MobileViTConfig
-from vitrail.weights.dialect import ANY, AllowList, Dialect, Foreign, Values
-from vitrail.weights.dialects import timm, transformers
-from vitrail.weights.dialects import transformers_sidecars as files
+from vitrail.weights.dialect import ANY, Dialect, Foreign, Values
+from vitrail.weights.dialects import timm_config
+from vitrail.weights.dialects import transformers_config as files
 from vitrail.weights.dialects.timm_architectures import is_row_of, refuse_other_layers
+from vitrail.weights.dialects.transformers_config import Kind
+from vitrail.weights.dialects.transformers_processor import (
+    read_preprocessing,
+    write_mobile_preprocessing,
+)
 from vitrail.weights.rows import Facts, Row, fuse, refuse, same, supply, within
 
 COUNTED = "counts the batches of training, and nothing is computed from it"
@@ -179,23 +183,9 @@ HF_ROWS = hf_rows(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Told:
-    """The fields of transformers' config.json that tensors do not tell, or not exactly."""
-
-    image_size: int | tuple[int, int] | None = None
-    patch_size: int | None = None
-    num_attention_heads: int | None = None
-    hidden_act: str | None = None
-    layer_norm_eps: float | None = None
-    expand_ratio: float | None = None
-    mlp_ratio: float | None = None
-    output_stride: int | None = None
-
-
 def timm_facts(foreign: Foreign, _: Facts) -> Facts:
     refuse_other_layers(foreign)
-    pretrained = timm.as_dict(foreign.sidecars.get("config.json", {}).get("pretrained_cfg"))
+    pretrained = timm_config.section(foreign, "pretrained_cfg")
     size = pretrained.get("input_size")
     return {"image_size": size[1:]} if isinstance(size, list) and len(size) == 3 else {}
 
@@ -204,12 +194,7 @@ def evaluated(share: Callable[[Config], float], foreign: Foreign, config: Config
     """As timm does it: red first, for which it turned the stem's kernels round where apple's
     weights had blue first."""
     mean, std = (0.0,) * config.channels, (1.0,) * config.channels
-    return timm.evaluated(foreign, config, mean=mean, std=std, crop=share(config))
-
-
-def timm_sidecars(passport: Passport, config: Config) -> dict[str, dict[str, Any]]:
-    arguments = {"global_pool": "avg", "in_chans": config.channels}
-    return {"config.json": timm.config_json(passport, config, variant_of(config), arguments)}
+    return timm_config.evaluated(foreign, config, mean=mean, std=std, crop=share(config))
 
 
 def prepared(usual: Preprocessing, _: Foreign, config: Config) -> Preprocessing:
@@ -225,67 +210,56 @@ def prepared(usual: Preprocessing, _: Foreign, config: Config) -> Preprocessing:
     )
 
 
-def hf_facts(family: str, foreign: Foreign, _: Facts) -> Facts:
-    told = files.read_record(Told, foreign, "config.json")
-    if told.hidden_act not in (None, "silu", "swish"):
-        raise UserError(f"{foreign.source}: hidden_act is {told.hidden_act!r}, expected 'silu'")
-    if told.output_stride not in (None, 32):
-        raise UserError(
-            f"{foreign.source}: output_stride is {told.output_stride}, expected 32: its last "
-            "convolutions leave out pixels, as those of a classifier do not"
-        )
-    side = told.image_size
-    values = {
-        "image_size": (side, side) if isinstance(side, int) else side,
-        "patch_size": told.patch_size,
-        "heads": told.num_attention_heads,
-        "norm_eps": told.layer_norm_eps,
-        "expand": told.expand_ratio,
-        "mlp_ratio": told.mlp_ratio,
-    }
-    known = {field.name for field in fields(FAMILIES[family].config)}
-    return {name: value for name, value in values.items() if value is not None and name in known}
-
-
-def hf_preprocessing(foreign: Foreign, config: Config) -> Preprocessing:
-    return files.read_preprocessing(foreign, config, prepared(BLUE_FIRST, foreign, config))
-
-
-def hf_sidecars(
-    passport: Passport, config: Any, *, model_type: str, classes: str, **more: Any
-) -> dict[str, dict[str, Any]]:
-    """transformers' files of either version."""
-    height, width = config.image_size
-    written = {
-        "architectures": [classes + ("ForImageClassification" if config.num_classes else "Model")],
-        "model_type": model_type,
-        "num_channels": config.channels,
-        "image_size": height if height == width else [height, width],
-        "patch_size": config.patch_size,
-        "expand_ratio": config.expand,
+KIND = Kind(
+    model_type="mobilevit",
+    classes="MobileViT",
+    fields=files.COMMON
+    | {
+        "expand_ratio": "expand",
+        "hidden_sizes": "dims",
+        "num_attention_heads": "heads",
+        "mlp_ratio": "mlp_ratio",
+        "hidden_dropout_prob": "dropout",
+        "classifier_dropout_prob": "dropout",
+    },
+    reads=(
+        "image_size", "patch_size", "layer_norm_eps", "expand_ratio", "num_attention_heads",
+        "mlp_ratio",
+    ),
+    usual=BLUE_FIRST,
+    extras=lambda config: {
         "hidden_act": "silu",
-        "layer_norm_eps": config.norm_eps,
-        "classifier_dropout_prob": config.dropout,
-        **files.write_labels(passport, config),
-        **more,
-    }
-    before = files.write_mobile_preprocessing(passport.preprocessing)
-    return {"config.json": written, "preprocessor_config.json": before}
+        "neck_hidden_sizes": [config.stem, *config.widths, config.last],
+        "qkv_bias": True,
+    },
+    write_preprocessing=write_mobile_preprocessing,
+)  # fmt: skip
 
 
-def sidecars(passport: Passport, config: MobileViTConfig) -> dict[str, dict[str, Any]]:
-    return hf_sidecars(
-        passport,
-        config,
-        model_type="mobilevit",
-        classes="MobileViT",
-        hidden_sizes=list(config.dims),
-        neck_hidden_sizes=[config.stem, *config.widths, config.last],
-        num_attention_heads=config.heads,
-        mlp_ratio=config.mlp_ratio,
-        qkv_bias=True,
-        hidden_dropout_prob=config.dropout,
-        attention_probs_dropout_prob=0.0,
+def hf_facts(kind: Kind, foreign: Foreign, _: Facts) -> Facts:
+    files.require(foreign, "hidden_act", ("silu", "swish"), "MobileViT has no other")
+    why = "with another its last convolutions leave out pixels, as those of a classifier do not"
+    files.require(foreign, "output_stride", (32,), why)
+    return kind.facts(foreign)
+
+
+def hf_dialect(kind: Kind, rows: tuple[Row, ...], **others: Any) -> Dialect:
+    """transformers' dialect of either version."""
+    common = kind.in_common
+    return Dialect(
+        **common
+        | {
+            "family": kind.model_type,
+            "rows": rows,
+            "values": STAGES | common["values"],
+            "constants": {"norm_eps": 1e-5},
+            "sidecar_facts": partial(hf_facts, kind),
+            "preprocessing": lambda foreign, config: read_preprocessing(
+                foreign, config, prepared(BLUE_FIRST, foreign, config)
+            ),
+            "supports": SUPPORTS | {"patch_size": ANY},
+            **others,
+        }
     )
 
 
@@ -304,30 +278,18 @@ TIMM = Dialect(
     constants={"norm_eps": 1e-5},
     sidecar_facts=timm_facts,
     preprocessing=partial(evaluated, lambda _: 0.9),
-    resize="timm",
     supports=SUPPORTS,
-    sidecars=timm_sidecars,
-    labels=partial(timm.labels, head="head.fc"),
-    licence=timm.licence,
-    architectures=AllowList("timm", is_row_of("mobilevit")),
+    **timm_config.in_common(
+        variant_of,
+        lambda config: {"global_pool": "avg", "in_chans": config.channels},
+        is_row_of("mobilevit"),
+    ),
 )
-TRANSFORMERS = Dialect(
-    name="transformers-mobilevit",
+TRANSFORMERS = hf_dialect(
+    KIND,
+    HF_ROWS,
     about="Hugging Face transformers: MobileViT, the same names in versions 4 and 5",
-    family="mobilevit",
-    rows=HF_ROWS,
-    values=STAGES | {"root": ("mobilevit.", "")},
-    unbound=lambda config, _: {"root": "mobilevit." if config.num_classes else ""},
-    constants={"norm_eps": 1e-5},
-    sidecar_facts=partial(hf_facts, "mobilevit"),
-    preprocessing=hf_preprocessing,
-    resize="hf",
-    supports=SUPPORTS | {"patch_size": ANY},
     why_unsupported=other_depths,
-    sidecars=sidecars,
-    labels=transformers.labels,
-    multi_label=files.read_multi_label,
-    architectures=AllowList("transformers", {"mobilevit"}.__contains__, "MobileViT"),
 )
 CVNETS = Dialect(
     name="cvnets-mobilevit",

@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
-from vitrail.core.passport import Passport
 from vitrail.models.mobilevitv2 import MobileViTV2Config
 from vitrail.weights.dialect import AllowList
 from vitrail.weights.dialects import mobilevit
+from vitrail.weights.dialects import transformers_config as files
 from vitrail.weights.dialects.mobilevit import (
     BLUE_FIRST,
     CVNETS_NORM,
@@ -61,21 +60,6 @@ HF_ROWS = hf_rows(
 RED_FIRST = replace(BLUE_FIRST, interpolation="bicubic", channel_order="rgb")
 
 
-def sidecars(passport: Passport, config: MobileViTV2Config) -> dict[str, dict[str, Any]]:
-    return mobilevit.hf_sidecars(
-        passport,
-        config,
-        model_type="mobilevitv2",
-        classes="MobileViTV2",
-        width_multiplier=config.widths[-1] / 512,
-        base_attn_unit_dims=base_dims(config),
-        n_attn_blocks=list(config.depths),
-        ffn_multiplier=int(config.mlp_ratio),
-        attn_dropout=0.0,
-        ffn_dropout=0.0,
-    )
-
-
 def base_dims(config: MobileViTV2Config) -> list[int]:
     return [round(dim * 512 / config.widths[-1]) for dim in config.dims]
 
@@ -112,18 +96,31 @@ TIMM = replace(
     ),
     architectures=AllowList("timm", is_row_of("mobilevitv2")),
 )
-TRANSFORMERS = replace(
-    mobilevit.TRANSFORMERS,
-    name="transformers-mobilevitv2",
+KIND = replace(
+    mobilevit.KIND,
+    model_type="mobilevitv2",
+    classes="MobileViTV2",
+    fields=files.COMMON
+    | {
+        "expand_ratio": "expand",
+        "n_attn_blocks": "depths",
+        "classifier_dropout_prob": "dropout",
+    },
+    reads=("image_size", "patch_size", "layer_norm_eps", "expand_ratio"),
+    extras=lambda config: {
+        "hidden_act": "silu",
+        "width_multiplier": config.widths[-1] / 512,
+        "base_attn_unit_dims": base_dims(config),
+        "ffn_multiplier": int(config.mlp_ratio),
+        "attn_dropout": 0.0,
+        "ffn_dropout": 0.0,
+    },
+)
+TRANSFORMERS = mobilevit.hf_dialect(
+    KIND,
+    HF_ROWS,
     about="Hugging Face transformers: MobileViT V2, the same names in versions 4 and 5",
-    family="mobilevitv2",
-    rows=HF_ROWS,
-    values=mobilevit.STAGES | {"root": ("mobilevitv2.", "")},
-    unbound=lambda config, _: {"root": "mobilevitv2." if config.num_classes else ""},
-    sidecar_facts=partial(mobilevit.hf_facts, "mobilevitv2"),
     why_unsupported=other_widths,
-    sidecars=sidecars,
-    architectures=AllowList("transformers", {"mobilevitv2"}.__contains__, "MobileViT"),
 )
 CVNETS = replace(
     mobilevit.CVNETS,

@@ -15,12 +15,13 @@ from jaxtyping import Int
 from torch import Tensor
 
 from vitrail.core.layout import WindowPolicy
-from vitrail.core.passport import IMAGENET_MEAN, IMAGENET_STD, Passport, Preprocessing
+from vitrail.core.passport import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from vitrail.models.catalogue import FAMILIES
 from vitrail.models.config import Config
 from vitrail.models.swin import SwinConfig
-from vitrail.weights.dialect import ANY, AllowList, Dialect, Foreign
-from vitrail.weights.dialects import timm
+from vitrail.weights.dialect import ANY, Dialect, Foreign
+from vitrail.weights.dialects import timm_config
+from vitrail.weights.dialects.preparation import bicubic
 from vitrail.weights.dialects.timm_architectures import is_swin, refuse_other_layers
 from vitrail.weights.rows import Facts, Row, drop, same, supply, within
 
@@ -106,12 +107,12 @@ def flat_index(window: int) -> Int[Tensor, "nn"]:
 
 
 def has(name: str) -> Callable[[Foreign], bool]:
-    """Whether a file has a tensor whose name ends so: what tells the versions apart."""
+    """Whether a file has a tensor whose name ends so: the versions differ in it."""
     return lambda foreign: any(key.endswith(name) for key in foreign.tensors)
 
 
 def ends_stages(foreign: Foreign) -> bool:
-    """What tells the authors' names from timm's."""
+    """Whether the names are the authors', not timm's."""
     return any(
         name.removeprefix("encoder.") in ("layers.0.downsample.reduction.weight", "head.weight")
         for name in foreign.tensors
@@ -123,9 +124,6 @@ def timm_facts(family: str, foreign: Foreign, _: Facts) -> Facts:
     it was made with; the config that comes of it checks their types."""
     refuse_other_layers(foreign)
     config = foreign.sidecars.get("config.json", {})
-    arguments, pretrained = (
-        timm.as_dict(config.get(key)) for key in ("model_args", "pretrained_cfg")
-    )
     variants, aliases = FAMILIES[family].variants, FAMILIES[family].aliases
     published = variants.get(aliases.get(str(config.get("architecture")), ""))
     facts: Facts = {}
@@ -133,12 +131,8 @@ def timm_facts(family: str, foreign: Foreign, _: Facts) -> Facts:
         names = ("image_size", "window_size", "pretrained_windows")
         values = vars(published.config)
         facts |= {name: values[name] for name in names if name in values}
-    size, whole = arguments.get("img_size"), pretrained.get("input_size")
-    if size is None and isinstance(whole, list) and len(whole) == 3:
-        size = whole[1:]
-    if size is not None:
-        facts["image_size"] = [size, size] if isinstance(size, int) else size
-    window = arguments.get("window_size")
+    facts |= timm_config.image_size(foreign)
+    window = timm_config.section(foreign, "model_args").get("window_size")
     if window is not None:
         same_sides = isinstance(window, list) and len(window) == 2 and window[0] == window[1]
         facts["window_size"] = window[0] if same_sides else window
@@ -146,7 +140,7 @@ def timm_facts(family: str, foreign: Foreign, _: Facts) -> Facts:
 
 
 def timm_swin_facts(foreign: Foreign, facts: Facts) -> Facts:
-    """Tables tell the windows, whatever config.json says."""
+    """Tables show the windows, whatever config.json specifies."""
     return timm_facts("swin", foreign, facts) | {"window_size": facts["window_size"]}
 
 
@@ -178,49 +172,24 @@ def other_windows(policy: WindowPolicy, config: SwinConfig) -> str | None:
     return None
 
 
-def timm_sidecars(
-    entry: str, passport: Passport, config: SwinConfig, **more: Any
-) -> dict[str, dict[str, Any]]:
-    """A config.json with which `timm.create_model("local-dir:…", pretrained=True)` builds this
-    very model."""
-    arguments = {
-        "img_size": list(config.image_size),
-        "patch_size": config.patch_size,
-        "in_chans": config.channels,
-        "embed_dim": config.dim,
-        "depths": list(config.depths),
-        "num_heads": list(config.heads),
-        "window_size": config.window_size,
-        "mlp_ratio": config.mlp_ratio,
-        "global_pool": "avg",
-        **more,
-    }
-    return {"config.json": timm.config_json(passport, config, entry, arguments)}
+def timm_arguments(config: SwinConfig) -> dict[str, Any]:
+    same_names = ("depths", "window_size", "mlp_ratio")
+    shape = {k: v for k, v in timm_config.SHAPE.items() if hasattr(config, v)}
+    names = shape | dict(zip(same_names, same_names, strict=True))
+    return timm_config.arguments_by_name(names, config) | {"global_pool": "avg"}
 
 
 def timm_preprocessing(foreign: Foreign, config: Config) -> Preprocessing:
     crop = 1.0 if max(config.image_size) >= 384 else 0.9
-    return timm.evaluated(foreign, config, mean=IMAGENET_MEAN, std=IMAGENET_STD, crop=crop)
-
-
-def covered(config: Config, share: float | None) -> Preprocessing:
-    """Bicubic, until it covers so many times the size, then the centre; without it squeezed."""
-    (height, width), grey = config.image_size, (0.5,) * config.channels
-    return Preprocessing(
-        size=config.image_size,
-        resize=None if share is None else (round(height * share), round(width * share)),
-        interpolation="bicubic",
-        mean=IMAGENET_MEAN if config.channels == 3 else grey,
-        std=IMAGENET_STD if config.channels == 3 else grey,
-    )
+    return timm_config.evaluated(foreign, config, mean=IMAGENET_MEAN, std=IMAGENET_STD, crop=crop)
 
 
 def authors_preprocessing(_: Foreign, config: Config) -> Preprocessing:
     """The centre of a larger image; from 384 pixels on the whole image, squeezed."""
     height, width = config.image_size
     if max(height, width) >= 384:
-        return covered(config, None)
-    return replace(covered(config, 1.0), resize=(int(256 / 224 * height), int(256 / 224 * width)))
+        return bicubic(config, None)
+    return replace(bicubic(config, 1.0), resize=(int(256 / 224 * height), int(256 / 224 * width)))
 
 
 def torchvision_preprocessing(
@@ -229,7 +198,7 @@ def torchvision_preprocessing(
     """As published for weights of this shape, by width and depth of the third stage; in proportion
     at another size."""
     usual = next(iter(sizes.values()))
-    return covered(config, sizes.get((config.dim, max(config.depths)), usual) / side)
+    return bicubic(config, sizes.get((config.dim, max(config.depths)), usual) / side)
 
 
 TIMM_SWIN = Dialect(
@@ -243,13 +212,9 @@ TIMM_SWIN = Dialect(
     constants={"window_policy": "timm", "norm_eps": EPS},
     sidecar_facts=timm_swin_facts,
     preprocessing=timm_preprocessing,
-    resize="timm",
     supports=SUPPORTS,
     why_unsupported=partial(other_windows, "timm"),
-    sidecars=partial(timm_sidecars, "swin_tiny_patch4_window7_224"),
-    labels=partial(timm.labels, head="head.fc"),
-    licence=timm.licence,
-    architectures=AllowList("timm", is_swin),
+    **timm_config.in_common(lambda _: "swin_tiny_patch4_window7_224", timm_arguments, is_swin),
 )
 SWIN = Dialect(
     name="swin",

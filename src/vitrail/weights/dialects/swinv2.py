@@ -1,7 +1,7 @@
 """Swin V2 in its authors' repository, in timm and in torchvision.
 
-No tensor depends on the size of windows. The authors' files and torchvision's tell it all the same,
-by a buffer with the offsets between their cells; timm's need their config.json.
+No tensor depends on the size of windows. The authors' files and torchvision's contain it all the
+same, in a buffer with the offsets between their cells; timm's need their config.json.
 """
 
 from functools import partial
@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from vitrail.core.errors import UserError
-from vitrail.core.passport import Passport
 from vitrail.models.swinv2 import SwinV2Config, log_offsets
-from vitrail.weights.dialect import ANY, AllowList, Dialect, Foreign
-from vitrail.weights.dialects import swin, timm
+from vitrail.weights.dialect import ANY, Dialect, Foreign
+from vitrail.weights.dialects import swin, timm_config
 from vitrail.weights.dialects.swin import OURS
 from vitrail.weights.dialects.timm_architectures import is_row_of
 from vitrail.weights.rows import FLAT_TABLE, Facts, fuse, plain_op, reshape, same, supply
@@ -55,17 +54,17 @@ def table_of_offsets(window: int) -> Tensor:
 
 
 def timm_facts(foreign: Foreign, facts: Facts) -> Facts:
-    told = swin.timm_facts("swinv2", foreign, facts)
-    arguments = timm.as_dict(foreign.sidecars.get("config.json", {}).get("model_args"))
+    found = swin.timm_facts("swinv2", foreign, facts)
+    arguments = timm_config.section(foreign, "model_args")
     if "pretrained_window_sizes" in arguments:
-        told["pretrained_windows"] = pretrained(arguments["pretrained_window_sizes"])
-    elif "window_size" in told:
-        told.setdefault("pretrained_windows", ())
-    return told
+        found["pretrained_windows"] = pretrained(arguments["pretrained_window_sizes"])
+    elif "window_size" in found:
+        found.setdefault("pretrained_windows", ())
+    return found
 
 
 def pretrained(windows: Any) -> Any:
-    """Zeros are how others say that they were the same; a foreign value is checked later."""
+    """Zeros mean that they were the same; a foreign value is checked later."""
     zeros = isinstance(windows, list | tuple) and not any(windows)
     return () if zeros else windows
 
@@ -93,14 +92,14 @@ def microsoft_facts(foreign: Foreign, facts: Facts) -> Facts:
             "high, and only square windows, of one size in all stages, are read"
         )
     references = [reference_of(w, table) for w, table in zip(windows, offsets, strict=True)]
-    told: Facts = {
+    found: Facts = {
         "window_size": windows[0],
         "pretrained_windows": () if references == windows else tuple(references),
     }
     smaller = [(stage, window) for stage, window in enumerate(windows) if window < windows[0]]
     for stage, window in smaller[:1]:  # its whole grid is one
-        told["image_size"] = (window * 2**stage * facts["patch_size"],) * 2
-    return told | swin.mask_facts(foreign, facts | told)
+        found["image_size"] = (window * 2**stage * facts["patch_size"],) * 2
+    return found | swin.mask_facts(foreign, facts | found)
 
 
 def reference_of(window: int, offsets: Tensor) -> int:
@@ -134,9 +133,8 @@ def written_windows(config: SwinV2Config) -> dict[str, Any]:
     return {"pretrained_window_sizes": list(windows)}
 
 
-def timm_sidecars(passport: Passport, config: SwinV2Config) -> dict[str, dict[str, Any]]:
-    entry, more = "swinv2_tiny_window8_256", written_windows(config)
-    return swin.timm_sidecars(entry, passport, config, **more)
+def timm_arguments(config: SwinV2Config) -> dict[str, Any]:
+    return swin.timm_arguments(config) | written_windows(config)
 
 
 TIMM_SWINV2 = Dialect(
@@ -148,13 +146,11 @@ TIMM_SWINV2 = Dialect(
     constants={"window_policy": "timm", "norm_eps": swin.EPS},
     sidecar_facts=timm_facts,
     preprocessing=swin.timm_preprocessing,
-    resize="timm",
     supports=SUPPORTS,
     why_unsupported=lambda c: oblong_reference(c) or swin.other_windows("timm", c),
-    sidecars=timm_sidecars,
-    labels=partial(timm.labels, head="head.fc"),
-    licence=timm.licence,
-    architectures=AllowList("timm", is_row_of("swinv2")),
+    **timm_config.in_common(
+        lambda _: "swinv2_tiny_window8_256", timm_arguments, is_row_of("swinv2")
+    ),
 )
 SWINV2 = Dialect(
     name="swinv2",

@@ -1,6 +1,5 @@
 """timm: ViT, DeiT with and without distillation, DeiT III, hybrids, registers, CLIP's norms."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,24 +13,30 @@ from vitrail.core.passport import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     INCEPTION,
-    Passport,
     Preprocessing,
 )
-from vitrail.core.records import validate
-from vitrail.models.config import Config
 from vitrail.models.vit import ViTConfig
-from vitrail.weights.dialect import ANY, AllowList, Dialect, Foreign, architecture_of
+from vitrail.weights.dialect import ANY, Dialect, Foreign, architecture_of
 from vitrail.weights.dialects import timm_architectures as architectures
 from vitrail.weights.dialects.timm_architectures import EPS, EPS_CLIP
+from vitrail.weights.dialects.timm_config import (
+    ACTIVATIONS,
+    SHAPE,
+    arguments_by_name,
+    config_arguments,
+    evaluated,
+    in_common,
+    section,
+)
 from vitrail.weights.rows import Facts, drop, same, supply, within
 
 BLOCK = (
     same("blocks.{i}.norm{n}.{p}", "blocks.{i}.norm{n}.{p}"),
     same("blocks.{i}.attn.qkv.{p}", "blocks.{i}.attention.qkv.{p}"),
     same("blocks.{i}.attn.proj.{p}", "blocks.{i}.attention.out.{p}"),
-    same("blocks.{i}.ls{n}.gamma", "blocks.{i}.scale{n}.factor"),
-    same("blocks.{i}.mlp.fc{n}.{p}", "blocks.{i}.mlp.fc{n}.{p}"),
 )
+SCALES = (same("blocks.{i}.ls{n}.gamma", "blocks.{i}.scale{n}.factor"),)
+MLP = (same("blocks.{i}.mlp.fc{n}.{p}", "blocks.{i}.mlp.fc{n}.{p}"),)
 STEM = (
     same("patch_embed.backbone.{root}conv.weight", "stem.root.conv.weight"),
     same("patch_embed.backbone.{root}norm.{p}", "stem.root.norm.{p}"),
@@ -54,7 +59,7 @@ TRUNK = (
     same("patch_embed.proj.{p}", "patches.projection.{p}"),
     *STEM,
     same("norm_pre.{p}", "embed_norm.{p}"),
-    *BLOCK,
+    *(*BLOCK, *SCALES, *MLP),
     # to the class token it is the same whether the norm comes before pooling or after
     same("fc_norm.{p}", "norm.{p}", final_norm="pooled", pool="mean"),
     same("norm.{p}", "norm.{p}"),
@@ -73,8 +78,6 @@ HEAD = (
 )
 # Without stages the stem is the whole backbone.
 VALUES = {"root": ("stem.", "")}
-ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu")
-POOLS = {"token": "cls", "avg": "mean"}
 
 
 def unbound(config: ViTConfig, bound: Mapping[str, int]) -> dict[str, str]:
@@ -100,7 +103,7 @@ def model_facts(facts: Facts) -> Facts:
 
 
 def named_facts(foreign: Foreign, facts: Facts) -> Facts:
-    """What the architecture's name tells; a gate is in the tensors."""
+    """What the architecture's name specifies; a gate is in the tensors."""
     named = architectures.vit_facts(str(foreign.sidecars["config.json"].get("architecture"))) or {}
     return {
         k: v for k, v in named.items() if (k, facts.get("activation")) != ("activation", "swiglu")
@@ -109,14 +112,14 @@ def named_facts(foreign: Foreign, facts: Facts) -> Facts:
 
 def refuse_arguments(foreign: Foreign) -> None:
     """An argument that no tensor shows and that we do not know may change what is computed."""
-    arguments = as_dict(foreign.sidecars.get("config.json", {}).get("model_args"))
+    arguments = section(foreign, "model_args")
     act = arguments.get("act_layer")
     strange = [k for k, v in arguments.items() if k not in architectures.ARGUMENTS and v]
     strange += ["act_layer"] if act is not None and act not in ACTIVATIONS else []
     if strange:
         raise UserError(
-            f"{foreign.source}: config.json says that timm made it with "
-            f"{strange[0]}={arguments[strange[0]]!r}, which Vitrail does not compute"
+            f"{foreign.source}: config.json specifies {strange[0]}={arguments[strange[0]]!r}, "
+            "which Vitrail does not compute"
         )
 
 
@@ -125,27 +128,27 @@ def assumptions(facts: Facts) -> list[str]:
     mean = normalisation(facts["embed_norm"], facts["distilled"], facts["layer_scale"])[0]
     found = [
         f"pixels normalised with the mean {mean[0]}, {mean[1]}, {mean[2]} and cropped as timm "
-        "does, because no config.json tells: for weights of DeiT, DINO or MAE give dialect=deit, "
-        "dino or mae"
+        "does, because no config.json specifies it: for weights of DeiT, DINO or MAE give "
+        "dialect=deit, dino or mae"
     ]
     if facts["embed_norm"]:
         found.append(
-            "exact GELU, because no config.json tells: for OpenAI's CLIP weights and others "
+            "exact GELU, because no config.json specifies it: for OpenAI's CLIP weights and others "
             "trained with quick GELU give activation=quick_gelu"
         )
         found.append(
-            f"norm_eps {facts['norm_eps']:g} as in timm's CLIP models, because no config.json "
-            f"tells: for others give norm_eps={EPS:g}"
+            f"norm_eps {facts['norm_eps']:g} as in timm's CLIP models, because no "
+            f"config.json specifies it: for others give norm_eps={EPS:g}"
         )
     elif not facts["class_token"]:
         found.append(
-            "exact GELU, because no config.json tells: some of SigLIP's have its tanh form, "
+            "exact GELU, because no config.json specifies it: some of SigLIP's have its tanh form, "
             "activation=gelu_tanh"
         )
     else:
         pooled = "the head reads the class token and " if facts["pool"] == "cls" else ""
         found.append(
-            f"{pooled}GELU is exact, because no config.json tells: for others give "
+            f"{pooled}GELU is exact, because no config.json specifies it: for others give "
             f"{'pool=mean or ' if pooled else ''}activation=quick_gelu"
         )
     return found
@@ -163,39 +166,8 @@ def doubts(foreign: Foreign) -> str | None:
     )
 
 
-def config_arguments(foreign: Foreign) -> Facts:
-    """What timm's own config.json adds: its architecture's name and the arguments it was made
-    with; the config that comes of it checks their types."""
-    config = foreign.sidecars.get("config.json", {})
-    arguments, pretrained = (as_dict(config.get(key)) for key in ("model_args", "pretrained_cfg"))
-    facts: Facts = {}
-    size, whole = arguments.get("img_size"), pretrained.get("input_size")
-    if size is None and isinstance(whole, list) and len(whole) == 3:
-        size = whole[1:]
-    if size is not None:
-        facts["image_size"] = [size, size] if isinstance(size, int) else size
-    names = {"num_heads": "heads", "init_values": "layer_scale"}
-    facts |= {ours: arguments[theirs] for theirs, ours in names.items() if theirs in arguments}
-    pool = arguments.get("global_pool", config.get("global_pool")) or None
-    if isinstance(pool, str) and pool in POOLS:
-        facts["pool"] = POOLS[pool]
-    if pool is not None and "pool" not in facts:
-        raise UserError(
-            f"{foreign.source}: global_pool must be 'token' or 'avg', got {pool!r}: "
-            "Vitrail computes no other"
-        )
-    act = arguments.get("act_layer")
-    if isinstance(act, str) and act in ACTIVATIONS:
-        facts["activation"] = act
-    return facts
-
-
-def as_dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 def preprocessing(foreign: Foreign, config: ViTConfig) -> Preprocessing:
-    """As pretrained_cfg says; otherwise as timm evaluates this kind of model."""
+    """As pretrained_cfg specifies; otherwise as timm evaluates this kind of model."""
     mean, std = normalisation(config.embed_norm, config.distilled, config.layer_scale)
     # DeiT III and DINOv2, the models with LayerScale, are evaluated on the whole short side
     whole = max(config.image_size) >= 384 or config.layer_scale is not None
@@ -213,62 +185,11 @@ def normalisation(
     return INCEPTION, INCEPTION
 
 
-def evaluated(
-    foreign: Foreign,
-    config: Config,
-    *,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    crop: float,
-) -> Preprocessing:
-    """As pretrained_cfg says, and as given where it is silent."""
-    if config.channels != len(mean):
-        mean = std = (0.5,) * config.channels
-    said = as_dict(foreign.sidecars.get("config.json", {}).get("pretrained_cfg"))
-    share: Any = said.get("crop_pct", crop)
-    if not isinstance(share, int | float) or not 0.01 <= share <= 1:
-        raise UserError(f"{foreign.source}: crop_pct is {share!r}, expected a share up to 1")
-    height, width = config.image_size
-    squash = said.get("crop_mode") == "squash"
-    return validate(
-        Preprocessing,
-        {
-            "size": config.image_size,
-            "resize": None if squash else (math.floor(height / share), math.floor(width / share)),
-            "interpolation": said.get("interpolation", "bicubic"),
-            "mean": said.get("mean", mean),
-            "std": said.get("std", std),
-        },
-        where=f"{foreign.source}: pretrained_cfg",
-    )
-
-
-def labels(foreign: Foreign, head: str = "head") -> tuple[str, ...] | None:
-    config = foreign.sidecars.get("config.json", {})
-    names, classes = config.get("label_names"), foreign.tensors.get(f"{head}.weight")
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        return None
-    return tuple(names) if classes is not None and len(names) == len(classes) else None
-
-
-def licence(foreign: Foreign) -> str | None:
-    said = as_dict(foreign.sidecars.get("config.json", {}).get("pretrained_cfg")).get("license")
-    return said if isinstance(said, str) else None
-
-
-def sidecars(passport: Passport, config: ViTConfig) -> dict[str, dict[str, Any]]:
-    """A config.json with which `timm.create_model("local-dir:…", pretrained=True)` builds this
-    very model."""
-    arguments: dict[str, Any] = {
-        "img_size": list(config.image_size),
-        "patch_size": config.patch_size,
-        "embed_dim": config.dim,
-        "depth": config.depth,
-        "num_heads": config.heads,
+def arguments(config: ViTConfig) -> dict[str, Any]:
+    written = arguments_by_name(SHAPE, config) | {
         # timm takes a ratio and floors the product
         "mlp_ratio": (hidden_of(config) + 0.5) / config.dim,
         "qkv_bias": config.qkv_bias == "qkv",
-        "init_values": config.layer_scale,
         "class_token": config.class_token,
         "no_embed_class": config.slots == 0,
         "reg_tokens": config.registers,
@@ -276,38 +197,9 @@ def sidecars(passport: Passport, config: ViTConfig) -> dict[str, dict[str, Any]]
         "final_norm": config.final_norm != "none",
         "fc_norm": config.final_norm == "pooled" and config.pool != "cls",
         "global_pool": "token" if config.pool == "cls" else "avg",
-        "in_chans": config.channels,
-        "act_layer": config.activation,
         "pos_embed": "none" if config.positions == "none" else "learn",
     }
-    if config.activation == "swiglu":
-        arguments.pop("act_layer")
-    return {"config.json": config_json(passport, config, architecture(config), arguments)}
-
-
-def config_json(
-    passport: Passport, config: Config, entry: str | None, arguments: dict[str, Any]
-) -> dict[str, Any]:
-    """timm's config.json of a model that `entry` makes of these arguments."""
-    before = passport.preprocessing
-    pretrained = {
-        "input_size": [config.channels, *config.image_size],
-        "interpolation": before.interpolation,
-        "mean": list(before.mean),
-        "std": list(before.std),
-        "crop_pct": before.crop_share,
-        "crop_mode": "center" if before.resize else "squash",
-        "num_classes": config.num_classes,
-    }
-    return {
-        **({"architecture": entry} if entry else {}),
-        "num_classes": config.num_classes,
-        "num_features": config.features,
-        "global_pool": arguments["global_pool"],
-        "model_args": arguments,
-        "pretrained_cfg": pretrained,
-        **({"label_names": list(passport.labels)} if passport.labels else {}),
-    }
+    return written if config.activation == "swiglu" else written | {"act_layer": config.activation}
 
 
 def why_unsupported(config: ViTConfig) -> str | None:
@@ -356,7 +248,6 @@ TIMM = Dialect(
     sidecar_facts=sidecar_facts,
     unbound=unbound,
     preprocessing=preprocessing,
-    resize="timm",
     supports={
         "dim_head": (None,),
         "pool": ("cls", "mean"),
@@ -373,9 +264,6 @@ TIMM = Dialect(
         "head_bias": ANY,
     },
     why_unsupported=why_unsupported,
-    sidecars=sidecars,
-    labels=labels,
-    licence=licence,
-    architectures=AllowList("timm", architectures.is_vit),
     doubts=doubts,
+    **in_common(architecture, arguments, architectures.is_vit, head="head"),
 )

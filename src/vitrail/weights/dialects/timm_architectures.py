@@ -1,7 +1,7 @@
 """The architectures of timm that our families compute, by the names in its config.json.
 
 A name that is not here is refused: other architectures have the same tensors and compute something
-else (post-norm blocks, rotary positions). What a name tells beyond the tensors is here too.
+else (post-norm blocks, rotary positions). What a name specifies beyond the tensors is here too.
 """
 
 import re
@@ -10,8 +10,9 @@ from typing import Any
 from vitrail.core.errors import UserError
 from vitrail.models.catalogue import FAMILIES
 from vitrail.weights.dialect import Foreign
+from vitrail.weights.dialects.timm_config import section
 
-# Heads by the word for a size; widths do not decide it (vit_little is 320 wide and has 5).
+# Heads by the name of a size; widths do not decide it (vit_little is 320 wide and has 5).
 HEADS = {
     "tiny": 3, "wee": 4, "xsmall": 4, "little": 5, "small": 6, "medium": 8, "mediumd": 8,
     "betwixt": 10, "base": 12, "so150m2": 13, "so150m": 14, "large": 16, "so400m": 16, "huge": 16,
@@ -54,7 +55,7 @@ ARGUMENTS = {
 
 
 def vit_facts(name: str) -> dict[str, Any] | None:
-    """What the name of a ViT tells beyond its tensors; None where it is no ViT that we compute.
+    """What the name of a ViT specifies beyond its tensors; None where it is no ViT that we compute.
 
     >>> vit_facts("vit_little_patch16_reg4_gap_256")
     {'activation': 'gelu', 'norm_eps': 1e-06, 'heads': 5}
@@ -95,14 +96,12 @@ def is_swin(name: str) -> bool:
 def refuse_other_layers(foreign: Foreign) -> None:
     """Of families whose layers we compute in one way only: the mean is pooled, activation and norm
     are those of the architecture."""
-    config = foreign.sidecars.get("config.json", {})
-    given = config.get("model_args")
-    arguments = given if isinstance(given, dict) else {}
-    told = {"global_pool": arguments.get("global_pool", config.get("global_pool"))}
-    told |= {name: arguments.get(name) for name in ("act_layer", "norm_layer")}
-    for name, value in told.items():
+    config, arguments = foreign.sidecars.get("config.json", {}), section(foreign, "model_args")
+    specified = {"global_pool": arguments.get("global_pool", config.get("global_pool"))}
+    specified |= {name: arguments.get(name) for name in ("act_layer", "norm_layer")}
+    for name, value in specified.items():
         if isinstance(value, str) and value and (name, value) != ("global_pool", "avg"):
             raise UserError(
-                f"{foreign.source}: config.json says that timm made it with {name}={value!r}, "
+                f"{foreign.source}: config.json specifies {name}={value!r}, "
                 "which Vitrail does not compute"
             )

@@ -3,15 +3,10 @@
 import math
 
 from vitrail.core.errors import UserError
-from vitrail.core.passport import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    INCEPTION,
-    Interpolation,
-    Preprocessing,
-)
+from vitrail.core.passport import IMAGENET_MEAN, IMAGENET_STD, Interpolation, Preprocessing
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.dialect import Dialect, Foreign, plain_blocks
+from vitrail.weights.dialects.preparation import prepared
 from vitrail.weights.rows import Facts, refuse, same, within
 
 ROWS = (
@@ -68,8 +63,8 @@ def sidecar_facts(foreign: Foreign, facts: Facts) -> Facts:
     return {
         "image_size": (side, side),
         "notes": [
-            "images prepared as for the IMAGENET1K_V1 weights; the file does not tell the SWAG "
-            "ones apart, which take the shorter side to 224 by bicubic interpolation"
+            "images prepared as for the IMAGENET1K_V1 weights; the SWAG weights "
+            "have the same tensors, and take the shorter side to 224 by bicubic interpolation"
         ],
     }
 
@@ -79,13 +74,12 @@ def preprocessing(foreign: Foreign, config: ViTConfig) -> Preprocessing:
     side = config.image_size[0]
     usual: tuple[int, Interpolation] = (round(side * 256 / 224), "bilinear")
     cover, how = PREPARED.get((config.dim, config.patch_size, side), usual)
-    colour = config.channels == 3
-    return Preprocessing(
-        size=config.image_size,
+    return prepared(
+        config,
         resize=(cover, cover),
         interpolation=how,
-        mean=IMAGENET_MEAN if colour else INCEPTION[:1] * config.channels,
-        std=IMAGENET_STD if colour else INCEPTION[:1] * config.channels,
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
     )
 
 

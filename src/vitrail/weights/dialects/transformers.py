@@ -2,8 +2,8 @@
 
 Each in the names of version 5 (`vit.layers.0.attention.q_proj.weight`) and in the classic ones
 (`vit.encoder.layer.0.attention.attention.query.weight`), which both versions read. Version 5 holds
-new names in memory but still writes the old ones to disk. {b} is what a model with a head calls its
-encoder, such as "vit.".
+new names in memory but still writes the old ones to disk. {root} is what a model with a head calls
+its encoder, such as "vit.".
 """
 
 from collections.abc import Callable, Mapping
@@ -14,10 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail.core.passport import Passport, Preprocessing, ResizeMethod
+from vitrail.core.passport import Preprocessing, ResizeMethod
 from vitrail.models.vit import ViTConfig
-from vitrail.weights.dialect import ANY, AllowList, Dialect, Foreign, both_versions
-from vitrail.weights.dialects import transformers_sidecars as files
+from vitrail.weights.dialect import ANY, Dialect, Foreign, both_versions
+from vitrail.weights.dialects import transformers_config as files
+from vitrail.weights.dialects.facebook import DECODER_PARTS
+from vitrail.weights.dialects.transformers_processor import CROPPED, SQUEEZED
 from vitrail.weights.families.family import Request
 from vitrail.weights.rows import (
     Facts,
@@ -52,7 +54,7 @@ DENSE = (
     same("intermediate.dense.{p}", "blocks.{i}.mlp.fc1.{p}"),
     same("output.dense.{p}", "blocks.{i}.mlp.fc2.{p}"),
 )
-LAYER, CLASSIC_LAYER = "{b}layers.{i}.", "{b}encoder.layer.{i}."
+LAYER, CLASSIC_LAYER = "{root}layers.{i}.", "{root}encoder.layer.{i}."
 VIT_BLOCK = (
     *within(LAYER, (*NORMS, *NEW, *MLP)),
     *in_version("v4", within(CLASSIC_LAYER, (*NORMS, *OLD, *DENSE))),
@@ -86,17 +88,25 @@ DINO_BLOCK = (
     *within(CLASSIC_LAYER, MLP),
 )
 UNMASKED = "only masked pre-training reads it"
-REGISTERS = (same("{b}embeddings.register_tokens", "registers"),)
+REGISTERS = (same("{root}embeddings.register_tokens", "registers"),)
 # Without a head of its own it is a token that the others may read, which is what a register is.
 DISTILLATION = (
-    same("{b}embeddings.distillation_token", "distillation", distilled=True),
-    same("{b}embeddings.distillation_token", "registers", distilled=False),
+    same("{root}embeddings.distillation_token", "distillation", distilled=True),
+    same("{root}embeddings.distillation_token", "registers", distilled=False),
     same("cls_classifier.{p}", "head.classes.{p}", distilled=True),
     same("distillation_classifier.{p}", "head_distilled.classes.{p}", distilled=True),
 )
-# DINOv2 with registers cannot be told to do without one.
-MASK = (supply("{b}embeddings.mask_token", lambda config: torch.zeros(1, config.dim), UNMASKED),)
+# DINOv2 with registers has no option to do without one.
+MASK = (supply("{root}embeddings.mask_token", lambda config: torch.zeros(1, config.dim), UNMASKED),)
 DECODED = "the decoder of masked pre-training is not part of the encoder"
+# Version 5 writes classic names too, but spells the decoder's as if they were the encoder's.
+DECODER_ROWS = (
+    *within("decoder.decoder_", DECODER_PARTS),
+    *within("decoder.decoder_layers.{i}.", (*NORMS, *NEW, *MLP)),
+    *in_version("v4", within("decoder.decoder_layers.{i}.", (*NORMS, *OLD, *DENSE))),
+    *within("decoder.decoder_encoder.layer.{i}.", (*NORMS, *OLD, *DENSE)),
+    same("decoder.mask_token", "mask"),
+)
 DECODER = (drop("decoder.decoder_*", why=DECODED), drop("decoder.mask_token", why=DECODED))
 
 
@@ -111,93 +121,78 @@ def slotted(wanted: int) -> Op:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class Kind(files.Kind):
     """What sets one of transformers' ViTs apart from the others."""
 
-    model_type: str
-    classes: str  # how the names of its classes begin
-    base: str  # what a model with a head calls its encoder
     about: str
+    fields: Mapping[str, str] = field(default_factory=lambda: WITH_MLP)
+    reads: tuple[str, ...] = ("num_attention_heads", "image_size", "hidden_act", "layer_norm_eps")
+    usual: Preprocessing = CROPPED
+    eps: float | None = 1e-12
     block: tuple[Row, ...] = VIT_BLOCK
     own: tuple[Row, ...] = ()  # rows beside those of its blocks
+    decoder: tuple[Row, ...] = ()
     mark: str = "embeddings.cls_token"  # a name without which it is another kind
     slots: int = 1  # tokens before the patches that have a position
     distills: bool = False  # the second token is there with or without a head of its own
     gated: bool = False
     head_pool: str = "cls"
-    eps: float = 1e-12
-    usual: Preprocessing = files.CROPPED
     resize: ResizeMethod = "hf"
     square: bool = False
     supports: Mapping[str, Any] = field(default_factory=dict)
     why_unsupported: Callable[[ViTConfig], str | None] = lambda _: None
-    extras: Callable[[ViTConfig], dict[str, Any]] = lambda _: {}
+
+    def class_name(self, config: ViTConfig) -> str:
+        with_head, without = self.suffixes
+        reads = config.num_classes or config.distilled or config.pool != "cls"
+        teacher = "WithTeacher" if config.distilled else ""
+        return self.classes + (with_head if reads else without) + teacher
 
 
 def rows(kind: Kind) -> tuple[Row, ...]:
     return (
-        same("{b}embeddings.cls_token", "cls"),
-        same("{b}embeddings.patch_embeddings.projection.{p}", "patches.projection.{p}"),
-        reshape("{b}embeddings.position_embeddings", "positions.table", slotted(kind.slots)),
+        same("{root}embeddings.cls_token", "cls"),
+        same("{root}embeddings.patch_embeddings.projection.{p}", "patches.projection.{p}"),
+        reshape("{root}embeddings.position_embeddings", "positions.table", slotted(kind.slots)),
         *kind.block,
-        same("{b}layernorm.{p}", "norm.{p}"),
+        same("{root}layernorm.{p}", "norm.{p}"),
         *kind.own,
         same("classifier.{p}", "head.classes.{p}", distilled=False),
-        drop("{b}pooler.*", why="transformers' classifiers do not read the pooler either"),
-        drop("{b}embeddings.mask_token", why=UNMASKED),
+        drop("{root}pooler.*", why="transformers' classifiers do not read the pooler either"),
+        drop("{root}embeddings.mask_token", why=UNMASKED),
         drop("decoder.[0-9]*", why=DECODED),
     )
 
 
 def accepts(kind: Kind, foreign: Foreign) -> bool:
-    """By the tensor that marks the kind; its encoder alone may be marked by config.json."""
-    named = foreign.sidecars.get("config.json", {}).get("model_type") == kind.model_type
+    """By the tensor that marks the kind; the encoder of an autoencoder alone by config.json."""
+    named = foreign.sidecars.get(files.CONFIG, {}).get("model_type") == kind.model_type
     marks = [f"{base}{kind.mark}" for base in (kind.base, "")]
-    return any(mark in foreign.tensors for mark in marks) or (named and kind is VIT_MAE)
-
-
-def unbound(kind: Kind, config: ViTConfig, bound: Mapping[str, int]) -> dict[str, str]:
-    """A model without a head is its encoder itself, and has no name inside another."""
-    return {"b": kind.base if config.num_classes else ""}
+    return any(mark in foreign.tensors for mark in marks) or (named and bool(kind.decoder))
 
 
 def hints(kind: Kind, foreign: Foreign, request: Request) -> Facts:
-    """Whether a second token has a head of its own; without any head config.json tells."""
-    head = head_of(foreign)
-    classes = " ".join(files.read_config(foreign).architectures or ())
+    """Whether a second token has a head of its own; without any head config.json specifies it."""
+    head, classes = files.head_of(foreign), files.architectures_of(foreign)
     second = head == "cls_classifier" if head is not None else "WithTeacher" in classes
     return {"distilled": kind.distills and second}
 
 
 def sidecar_facts(kind: Kind, foreign: Foreign, facts: Facts) -> Facts:
-    told = files.read_config(foreign)
-    reads = head_of(foreign) or "ForImageClassification" in " ".join(told.architectures or ())
+    classifies = "ForImageClassification" in files.architectures_of(foreign)
     found: Facts = {
-        "heads": told.num_attention_heads,
-        "image_size": told.image_size,
+        "activation": "gelu",
+        "layer_scale": 1.0,
         "square": True,
         "prefix_positions": kind.slots,
-        "pool": kind.head_pool if reads else "cls",
-        "norm_eps": kind.eps if told.layer_norm_eps is None else told.layer_norm_eps,
+        "pool": kind.head_pool if classifies or files.head_of(foreign) else "cls",
+        **kind.facts(foreign),
     }
-    if facts.get("activation") != "swiglu":
-        found["activation"] = files.read_activation(told, foreign.source)
-    if facts["layer_scale"] is not None:
-        found["layer_scale"] = 1.0 if told.layerscale_value is None else told.layerscale_value
-    if told.layer_norm_eps is None:
-        found["notes"] = [f"LayerNorm eps {kind.eps:g}, which transformers takes when not told"]
+    if facts.get("activation") == "swiglu":
+        del found["activation"]
+    if facts["layer_scale"] is None:
+        del found["layer_scale"]
     return found
-
-
-def head_of(foreign: Foreign) -> str | None:
-    found = (n for n in ("classifier", "cls_classifier") if f"{n}.weight" in foreign.tensors)
-    return next(found, None)
-
-
-def labels(foreign: Foreign) -> tuple[str, ...] | None:
-    head = head_of(foreign)
-    classes = foreign.shape(f"{head}.weight", 2)[0] if head else 0
-    return files.read_labels(files.read_config(foreign), classes, foreign.source)
 
 
 def why_unsupported(kind: Kind, config: ViTConfig) -> str | None:
@@ -239,73 +234,57 @@ def mlp_ratio(config: ViTConfig) -> int | None:
     return None
 
 
-def sidecars(kind: Kind, passport: Passport, config: ViTConfig) -> dict[str, dict[str, Any]]:
-    reads = config.num_classes or config.distilled or config.pool != "cls"
-    suffix = "ForImageClassification" if reads else "Model"
-    written = files.write_config(
-        passport,
-        config,
-        model_type=kind.model_type,
-        architecture=kind.classes + suffix + ("WithTeacher" if config.distilled else ""),
-        extras=kind.extras(config),
-    )
-    before = files.write_preprocessing(passport.preprocessing)
-    return {"config.json": written, "preprocessor_config.json": before}
-
-
-def extras_vit(config: ViTConfig) -> dict[str, Any]:
-    return {"intermediate_size": config.mlp_dim, "encoder_stride": config.patch_size}
-
-
-def extras_mae(config: ViTConfig) -> dict[str, Any]:
-    return {"intermediate_size": config.mlp_dim}
+def extras(config: ViTConfig) -> dict[str, Any]:
+    written: dict[str, Any] = {"qkv_bias": config.qkv_bias == "qkv"}
+    return written if config.dim_head is None else written | {"head_dim": config.dim_head}
 
 
 def extras_dino(config: ViTConfig) -> dict[str, Any]:
-    written = {
+    return extras(config) | {
         "mlp_ratio": mlp_ratio(config),
         "use_swiglu_ffn": config.activation == "swiglu",
         "layerscale_value": float(config.layer_scale or 1.0),
         "drop_path_rate": 0.0,
+        **({} if config.registers else {"use_mask_token": False}),
     }
-    if config.registers:
-        return written | {"num_register_tokens": config.registers}
-    return written | {"use_mask_token": False}
 
 
+WITH_MLP: dict[str, str] = files.VIT | {"intermediate_size": "mlp_dim"}
+WITH_STRIDE = WITH_MLP | {"encoder_stride": "patch_size"}
 BLOCKS = {"qkv_bias": ("qkv", "none")}
 VIT = Kind(
     model_type="vit",
     classes="ViT",
-    base="vit.",
     about="ViT with a class token",
-    usual=files.SQUEEZED,
+    fields=WITH_STRIDE,
+    usual=SQUEEZED,
     supports=BLOCKS,
-    extras=extras_vit,
+    extras=extras,
 )
 DEIT = Kind(
     model_type="deit",
     classes="DeiT",
-    base="deit.",
     about="DeiT with one head or two",
+    fields=WITH_STRIDE,
     own=DISTILLATION,
     mark="embeddings.distillation_token",
     slots=2,
     distills=True,
     supports=BLOCKS | {"distilled": ANY, "registers": (0, 1)},
     why_unsupported=why_not_deit,
-    extras=extras_vit,
+    extras=extras,
 )
 DINOV2 = Kind(
     model_type="dinov2",
     classes="Dinov2",
-    base="dinov2.",
     about="DINOv2",
+    fields=files.VIT | {"layerscale_value": "layer_scale"},
+    reads=(*VIT.reads, "layerscale_value"),
     block=DINO_BLOCK,
     gated=True,
     head_pool="cls+mean",
     eps=1e-6,
-    # transformers tells bicubic the size, where DINOv2's own code gave it a scale with an offset
+    # transformers passes bicubic the size, where DINOv2's own code gave it a scale with an offset
     resize="hf",
     square=True,  # its code takes the root of the number of patches
     supports=BLOCKS | {"layer_scale": ANY, "pool": ("cls", "cls+mean")},
@@ -316,8 +295,8 @@ DINOV2_WITH_REGISTERS = replace(
     DINOV2,
     model_type="dinov2_with_registers",
     classes="Dinov2WithRegisters",
-    base="dinov2_with_registers.",
     about="DINOv2 with registers",
+    fields={**DINOV2.fields, "num_register_tokens": "registers"},
     own=REGISTERS + MASK,
     mark="embeddings.register_tokens",
     resize="dinov2_registers",
@@ -326,36 +305,33 @@ DINOV2_WITH_REGISTERS = replace(
 VIT_MAE = Kind(
     model_type="vit_mae",
     classes="ViTMAE",
-    base="vit.",
+    prefix="vit.",
     about="the encoder of a masked autoencoder",
     own=DECODER,
+    decoder=DECODER_ROWS,
     mark="decoder.decoder_embed.weight",  # its encoder is a ViT like any other
     supports=BLOCKS,
     why_unsupported=why_not_mae,
-    extras=extras_mae,
+    extras=extras,
 )
 KINDS = (VIT, DEIT, DINOV2, DINOV2_WITH_REGISTERS, VIT_MAE)
 
 
 def dialect_of(kind: Kind) -> Dialect:
     return Dialect(
-        name=f"transformers-{kind.model_type}",
-        about=f"Hugging Face transformers: {kind.about}, names of version 5",
-        rows=rows(kind),
-        values={"b": (kind.base, "")},
-        hints=partial(hints, kind),
-        sidecar_facts=partial(sidecar_facts, kind),
-        unbound=partial(unbound, kind),
-        accepts=partial(accepts, kind),
-        preprocessing=lambda foreign, config: files.read_preprocessing(foreign, config, kind.usual),
-        resize=kind.resize,
-        supports={**kind.supports, "dim_head": ANY},
-        square=kind.square,
-        why_unsupported=partial(why_unsupported, kind),
-        sidecars=partial(sidecars, kind),
-        labels=labels,
-        multi_label=files.read_multi_label,
-        architectures=AllowList("transformers", {kind.model_type}.__contains__, kind.classes),
+        **kind.in_common
+        | {
+            "about": f"Hugging Face transformers: {kind.about}, names of version 5",
+            "rows": rows(kind),
+            "decoder": kind.decoder,
+            "hints": partial(hints, kind),
+            "sidecar_facts": partial(sidecar_facts, kind),
+            "accepts": partial(accepts, kind),
+            "resize": kind.resize,
+            "supports": {**kind.supports, "dim_head": ANY},
+            "square": kind.square,
+            "why_unsupported": partial(why_unsupported, kind),
+        }
     )
 
 

@@ -4,17 +4,17 @@ In the names of version 5 and in the classic ones, which it still writes to disk
 versions read.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from vitrail.core.passport import Passport
 from vitrail.models.beit import BeitConfig
-from vitrail.weights.dialect import AllowList, Dialect, Foreign, both_versions
-from vitrail.weights.dialects import transformers_sidecars as files
+from vitrail.weights.dialect import Dialect, Foreign, both_versions
+from vitrail.weights.dialects import transformers_config as files
 from vitrail.weights.dialects.beit import COMPUTED, INDEX, MASKED, SUPPORTS, TABLE, WORDS
+from vitrail.weights.dialects.transformers_config import Kind
+from vitrail.weights.dialects.transformers_processor import PROCESSORS
 from vitrail.weights.families.beit import find_grid, transpose_table
 from vitrail.weights.families.family import Request
 from vitrail.weights.rows import (
@@ -31,7 +31,6 @@ from vitrail.weights.rows import (
     within,
 )
 
-EPS = "LayerNorm eps 1e-12, which transformers takes when not told"
 TURNED = "relative bias read as transformers does on a grid that is not square: rows for columns"
 POOLED = "this encoder pools nothing: the norm of what is pooled is new"
 
@@ -111,54 +110,48 @@ ROWS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Told:
-    """The field of config.json that other models do not have."""
-
-    layer_scale_init_value: float | None = None
+KIND = Kind(
+    model_type="beit",
+    classes="Beit",
+    fields=files.VIT | {"intermediate_size": "mlp_dim", "layer_scale_init_value": "layer_scale"},
+    reads=("image_size", "hidden_act", "layer_norm_eps", "layer_scale_init_value"),
+    eps=1e-12,
+    usual=PROCESSORS["Beit"],
+    extras=lambda config: {
+        "drop_path_rate": 0.0,
+        "use_mask_token": False,
+        "use_absolute_position_embeddings": False,
+        "use_relative_position_bias": config.relative_bias == "block",
+        "use_shared_relative_position_bias": config.relative_bias == "shared",
+        "layer_scale_init_value": config.layer_scale or 0.0,
+        "use_mean_pooling": config.pool == "mean",
+    },
+)
 
 
 def hints(foreign: Foreign, request: Request) -> Facts:
     """Classes, which decide whether a norm may be missing, and a grid that is not square."""
-    told = files.read_config(foreign).image_size
-    facts: Facts = {"num_classes": classes_of(foreign)}
+    facts: Facts = {"num_classes": files.classes_of(foreign)}
     kernel, table = (
         next((tensor for name, tensor in foreign.tensors.items() if name.endswith(ending)), None)
         for ending in ("patch_embeddings.projection.weight", TABLE)
     )
     if kernel is None or table is None or kernel.ndim != 4 or table.ndim != 2 or 0 in kernel.shape:
         return facts
-    patch = kernel.shape[2]
-    rows, columns = find_grid(patch, table.shape[0], told, request)[0]
+    patch, size = kernel.shape[2], files.read_sidecar(foreign, ["image_size"]).image_size
+    rows, columns = find_grid(patch, table.shape[0], size, request)[0]
     if rows != columns:
         facts |= {"image_size": (rows * patch, columns * patch), "patch_size": patch}
     return facts
 
 
 def sidecar_facts(foreign: Foreign, facts: Facts) -> Facts:
-    told = files.read_config(foreign)
-    eps, size = told.layer_norm_eps, told.image_size
-    scale = files.read_record(Told, foreign, "config.json").layer_scale_init_value
-    known: Facts = {
-        "activation": files.read_activation(told, foreign.source),
-        "norm_eps": 1e-12 if eps is None else eps,
-        "notes": [EPS] if eps is None else [],
-    }
-    if size is not None:
-        known["image_size"] = size
-        if isinstance(size, tuple) and size[0] != size[1]:
-            known["notes"] += [TURNED]
-    if scale and facts.get("layer_scale", 0) is not None:
-        known["layer_scale"] = scale
-    return known
-
-
-def classes_of(foreign: Foreign) -> int:
-    return foreign.shape("classifier.weight", 2)[0] if "classifier.weight" in foreign.tensors else 0
-
-
-def labels(foreign: Foreign) -> tuple[str, ...] | None:
-    return files.read_labels(files.read_config(foreign), classes_of(foreign), foreign.source)
+    found = {"activation": "gelu", "notes": [], **KIND.facts(foreign)}
+    height, width = found.get("image_size", (0, 0))
+    found["notes"] += [TURNED] if height != width else []
+    if not found.get("layer_scale") or facts.get("layer_scale", 0) is None:
+        found.pop("layer_scale", None)
+    return found
 
 
 def why_unsupported(config: BeitConfig) -> str | None:
@@ -167,56 +160,16 @@ def why_unsupported(config: BeitConfig) -> str | None:
     return None
 
 
-def sidecars(passport: Passport, config: BeitConfig) -> dict[str, dict[str, Any]]:
-    """Files from which Auto classes build this very model."""
-    kind = "BeitForImageClassification" if config.num_classes else "BeitModel"
-    written = {
-        "architectures": [kind],
-        "model_type": "beit",
-        "hidden_size": config.dim,
-        "num_hidden_layers": config.depth,
-        "num_attention_heads": config.heads,
-        "intermediate_size": config.mlp_dim,
-        "hidden_act": files.SPELLED[config.activation],
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-        "drop_path_rate": 0.0,
-        "layer_norm_eps": config.norm_eps,
-        "image_size": config.image_size[0],
-        "patch_size": config.patch_size,
-        "num_channels": config.channels,
-        "use_mask_token": False,
-        "use_absolute_position_embeddings": False,
-        "use_relative_position_bias": config.relative_bias == "block",
-        "use_shared_relative_position_bias": config.relative_bias == "shared",
-        "layer_scale_init_value": config.layer_scale or 0.0,
-        "use_mean_pooling": config.pool == "mean",
-        **files.write_labels(passport, config),
-    }
-    before = files.write_preprocessing(passport.preprocessing)
-    return {"config.json": written, "preprocessor_config.json": before}
-
-
 TRANSFORMERS_BEIT = both_versions(
     Dialect(
-        name="transformers-beit",
+        **KIND.in_common,
         about="Hugging Face transformers: BEiT, names of version 5",
         family="beit",
         rows=ROWS,
-        values={"root": ("beit.", "")},
-        unbound=lambda config, _: {"root": "beit." if config.num_classes else ""},
         accepts=lambda foreign: any(name.endswith(TABLE) for name in foreign.tensors),
         hints=hints,
         sidecar_facts=sidecar_facts,
-        preprocessing=lambda foreign, config: files.read_preprocessing(
-            foreign, config, files.PROCESSORS["Beit"]
-        ),
-        resize="hf",
         supports=SUPPORTS,
         why_unsupported=why_unsupported,
-        sidecars=sidecars,
-        labels=labels,
-        multi_label=files.read_multi_label,
-        architectures=AllowList("transformers", {"beit"}.__contains__, "Beit"),
     )
 )

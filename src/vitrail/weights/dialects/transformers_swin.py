@@ -1,22 +1,20 @@
 """Hugging Face transformers: Swin, in the names of version 5 and in the classic ones, and Swin V2,
 whose names both versions share."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
-from vitrail.core.errors import UserError
-from vitrail.core.passport import IMAGENET_MEAN, IMAGENET_STD, Passport
+from vitrail.core.passport import IMAGENET_MEAN, IMAGENET_STD
 from vitrail.models.swin import SwinConfig
 from vitrail.models.swinv2 import SwinV2Config
-from vitrail.weights.dialect import AllowList, Dialect, Foreign, both_versions
+from vitrail.weights.dialect import Dialect, Foreign, both_versions
 from vitrail.weights.dialects import swin, swinv2
-from vitrail.weights.dialects import transformers_sidecars as files
+from vitrail.weights.dialects import transformers_config as files
 from vitrail.weights.dialects.swin import OURS
+from vitrail.weights.dialects.transformers_config import Kind
+from vitrail.weights.dialects.transformers_processor import SQUEEZED
 from vitrail.weights.rows import FLAT_TABLE, Facts, Row, drop, fuse, in_version, same, within
 
-# As the processors of the weights that Microsoft published there do.
-USUAL = replace(files.SQUEEZED, interpolation="bicubic", mean=IMAGENET_MEAN, std=IMAGENET_STD)
 EPS = swin.EPS  # of the norms that its code does not let config.json decide
 NORMS = (
     same("layernorm_before.{p}", f"{OURS}norm1.{{p}}"),
@@ -75,54 +73,58 @@ def rows(block: tuple[Row, ...]) -> tuple[Row, ...]:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Told(files.Told):
-    """The fields of config.json that tensors cannot tell."""
-
-    window_size: int | None = None
-    pretrained_window_sizes: tuple[int, ...] | None = None
-
-
-def sidecar_facts(foreign: Foreign, _: Facts) -> Facts:
-    """What config.json adds for either version."""
-    told = files.read_record(Told, foreign, "config.json")
-    if files.read_activation(told, foreign.source) != "gelu":
-        raise UserError(
-            f"{foreign.source}: hidden_act is {told.hidden_act!r}, but Swin is read with the "
-            "exact GELU alone, 'gelu'"
-        )
-    if told.layer_norm_eps not in (None, EPS):
-        raise UserError(
-            f"{foreign.source}: layer_norm_eps is {told.layer_norm_eps}, but transformers has "
-            f"{EPS} in some norms of a Swin whatever it says: only {EPS} is read"
-        )
-    size = told.image_size
-    if size is None:
-        return {}
-    return {"image_size": (size, size) if isinstance(size, int) else size}
-
-
-def v2_facts(foreign: Foreign, facts: Facts) -> Facts:
-    told = files.read_record(Told, foreign, "config.json")
-    windows = (told.pretrained_window_sizes or ())[: len(facts["depths"])]
-    known = sidecar_facts(foreign, facts)
-    if told.window_size is None:
-        return known
-    windows = swinv2.pretrained(windows)
-    return known | {"window_size": told.window_size, "pretrained_windows": windows}
+KIND = Kind(
+    model_type="swin",
+    classes="Swin",
+    fields=files.COMMON
+    | {
+        "embed_dim": "dim",
+        "hidden_size": "features",
+        "depths": "depths",
+        "num_heads": "heads",
+        "window_size": "window_size",
+        "mlp_ratio": "mlp_ratio",
+        "drop_path_rate": "drop_path",
+    },
+    reads=("image_size",),
+    # as the processors of the weights that Microsoft published there
+    usual=replace(SQUEEZED, interpolation="bicubic", mean=IMAGENET_MEAN, std=IMAGENET_STD),
+    extras=lambda config: {
+        "num_layers": len(config.depths),
+        "qkv_bias": True,
+        "hidden_act": "gelu",
+        "use_absolute_embeddings": False,
+        "encoder_stride": config.patch_size * 2 ** (len(config.depths) - 1),
+        **(swinv2.written_windows(config) if isinstance(config, SwinV2Config) else {}),
+    },
+)
+KIND_V2 = replace(
+    KIND,
+    model_type="swinv2",
+    classes="Swinv2",
+    fields={**KIND.fields, "pretrained_window_sizes": "pretrained_windows"},
+    reads=("image_size", "window_size", "pretrained_window_sizes"),
+)
 
 
-def labels(foreign: Foreign) -> tuple[str, ...] | None:
-    head = foreign.tensors.get("classifier.weight")
-    classes = len(head) if head is not None and head.ndim else 0
-    return files.read_labels(files.read_config(foreign), classes, foreign.source)
+def sidecar_facts(kind: Kind, foreign: Foreign, facts: Facts) -> Facts:
+    files.require(
+        foreign, "hidden_act", ("gelu", "gelu_python"), "Swin is read with the exact GELU alone"
+    )
+    why = f"some norms of transformers' Swin have {EPS} whatever config.json specifies"
+    files.require(foreign, "layer_norm_eps", (EPS,), why)
+    found = kind.facts(foreign)
+    windows = found.pop("pretrained_windows", ())[: len(facts["depths"])]
+    if "window_size" in found:
+        found["pretrained_windows"] = swinv2.pretrained(windows)
+    return found
 
 
 def why_unsupported(config: SwinConfig) -> str | None:
     """Its Swin V2 adds the mask of shifted windows twice, which changes nothing that a softmax of
     such logits shows."""
     if config.norm_eps != EPS:
-        return f"has eps {EPS} in some norms, whatever those of the blocks have"
+        return f"has eps {EPS} in some norms, whatever the others have"
     if isinstance(config, SwinV2Config):
         return swinv2.oblong_reference(config) or swin.other_windows("hf", config)
     whole = (config.window_size,) * 2
@@ -131,71 +133,27 @@ def why_unsupported(config: SwinConfig) -> str | None:
     return swin.other_windows("paper", config)
 
 
-def sidecars(model_type: str, passport: Passport, config: SwinConfig) -> dict[str, dict[str, Any]]:
-    """A config.json from which Auto classes build this very model, and one for its processor."""
-    height, width = config.image_size
-    kind = "ForImageClassification" if config.num_classes else "Model"
-    written: dict[str, Any] = {
-        "architectures": [model_type.capitalize() + kind],
-        "model_type": model_type,
-        "image_size": height if height == width else [height, width],
-        "patch_size": config.patch_size,
-        "num_channels": config.channels,
-        "embed_dim": config.dim,
-        "hidden_size": config.features,
-        "depths": list(config.depths),
-        "num_heads": list(config.heads),
-        "num_layers": len(config.depths),
-        "window_size": config.window_size,
-        "mlp_ratio": config.mlp_ratio,
-        "qkv_bias": True,
-        "hidden_act": "gelu",
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-        "drop_path_rate": config.drop_path,
-        "use_absolute_embeddings": False,
-        "initializer_range": 0.02,
-        "layer_norm_eps": config.norm_eps,
-        "encoder_stride": config.patch_size * 2 ** (len(config.depths) - 1),
-        **files.write_labels(passport, config),
-        **(swinv2.written_windows(config) if isinstance(config, SwinV2Config) else {}),
-    }
-    before = files.write_preprocessing(passport.preprocessing)
-    return {"config.json": written, "preprocessor_config.json": before}
-
-
-SWIN = Dialect(
-    name="transformers-swin",
-    about="Hugging Face transformers: Swin, names of version 5",
-    family="swin",
-    rows=rows((*NEW, *in_version("v4", CLASSIC))),
-    values={"root": ("swin.", "")},
-    unbound=lambda config, _: {"root": "swin." if config.num_classes else ""},
-    accepts=swin.has("relative_position_bias_table"),
-    constants={"norm_eps": EPS},
-    sidecar_facts=sidecar_facts,
-    preprocessing=lambda foreign, config: files.read_preprocessing(foreign, config, USUAL),
-    resize="hf",
-    supports=swin.SUPPORTS,
-    why_unsupported=why_unsupported,
-    sidecars=partial(sidecars, "swin"),
-    labels=labels,
-    multi_label=files.read_multi_label,
-    architectures=AllowList("transformers", {"swin"}.__contains__, "Swin"),
+TRANSFORMERS_SWIN = both_versions(
+    Dialect(
+        **KIND.in_common,
+        about="Hugging Face transformers: Swin, names of version 5",
+        family="swin",
+        rows=rows((*NEW, *in_version("v4", CLASSIC))),
+        accepts=swin.has("relative_position_bias_table"),
+        constants={"norm_eps": EPS},
+        sidecar_facts=partial(sidecar_facts, KIND),
+        supports=swin.SUPPORTS,
+        why_unsupported=why_unsupported,
+    )
 )
-TRANSFORMERS_SWIN = both_versions(SWIN)
-TRANSFORMERS_SWINV2 = replace(
-    SWIN,
-    name="transformers-swinv2",
+TRANSFORMERS_SWINV2 = Dialect(
+    **KIND_V2.in_common,
     about="Hugging Face transformers: Swin V2, in the names of versions 4 and 5",
     family="swinv2",
     rows=rows(V2),
-    values={"root": ("swinv2.", "")},
-    unbound=lambda config, _: {"root": "swinv2." if config.num_classes else ""},
     accepts=swin.has(".logit_scale"),
     constants={"norm_eps": EPS, "window_policy": "hf"},
-    sidecar_facts=v2_facts,
+    sidecar_facts=partial(sidecar_facts, KIND_V2),
     supports=swinv2.SUPPORTS,
-    sidecars=partial(sidecars, "swinv2"),
-    architectures=AllowList("transformers", {"swinv2"}.__contains__, "Swinv2"),
+    why_unsupported=why_unsupported,
 )

@@ -8,6 +8,7 @@ is written, which this code, big_vision and timm all understand.
 from vitrail.core.passport import Preprocessing
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.dialect import ANY, Dialect, Foreign
+from vitrail.weights.dialects.preparation import prepared
 from vitrail.weights.families.family import Request
 from vitrail.weights.rows import Facts, Row, axes, drop, fuse, plain_op, reshape, same, within
 
@@ -137,8 +138,7 @@ def notes(foreign: Foreign) -> list[str]:
 
 def preprocessing(foreign: Foreign, config: ViTConfig) -> Preprocessing:
     """The whole image squeezed into a square, values from -1 to 1."""
-    half = (0.5,) * config.channels
-    return Preprocessing(size=config.image_size, interpolation="bilinear", mean=half, std=half)
+    return prepared(config, interpolation="bilinear")
 
 
 VIT_JAX = Dialect(

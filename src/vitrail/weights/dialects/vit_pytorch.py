@@ -13,9 +13,9 @@ from functools import partial
 import torch
 
 from vitrail.core.errors import UserError
-from vitrail.core.passport import INCEPTION, Preprocessing
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.dialect import ANY, Dialect, Foreign, plain_blocks
+from vitrail.weights.dialects.preparation import prepared
 from vitrail.weights.families.family import Request
 from vitrail.weights.rows import (
     FLAT_TABLE,
@@ -93,7 +93,7 @@ OLD_LAYERS = (
     same("mlp_head.1.{p}", "head.classes.{p}", final_norm="pooled"),
 )
 TOO_OLD = (
-    "vit-pytorch before April 2021 scaled attention in two ways that its files do not tell apart, "
+    "vit-pytorch before April 2021 scaled attention in two ways that its files do not show, "
     "so they are not read"
 )
 EMPTY = "it is empty"
@@ -118,15 +118,18 @@ OLD_ROWS = (
         for name in ("transformer.layers.*.fn.fn.*", "patch_to_embedding*")
     ),
 )
-PREPARED = "images squeezed into the image size, values in [-1, 1]: vit-pytorch says nothing"
-POOLED = 'the class token is pooled: for a model made with pool="mean" say pool="all"'
+PREPARED = "images squeezed into the image size, values in [-1, 1]: vit-pytorch does not specify it"
+POOLED = 'the class token is pooled: for a model made with pool="mean" give pool="all"'
 
 
 def hints(foreign: Foreign, request: Request) -> Facts:
     """Whether patches are normed, how large they are, and whether there is a class token."""
     tokens, table = foreign.shape("cls_token"), foreign.shape("pos_embedding")
     if len(tokens) < 2 or len(table) < 2:
-        raise UserError(f"{foreign.source}: its tokens are {tokens}, its positions {table}")
+        raise UserError(
+            f"{foreign.source}: cls_token and pos_embedding must have 2 axes or more, got {tokens} "
+            f"and {table}"
+        )
     normed = len(foreign.shape("to_patch_embedding.1.weight")) == 1
     pixels = foreign.shape(f"to_patch_embedding.{2 if normed else 1}.weight", 2)[1]
     later = "transformer.layers.0.0.fn.to_qkv.weight" not in foreign.tensors
@@ -136,7 +139,7 @@ def hints(foreign: Foreign, request: Request) -> Facts:
         "patch_norm": normed,
         "class_token": tokens[-2] > 0,
         "final_norm": "tokens" if later else "pooled",
-        # 0: nobody tells, so that nothing is filled in
+        # 0: unknown, so that nothing is filled in
         "heads": request.overrides.get("heads") or (named.heads if named else 0),
     }
 
@@ -173,11 +176,6 @@ def has_axes(axes: int, foreign: Foreign) -> bool:
     return "pos_embedding" in foreign.tensors and foreign.tensors["pos_embedding"].ndim == axes
 
 
-def preprocessing(foreign: Foreign, config: ViTConfig) -> Preprocessing:
-    half = INCEPTION[:1] * config.channels
-    return Preprocessing(size=config.image_size, mean=half, std=half)
-
-
 def why_unsupported(config: ViTConfig) -> str | None:
     if config.class_token == (config.pool == "mean"):
         return 'has a class token with pool="cls" and none with pool="mean"'
@@ -199,7 +197,7 @@ VIT_PYTORCH = Dialect(
     hints=hints,
     sidecar_facts=sidecar_facts,
     accepts=partial(has_axes, 2),
-    preprocessing=preprocessing,
+    preprocessing=lambda _, config: prepared(config),
     resize="paper",
     supports={
         "dim_head": ANY,
@@ -219,7 +217,7 @@ VIT_PYTORCH_OLD = Dialect(
     hints=hints,
     sidecar_facts=old_facts,
     accepts=partial(has_axes, 3),
-    preprocessing=preprocessing,
+    preprocessing=lambda _, config: prepared(config),
     resize="paper",
     supports={
         "dim_head": ANY,

@@ -7,7 +7,7 @@ from vitrail.weights.families.family import FamilyWeights, resolve_from_variants
 
 
 def family_weights(name: str) -> FamilyWeights:
-    """What a family has to say about weights: `families/NAME.py`. Weights of a family that
+    """What a family knows about weights: `families/NAME.py`. Weights of a family that
     somebody registered are never resized."""
     if name not in BUILT_IN:
         resolve = resolve_from_variants(name)

@@ -12,27 +12,36 @@ from vitrail.core.passport import ResizeMethod
 from vitrail.core.records import validate
 from vitrail.models.beit import CLASS_RELATIONS, VARIANTS, BeitConfig, count_relations
 from vitrail.weights.families.family import (
+    KERNEL,
     FamilyWeights,
     NamedTensors,
     Request,
     note_cut_off,
     pair,
     refuse_contradiction,
+    resize_kernels,
 )
 from vitrail.weights.offsets import Along, Grid, far_lines, far_spline, linear, resize_offsets
-from vitrail.weights.resize import resize_patches
 from vitrail.weights.rows import Facts, Tensors
 
-# No tensor tells them, but how many relations a grid has, and whether there is a LayerScale.
-UNTOLD = ("image_size", "pool", "layer_scale", "activation", "norm_eps", "dropout", "drop_path")
+# No tensor shows them, but how many relations a grid has, and whether there is a LayerScale.
+NOT_IN_TENSORS = (
+    "image_size",
+    "pool",
+    "layer_scale",
+    "activation",
+    "norm_eps",
+    "dropout",
+    "drop_path",
+)
 # What makes one model; whether a bias is shared and what is pooled belongs to a stage of training.
 SHAPE = ("dim", "depth", "heads", "mlp_dim", "patch_size")
 METHODS: dict[ResizeMethod, Along] = {"paper": far_spline, "timm": far_lines, "hf": linear}
 
 
 def config_of(tensors: NamedTensors) -> Facts:
-    """The fields that the tensors of a BEiT tell."""
-    dim, channels, patch_size, _ = tensors.shape("patches.projection.weight", 4)
+    """The fields that the tensors of a BEiT show."""
+    dim, channels, patch_size, _ = tensors.shape(KERNEL, 4)
     facts: Facts = {
         "dim": dim,
         "depth": tensors.count("blocks.{}.norm1.weight"),
@@ -84,7 +93,7 @@ def resolve_config(
 
 def find_grid(patch_size: int, relations: int, given: Any, request: Request) -> tuple[Grid, str]:
     """The grid whose relations these are, the surest first; a sentence where neither the file nor
-    the person tells it."""
+    the person specifies it."""
 
     def cells(size: Any) -> Grid:
         height, width = pair(size, "image_size")
@@ -103,20 +112,21 @@ def find_grid(patch_size: int, relations: int, given: Any, request: Request) -> 
         return sure, ""
     side = (math.isqrt(max(relations - CLASS_RELATIONS, 0)) + 1) // 2
     square, size = (side, side), request.overrides.get("image_size")
-    asked = cells(size) if size is not None else square
-    if asked != square and fits(asked) and fits(square):
+    requested = cells(size) if size is not None else square
+    if requested != square and fits(requested) and fits(square):
         raise UserError(
-            f"{relations} relations may be those of a grid of {asked[0]}x{asked[1]} or of "
-            f"{side}x{side}: say which the file has, by grid=(rows, columns) (--grid ROWSxCOLUMNS)"
+            f"{relations} relations may be those of a grid of {requested[0]}x{requested[1]} or of "
+            f"{side}x{side}: give the one that the file has by grid=(rows, columns) "
+            "(--grid ROWSxCOLUMNS)"
         )
-    if asked != square and fits(asked):
-        return asked, ""
+    if requested != square and fits(requested):
+        return requested, ""
     if isinstance(named, BeitConfig) and fits(named.grid):
         return named.grid, ""
     if fits(square):
-        return square, f"{side}x{side}: square grid, as nothing says otherwise"
+        return square, f"{side}x{side}: square grid, as nothing specifies another"
     raise UserError(
-        f"{where}: it holds {relations} relations, and nothing known so far tells its grid: "
+        f"{where}: it holds {relations} relations, and nothing known so far specifies its grid: "
         "give grid=(rows, columns) (--grid ROWSxCOLUMNS), or image_size"
     )
 
@@ -131,11 +141,7 @@ def resize_state(
     state: Tensors, old: BeitConfig, new: BeitConfig, method: ResizeMethod
 ) -> tuple[Tensors, list[str]]:
     """Patch kernels, relative bias and the norm of a BEiT."""
-    state, done = dict(state), []
-    if new.patch_size != old.patch_size:
-        kernel = "patches.projection.weight"
-        state[kernel] = resize_patches(state[kernel], new.patch_size, method=method)
-        done.append(f"patch kernels resized from {old.patch_size} to {new.patch_size} pixels")
+    state, done = resize_kernels(dict(state), old, new, method)
     if new.grid != old.grid:
         for name in (name for name in state if name.endswith("relative.table")):
             state[name] = resize_relations(state[name], old.grid, new.grid, method=method)
@@ -168,7 +174,7 @@ def resize_relations(
     """
     if method not in METHODS:
         known = ", ".join(METHODS)
-        raise UserError(f"a relative bias is not resized by {method!r}: use one of {known}")
+        raise UserError(f"method must be one of {known} for a relative bias, got {method!r}")
     if table.shape[0] != count_relations(old):
         raise UserError(f"{table.shape[0]} relations are not those of a grid of {old[0]}x{old[1]}")
     return table if old == new else _resize_distances(table, old, new, METHODS[method])
@@ -189,7 +195,7 @@ FAMILY = FamilyWeights(
     config_of=config_of,
     resolve_config=resolve_config,
     resize_state=resize_state,
-    kernel=lambda _: "patches.projection.weight",
+    kernel=lambda _: KERNEL,
     resized=frozenset({"patch_size", "relative_bias"}),
     fine_tuned=fine_tuned,
 )

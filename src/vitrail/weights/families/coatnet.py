@@ -11,15 +11,16 @@ from vitrail.weights.families.family import (
     NamedTensors,
     Request,
     one_size,
+    pair,
     resolve_from_variants,
 )
 from vitrail.weights.offsets import Along, Grid, far_lines, linear, resize_offsets
 from vitrail.weights.rows import Facts, Tensors
 
-# No tensor tells what convolutions compute, ...
+# No tensor shows what convolutions compute, ...
 COMPUTED = ("downsampling", "activation", "preactivation", "squeeze_activation", "pooling")
 # ... nor these, but whether there is a LayerScale, and mostly the size of an image.
-UNTOLD = (
+NOT_IN_TENSORS = (
     *COMPUTED, "image_size", "strides", "final_norm", "early_squeeze", "layer_scale", "norm_eps",
     "dropout", "drop_path",
 )  # fmt: skip
@@ -28,7 +29,7 @@ TABLE = "stages.{}.0.attention.bias.table"
 
 
 def config_of(tensors: NamedTensors) -> Facts:
-    """The fields that the tensors of a CoAtNet tell."""
+    """The fields that the tensors of a CoAtNet show."""
     known = tensors.tensors
     depths = _depths_of(tensors)
     kinds = "".join(_kind_of(tensors, stage, depth) for stage, depth in enumerate(depths))
@@ -121,29 +122,33 @@ def resolve_config(facts: Facts, tensors: NamedTensors, request: Request) -> tup
     facts, named = dict(facts), request.named
     if facts.get("layer_scale", 0) is not None:
         facts.setdefault("layer_scale", 1e-6)  # where timm's begin
-    if facts.get("image_size") is None and (sizes := sizes_of(tensors, facts["kinds"])):
+    notes, given = list[str](), facts.get("image_size")
+    sizes = sizes_of(tensors, facts["kinds"])
+    if sizes and (given is None or pair(given, "image_size") not in sizes.values()):
         square = [size for size in sizes.values() if size[0] == size[1]]
         facts["image_size"] = square[0] if square else one_size(sizes, request)
-    notes: list[str] = []
+        if given is not None:  # timm's config keeps the size of the published weights
+            height, width = facts["image_size"]
+            notes.append(f"image_size {height}x{width} by its relative bias, not {given}")
     if named is None and not any(name in facts for name in COMPUTED):
-        computed, notes = _find_computed(facts, request.source)
-        facts |= computed
+        computed, found = _find_computed(facts, request.source)
+        facts, notes = facts | computed, notes + found
     config, more = resolve_from_variants("coatnet")(facts, tensors, request)
     return config, notes + more
 
 
 def _find_computed(facts: Facts, where: str) -> tuple[Facts, list[str]]:
-    """What convolutions compute, from the published model that is all that the file tells."""
+    """What convolutions compute, from the published model with all these facts."""
     shapes = facts.keys() - {"num_classes", "channels", "image_size"}
     late = facts["widening"] == "late"
     for name, variant in FAMILIES["coatnet"].variants.items():
         if all(getattr(variant.config, field) == facts[field] for field in shapes):
-            note = f"activations and down-sampling as in {name}, because the file does not tell"
+            note = f"activations and down-sampling as in {name}: the file does not specify them"
             values = {field: getattr(variant.config, field) for field in COMPUTED}
             return values, [note] if late else []
     if late:
         raise UserError(
-            f"{where}: neither its tensors nor a config.json beside it tell the activations and "
+            f"{where}: neither its tensors nor a config.json beside it specify the activations and "
             "down-sampling of its convolutions, and no published model has its shapes: put the "
             "config.json of timm beside it, with its architecture and model_args"
         )
@@ -184,7 +189,7 @@ def resize_state(
             continue
         if method not in METHODS:
             known = " or ".join(METHODS)
-            raise UserError(f"offsets of attention are not resized by {method!r}: use {known}")
+            raise UserError(f"method must be {known} for a relative bias, got {method!r}")
         for name in tables:
             state[name] = resize_offsets(state[name], before.grid, after.grid, METHODS[method])
         sizes = "{}x{} to {}x{}".format(*before.grid, *after.grid)

@@ -1,4 +1,4 @@
-"""What a family has to say about weights: the config in its tensors, and how they are resized."""
+"""What a family knows about weights: the config in its tensors, and how they are resized."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, fields
@@ -9,10 +9,12 @@ from vitrail.core.passport import ResizeMethod
 from vitrail.core.records import validate
 from vitrail.models.catalogue import FAMILIES, variant_of
 from vitrail.models.config import Config
+from vitrail.weights.resize import resize_patches
 from vitrail.weights.rows import Facts, Tensors
 
 Grid = tuple[int, int]
-# What a person may answer where a file does not tell it.
+KERNEL = "patches.projection.weight"
+# What a person may give where a file does not specify it.
 OPEN = {"image_size", "heads", "dim_head"}
 
 
@@ -55,7 +57,7 @@ class NamedTensors:
 @dataclass(frozen=True)
 class Request:
     """What a person gives beside the file: `named` is the config of the model they named, `grid`
-    the rows and columns of its positions, `overrides` the fields they set. `square` says that the
+    the rows and columns of its positions, `overrides` the fields they set. `square` means that the
     dialect's own code knows square grids only."""
 
     source: str
@@ -70,12 +72,12 @@ Resolve = Callable[[Facts, NamedTensors, Request], tuple[Any, list[str]]]
 
 @dataclass(frozen=True, kw_only=True)
 class FamilyWeights:
-    """`config_of` reads every field that our tensors tell, `resolve_config` completes them to a
+    """`config_of` reads every field that our tensors show, `resolve_config` completes them to a
     config, with a sentence for each thing that was looked up, `resize_state` gives the tensors for
     another config.
 
     `kernel` is the tensor that reads the image, `resized` are fields of the family's own that may
-    change in trained weights. `fine_tuned` tells what else changes where a pre-trained model gets
+    change in trained weights. `fine_tuned` gives what else changes where a pre-trained model gets
     new classes, `follow` what changes with other fields.
     """
 
@@ -90,8 +92,18 @@ class FamilyWeights:
     follow: Callable[[Any, Facts], Facts] = lambda *_: {}
 
 
+def resize_kernels(
+    state: Tensors, old: Any, new: Any, method: ResizeMethod
+) -> tuple[Tensors, list[str]]:
+    """Patch kernels of a model that cuts images into patches, for another size of these."""
+    if new.patch_size == old.patch_size:
+        return state, []
+    state = state | {KERNEL: resize_patches(state[KERNEL], new.patch_size, method=method)}
+    return state, [f"patch kernels resized from {old.patch_size} to {new.patch_size} pixels"]
+
+
 def resolve_from_variants(family: str) -> Resolve:
-    """Resolve what tensors leave open by the published model that has all they tell."""
+    """Resolve what tensors leave open by the published model that has all that they show."""
 
     def resolve(facts: Facts, tensors: NamedTensors, request: Request) -> tuple[Config, list[str]]:
         facts = dict(facts)
@@ -104,8 +116,8 @@ def resolve_from_variants(family: str) -> Resolve:
             refuse_contradiction(facts, request.named, request.source)
         elif like is not None:
             looked_up = [f.name for f in fields(like) if f.name in OPEN and f.name not in facts]
-            told = ", ".join(f"{name} {getattr(like, name)}" for name in looked_up)
-            notes = [f"{told}, as {variant_of(like)} has"] if told else []
+            listed = ", ".join(f"{name} {getattr(like, name)}" for name in looked_up)
+            notes = [f"{listed}, as {variant_of(like)} has"] if listed else []
         values = asdict(like) if like is not None else {}
         answers = {name: v for name, v in request.overrides.items() if name in OPEN and not like}
         if answers.get("image_size") is not None:
@@ -117,7 +129,7 @@ def resolve_from_variants(family: str) -> Resolve:
 
 
 def published(facts: Facts, configs: Iterable[Config]) -> Config | None:
-    """The first published model that is all that the file tells."""
+    """The first published model with all these facts."""
     free = {"num_classes", "channels", "image_size", "norm_eps"}
     telling = {name: value for name, value in facts.items() if name not in free}
     for config in configs:
@@ -136,11 +148,11 @@ def refuse_contradiction(facts: Facts, named: Config, where: str) -> None:
 
 def one_size(sizes: dict[Grid, Grid], request: Request) -> Grid:
     """The image size of a file that leaves several open, each with the grid that it makes."""
-    grid, asked = request.grid, request.overrides.get("image_size")
+    grid, requested = request.grid, request.overrides.get("image_size")
     if grid is not None and pair(grid, "grid") in sizes:
         return sizes[pair(grid, "grid")]
-    if asked is not None and pair(asked, "image_size") in sizes.values():
-        return pair(asked, "image_size")
+    if requested is not None and pair(requested, "image_size") in sizes.values():
+        return pair(requested, "image_size")
     grids = " or ".join(f"{rows}x{columns}" for rows, columns in sizes)
     raise UserError(
         f"{request.source}: its attention works on a grid of {grids}: "

@@ -7,18 +7,18 @@ from vitrail.weights.families.family import (
 )
 from vitrail.weights.rows import Facts
 
-# No tensor tells them; `expand` is told as far as rounding to multiples of 8 leaves it.
-UNTOLD = ("image_size", "heads", "patch_size", "norm_eps", "dropout", "drop_path")
+# No tensor shows them; `expand` is known as far as rounding to multiples of 8 leaves it.
+NOT_IN_TENSORS = ("image_size", "heads", "patch_size", "norm_eps", "dropout", "drop_path")
 TRANSFORMERS = (2, 3, 4)  # the stages that have one
 
 
 def config_of(tensors: NamedTensors) -> Facts:
-    """The fields that the tensors of a MobileViT tell."""
+    """The fields that the tensors of a MobileViT show."""
     return stages_of(tensors, axes=2) | {"last": tensors.shape("last.conv.weight", 4)[0]}
 
 
 def stages_of(tensors: NamedTensors, axes: int) -> Facts:
-    """What the tensors of either version tell; weights of an MLP have so many axes."""
+    """What the tensors of either version show; weights of an MLP have `axes` axes."""
     stem, channels = tensors.shape("stem.conv.weight", 4)[:2]
     dims = tuple(tensors.shape(f"stages.{s}.1.embed.weight", 4)[0] for s in TRANSFORMERS)
     widths = (tensors.shape(f"stages.{s}.0.project.conv.weight", 4)[0] for s in range(5))

@@ -5,8 +5,8 @@ from functools import partial
 from vitrail.weights.families.family import FamilyWeights, resolve_from_variants
 from vitrail.weights.families.mobilevit import stages_of
 
-# No tensor tells them; `expand` is told as far as rounding to multiples of 8 leaves it.
-UNTOLD = ("image_size", "patch_size", "norm_eps", "dropout", "drop_path")
+# No tensor shows them; `expand` is known as far as rounding to multiples of 8 leaves it.
+NOT_IN_TENSORS = ("image_size", "patch_size", "norm_eps", "dropout", "drop_path")
 
 FAMILY = FamilyWeights(
     config_of=partial(stages_of, axes=4),

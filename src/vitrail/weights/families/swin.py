@@ -1,6 +1,6 @@
 """Swin: its sizes by our names, its windows, and tables of relative bias for other windows.
 
-What is said of windows holds for the second version too.
+What it has for windows serves the second version too.
 """
 
 import math
@@ -12,18 +12,19 @@ from vitrail.core.records import validate
 from vitrail.models.catalogue import FAMILIES, variant_of
 from vitrail.models.swin import SwinConfig
 from vitrail.weights.families.family import (
+    KERNEL,
     FamilyWeights,
     NamedTensors,
     Request,
     pair,
     refuse_contradiction,
+    resize_kernels,
 )
 from vitrail.weights.offsets import Along, Grid, bicubic, far_lines, resize_offsets
-from vitrail.weights.resize import resize_patches
 from vitrail.weights.rows import Facts, Tensors
 
-# No tensor tells them; windows that have to be smaller than others tell an image size.
-UNTOLD = ("image_size", "window_policy", "norm_eps", "dropout", "drop_path")
+# No tensor shows them; windows that have to be smaller than others imply an image size.
+NOT_IN_TENSORS = ("image_size", "window_policy", "norm_eps", "dropout", "drop_path")
 # What makes one model, and what its windows are.
 SHAPE = ("dim", "depths", "heads", "patch_size")
 WINDOWS = ("window_size", "pretrained_windows")
@@ -36,7 +37,7 @@ METHODS: dict[ResizeMethod, tuple[Along, str]] = {
 
 
 def config_of(tensors: NamedTensors) -> Facts:
-    """The fields that the tensors of a Swin tell. A table has a row for each of (2w-1)² offsets."""
+    """The fields that the tensors of a Swin show. A table has a row for each of (2w-1)² offsets."""
     facts = stages_of(tensors)
     tables = _tables(tensors)
     windows = [window_side(rows) for rows, _ in tables]
@@ -50,8 +51,8 @@ def config_of(tensors: NamedTensors) -> Facts:
 
 
 def stages_of(tensors: NamedTensors) -> Facts:
-    """What the tensors of either version tell, but for heads and windows."""
-    dim, channels, patch_size, _ = tensors.shape("patches.projection.weight", 4)
+    """What the tensors of either version show, but for heads and windows."""
+    dim, channels, patch_size, _ = tensors.shape(KERNEL, 4)
     return {
         "dim": dim,
         "depths": tensors.depths("stages.{}.blocks.{}.norm1.weight"),
@@ -98,8 +99,8 @@ def _implied_size(facts: Facts, tensors: NamedTensors) -> tuple[Grid | None, str
 def resolve_windows(
     family: str, facts: Facts, request: Request, size: Grid | None = None, note: str = ""
 ) -> tuple[Any, list[str]]:
-    """The same for either version. Nothing in a plain file of the second tells its windows, and
-    the published ones differ in nothing else. `size` is what tables tell of the image."""
+    """The same for either version. A plain file of the second does not contain its windows, and
+    the published ones differ in nothing else. `size` is what tables imply for the image."""
     facts, named = dict(facts), request.named
     notes: list[str] = []
     shape = {name: facts[name] for name in (*SHAPE, *WINDOWS) if name in facts}
@@ -125,7 +126,7 @@ def resolve_windows(
 
 def _find_published(shape: Facts, family: str, request: Request) -> SwinConfig | None:
     """The published model of this shape; where several have it, the one whose windows the file or
-    the person tells."""
+    the person specifies."""
     overrides, where = request.overrides, request.source
     known = {name: overrides[name] for name in WINDOWS if name in overrides} | shape
     found: list[SwinConfig] = [
@@ -139,12 +140,12 @@ def _find_published(shape: Facts, family: str, request: Request) -> SwinConfig |
     if len({tuple(getattr(config, name, None) for name in WINDOWS) for config in found}) > 1:
         names = ", ".join(str(variant_of(config)) for config in found)
         raise UserError(
-            f"{where}: the file does not tell the size of its windows, and {names} have its shape: "
-            "name the model (model=, --model)"
+            f"{where}: the file does not specify the size of its windows, and {names} have its "
+            "shape: name the model (model=, --model)"
         )
     if not found and "window_size" not in known:
         raise UserError(
-            f"{where}: the file does not tell the size of its windows: give window_size=N "
+            f"{where}: the file does not specify the size of its windows: give window_size=N "
             "(--set window_size=N), or the model's name"
         )
     return found[0] if found else None
@@ -182,16 +183,6 @@ def resize_state(
     return state, done
 
 
-def resize_kernels(
-    state: Tensors, old: SwinConfig, new: SwinConfig, method: ResizeMethod
-) -> tuple[Tensors, list[str]]:
-    if new.patch_size == old.patch_size:
-        return state, []
-    kernel = "patches.projection.weight"
-    state = state | {kernel: resize_patches(state[kernel], new.patch_size, method=method)}
-    return state, [f"patch kernels resized from {old.patch_size} to {new.patch_size} pixels"]
-
-
 def changed_windows(old: SwinConfig, new: SwinConfig) -> dict[int, tuple[Grid, Grid]]:
     """Windows before and after, of the stages where they differ: another image size changes those
     that a grid has no room for."""
@@ -206,6 +197,6 @@ FAMILY = FamilyWeights(
     config_of=config_of,
     resolve_config=resolve_config,
     resize_state=resize_state,
-    kernel=lambda _: "patches.projection.weight",
+    kernel=lambda _: KERNEL,
     resized=frozenset({"patch_size", "window_size", "window_policy"}),
 )

@@ -6,15 +6,21 @@ from vitrail.core.passport import ResizeMethod
 from vitrail.models.catalogue import change
 from vitrail.models.swinv2 import SwinV2Config
 from vitrail.weights.families import swin
-from vitrail.weights.families.family import FamilyWeights, NamedTensors, Request
+from vitrail.weights.families.family import (
+    KERNEL,
+    FamilyWeights,
+    NamedTensors,
+    Request,
+    resize_kernels,
+)
 from vitrail.weights.rows import Facts, Tensors
 
-# No tensor tells them: the bias is computed for windows of any size.
-UNTOLD = (*swin.UNTOLD, *swin.WINDOWS)
+# No tensor shows them: the bias is computed for windows of any size.
+NOT_IN_TENSORS = (*swin.NOT_IN_TENSORS, *swin.WINDOWS)
 
 
 def config_of(tensors: NamedTensors) -> Facts:
-    """The fields that the tensors of a Swin V2 tell."""
+    """The fields that the tensors of a Swin V2 show."""
     facts = swin.stages_of(tensors)
     name = "stages.{}.blocks.0.attention.logit_scale"
     scales = (tensors.shape(name.format(i), 3) for i in range(len(facts["depths"])))
@@ -22,7 +28,7 @@ def config_of(tensors: NamedTensors) -> Facts:
 
 
 def resolve_config(facts: Facts, _: NamedTensors, request: Request) -> tuple[Any, list[str]]:
-    """As a Swin's, but windows are asked for where no side-car tells them."""
+    """As a Swin's, but windows have to be given where no sidecar specifies them."""
     return swin.resolve_windows("swinv2", facts, request)
 
 
@@ -30,7 +36,7 @@ def resize_state(
     state: Tensors, old: SwinV2Config, new: SwinV2Config, method: ResizeMethod
 ) -> tuple[Tensors, list[str]]:
     """Patch kernels; a bias that is computed needs nothing but to know what it was trained on."""
-    state, done = swin.resize_kernels(state, old, new, method)
+    state, done = resize_kernels(state, old, new, method)
     for stage, (before, after) in swin.changed_windows(old, new).items():
         sizes = "{}x{} to {}x{}".format(*before, *after)
         reference = "{}x{}".format(*new.reference_window(stage))
@@ -55,7 +61,7 @@ FAMILY = FamilyWeights(
     config_of=config_of,
     resolve_config=resolve_config,
     resize_state=resize_state,
-    kernel=lambda _: "patches.projection.weight",
+    kernel=lambda _: KERNEL,
     resized=frozenset({"patch_size", "window_size", "window_policy", "pretrained_windows"}),
     follow=keep_reference,
 )

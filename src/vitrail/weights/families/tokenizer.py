@@ -8,12 +8,12 @@ from vitrail.weights.families.family import (
 )
 from vitrail.weights.rows import Facts
 
-# No tensor tells them; `code_dim` and `entry` where there are no words that point, or no decoder.
-UNTOLD = ("image_size", "code_dim", "entry", "num_classes", "drop_path")
+# No tensor shows them; `code_dim` and `entry` where there are no words that point, or no decoder.
+NOT_IN_TENSORS = ("image_size", "code_dim", "entry", "num_classes", "drop_path")
 
 
 def config_of(tensors: NamedTensors) -> Facts:
-    """The fields that the tensors of a tokenizer tell. An encoder begins with kernels of 7 pixels,
+    """The fields that the tensors of a tokenizer show. An encoder begins with kernels of 7 pixels,
     a decoder with the words."""
     known, first = tensors.tensors, "encoder.input.weight"
     if first not in known or tensors.shape(first, 4)[2] == 1:

@@ -14,24 +14,26 @@ from vitrail.models.catalogue import FAMILIES
 from vitrail.models.resnet import ResNetConfig
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.families.family import (
+    KERNEL,
     FamilyWeights,
     Grid,
     NamedTensors,
     Request,
     note_cut_off,
     pair,
+    resize_kernels,
 )
-from vitrail.weights.resize import resize_patches, resize_positions
+from vitrail.weights.resize import resize_positions
 from vitrail.weights.rows import Facts, Tensors
 
-KERNEL, TABLE = "patches.projection.weight", "positions.table"
+TABLE = "positions.table"
 ROOT = "stem.root.conv.weight"
 # Sides of square images at which ViTs were published.
 PUBLISHED = (224, 384, 512, 518, 240, 256, 336, 378, 392, 448, 192, 196, 280)
 
 
 def config_of(tensors: NamedTensors) -> Facts:
-    """Every field that the tensors tell; "square" says that the grid of positions is square."""
+    """Every field that the tensors show; "square" means that the grid of positions is square."""
     known, shape = tensors.tensors, tensors.shape
     dim, channels, patch_size, _ = shape(KERNEL, 4)
     hidden = shape("blocks.0.mlp.fc2.weight", 2)[1]
@@ -130,7 +132,7 @@ def find_heads(facts: Facts, inner: int, request: Request, notes: list[str]) -> 
         heads = published_heads(facts, inner)
         if heads is None:
             raise UserError(
-                f"{where}: the file does not tell how many heads its attention has: "
+                f"{where}: the file does not specify how many heads its attention has: "
                 "give heads=N (--set heads=N, or fields.heads=N of a run), or the model's name"
             )
         notes.append(f"{heads} heads, as every published ViT of width {facts['dim']} has")
@@ -155,7 +157,7 @@ def candidate_grids(
     facts: Facts, table: int | None, request: Request, stride: int, *, usual: bool, square: bool
 ) -> Iterator[tuple[Grid, str]]:
     """Grids the file may have, the surest first; a sentence where neither the file nor the person
-    tells. `usual` says that its shape is a published one."""
+    specifies one. `usual`: its shape is a published one."""
 
     def cells(size: Any) -> Grid:
         height, width = pair(size, "image_size")
@@ -168,10 +170,10 @@ def candidate_grids(
         yield cells(facts["image_size"]), ""
         return
     known = [cells(side) for side in PUBLISHED if side % stride == 0] if usual else []
-    asked = request.overrides.get("image_size")
-    if asked is not None:
+    requested = request.overrides.get("image_size")
+    if requested is not None:
         others = [*known, cells(request.named.image_size)] if request.named else known
-        yield from requested_grid(facts, table, cells(asked), others)
+        yield from requested_grid(facts, table, cells(requested), others)
     if request.named is not None:
         yield cells(request.named.image_size), ""
     for grid in known:
@@ -179,28 +181,28 @@ def candidate_grids(
     if square and table is not None:
         for slots in range(3):
             side = math.isqrt(max(table - slots, 0))
-            yield (side, side), "square grid, as nothing says otherwise"
+            yield (side, side), "square grid, as nothing specifies another"
 
 
 def requested_grid(
-    facts: Facts, table: int | None, asked: Grid, known: list[Grid]
+    facts: Facts, table: int | None, requested: Grid, known: list[Grid]
 ) -> Iterator[tuple[Grid, str]]:
     """The grid of the requested size may be the file's own, unless a published one fits as well:
-    then it is not for us to say whether positions are to be kept or resized."""
+    then it is unknown whether positions are to be kept or resized."""
     if table is None:
-        yield asked, ""
+        yield requested, ""
         return
     slots = range(facts["class_token"] + facts["distilled"] + facts["registers"] + 1)
-    fitting = {grid for grid in (asked, *known) if table - grid[0] * grid[1] in slots}
-    if asked in fitting and len(fitting) > 1:
-        other = next(grid for grid in fitting if grid != asked)
+    fitting = {grid for grid in (requested, *known) if table - grid[0] * grid[1] in slots}
+    if requested in fitting and len(fitting) > 1:
+        other = next(grid for grid in fitting if grid != requested)
         raise UserError(
-            f"{table} positions may be a grid of {asked[0]}x{asked[1]} or of "
+            f"{table} positions may be a grid of {requested[0]}x{requested[1]} or of "
             f"{other[0]}x{other[1]}: "
-            "say which the file has, by grid=(rows, columns) (--grid ROWSxCOLUMNS)"
+            "give the one that the file has by grid=(rows, columns) (--grid ROWSxCOLUMNS)"
         )
-    if asked in fitting:
-        yield asked, ""
+    if requested in fitting:
+        yield requested, ""
 
 
 def first_fitting(
@@ -223,8 +225,8 @@ def first_fitting(
             return (rows, columns), slots
     holds = f"it holds {table} positions" if table is not None else "it holds no position table"
     raise UserError(
-        f"{where}: {holds}, of which {prefix} may be of prefix tokens, and nothing tells its grid: "
-        "give grid=(rows, columns) (--grid ROWSxCOLUMNS), or image_size and the model's name"
+        f"{where}: {holds}, of which {prefix} may be of prefix tokens, and nothing specifies its "
+        "grid: give grid=(rows, columns) (--grid ROWSxCOLUMNS), or image_size and the model's name"
     )
 
 
@@ -232,10 +234,7 @@ def resize_state(
     state: Tensors, old: ViTConfig, new: ViTConfig, method: ResizeMethod
 ) -> tuple[Tensors, list[str]]:
     """Patch kernels, prefix slots and positions of a ViT."""
-    done = []
-    if new.patch_size != old.patch_size:
-        state = state | {KERNEL: resize_patches(state[KERNEL], new.patch_size, method=method)}
-        done.append(f"patch kernels resized from {old.patch_size} to {new.patch_size} pixels")
+    state, done = resize_kernels(state, old, new, method)
     if (new.channels, new.patch_size) != (old.channels, old.patch_size) and old.patch_norm:
         raise UserError("a model that norms its pixels cannot take other patches or channels")
     if new.slots != old.slots:
