@@ -18,12 +18,12 @@ from tests.pages.values import (
     picture,
     run_facts,
 )
-from vitrail.pages.classification import pick_rows
+from vitrail.pages.classification import mistakes_section, most_confused_classes, pick_rows
 from vitrail.pages.data_report import data_body, data_page
 from vitrail.pages.evaluation import evaluation_page
 from vitrail.pages.predictions import (
     MAX_SHOWN,
-    Pictured,
+    ImageCard,
     duplicates_page,
     predictions_page,
     search_page,
@@ -57,7 +57,7 @@ def test_an_evaluation(classes: int, images: int) -> None:
     assert read.charts == 2
     assert "Accuracy 81.0% 78.0% to 84.0%" in read.text
     assert "0.72 0.7 to 0.75" in read.text
-    assert f"a note on {SAFE}" in page
+    assert f"A note on {SAFE}" in page
     shown = min(classes, 30 if classes > 40 else classes)
     head, *rows = read.tables["cells"][: shown + 1]
     assert len(head) == len(rows[0]) == shown + 1 + (classes > 40)
@@ -66,7 +66,7 @@ def test_an_evaluation(classes: int, images: int) -> None:
         matrix = evaluation_facts(classes, images)["confusion"]
         assert [[int(cell or 0) for cell in row[1:]] for row in rows] == matrix
     else:
-        assert "Of 1,000 classes these 30 are confused most often" in read.text
+        assert "The 30 of 1,000 classes that are confused with each other most often" in read.text
     for words in ("gaussian_noise", "frost is drawn", "positions resized", "the file is empty"):
         assert words in read.text
 
@@ -124,9 +124,9 @@ def test_a_training_report_says_first_what_must_be_known() -> None:
     page = training_page(run, classified(12, 300), test=test)
     read = check_page(page)
     text = read.text
-    assert text.index("interrupted at step 3") < text.index("no better than chance")
+    assert text.index("Interrupted at step 3") < text.index("no better than chance")
     assert text.index("no better than chance") < text.index("ViT (custom), 145,893 parameters")
-    assert "Accuracy on test 50.0% 40.0% to 60.0% with 95% confidence" in text
+    assert "Accuracy on test 50.0% 40.0% to 60.0% (95% confidence)" in text
     assert "Learning rate finder chosen: 0.001" in text
     assert "augmented image 8" in page
     assert page.count("&lt;i&gt;") == 500
@@ -145,7 +145,7 @@ def test_training_and_validation_are_drawn_together() -> None:
     loss, accuracy, waiting = (" ".join(one.split()) for one in read.figures[:3])
     assert loss.startswith("Loss last 2 at step 2; 1 value not finite; validation 2.25")
     assert accuracy.startswith("Accuracy best 40.0% at step 3")
-    assert waiting.startswith("Share of the time spent waiting for images last 25.0% at step 1")
+    assert waiting.startswith("Time spent waiting for data last 25.0% at step 1")
     assert len(read.figures) == 3
 
 
@@ -154,11 +154,33 @@ def test_nothing_logged_and_nothing_to_judge_by() -> None:
     assert "Nothing was logged" in read.text
 
 
+def test_galleries_with_the_same_mistakes_are_one() -> None:
+    page = evaluated(37, 800)
+    assert "Most confident" in page
+    assert "Least likely truth" in page
+    _, truth, predicted = confusion_of(2, 40)
+    wrong = [
+        one for one in examples_of(labels_of(2), truth, predicted, 60) if one.truth != one.predicted
+    ]
+    same = {"Most confident": wrong, "Least likely truth": wrong[::-1]}
+    text = mistakes_section(same, images=40, wrong=len(wrong), multi_label=False).body
+    assert "Most confident" in text
+    assert "Least likely truth" not in text
+
+
+def test_the_matrix_of_many_classes_has_the_pairs_that_are_confused() -> None:
+    counts = np.diag([9] * 50)
+    counts[3, 40] = counts[41, 7] = 5
+    counts[10, 11:50] = 1  # many mistakes, none of them frequent
+    shown = most_confused_classes(counts, 5).tolist()
+    assert shown[:4] == [3, 40, 41, 7]
+
+
 def test_no_mistake_reads_well() -> None:
     matrix = np.diag([30, 40, 50]).tolist()
     found = replace(classified(3, 120), wrong=0, confusion=matrix, mistakes=[], by_class=[])
     text = check_page(training_page(run_facts(), found)).text
-    assert text.count("no mistake on 120 images") == 2
+    assert text.count("No mistakes on 120 images") == 2
 
 
 def test_the_recipe_begins_with_its_reasons() -> None:
@@ -184,7 +206,7 @@ def test_a_data_report(classes: int) -> None:
     read = check_page(page)
     assert len(page) < 1_000_000
     for words in (
-        "a random sample of 90 of",
+        "A random sample of 90 of",
         "with a duplicate in an earlier split: 1 of",
         "similarity 0.930",
         "the file is empty",
@@ -200,8 +222,8 @@ def test_a_data_report(classes: int) -> None:
 
 def test_a_data_report_without_labels_and_without_good_images() -> None:
     facts, samples, thumbnails = doctor_facts(2)
-    bare = [{**part, "classes": {}, "empty": [], "imbalance": None} for part in facts["parts"]]
-    facts |= {"parts": bare[:1], "sizes": None, "colour": None, "leaks": [], "conflicts": []}
+    bare = [{**part, "classes": {}, "empty": [], "imbalance": None} for part in facts["splits"]]
+    facts |= {"splits": bare[:1], "sizes": None, "colour": None, "leaks": [], "conflicts": []}
     facts |= {"exact": [], "near": [], "broken": [], "ignored": (), "leaked": {}, "examined": None}
     text = check_page(data_page(facts, samples=samples, thumbnails=thumbnails)).text
     assert "Some of the images" in text
@@ -210,10 +232,10 @@ def test_a_data_report_without_labels_and_without_good_images() -> None:
 
 def test_predictions_are_the_least_certain_first() -> None:
     images = [
-        Pictured(
+        ImageCard(
             f"{place}/{NASTY}.jpg", picture(place), [("cat", 0.5 + place / 2000), (NASTY, 0.1)]
         )
-        for place in range(MAX_SHOWN + 100)
+        for place in range(500)
     ]
     page = predictions_page(images[::-1], model="runs/a", broken={"x.jpg": "the file is empty"})
     read = check_page(page)
@@ -225,8 +247,8 @@ def test_predictions_are_the_least_certain_first() -> None:
 
 
 def test_search_and_duplicates() -> None:
-    hits = [Pictured(f"{NASTY} {n}", picture(n), score=1 - n / 10) for n in range(3)]
-    text = check_page(search_page(Pictured("query.jpg", None), hits, index="vectors")).text
+    hits = [ImageCard(f"{NASTY} {n}", picture(n), score=1 - n / 10) for n in range(3)]
+    text = check_page(search_page(ImageCard("query.jpg", None), hits, index="vectors")).text
     assert "no preview" in text
     assert text.index("similarity 1.000") < text.index("similarity 0.800")
     page = duplicates_page([hits] * 120, index=NASTY, threshold=0.97)
@@ -248,6 +270,9 @@ def test_runs_side_by_side() -> None:
     assert ["lr", "0.001", "0.003"] in read.tables["full"]
     assert not any(row and row[0] in ("data", "optimiser.kind") for row in read.tables["full"])
     assert page.count('class="number right"') >= 3
+    assert "not comparable" not in read.text
+    other = replace(runs[1], recipe={**recipes[1], "data": "other"})
+    assert "The runs used different data" in check_page(runs_page([runs[0], other])).text
     many = [replace(runs[0], name=f"run {place}") for place in range(9)]
     text = check_page(runs_page(many)).text
     assert "The first 6 of 9 runs" in text

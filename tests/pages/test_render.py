@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from tests.pages.html import NASTY, SAFE, Page, check_page
 from vitrail.pages import charts
-from vitrail.pages.charts import bar_chart, line_chart, reliability_chart, svg_file, thin, ticks
+from vitrail.pages.charts import bar_chart, line_chart, reliability_chart, svg_file, thin
 from vitrail.pages.render import (
     HOLE,
     Section,
@@ -23,6 +23,7 @@ from vitrail.pages.render import (
     render_page,
 )
 from vitrail.pages.thumbnails import data_uri
+from vitrail.pages.ticks import ticks
 
 STYLE = (files("vitrail.pages") / "style.css").read_text(encoding="utf-8")
 

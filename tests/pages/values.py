@@ -165,8 +165,8 @@ def doctor_facts(classes: int) -> tuple[dict[str, Any], list[dict[str, Any]], di
         return {"split": split, "index": place, "name": name, "label": label}
 
     samples = [image("train", place) for place in range(min(classes * 4, 160))]
-    leak = {"pictures": [image("train", 1), image("val", 1)], "likeness": 1.0}
-    conflict = {"pictures": [image("train", 2), image("train", 3)], "likeness": 0.93}
+    leak = {"images": [image("train", 1), image("val", 1)], "likeness": 1.0}
+    conflict = {"images": [image("train", 2), image("train", 3)], "likeness": 0.93}
     parts = [
         {
             **{"name": name, "images": count * classes, "broken": 1, "imbalance": 12.5},
@@ -176,8 +176,8 @@ def doctor_facts(classes: int) -> tuple[dict[str, Any], list[dict[str, Any]], di
         for name, count in (("train", 20), ("val", 5))
     ]
     facts = {
-        **{"source": "photos", "parts": parts, "examined": 90, "not_compared": 3},
-        "broken": [{"picture": image("train", 9), "reason": "the file is empty"}],
+        **{"source": "photos", "splits": parts, "examined": 90, "not_compared": 3},
+        "broken": [{"image": image("train", 9), "reason": "the file is empty"}],
         **{"exact": [leak], "near": [conflict], "leaks": [leak], "conflicts": [conflict]},
         "leaked": {"val": 1},
         "sizes": {

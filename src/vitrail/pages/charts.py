@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from vitrail.core.errors import printable
 from vitrail.pages.render import either, percent
+from vitrail.pages.ticks import tick_texts, ticks, x_limits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,10 +62,9 @@ STYLE: dict[str, Any] = {
     "savefig.facecolor": "none",
 }
 WIDTH, HEIGHT = 380, 205  # points of a chart: letters keep a size that can be read on a phone
-LEFT, RIGHT, TOP, BOTTOM = 50, 20, 8, 38
+LEFT, RIGHT, TOP, BOTTOM = 58, 16, 8, 38
 DPI = 200
 MAX_POINTS, MAX_DOTS, MAX_ROWS = 400, 40, 60
-SMALLEST = 1e-9  # what is nearer to 0 cannot be told from it
 
 Point = tuple[float, float]
 
@@ -124,10 +124,14 @@ def figure_svg(figure: "Figure", label: str, **attributes: str) -> Markup:
         Markup(' {}="{}"').format(name.replace("_", "-"), value)
         for name, value in attributes.items()
     )
-    widest = round(1.75 * 72 * figure.get_figwidth())  # pixels: letters stay as large as a page's
+    # pixels: letters stay as large as a page's, or readable in one that scrolls sideways
+    widest, least = (round(factor * 72 * figure.get_figwidth()) for factor in (1.75, 0.75))
+    size = f"max-width:{widest}px" + (
+        f";min-width:{least}px" if "data_frame" not in attributes else ""
+    )
     names = Markup('xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"')
-    start = Markup('<svg viewBox="{}" style="max-width:{}px" role="img" aria-label="{}" {}{}>')
-    return start.format(box[1], widest, printable(label), names, given) + Markup(drawn)
+    start = Markup('<svg viewBox="{}" style="{}" role="img" aria-label="{}" {}{}>')
+    return start.format(box[1], size, printable(label), names, given) + Markup(drawn)
 
 
 def svg_file(element: str) -> str:
@@ -161,40 +165,39 @@ def line_chart(
     note: str = "",
 ) -> Chart:
     """Lines over the same axis, gaps where a value is not finite. A `share` is of 1 and shown in
-    percent; an axis begins at 0 unless `from_zero` is false, so that noise stays small; the point
-    `mark` is ringed.
+    percent; an axis begins at 0 unless `from_zero` is false, so that noise stays small; `mark` is a
+    point of one of the lines, drawn as a ring.
 
     >>> line_chart("Loss", {"training": [(1, 2.0), (2, 1.0)]}).rows
     [['1', '2'], ['2', '1']]
     """
     points = [point for line in series.values() for point in line if math.isfinite(point[1])]
-    first, last = min(x for x, _ in points), max(x for x, _ in points)
     up = ticks([value for _, value in points], share=share, from_zero=from_zero)
     with chart_style():
         figure, axes = _axes(WIDTH, HEIGHT)
         if log_x:
             axes.set_xscale("log")
-        axes.set_xlim(first, last if last > first else first + 1)
-        axes.set_ylim(up[0], up[-1])
-        axes.set_yticks(up, _tick_texts(up, share))
+        axes.set_xlim(*x_limits([x for x, _ in points], log_x))
+        axes.set_ylim(up[0], up[-1] + 0.02 * (up[-1] - up[0]))
+        axes.set_yticks(up, tick_texts(up, share))
         if not log_x:
             _whole_ticks(axes)
         for place, line in enumerate(series.values()):
             _draw_line(axes, line, place)
         if mark is not None:
-            _draw_dots(axes, [mark], SERIES[0], 9)
+            place = [mark in line for line in series.values()].index(True)
+            _draw_dots(axes, [mark], SERIES[place % len(SERIES)], 9)
             _draw_dots(axes, [mark], CARD, 4.5)
         axes.grid(axis="y", color=LINE, linewidth=0.6)
         axes.set_axisbelow(True)
         middle = LEFT + (WIDTH - LEFT - RIGHT) / 2
         figure.text(middle / WIDTH, 3 / HEIGHT, x_label, ha="center", color=SOFT, size=10.5)
-        low, high = axes.get_xlim()
-        across = (math.log10(low), math.log10(high)) if log_x else (low, high)
+        across = [math.log10(x) if log_x else x for x in axes.get_xlim()]
         svg = figure_svg(
             figure,
-            _spoken(title, series, x_label, share),
+            _description(title, series, x_label, share),
             data_frame=f"{LEFT} {TOP} {WIDTH - RIGHT} {HEIGHT - BOTTOM}",
-            data_range=" ".join(f"{value:.8g}" for value in (*across, up[0], up[-1])),
+            data_range=" ".join(f"{value:.8g}" for value in (*across, *axes.get_ylim())),
             data_percent="1" if share else "0",
             data_log="1" if log_x else "0",
         )
@@ -213,7 +216,7 @@ def bar_chart(
     column: str = "value",
 ) -> Chart:
     """Horizontal bars from 0, with dashed lines at `limits`."""
-    wide = max([*bars.values(), *limits, 1.0 if share else 0.0]) or 1.0
+    wide = 1.02 * max([*bars.values(), *limits, 1.0 if share else 0.0]) or 1.0
     height = 26 * len(bars) + 30
     with chart_style():
         figure, axes = _axes(WIDTH, height, left=110, right=50, bottom=24)
@@ -228,6 +231,8 @@ def bar_chart(
                 (4, 0),
                 textcoords="offset points",
                 va="center",
+                bbox={"facecolor": CARD, "edgecolor": "none", "pad": 1},
+                zorder=4,
             )
         for limit in limits:
             axes.axvline(limit, color=BAD, linewidth=1, linestyle=(0, (4, 3)))
@@ -240,21 +245,21 @@ def bar_chart(
 
 def reliability_chart(
     title: str,
-    answers: Sequence[int],
+    counts: Sequence[int],
     confidence: Sequence[float],
     right: Sequence[float],
     *,
     note: str = "",
 ) -> Chart:
-    """For each bin of confidence the share that is right: red is confidence beyond that share,
-    green what is right beyond the confidence. Below, how many answers each bin has."""
-    bins, most = len(answers), max(*answers, 1)
+    """Accuracy in each bin of confidence: red where the confidence exceeds it, green where it
+    exceeds the confidence. The bars below are the `counts` of predictions in each bin."""
+    bins, most = len(counts), max(*counts, 1)
     width, height = 300, 340
-    known = [place for place in range(bins) if answers[place]]
+    known = [place for place in range(bins) if counts[place]]
     with chart_style():
-        figure, axes = _axes(width, height, left=48, bottom=96)
-        counts = figure.add_axes(
-            (48 / width, 36 / height, (width - 48 - RIGHT) / width, 44 / height)
+        figure, axes = _axes(width, height, left=58, bottom=96)
+        below = figure.add_axes(
+            (58 / width, 36 / height, (width - 58 - RIGHT) / width, 44 / height)
         )
         wide = 1 / bins
         for place in known:
@@ -263,23 +268,22 @@ def reliability_chart(
             rest = abs(confidence[place] - right[place])
             axes.bar(at, low, wide * 0.86, color=SERIES[0], alpha=0.8)
             axes.bar(at, rest, wide * 0.86, low, color=BAD if over else GOOD, alpha=0.5)
-            counts.bar(at, answers[place] / most, wide * 0.86, color=SOFT, alpha=0.6)
+            below.bar(at, counts[place] / most, wide * 0.86, color=SOFT, alpha=0.6)
         axes.plot([0, 1], [0, 1], color=SOFT, linewidth=1.2, linestyle=(0, (4, 4)))
         places = (0, 0.25, 0.5, 0.75, 1)
-        axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="share that is right")
+        axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
         axes.set_xticks(places, [""] * 5)
         axes.set_yticks(places, [f"{place:.0%}" for place in places])
         axes.grid(axis="y", color=LINE, linewidth=0.6)
         axes.set_axisbelow(True)
-        counts.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence")
-        counts.set_yticks([0, 1], ["0", f"{most:,}"])
-        counts.set_xticks(places, [f"{place:.0%}" for place in places])
+        below.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence")
+        below.set_yticks([0, 1], ["0", f"{most:,}"])
+        below.set_xticks(places, [f"{place:.0%}" for place in places])
         svg = figure_svg(figure, f"{title}: reliability diagram. {note}")
     rows = [
-        [f"{answers[place]:,}", percent(confidence[place]), percent(right[place])]
-        for place in known
+        [f"{counts[place]:,}", percent(confidence[place]), percent(right[place])] for place in known
     ]
-    return Chart(title, svg, ["answers", "mean confidence", "right"], rows, note)
+    return Chart(title, svg, ["predictions", "mean confidence", "accuracy"], rows, note)
 
 
 def thin(points: Sequence[Point], most: int = MAX_POINTS) -> list[Point]:
@@ -291,29 +295,6 @@ def thin(points: Sequence[Point], most: int = MAX_POINTS) -> list[Point]:
     for stretch in np.array_split(np.arange(len(points)), most // 2):
         kept |= {int(stretch[values[stretch].argmin()]), int(stretch[values[stretch].argmax()])}
     return [points[place] for place in sorted(kept)]
-
-
-def ticks(values: Sequence[float], *, share: bool = False, from_zero: bool = True) -> list[float]:
-    """Round numbers around all values; from 0 where nothing is negative, and a share that comes
-    beyond one half up to 1.
-
-    >>> ticks([0.91, 0.93], share=True), ticks([2.3, 0.4])
-    ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [0.0, 0.5, 1.0, 1.5, 2.0, 2.5])
-    """
-    from matplotlib.ticker import MaxNLocator
-
-    low, high = min(values), max(values)
-    if max(abs(low), abs(high)) < SMALLEST:
-        low = high = 0.0
-    if from_zero and low >= 0:
-        low = 0.0
-    if share:
-        low, high = max(low, 0.0), 1.0 if 0.5 < high <= 1 else high
-    if high - low < 0.02 * max(abs(low), abs(high)) or high == low:  # noise must not fill the axis
-        room = 0.1 * max(abs(low), abs(high)) or 0.1
-        low, high = (low - room if low else low), high + room
-    locator = MaxNLocator(nbins=5, steps=[1, 2, 5, 10], min_n_ticks=2)
-    return [round(float(value), 12) for value in locator.tick_values(low, high)]
 
 
 def _axes(
@@ -384,20 +365,6 @@ def _whole_ticks(axes: "Axes") -> None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
-def _tick_texts(values: Sequence[float], share: bool) -> list[str]:
-    """All with as many decimals as they need to differ.
-
-    >>> _tick_texts([0.25, 0.3], share=False), _tick_texts([0.25, 0.3], share=True)
-    (['0.25', '0.30'], ['25%', '30%'])
-    """
-    decimals = max(math.ceil(-math.log10(values[1] - values[0]) - 1e-6), 0)
-    if share:
-        return [f"{value:.{max(decimals - 2, 0)}%}" for value in values]
-    if decimals > 4 or max(map(abs, values)) >= 1e5:
-        return [f"{value:.3g}" for value in values]
-    return [f"{value:,.{decimals}f}" for value in values]
-
-
 def _rows(series: Mapping[str, Sequence[Point]], share: bool) -> tuple[list[list[str]], int]:
     """A row for each place that any line has a point at, of many some; how many are left out."""
     known = [dict(line) for line in series.values()]
@@ -416,16 +383,18 @@ def _x_text(x: float) -> str:
     return f"{x:,.0f}" if float(x).is_integer() else f"{x:.3g}"
 
 
-def _spoken(title: str, series: Mapping[str, Sequence[Point]], x_label: str, share: bool) -> str:
-    """What a chart says to who does not see it: where each line begins and ends."""
-    said = []
+def _description(
+    title: str, series: Mapping[str, Sequence[Point]], x_label: str, share: bool
+) -> str:
+    """A chart in words, for screen readers: where each line begins and ends."""
+    ends = []
     for name, line in series.items():
         finite = [point for point in line if math.isfinite(point[1])]
         if finite:
             (x0, y0), (x1, y1) = finite[0], finite[-1]
-            ends = f"{either(y0, share)} at {x_label} {_x_text(x0)}"
-            said.append(f"{name} from {ends} to {either(y1, share)} at {x_label} {_x_text(x1)}")
-    return f"{title}: {'; '.join(said)}"
+            start = f"{either(y0, share)} at {x_label} {_x_text(x0)}"
+            ends.append(f"{name} from {start} to {either(y1, share)} at {x_label} {_x_text(x1)}")
+    return f"{title}: {'; '.join(ends)}"
 
 
 def _short(name: str, most: int = 16) -> str:

@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 from vitrail.pages.render import Section, render
 
 MAX_MATRIX, MATRIX_PART = 40, 30  # classes of a whole matrix, and of the part of a larger one
-DENSE = 12  # classes from which on cells are small
+FEW, DENSE = (
+    4,
+    12,
+)  # classes up to which column labels are horizontal, and above which cells are small
 MAX_PAIRS, MAX_LABELS = 15, 6
 GALLERY = "by-class"  # where the images of a class or of a confusion are
 
@@ -58,7 +61,7 @@ def confusion_section(labels: Sequence[str], matrix: Any, *, linked: bool = True
         rows=rows,
         rest=rest.tolist() if len(shown) < len(counts) else None,
         pairs=confused_pairs(labels, counts) if len(counts) > 2 else [],
-        dense=len(shown) > DENSE,
+        size="few" if len(shown) <= FEW else "dense" if len(shown) > DENSE else "",
         images=int(counts.sum()),
         gallery=GALLERY if linked else "",
     )
@@ -66,16 +69,21 @@ def confusion_section(labels: Sequence[str], matrix: Any, *, linked: bool = True
 
 
 def most_confused_classes(counts: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Classes whose images are taken for others, or others for them, most often; no more than have
-    any mistake, but at least two.
+    """Classes of the most frequent confusions, up to `most` of them; at least two.
 
     >>> most_confused_classes(np.array([[5, 0, 0], [0, 4, 1], [0, 2, 3]]), 2).tolist()
-    [1, 2]
+    [2, 1]
     """
     wrong = counts - np.diag(np.diag(counts))
-    mistakes = wrong.sum(axis=0) + wrong.sum(axis=1)
-    order = np.argsort(-mistakes, kind="stable")
-    return order[: max(min(most, int((mistakes > 0).sum())), 2)]
+    order = np.argsort(-wrong, axis=None, kind="stable")[: int(np.count_nonzero(wrong))]
+    classes: dict[int, None] = {}
+    for place in order.tolist():
+        pair = dict.fromkeys(divmod(place, len(counts)))
+        if len(classes | pair) <= most:
+            classes |= pair
+        if len(classes) == most:
+            break
+    return np.array(list(classes) or [0, 1], dtype=np.int64)
 
 
 def confused_pairs(labels: Sequence[str], counts: NDArray[np.int64]) -> list[dict[str, Any]]:
@@ -104,6 +112,10 @@ def classes_section(
     columns = ["precision", "recall", "f1", *(["average_precision"] if multi_label else [])]
     rows = [{**row, "place": place} for place, row in enumerate(classes)]
     rows.sort(key=lambda row: (not row["images"], _or_zero(row[key])))
+    if (
+        sum(row.get("marked", False) for row in rows) > len(rows) / 2
+    ):  # most classes are bad: none stands out
+        rows = [{**row, "marked": False} for row in rows]
     present = [row for row in rows if row["images"]]
     body = render(
         "classes.html",
@@ -126,11 +138,18 @@ def mistakes_section(
     multi_label: bool,
     root: str = "",
 ) -> Section:
-    """Images that are answered wrongly, in galleries by title; names as seen from `root`."""
+    """Images that are classified wrongly, in galleries by title; names are relative to `root`. A
+    gallery with the images of an earlier one, as for two classes, is left out."""
+    different = {
+        frozenset(one.name for one in several): title
+        for title, several in reversed(list(galleries.items()))
+    }
     body = render(
         "mistakes.html",
         galleries={
-            title: _figures(several, multi_label, root) for title, several in galleries.items()
+            title: _figures(several, multi_label, root)
+            for title, several in galleries.items()
+            if title in different.values()
         },
         images=images,
         wrong=wrong,

@@ -10,12 +10,12 @@ from vitrail.pages.render import count, either
 # Values that are shares of 1, the higher the better: title, and what it means.
 SHARES = {
     "accuracy": ("Accuracy", "of the images are classified correctly"),
-    "top5": ("Top-5 accuracy", "of the images have their label among the first five predictions"),
+    "top5": ("Top-5 accuracy", "of the images have their label among the top five predictions"),
     "mean_precision": (
         "Mean average precision",
-        "how well the images of a class are ranked before all others, on average",
+        "how well the images of a class are ranked above all others, averaged over classes",
     ),
-    "exact": ("All labels right", "of the images have all of their labels found and no other"),
+    "exact": ("Exact match", "of the images have exactly their labels predicted"),
 }
 TITLES = {
     "loss": "Loss",
@@ -23,15 +23,13 @@ TITLES = {
     "accuracy": "Accuracy",
     "train_accuracy": "Training accuracy",
     "grad_norm": "Gradient norm",
-    "data_seconds": "Seconds waiting for images",
-    "data_share": "Share of the time spent waiting for images",
+    "data_seconds": "Seconds waiting for data",
+    "data_share": "Time spent waiting for data",
     "lr": "Learning rate",
 }
-# What is drawn into the same chart, and the names of the two.
-PAIRS = {
-    "loss": ("val_loss", "training", "validation"),
-    "accuracy": ("train_accuracy", "validation", "training"),
-}
+# Drawn in one chart, training first in all of them, so that each keeps its colour.
+PAIRS = {"loss": "val_loss", "accuracy": "train_accuracy"}
+TRAINING = ("loss", "train_accuracy")
 NOT_DRAWN = ("step", "seconds")
 
 Line = Mapping[str, Any]
@@ -41,7 +39,7 @@ def training_curves(lines: Sequence[Line], best_step: int | None = None) -> list
     """A chart for each value of metrics.jsonl. Of values that tie for the best, that of `best_step`
     is marked."""
     lines = [with_waiting_share(line) for line in lines]
-    paired = {PAIRS[name][0] for name in PAIRS if any(name in line for line in lines)}
+    paired = {PAIRS[name] for name in PAIRS if any(name in line for line in lines)}
     found = [_chart(lines, name, best_step) for name in logged_names(lines) if name not in paired]
     return [chart for chart in found if chart is not None]
 
@@ -102,11 +100,14 @@ def _chart(lines: Sequence[Line], name: str, best_step: int | None) -> Chart | N
     lost = len(points) - len(known)
     note = f"{'best' if best else 'last'} {either(value, share)} at step {step:,.0f}"
     note += f"; {count(lost, 'value')} not finite" if lost else ""
-    other, first, second = PAIRS.get(name, ("", "", ""))
-    beside = finite(points_of(lines, other)) if other else []
+    other = PAIRS.get(name, "")
+    beside = finite(points_of(lines, other))
     title = "Training loss" if name == "loss" and not beside else title_of(name)
-    series = {first: points, second: beside} if beside else {title: points}
-    if beside and second == "validation":
+    series = {title: points}
+    if beside:
+        pair = (points, beside) if name in TRAINING else (beside, points)
+        series = dict(zip(("training", "validation"), pair, strict=True))
+    if beside and name in TRAINING:
         note += f"; validation {either(beside[-1][1], share)}"
     mark = (step, value) if best else None
     return line_chart(title, series, share=share, mark=mark, note=note)

@@ -40,7 +40,7 @@ def _parts(
         if not twins:
             return Markup()
         values = {"groups": twins[:MAX_GROUPS], "more": len(twins) - MAX_GROUPS, "note": note}
-        return render("twins.html", **values, **shared, most=MAX_IN_A_GROUP)
+        return render("duplicate_groups.html", **values, **shared, most=MAX_IN_A_GROUP)
 
     shared = {"root": f"{str(facts['source']).rstrip('/')}/", "thumbnails": thumbnails}
     exact, near = (
@@ -75,7 +75,7 @@ def sample_note(facts: Facts) -> str:
     """What a sample means for what was found; "" where every image was examined."""
     if facts["examined"] is None:
         return ""
-    images = sum(part["images"] for part in facts["parts"])
+    images = sum(part["images"] for part in facts["splits"])
     return (
         f"a random sample of {facts['examined']:,} of {count(images, 'image')} was examined: "
         "broken images and duplicates outside of it are not in here"
@@ -84,22 +84,22 @@ def sample_note(facts: Facts) -> str:
 
 def leakage(facts: Facts) -> str:
     """One sentence on how many images of one split are known from another."""
-    totals = {part["name"]: part["images"] for part in facts["parts"]}
+    totals = {part["name"]: part["images"] for part in facts["splits"]}
     found = [f"{n:,} of {totals[split]:,} in {split}" for split, n in facts["leaked"].items() if n]
     if not found:
         return "none: no image of one split has a duplicate in another"
     return f"with a duplicate in an earlier split: {', '.join(found)}"
 
 
-def _cards(facts: Facts) -> list[tuple[str, bool, str]]:
-    """A question each, whether the answer is bad, and the answer."""
-    parts, colour = facts["parts"], facts["colour"]
+def _cards(facts: Facts) -> list[tuple[str, str, str]]:
+    """Title, state ("bad", "note", or "" where all is well) and text of each check."""
+    parts, colour = facts["splits"], facts["colour"]
     empty = sorted({name for part in parts for name in part["empty"]})
     uneven = max((part["imbalance"] or 1 for part in parts), default=1)
     blank = len(colour["blank"]) if colour else 0
 
     def twins(kind: str) -> str:
-        images = sum(len(group["pictures"]) for group in facts[kind])
+        images = sum(len(group["images"]) for group in facts[kind])
         return f"{count(images, 'image')} in {count(len(facts[kind]), 'group')}"
 
     cards = [
@@ -116,10 +116,15 @@ def _cards(facts: Facts) -> list[tuple[str, bool, str]]:
     hidden = set() if any(part["classes"] for part in parts) else {"Conflicting labels", "Balance"}
     hidden |= {"Leakage"} if len(parts) < 2 else set()
     return [
-        (title, bool(bad), text if bad or title == "Balance" else "none")
-        for title, bad, text in cards
+        (title, _state(title) if found else "", text if found or title == "Balance" else "none")
+        for title, found, text in cards
         if title not in hidden
     ]
+
+
+def _state(title: str) -> str:
+    """Files that are not images do no harm."""
+    return "note" if title == "Not images" else "bad"
 
 
 def some(names: Sequence[str]) -> str:
@@ -128,7 +133,7 @@ def some(names: Sequence[str]) -> str:
 
 
 def _keys(groups: Sequence[Facts]) -> set[tuple[str, ...]]:
-    return {tuple(image["name"] for image in group["pictures"]) for group in groups}
+    return {tuple(image["name"] for image in group["images"]) for group in groups}
 
 
 def _broken(facts: Facts, shared: Facts) -> Markup:
@@ -137,7 +142,7 @@ def _broken(facts: Facts, shared: Facts) -> Markup:
 
 def _classes(facts: Facts, samples: Sequence[Facts], shared: Facts) -> Markup:
     """A row for each class: how many images in each split, and what they look like."""
-    parts = facts["parts"]
+    parts = facts["splits"]
     names = list(dict.fromkeys(name for part in parts for name in part["classes"]))
     if not names:
         return Markup()
@@ -160,7 +165,7 @@ def _classes(facts: Facts, samples: Sequence[Facts], shared: Facts) -> Markup:
 
 def _samples(facts: Facts, samples: Sequence[Facts], shared: Facts) -> Markup:
     """Where there are no classes to show them by."""
-    if any(part["classes"] for part in facts["parts"]) or not samples:
+    if any(part["classes"] for part in facts["splits"]) or not samples:
         return Markup()
     return render("strip.html", images=samples, **shared)
 
@@ -169,8 +174,10 @@ def _blank(facts: Facts, shared: Facts) -> Markup:
     blank = facts["colour"]["blank"] if facts["colour"] else ()
     if not blank:
         return Markup()
-    group = {"pictures": blank, "likeness": 1}
-    return render("twins.html", groups=[group], more=0, note="", most=MAX_BLANK, **shared)
+    group = {"images": blank, "likeness": 1}
+    return render(
+        "duplicate_groups.html", groups=[group], more=0, note="", most=MAX_BLANK, **shared
+    )
 
 
 def _ignored(facts: Facts) -> Markup:

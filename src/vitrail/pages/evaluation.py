@@ -21,9 +21,9 @@ from vitrail.pages.render import Section, either, percent, render, render_page
 METRICS: dict[str, tuple[str, str, bool]] = {
     **{name: (*words, True) for name, words in SHARES.items()},
     "f1": ("Mean F1", "harmonic mean of precision and recall, averaged over classes", True),
-    "ece": ("Calibration error", "mean distance of confidence and the share that is right", True),
+    "ece": ("Calibration error", "mean gap between confidence and accuracy", True),
     "nll": ("Negative log-likelihood", "of the true labels; 0 is perfect", False),
-    "brier": ("Brier score", "squared distance of probabilities and labels; 0 is perfect", False),
+    "brier": ("Brier score", "mean squared error of the probabilities; 0 is perfect", False),
 }
 
 Facts = Mapping[str, Any]
@@ -110,7 +110,12 @@ def calibration(facts: Facts, multi_label: bool) -> Markup:
         charts.append(reliability(title, scaled["reliability"], scaled["ece"]))
         rows.append([f"at temperature {scaled['temperature']:.4g}", *calibration_cells(scaled)])
     return render(
-        "calibration.html", charts=charts, rows=rows, scaled=scaled, multi_label=multi_label
+        "calibration.html",
+        charts=charts,
+        rows=rows,
+        scaled=scaled,
+        worse=scaled is not None and scaled["nll"] >= facts["nll"],
+        multi_label=multi_label,
     )
 
 

@@ -2,16 +2,17 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 
 from vitrail.pages.render import Section, count, render, render_page
 
-MAX_SHOWN = 400  # images in a page: thumbnails of more would make it slow
+MAX_SHOWN, MAX_LABELS = 200, 3  # images in a page: thumbnails of more would make it slow
 MAX_GROUPS, MAX_IN_A_GROUP = 100, 12
 
 
 @dataclass(frozen=True)
-class Pictured:
+class ImageCard:
     """An image by name, with its thumbnail (data URI) or None; `labels` with probabilities, the
     most probable first; `score` is a similarity from -1 to 1."""
 
@@ -22,24 +23,18 @@ class Pictured:
 
 
 def predictions_page(
-    predictions: Sequence[Pictured],
+    predictions: Sequence[ImageCard],
     *,
     model: str,
     broken: Mapping[str, str] | None = None,
-    title: str = "Predictions",
 ) -> str:
     """Images with their most probable labels, the least certain first, and how often each label
     was predicted."""
     counted = Counter(one.labels[0][0] for one in predictions if one.labels)
     places = {label: place for place, label in enumerate(sorted(counted))}
     doubtful = sorted(predictions, key=lambda one: one.labels[0][1] if one.labels else 0.0)
-    shown = doubtful[:MAX_SHOWN]
+    shown = [replace(one, labels=one.labels[:MAX_LABELS]) for one in doubtful[:MAX_SHOWN]]
     sections = [
-        Section(
-            "images",
-            "Images",
-            render("predicted.html", shown=shown, places=places, total=len(predictions)),
-        ),
         Section(
             "labels",
             "Predicted labels",
@@ -49,37 +44,41 @@ def predictions_page(
                 total=len(predictions),
             ),
         ),
+        Section(
+            "images",
+            "Images",
+            render("predicted.html", shown=shown, places=places, total=len(predictions)),
+        ),
         _broken_section(broken or {}),
     ]
-    lead = render("sentence.html", text=f"{model}: {count(len(predictions), 'image')}", code="")
-    return render_page(title, sections, kind="predictions", lead=lead)
+    text = f"{count(len(predictions), 'image')} with the most probable labels."
+    lead = render("sentence.html", text=text, code="")
+    return render_page(model or "Predictions", sections, kind="predictions", lead=lead)
 
 
-def search_page(query: Pictured, hits: Sequence[Pictured], *, index: str) -> str:
+def search_page(query: ImageCard, hits: Sequence[ImageCard], *, index: str) -> str:
     """The images of an index that are most similar to one."""
     sections = [
-        Section("query", "Query", render("pictured.html", images=[query])),
-        Section("hits", "Most similar images", render("pictured.html", images=hits)),
+        Section("query", "Query", render("image_card.html", images=[query])),
+        Section("hits", "Most similar images", render("image_card.html", images=hits)),
     ]
-    text = f"{count(len(hits), 'image')} of an index, by the cosine of their features:"
+    text = f"{count(len(hits), 'image')}, by the cosine similarity of their features, of"
     lead = render("sentence.html", text=text, code=index)
-    return render_page("Search", sections, kind="search", lead=lead)
+    return render_page(PurePath(query.name).name, sections, kind="search", lead=lead)
 
 
-def duplicates_page(groups: Sequence[Sequence[Pictured]], *, index: str, threshold: float) -> str:
+def duplicates_page(groups: Sequence[Sequence[ImageCard]], *, index: str, threshold: float) -> str:
     """Groups of images whose features are nearly the same."""
     body = render(
         "duplicates.html", groups=groups[:MAX_GROUPS], total=len(groups), most=MAX_IN_A_GROUP
     )
     images = sum(len(group) for group in groups)
     text = (
-        f"{count(images, 'image')} in {count(len(groups), 'group')} with a similarity of at least "
-        f"{threshold:g}:"
+        f"{count(images, 'image')} in {count(len(groups), 'group')} with a cosine similarity of at "
+        f"least {threshold:g}."
     )
-    lead = render("sentence.html", text=text, code=index)
-    return render_page(
-        "Duplicates", [Section("groups", "Groups", body)], kind="duplicates", lead=lead
-    )
+    lead = render("sentence.html", text=text, code="")
+    return render_page(index, [Section("groups", "Groups", body)], kind="duplicates", lead=lead)
 
 
 def _broken_section(broken: Mapping[str, str]) -> Section:

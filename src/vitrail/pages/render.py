@@ -102,6 +102,7 @@ def environment() -> Environment:
         "either": either,
         "count": count,
         "name": breakable,
+        "sentence": sentence,
         "setting": setting,
     }
     return made
@@ -122,6 +123,16 @@ def breakable(name: str) -> Markup:
     Markup('a/<wbr>b_<wbr>c&lt;')
     """
     return Markup("<wbr>").join(_BREAKS.split(printable(str(name))))
+
+
+def sentence(text: str) -> str:
+    """Text that begins with a capital letter and, if it is more than a few words, ends in a stop.
+
+    >>> sentence("training report"), sentence("use more images, or a val folder")
+    ('Training report', 'Use more images, or a val folder.')
+    """
+    stop = "" if text.endswith((".", "!", "?", ":")) or len(text.split()) < 4 else "."
+    return f"{text[:1].upper()}{text[1:]}{stop}"
 
 
 def percent(share: float | None) -> str:

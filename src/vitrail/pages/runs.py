@@ -27,12 +27,13 @@ class RunSummary:
     name: str
     recipe: Mapping[str, Any]
     lines: Sequence[Mapping[str, Any]] = field(repr=False)
-    facts: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str | int] = field(default_factory=dict)
 
 
 def runs_page(runs: Sequence[RunSummary]) -> str:
     """The page of one run or several; names must differ."""
     differing = settings_that_differ(runs)
+    rows = [(name, [format_setting(value) for value in values]) for name, values in differing]
     sections = [
         Section("scores", "Scores", render("run_scores.html", **score_table(runs))),
         Section(
@@ -43,11 +44,14 @@ def runs_page(runs: Sequence[RunSummary]) -> str:
         Section(
             "settings",
             "Settings that differ",
-            render("run_settings.html", names=[run.name for run in runs], rows=differing),
+            render("run_settings.html", names=[run.name for run in runs], rows=rows),
         ),
     ]
     title = runs[0].name if len(runs) == 1 else count(len(runs), "run")
-    return render_page(title, sections, kind="runs")
+    lead = None
+    if any(name == "data" for name, _ in differing):
+        lead = render("note.html", text="the runs used different data: scores are not comparable")
+    return render_page(title, sections, kind="training runs", lead=lead)
 
 
 def best_values(run: RunSummary) -> dict[str, float]:
@@ -74,7 +78,7 @@ def score_table(runs: Sequence[RunSummary]) -> dict[str, Any]:
     rows = [
         {
             "name": run.name,
-            "facts": [run.facts.get(name, "") for name in facts],
+            "facts": [_fact_text(run.facts.get(name, "")) for name in facts],
             "scores": [
                 (
                     either(scores[run.name].get(name), is_share(name)),
@@ -85,8 +89,13 @@ def score_table(runs: Sequence[RunSummary]) -> dict[str, Any]:
         }
         for run in runs
     ]
-    heads = [f"best {title_of(name).lower()}" for name in names]
+    titles = ["training loss" if name == "loss" else title_of(name).lower() for name in names]
+    heads = [f"best {title}" for title in titles]
     return {"heads": heads, "fact_heads": facts, "rows": rows}
+
+
+def _fact_text(value: str | int) -> str:
+    return f"{value:,}" if isinstance(value, int) else value
 
 
 def run_charts(runs: Sequence[RunSummary]) -> list[Chart]:
@@ -104,24 +113,33 @@ def run_charts(runs: Sequence[RunSummary]) -> list[Chart]:
     return charts
 
 
-def settings_that_differ(runs: Sequence[RunSummary]) -> list[tuple[str, list[str]]]:
+def settings_that_differ(runs: Sequence[RunSummary]) -> list[tuple[str, list[Any]]]:
     """Fields of the recipes, by the name that `--set` knows, whose values are not all the same.
 
     >>> recipes = ({"lr": rate, "optimiser": {"kind": "adamw"}} for rate in (1, 2))
     >>> settings_that_differ([RunSummary("run", recipe, []) for recipe in recipes])
-    [('lr', ['1', '2'])]
+    [('lr', [1, 2])]
     """
     flat = [_flatten(run.recipe) for run in runs]
     names = dict.fromkeys(name for recipe in flat for name in recipe)
-    rows = [(name, [recipe.get(name, "") for recipe in flat]) for name in names]
-    return [(name, values) for name, values in rows if len(set(values)) > 1]
+    rows = [(name, [recipe.get(name) for recipe in flat]) for name in names]
+    return [(name, values) for name, values in rows if len(set(map(setting, values))) > 1]
 
 
-def _flatten(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
+def format_setting(value: Any) -> str:
+    """What a recipe does not set, or does not have, is a dash.
+
+    >>> format_setting(None), format_setting(0.5)
+    ('–', '0.5')
+    """
+    return "–" if value is None else setting(value)
+
+
+def _flatten(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
     for name, value in recipe.items():
         if isinstance(value, Mapping) and value:
             flat |= _flatten(value, f"{prefix}{name}.")
         elif name != "reasons":
-            flat[f"{prefix}{name}"] = setting(value)
+            flat[f"{prefix}{name}"] = value
     return flat

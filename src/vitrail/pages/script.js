@@ -1,5 +1,5 @@
-// Comfort for a page that is whole without it: sort and filter tables, choose images by class or
-// confusion, zoom curves, fade overlays.
+// Interaction for pages that are complete without it: sort and filter tables, choose images by class
+// or confusion, read and zoom curves, fade overlays, pick the attention of a patch.
 "use strict";
 document.documentElement.classList.add("js");
 const all = (selector, root = document) => Array.from(root.querySelectorAll(selector));
@@ -26,12 +26,13 @@ const sortBy = (table, heading) => {
   body.append(...rows.map(([, row]) => row));
 };
 all("table.sortable").forEach((table) => all("thead th", table).forEach((heading) => {
-  if (!heading.textContent.trim()) return;
+  if (!heading.textContent.trim() || "unsorted" in heading.dataset) return;
   const button = make("button", { type: "button" });
   button.append(...heading.childNodes);
   heading.append(button);
   button.addEventListener("click", () => sortBy(table, heading));
 }));
+all(".sideways, .drawing").forEach((box) => { if (box.scrollWidth > box.clientWidth) box.tabIndex = 0; });
 all("[data-filter]").forEach((box) => {
   const input = make("input", { type: "search", placeholder: box.dataset.filter });
   input.setAttribute("aria-label", box.dataset.filter);
@@ -51,9 +52,10 @@ all("[data-filter]").forEach((box) => {
 all("[data-choose]").forEach((gallery) => {
   const figures = all("figure", gallery);
   const line = make("div", { className: "controls" });
-  const told = make("span", { role: "status" });
+  const status = make("span");
+  status.setAttribute("role", "status");
   const every = make("button", { type: "button", className: "plain", textContent: "Show all" });
-  line.append(told, every);
+  line.append(status, every);
   line.hidden = true;
   gallery.before(line);
   const choose = (link) => {
@@ -70,7 +72,7 @@ all("[data-choose]").forEach((gallery) => {
     line.hidden = !link;
     if (!link) return;
     link.closest("td, th")?.classList.add("chosen");
-    told.textContent = `${what}: ${shown ? `${shown} in this page` : "no image in this page"}`;
+    status.textContent = `${what}: ${shown ? `${shown} ${shown === 1 ? "example" : "examples"}` : "no example in this page"}`;
   };
   every.addEventListener("click", () => choose(null));
   all(`a[href="#${gallery.dataset.choose}"][data-what]`).forEach((link) =>
@@ -78,8 +80,9 @@ all("[data-choose]").forEach((gallery) => {
   choose(null);
 });
 
-// Curves: drag to zoom, double click to return, move to read. The frame of the axes and its range
-// are in data-frame (left top right bottom) and data-range (x0 x1 y0 y1) of the drawing.
+// Curves: drag to zoom, double click to return, move to read; with the keyboard, arrows read, + and -
+// zoom, Escape returns. The frame of the axes and its range are in data-frame (left top right bottom)
+// and data-range (x0 x1 y0 y1, x as log10 where data-log is 1) of the drawing.
 const ticks = (low, high) => {
   const raw = (high - low) / 5, power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= raw);
@@ -98,37 +101,49 @@ all("svg[data-frame]").forEach((svg) => {
   const axes = all("g.x-axis, g.y-axis", svg);
   const text = axes.map((axis) => axis.querySelector("text"));
   const lines = all("g.series", svg);
-  const labels = document.createElementNS(svg.namespaceURI, "g");
-  svg.append(labels);
+  const draw = (tag, fields) => {
+    const node = document.createElementNS(svg.namespaceURI, tag);
+    Object.entries(fields).forEach(([name, value]) => node.setAttribute(name, value));
+    svg.append(node);
+    return node;
+  };
+  const labels = draw("g", {}), guide = draw("line", { class: "guide", y1: top, y2: bottom, visibility: "hidden" });
   lines.forEach((group) => all("[clip-path]", group).forEach((path) => {
     group.setAttribute("clip-path", path.getAttribute("clip-path"));
     path.removeAttribute("clip-path");
     path.setAttribute("vector-effect", "non-scaling-stroke");
   }));
+  const touch = matchMedia("(pointer: coarse)").matches;
   const reading = make("div", { className: "reading" });
-  const words = make("span", { textContent: "Drag to zoom, move to read." });
+  const words = make("span", { textContent: touch ? "Tap to read values." : "Drag to zoom, move to read values." });
   const back = make("button", { type: "button", className: "plain", textContent: "Reset zoom", hidden: true });
+  words.setAttribute("role", "status");
   reading.append(words, " ", back);
-  svg.after(reading);
-  let [x0, x1, y0, y1] = whole;
-  const px = (x) => left + (right - left) * (x - x0) / (x1 - x0);
-  const py = (y) => bottom - (bottom - top) * (y - y0) / (y1 - y0);
+  svg.parentElement.after(reading);
+  svg.setAttribute("tabindex", 0);
+  let range = whole;
+  const px = (x) => left + (right - left) * (x - range[0]) / (range[1] - range[0]);
+  const py = (y) => bottom - (bottom - top) * (y - range[2]) / (range[3] - range[2]);
+  const unx = (p) => range[0] + (range[1] - range[0]) * (p - left) / (right - left);
+  const uny = (p) => range[3] - (range[3] - range[2]) * (p - top) / (bottom - top);
   const place = (event) => {
     const point = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
     return [Math.min(Math.max(point.x, left), right), Math.min(Math.max(point.y, top), bottom)];
   };
-  const label = (value, x, y, like, anchor, asPercent) => {
+  const label = (content, x, y, like, anchor) => {
     const node = document.createElementNS(svg.namespaceURI, "text");
-    node.textContent = show(value, asPercent);
+    node.textContent = content;
     node.setAttribute("style", like.getAttribute("style"));
     node.style.textAnchor = anchor;
     node.setAttribute("x", x);
     node.setAttribute("y", y);
     labels.append(node);
   };
-  const draw = () => {
-    const zoomed = whole.some((value, i) => value !== [x0, x1, y0, y1][i]);
+  const zoom = (to) => {
+    range = to;
+    const [x0, x1, y0, y1] = range, zoomed = whole.some((value, i) => value !== range[i]);
     back.hidden = !zoomed;
+    guide.setAttribute("visibility", "hidden");
     axes.forEach((axis) => { axis.style.display = zoomed ? "none" : ""; });
     labels.replaceChildren();
     const kx = (whole[1] - whole[0]) / (x1 - x0), ky = (whole[3] - whole[2]) / (y1 - y0);
@@ -137,38 +152,38 @@ all("svg[data-frame]").forEach((svg) => {
       if (child.tagName !== "defs") child.setAttribute("transform", `matrix(${kx} 0 0 ${ky} ${tx} ${ty})`);
     }));
     if (!zoomed || !text[0] || !text[1]) return;
-    ticks(x0, x1).forEach((x) => label(x, px(x), bottom + 14, text[0], "middle", false));
-    ticks(y0, y1).forEach((y) => label(y, left - 5, py(y) + 3, text[1], "end", percent));
+    ticks(x0, x1).forEach((x) => label(log ? (10 ** x).toExponential(1) : show(x), px(x), bottom + 14, text[0], "middle"));
+    ticks(y0, y1).forEach((y) => label(show(y, percent), left - 5, py(y) + 3, text[1], "end"));
   };
-  back.addEventListener("click", () => { [x0, x1, y0, y1] = whole; draw(); });
-  svg.addEventListener("dblclick", () => back.click());
+  back.addEventListener("click", () => { zoom(whole); svg.focus(); });
+  svg.addEventListener("dblclick", () => zoom(whole));
   const rows = all("tbody tr", figure).map((row) => Array.from(row.cells, (cell) => cell.textContent));
   const heads = all("thead th", figure).map((cell) => cell.textContent);
-  const at = rows.map((row) => Number(row[0].replace(/,/g, "")));
-  let from = null, box = null;
+  const at = rows.map((row) => Number(row[0].replace(/,/g, ""))).map((x) => log ? Math.log10(x) : x);
+  let near = null, from = null, box = null;
+  const read = (row) => {
+    near = row;
+    words.textContent = heads.map((head, i) => `${head} ${rows[row][i] || "–"}`).join(", ");
+    const x = px(at[row]);
+    Object.entries({ x1: x, x2: x, visibility: x < left - 1 || x > right + 1 ? "hidden" : "visible" })
+      .forEach(([name, value]) => guide.setAttribute(name, value));
+  };
+  const readAt = (x) => {
+    if (at.length) read(at.reduce((best, value, i) => Math.abs(value - x) < Math.abs(at[best] - x) ? i : best, 0));
+  };
   svg.addEventListener("pointerdown", (event) => {
-    if (log || event.button || event.pointerType === "touch") return;
+    if (event.button) return;
+    if (event.pointerType === "touch") { readAt(unx(place(event)[0])); return; }
     from = place(event);
-    box = document.createElementNS(svg.namespaceURI, "rect");
-    box.setAttribute("class", "zoom-box");
-    svg.append(box);
+    box = draw("rect", { class: "zoom-box", width: 0, height: 0 });
     svg.setPointerCapture(event.pointerId);
-    event.preventDefault();
   });
   svg.addEventListener("pointermove", (event) => {
     const [x, y] = place(event);
-    if (from) {
-      const set = { x: Math.min(x, from[0]), y: Math.min(y, from[1]),
-        width: Math.abs(x - from[0]), height: Math.abs(y - from[1]) };
-      Object.entries(set).forEach(([name, value]) => box.setAttribute(name, value));
-      return;
-    }
-    if (!at.length) return;
-    let value = x0 + (x1 - x0) * (x - left) / (right - left);
-    if (log) value = 10 ** value;
-    const far = (i) => log ? Math.abs(Math.log(at[i] / value)) : Math.abs(at[i] - value);
-    const near = at.reduce((best, _, i) => far(i) < far(best) ? i : best, 0);
-    words.textContent = heads.map((head, i) => `${head} ${rows[near][i]}`).join(", ");
+    if (!from) { readAt(unx(x)); return; }
+    const set = { x: Math.min(x, from[0]), y: Math.min(y, from[1]),
+      width: Math.abs(x - from[0]), height: Math.abs(y - from[1]) };
+    Object.entries(set).forEach(([name, value]) => box.setAttribute(name, value));
   });
   svg.addEventListener("pointerup", (event) => {
     if (!from) return;
@@ -176,10 +191,19 @@ all("svg[data-frame]").forEach((svg) => {
     from = null;
     box.remove();
     if (Math.abs(x - a) < 6 || Math.abs(y - b) < 6) return;
-    const unx = (p) => x0 + (x1 - x0) * (p - left) / (right - left);
-    const uny = (p) => y1 - (y1 - y0) * (p - top) / (bottom - top);
-    [x0, x1, y0, y1] = [unx(Math.min(x, a)), unx(Math.max(x, a)), uny(Math.max(y, b)), uny(Math.min(y, b))];
-    draw();
+    zoom([unx(Math.min(x, a)), unx(Math.max(x, a)), uny(Math.max(y, b)), uny(Math.min(y, b))]);
+  });
+  svg.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key], by = { "+": .5, "=": .5, "-": 2 }[event.key];
+    if (step && at.length) read(Math.min(Math.max((near ?? (step > 0 ? -1 : at.length)) + step, 0), at.length - 1));
+    else if (by) {
+      const centre = near === null ? (range[0] + range[1]) / 2 : at[near], half = by * (range[1] - range[0]) / 2;
+      const x = [Math.max(centre - half, whole[0]), Math.min(centre + half, whole[1])];
+      zoom([...x, range[2], range[3]]);
+      if (near !== null) read(near);
+    } else if (event.key === "Escape") zoom(whole);
+    else return;
+    event.preventDefault();
   });
 });
 
@@ -201,7 +225,7 @@ all("select[data-show]").forEach((select) => {
 
 // Attention of a patch: [data-picker] has the grid of patches, the layers and the colours, and each
 // [data-atlas] the maps of one layer as grey pixels: a row for each head (first their mean) and, of
-// each, for what the model reads out and for every patch.
+// each, for the pooled output and for every patch.
 all("[data-picker]").forEach((box) => {
   const { grid: [rows, columns], layers, colours } = JSON.parse(box.dataset.picker);
   const atlases = all("[data-atlas]", box).map((each) => each.dataset.atlas), loaded = [];
@@ -211,13 +235,14 @@ all("[data-picker]").forEach((box) => {
   layer.append(...layers.map(({ name }, i) => option(name, i)));
   layer.value = layers.length - 1;
   const field = (text, select) => { const label = make("label", { textContent: `${text} ` }); label.append(select); return label; };
-  const words = make("span", { role: "status", className: "soft" });
-  const out = make("button", { type: "button", className: "plain", textContent: "What the model reads out" });
+  const words = make("span", { className: "soft" });
+  words.setAttribute("role", "status");
+  const out = make("button", { type: "button", className: "plain", textContent: "Pooled output" });
   const line = make("div", { className: "controls" });
   line.append(field("Layer", layer), field("Head", head), out, words);
   const view = make("span", { className: "overlay pick", tabIndex: 0 });
   view.setAttribute("role", "application");
-  view.setAttribute("aria-label", "Click a patch, or move with the arrow keys, to see where it looks");
+  view.setAttribute("aria-label", "Click a patch, or move with the arrow keys, to see its attention");
   const canvas = make("canvas"), mark = make("i", { className: "mark" });
   view.append(make("img", { src: image.src, alt: image.alt }), canvas, mark);
   box.append(line, view);
@@ -246,8 +271,8 @@ all("[data-picker]").forEach((box) => {
     mark.hidden = !patch;
     if (patch) Object.assign(mark.style, { top: `${100 * patch[0] / rows}%`, left: `${100 * patch[1] / columns}%`,
       height: `${100 / rows}%`, width: `${100 / columns}%` });
-    words.textContent = patch ? `seen from row ${patch[0] + 1} of ${rows}, column ${patch[1] + 1} of ${columns}`
-      : "weighted by what the model reads out; click a patch of the image";
+    words.textContent = patch ? `attention of the patch in row ${patch[0] + 1} of ${rows}, column ${patch[1] + 1} of ${columns}`
+      : "attention of the pooled output; click a patch to see its attention";
   };
   const heads = () => {
     const wanted = head.value, count = layers[layer.value].heads;

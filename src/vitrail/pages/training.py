@@ -102,11 +102,11 @@ def training_page(
             by_class_section(found.by_class, root=data),
         ]
     sections += [
-        Section("augmented", "What the model was shown", _augmented(run)),
+        Section("augmented", "Augmented images", _augmented(run)),
         skipped_section(run.broken),
         Section(
             "data",
-            "The data",
+            "Data",
             render("training_data.html", found=data_report, data=shlex.quote(data or "DATA")),
         ),
         Section("recipe", "Recipe", recipe_body(run.recipe)),
@@ -126,10 +126,10 @@ def pretraining_page(run: RunFacts, *, sheets: Mapping[int, str], rows: Sequence
         Section("curves", "Curves", _curves(run)),
         Section(
             "predictions",
-            "What was hidden and predicted",
+            "Masked patches and predictions",
             render("sheets.html", sheets=shown, rows=rows) if shown else Markup(),
         ),
-        Section("augmented", "What the model was shown", _augmented(run)),
+        Section("augmented", "Augmented images", _augmented(run)),
         skipped_section(run.broken),
         Section("recipe", "Recipe", recipe_body(run.recipe)),
     ]
@@ -189,8 +189,8 @@ def _cards(found: Classified | None, test: HeldOutScore | None) -> list[dict[str
             _card(
                 f"{SHARES[test.name][0]} on {test.split}",
                 either(test.value, True),
-                f"{low} to {high} with 95% confidence",
-                f"{test.images:,} images, evaluated once, at the end",
+                f"{low} to {high} (95% confidence)",
+                f"{test.images:,} images, evaluated once, after training",
             )
         )
     return cards

@@ -1,0 +1,59 @@
+"""Where an axis begins and ends, and the round numbers on it."""
+
+import math
+from collections.abc import Sequence
+
+SMALLEST = 1e-9  # values closer to 0 than this are drawn as 0
+
+
+def ticks(values: Sequence[float], *, share: bool = False, from_zero: bool = True) -> list[float]:
+    """Round numbers around all values; from 0 where nothing is negative, and a share that comes
+    beyond one half up to 1.
+
+    >>> ticks([0.91, 0.93], share=True), ticks([2.3, 0.4])
+    ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [0.0, 0.5, 1.0, 1.5, 2.0, 2.5])
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    low, high = min(values), max(values)
+    if max(abs(low), abs(high)) < SMALLEST:
+        low = high = 0.0
+    if from_zero and low >= 0:
+        low = 0.0
+    if share:
+        low, high = max(low, 0.0), 1.0 if 0.5 < high <= 1 else high
+    if high - low < 0.02 * max(abs(low), abs(high)) or high == low:  # noise must not fill the axis
+        room = 0.1 * max(abs(low), abs(high)) or 0.1
+        low, high = (low - room if low else low), high + room
+    locator = MaxNLocator(nbins=5, steps=[1, 2, 5, 10], min_n_ticks=2)
+    return [round(float(value), 12) for value in locator.tick_values(low, high)]
+
+
+def tick_texts(values: Sequence[float], share: bool) -> list[str]:
+    """All with as many decimals as they need to differ.
+
+    >>> tick_texts([0.25, 0.3], share=False), tick_texts([0.25, 0.3], share=True)
+    (['0.25', '0.30'], ['25%', '30%'])
+    """
+    decimals = max(math.ceil(-math.log10(values[1] - values[0]) - 1e-6), 0)
+    if share:
+        return [f"{value:.{max(decimals - 2, 0)}%}" for value in values]
+    if decimals > 4 or max(map(abs, values)) >= 1e5:
+        return [f"{value:.3g}" for value in values]
+    return [f"{value:,.{decimals}f}" for value in values]
+
+
+def x_limits(xs: Sequence[float], log: bool) -> tuple[float, float]:
+    """From 0 if the first point is near it, with room for the dots at both ends.
+
+    >>> x_limits([25, 1000], log=False)
+    (-15.0, 1015.0)
+    """
+    first, last = (math.log10(x) if log else x for x in (min(xs), max(xs)))
+    if first == last:
+        first, last = first - 1, last + 1
+    elif not log and 0 < first <= last / 2:
+        first = 0.0
+    room = 0.015 * (last - first)
+    low, high = first - room, last + room
+    return (10**low, 10**high) if log else (low, high)
