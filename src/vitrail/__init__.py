@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 __all__ = [
     "UserError",
     "__version__",
+    "bench",
     "capture",
     "convert",
     "create",
@@ -20,6 +21,7 @@ __all__ = [
     "embed",
     "evaluate",
     "explain",
+    "export",
     "figures",
     "info",
     "list_models",
@@ -42,12 +44,14 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.data.sources import open_data
     from vitrail.explanation.capture import capture
     from vitrail.models.catalogue import create, list_models, register_family
+    from vitrail.tasks.bench import bench
     from vitrail.tasks.convert import convert
     from vitrail.tasks.doctor import doctor
     from vitrail.tasks.duplicates import duplicates
     from vitrail.tasks.embed import embed
     from vitrail.tasks.evaluate import evaluate
     from vitrail.tasks.explain import explain
+    from vitrail.tasks.export import export
     from vitrail.tasks.figures import figures
     from vitrail.tasks.info import info
     from vitrail.tasks.predict import predict
@@ -65,6 +69,7 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
 else:
     _HOMES = {
         "UserError": "vitrail.core.errors",
+        "bench": "vitrail.tasks.bench",
         "capture": "vitrail.explanation.capture",
         "convert": "vitrail.tasks.convert",
         "create": "vitrail.models.catalogue",
@@ -73,6 +78,7 @@ else:
         "embed": "vitrail.tasks.embed",
         "evaluate": "vitrail.tasks.evaluate",
         "explain": "vitrail.tasks.explain",
+        "export": "vitrail.tasks.export",
         "figures": "vitrail.tasks.figures",
         "info": "vitrail.tasks.info",
         "list_models": "vitrail.models.catalogue",

@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": {"core", "models", "weights", "data", "objectives"},
     "evaluation": {"core"},
     "explanation": {"core", "layers", "weights"},
-    "inference": {"core", "models", "weights", "data"},
+    "inference": {"core", "layers", "models", "weights", "data"},
     "exporters": {"core", "models", "weights", "data", "inference"},
     "recipes": {"core", "models", "data", "objectives", "training"},
 }

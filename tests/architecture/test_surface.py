@@ -17,6 +17,10 @@ RUN_OPTIONS = (
 )
 # The one place to update when the surface changes on purpose: name -> parameters as written.
 SIGNATURES = {
+    "bench": (
+        "*models, batch_size=(1, 8, 32), engine=None, guest=(), data=None, threads=None, "
+        "seconds=5.0, clear=False, out=None, overwrite=False, on_progress=<silent>"
+    ),
     "capture": "model, where='*', *, reduce=None, differentiable=False",
     "create": "name, **fields",
     "info": "source, *, batch_size=1, model=None, dialect=None, grid=None, **changes",
@@ -27,7 +31,7 @@ SIGNATURES = {
     ),
     "convert": (
         "source, out, *, to='vitrail', model=None, dialect=None, grid=None, method=None, "
-        "overwrite=False, **changes"
+        "overwrite=False, dry_run=False, **changes"
     ),
     "doctor": (
         "data, *, val_share=0.1, out=None, overwrite=False, threads=None, on_progress=<silent>"
@@ -35,36 +39,42 @@ SIGNATURES = {
     "duplicates": "directory, *, threshold=None",
     "embed": (
         "model, images, *, out, tokens=False, exact=True, vector_precision='float32', "
-        "batch_size=8, engine='local', address=None, device=None, precision=None, threads=None, "
+        "batch_size=8, engine='auto', address=None, device='auto', precision=None, threads=None, "
         "dry_run=False, on_progress=<silent>"
     ),
     "evaluate": (
         "model, data, *, split=None, corruptions=False, corrupted_images=None, resolutions=(), "
-        "patch_sizes=(), by_index=False, batch_size=64, workers=0, device=None, precision=None, "
-        "seed=0, out=None, overwrite=False, name=None, on_progress=<silent>"
+        "patch_sizes=(), by_index=False, batch_size=64, workers=0, engine='auto', speed_up=None, "
+        "device='auto', precision=None, seed=0, out=None, overwrite=False, name=None, "
+        "on_progress=<silent>"
     ),
     "explain": (
         "model, images, *, method='auto', target=None, layer=None, head=None, query=None, "
-        "fusion=None, discard=None, verdict=True, checks=4, device=None, precision=None, out=None, "
-        "overwrite=False, name=None, on_progress=<silent>"
+        "fusion=None, discard=None, verdict=True, checks=4, device='auto', precision=None, "
+        "out=None, overwrite=False, name=None, on_progress=<silent>"
+    ),
+    "export": (
+        "model, out, *, to=None, images=None, precision='fp32', max_drop=1.0, preprocessing=False, "
+        "attention=False, features=False, dynamic_size=False, overwrite=False, dry_run=False, "
+        "on_progress=<silent>"
     ),
     "figures": (
-        "model, data=None, *, split=None, images=128, ablated=4, batch_size=8, device=None, "
+        "model, data=None, *, split=None, images=128, ablated=4, batch_size=8, device='auto', "
         "precision=None, out=None, overwrite=False, name=None, on_progress=<silent>"
     ),
     "open_data": "spec, *, val_share=0.1, seed=0",
     "predict": (
         "model, images, *, top=5, exact=True, batch_size=8, out=None, overwrite=False, "
-        "engine='local', address=None, device=None, precision=None, threads=None, dry_run=False, "
-        "on_progress=<silent>"
+        "engine='auto', address=None, speed_up=None, device='auto', precision=None, threads=None, "
+        "dry_run=False, on_progress=<silent>"
     ),
     "probe": (
         "model, data, *, method='fewshot', split=None, shots=(1, 5, 10, 25), seeds=3, "
         "neighbours=(10, 20, 100, 200), steps=None, images=None, batch_size=64, workers=0, "
-        "device=None, precision=None, seed=0, cache='runs/features', out=None, overwrite=False, "
-        "name=None, on_progress=<silent>"
+        "engine='auto', device='auto', precision=None, seed=0, cache='runs/features', out=None, "
+        "overwrite=False, name=None, on_progress=<silent>"
     ),
-    "search": "directory, image, *, k=10, checkpoint=None, device=None",
+    "search": "directory, image, *, k=10, checkpoint=None, device='auto'",
     "pretrain": f"data, *, objective=None, tokenizer=None, {RUN_OPTIONS}",
     "register_dialect": "dialect",
     "register_family": "name, *, config, model, variants, aliases=None",
@@ -77,10 +87,10 @@ SIGNATURES = {
     "train": f"data, *, {RUN_OPTIONS}",
 }
 NAMES = [
-    "UserError", "__version__", "capture", "convert", "create", "doctor", "duplicates", "embed",
-    "evaluate", "explain", "figures", "info", "list_models", "load", "open_data", "predict",
-    "pretrain", "probe", "register_dialect", "register_family", "report", "resume", "save",
-    "search", "train",
+    "UserError", "__version__", "bench", "capture", "convert", "create", "doctor", "duplicates",
+    "embed", "evaluate", "explain", "export", "figures", "info", "list_models", "load", "open_data",
+    "predict", "pretrain", "probe", "register_dialect", "register_family", "report", "resume",
+    "save", "search", "train",
 ]  # fmt: skip
 
 

@@ -55,7 +55,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["modles"], 'Did you mean "models"?'),
+        (["modles"], "Did you mean models?"),
         (["models", "--jsno"], "Did you mean --json? (see vitrail models --help)"),
         (["train", "digits", "--learning-rate", "1"], "Did you mean --lr? (see vitrail train"),
         (["info"], "(see vitrail info --help)"),

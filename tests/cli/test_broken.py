@@ -42,7 +42,7 @@ def test_four_hundred_images_of_which_forty_are_broken(
     assert set(told["broken"]) == broken
     assert told["score"] > 0.8
     page = check_page((out / "report.html").read_text(encoding="utf-8")).text
-    section = page[page.index("could not be read and were left out") :]
-    section = section[: section.index("The data")]
+    section = page[page.index("could not be read and were skipped") :]
+    section = section[: section.index("Classes of the data")]
     named = set(re.findall(r"(?:bright|dark)/\d{4}\.png", section))
     assert named == {f"{Path(name).parent.name}/{Path(name).name}" for name in broken}

@@ -13,11 +13,6 @@ from vitrail.cli.app import main
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> str:
-    return str(save(small_model(), tmp_path / "model"))
-
-
-@pytest.fixture
 def photos(tmp_path: Path) -> list[str]:
     return write_photos(tmp_path / "photos", 12, broken=(5,))
 
@@ -97,7 +92,7 @@ def test_ctrl_c_says_how_to_go_on(
     monkeypatch.setattr("sys.stdin", names())
     code, _, err = run(capsys, model, "-", "--out", out, "--batch-size", "1", "--threads", "1")
     assert code == 130
-    assert "the same command resumes from there" in err
+    assert "repeat the command to resume" in err
     written = pq.read_table(out)["id"].to_pylist()
     assert written == photos[: len(written)]
     assert len(written) >= 6
@@ -116,7 +111,7 @@ NEW = ["embed", "{model}", "{photo}", "--out", "{new}"]
         (["embed", "{model}", "--out", "{new}"], "no images"),
         (["embed", "{model}", "gone.jpg", "--out", "{new}"], "gone.jpg: no such file"),
         ([*NEW, "--batch-size", "0"], "batch_size must be at least 1, got 0"),
-        ([*NEW, "--address", "auto"], "choose the engine ray too"),
+        ([*NEW, "--address", "auto"], "use engine ray with it"),
         ([*NEW, "--threads", "0"], "threads must be at least 1, got 0"),
         ([*NEW, "--device", "tpu"], "device must be auto, cpu, cuda, cuda:N or mps, got 'tpu'"),
         (["search", "{model}", "{photo}"], "holds no embeddings"),
@@ -125,7 +120,7 @@ NEW = ["embed", "{model}", "{photo}", "--out", "{new}"]
         (["search", "{tokens}", "{photo}"], "holds tokens"),
         (["search", "{out}", "{photo}", "--checkpoint", "{other}"], "are of another model than"),
         (["duplicates", "{tokens}"], "holds tokens"),
-        (["duplicates", "{out}", "--threshold", "3"], "between -1 and 1"),
+        (["duplicates", "{out}", "--threshold", "3"], "at least -1 and at most 1"),
         (
             ["embed", "{model}", "{photo}", "--out", "{out}", "--tokens"],
             "pooled, not tokens",

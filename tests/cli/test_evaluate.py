@@ -39,7 +39,7 @@ def make(
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Pictures of three colours in test and train, and a file that is none."""
+    """Images of three colours in test and train, and a file that is none."""
     random = np.random.default_rng(0)
     for part, images in (("train", 10), ("test", 7)):
         for place, label in enumerate(LABELS):
@@ -161,7 +161,7 @@ def test_a_part_that_is_validation_is_halved(
     facts = asked(capsys, make(tmp_path), photos, "--split", "val")
     assert facts["images"] == 3
     assert facts["temperature"] is None, "three images leave a half without a mistake"
-    assert "val was drawn from train, 10% of it" in facts["notes"][0]
+    assert "the data has no val split: evaluated on the same 10% of train" in facts["notes"][0]
 
 
 def test_validation_chooses_the_temperature_where_it_has_enough_images(
@@ -293,7 +293,7 @@ def test_patches_of_a_hybrid_are_counted_in_pixels_of_the_image(
             ["--corruptions", "--corrupted-images", "0"],
             "corrupted_images must be at least 1, got 0",
         ),
-        (["--corrupted-images", "5"], "give corruptions too"),
+        (["--corrupted-images", "5"], "corrupted_images needs corruptions"),
         (["--split", "tset"], "has no split 'tset', did you mean test?"),
         (["--out", "{photos}/test/red/1.png"], "cannot be written"),
     ],
@@ -351,7 +351,7 @@ def test_other_classes_are_refused(
     folder = make(tmp_path, labels=("cat", "dog", "hen"))
     code, _, err = run(capsys, folder, photos)
     assert code == 2
-    assert "--by-index matches them by index" in err
+    assert "or match by index (--by-index)" in err
     facts = asked(capsys, folder, photos, "--by-index")
     assert "class names differ" in facts["notes"][0]
 

@@ -183,7 +183,15 @@ def test_results_are_replaced_as_a_whole_and_only_when_asked(
     assert (out / changed).read_text() == "edited by hand"
 
 
-@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "demo"])
+# figures are written as explanations are
+@pytest.mark.parametrize(
+    "verb",
+    [
+        pytest.param(verb, marks=pytest.mark.slow if verb == "figures" else ())
+        for verb in VERBS
+        if verb != "demo"
+    ],
+)
 def test_files_have_the_mode_that_the_umask_says(
     verb: str, places: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,7 +63,7 @@ def test_every_objective_runs_on_a_folder_without_labels_and_is_fine_tuned(
     assert "broken.png" in page
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert np.isfinite([line["val_loss"] for line in lines]).all()
-    sheets = sorted((out / "pictures").iterdir())
+    sheets = sorted((out / "reconstructions").iterdir())
     with Image.open(sheets[-1]) as sheet:
         assert min(sheet.size) >= 96
     model = vitrail.load(out / "last")
@@ -143,4 +143,4 @@ def test_a_run_is_resumed(photos: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert pretrain(photos, "--out", out, "--resume", "--objective", "simmim", "--json") == 0
     capsys.readouterr()
     assert pretrain(photos, "--out", out, "--resume", "--objective", "mae") == 2
-    assert "its objective is simmim, not mae" in capsys.readouterr().err
+    assert "objective must be simmim, that of the run, got mae" in capsys.readouterr().err

@@ -42,25 +42,28 @@ def refused(said: Said, *words: str | Path) -> str:
         (["--objective", "beit"], "give one with tokenizer"),
         (["--objective", "beit", "--model", "vit_ti_16"], "beit pre-trains a BEiT, not vit_ti_16"),
         (["--objective", "beit", "--tokenizer", "{runs}/mae/last"], "a tokenizer, not a ViT"),
-        (["--objective", "mae", "--tokenizer", "{runs}/tokenizer/last"], "goal.tokenizer has no"),
+        (
+            ["--objective", "mae", "--tokenizer", "{runs}/tokenizer/last"],
+            "goal.tokenizer does not apply",
+        ),
         (["--model", "swin_t", *NARROW], "use a ViT, or simmim"),
-        (["--from", "{runs}/tokenizer/last"], "a Tokenizer cannot do without: use a ViT\n"),
+        (["--from", "{runs}/tokenizer/last"], "a Tokenizer does not support: use a ViT\n"),
         (["--objective", "masked-patch", "--model", "swin_t", *NARROW], "ViT"),
         (["--recipe", "deit"], "recipe must be a recipe.yaml for pretrain"),
-        (["--recipe", "{runs}/labels/recipe.yaml"], "learns labels: use vitrail train"),
-        (["--set", "goal.objective=labels"], "learns labels: use vitrail train"),
+        (["--recipe", "{runs}/labels/recipe.yaml"], "trains with labels: use vitrail train"),
+        (["--set", "goal.objective=labels"], "trains with labels: use vitrail train"),
         (["--set", "goal.options.ratoi=0.5"], "unknown field 'ratoi', did you mean ratio?"),
-        (["--set", "goal.options.ratio=1.5"], "ratio of hidden patches is 1.5"),
+        (["--set", "goal.options.ratio=1.5"], "mask ratio must be between 0 and 1, got 1.5"),
         (["--set", "goal.options.ratio=most"], "ratio must be a valid number, got 'most'"),
         (["--set", "goal.options.norm_pix=maybe"], "norm_pix must be a valid boolean, got 'maybe'"),
-        (["--set", "goal.teacher=someone"], "goal.teacher has no meaning for mae"),
-        (["--set", "augmentation.mixup=0.8"], "augmentation.mixup has no meaning for mae"),
-        (["--set", "augmentation.repeats=3"], "augmentation.repeats has no meaning for mae"),
-        (["--set", "lora.rank=4"], "lora has no meaning for mae"),
+        (["--set", "goal.teacher=someone"], "goal.teacher does not apply to mae"),
+        (["--set", "augmentation.mixup=0.8"], "augmentation.mixup does not apply to mae"),
+        (["--set", "augmentation.repeats=3"], "augmentation.repeats does not apply to mae"),
+        (["--set", "lora.rank=4"], "lora does not apply to mae"),
         (["--set", "augmentation.sides=[8,16]"], "read one image size"),
         (
             ["--from", "{runs}/mae/last", "--set", "goal.options.decoder_depth=6"],
-            "give the options",
+            "use the options",
         ),
         (["--from", "{runs}/mae/last", "--image-size", "16"], "the image size that it was trained"),
         (["--objective", "tokenizer", "--set", "goal.options.temperature=[1]"], "temperature"),
@@ -80,7 +83,7 @@ def test_blocks_have_patches(runs: Path, tmp_path: Path, capsys: Said) -> None:
     words: list[str | Path] = ["--objective", "beit"]
     words += ["--tokenizer", runs / "tokenizer" / "last", *SHORT]
     for least, sentence in (
-        ("0", "at least one patch"),
+        ("0", "at least 1 patch"),
         ("abc", "least must be a valid integer, got 'abc'"),
     ):
         said: list[str | Path] = ["--set", f"goal.options.least={least}", "--out", tmp_path / "run"]
@@ -100,13 +103,13 @@ def test_labels_are_not_learnt_by_a_recipe_without(
 ) -> None:
     words = [word.format(runs=runs, here=tmp_path) for word in words]
     sentence = refused(capsys, "train", "digits", *words)
-    assert "learns without labels, by mae: use vitrail pretrain" in sentence
+    assert "trains without labels, by mae: use vitrail pretrain" in sentence
     assert not (tmp_path / "run").exists()
 
 
 def test_a_run_with_labels_is_not_resumed_without(runs: Path, capsys: Said) -> None:
     sentence = refused(capsys, "pretrain", "digits", "--resume", "--out", runs / "labels")
-    assert "learns labels: use vitrail train" in sentence
+    assert "trains with labels: use vitrail train" in sentence
 
 
 def test_what_is_said_wins_over_a_written_recipe(runs: Path, tmp_path: Path) -> None:
@@ -142,7 +145,7 @@ def test_what_was_not_kept_begins_anew_and_says_so(
     del manifest["files"]["objective.safetensors"]
     (bare / "manifest.json").write_text(json.dumps(manifest))
     assert main(["pretrain", "digits", "--from", str(bare), "--out", str(out), *SHORT]) == 0
-    assert "decoder begin anew" in " ".join(capsys.readouterr().err.split())
+    assert "decoder: fresh weights" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_copy_in_our_own_format_keeps_the_decoder(runs: Path, tmp_path: Path) -> None:
@@ -165,7 +168,7 @@ def test_a_tokenizer_stays_what_it_was(runs: Path, tmp_path: Path, capsys: Said)
     shutil.copytree(tmp_path / "other" / "last", words)
     (out / "outcome.json").unlink()  # as if the run had been stopped before its end
     sentence = refused(capsys, "pretrain", "digits", "--out", out, "--resume")
-    assert "not the model that the run began to learn from" in sentence
+    assert "not the teacher that the run started with" in sentence
 
 
 def test_a_finished_run_keeps_its_report(runs: Path) -> None:
@@ -192,7 +195,7 @@ def test_a_folder_of_broken_images_leaves_nothing(tmp_path: Path, capsys: Said) 
     for _ in range(2):  # the second start finds nothing of the first
         assert "stopped at step 0" in refused(capsys, *words, "--resume", "auto")
         assert [path.name for path in out.iterdir()] == ["notes.txt"]
-    theirs = out / "pictures" / "mine.txt"
+    theirs = out / "reconstructions" / "mine.txt"
     theirs.parent.mkdir()
     theirs.write_text("dear to me too")
     assert "exists already" in refused(capsys, *words)

@@ -73,7 +73,7 @@ def test_few_shots(
     assert main(["probe", *words, "--shots", "60"]) == 0
     told = capsys.readouterr().out
     assert "400 images of train, from cached features (--no-cache reads them again)" in told
-    assert "deviation over 2 seeds" in told
+    assert "std over 2 seeds" in told
     assert "note: left out 60 shots: no class has as many training images" in told
     assert "\n   60" not in told
 
@@ -213,11 +213,11 @@ def test_several_labels_are_refused_and_broken_images_named(
         (["digits", "--seeds", "0"], "seeds must be at least 1, got 0"),
         (["digits", "--images", "-1"], "images must be at least 1, got -1"),
         (["digits", "--workers", "-1"], "workers must be at least 0, got -1"),
-        (["digits", "--threads", "0"], "--threads must be at least 1, got 0"),
+        (["digits", "--threads", "0"], "--threads must be at least 1 and at most 256, got 0"),
         (["digits", "--shots", "0"], "--shots must be whole numbers of at least 1"),
         (["digits", "--neighbours", "0"], "at least 1 like 10,20, got '0'"),
         (["digits", "--split", "tset"], "digits has no split 'tset'"),
-        (["digits", "--split", "train"], "must not be tested on the images"),
+        (["digits", "--split", "train"], "must not be tested on its training images"),
         (["digits", "--method", "fewshots"], "fewshot"),
         (["no-such-data"], "no-such-data"),
     ],

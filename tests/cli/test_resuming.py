@@ -24,7 +24,7 @@ OPTIONS = (
     "--steps", "6", "--batch-size", "4", "--image-size", "16", "--seed", "1",
     "--model", "vit_ti_16",
     "--lr", "0.01", "--set", "fields.dim=16", "--set", "fields.depth=1", "--set", "fields.heads=2",
-    "--set", "fields.patch_size=8", "--set", "watch.save=2", "--val-share", "0.25",
+    "--set", "fields.patch_size=8", "--set", "monitor.save_every_steps=2", "--val-share", "0.25",
 )  # fmt: skip
 
 
@@ -83,7 +83,8 @@ def test_one_command_is_repeated_until_the_run_is_done(
     plain = [word for word in command if word not in ("--resume", "auto")]
     assert main([*plain, "--dry-run"]) == 2
     assert (
-        "already holds a run: choose another out directory, or resume it" in capsys.readouterr().err
+        "already holds a run: choose another --out, or continue it with --resume"
+        in capsys.readouterr().err
     )
     assert main([word for word in command if word != "auto"]) == 0  # a flag takes no word
     assert main(["train", str(photos), "--out", str(out), "--resume", "maybe"]) == 2
@@ -157,7 +158,7 @@ def test_a_failed_start_removes_only_what_it_wrote(
 ) -> None:
     out = tmp_path / "run"
     command = ["train", *OPTIONS, "--out", str(out), "--resume", "auto", str(photos)]
-    command += ["--set", "watch.log_every_steps=1"]
+    command += ["--set", "monitor.log_every_steps=1"]
 
     def fail_at_step_1(saver: Saver, step: int) -> bool:
         (out / "notes.txt").write_text("mine")

@@ -1,4 +1,4 @@
-"""From a folder of pictures to labels, as a person types it."""
+"""From a folder of images to labels, as typed in a shell."""
 
 import io
 import json
@@ -114,15 +114,15 @@ def test_train_evaluate_predict(
         ),
         (["train", "digits", "--recipe", "smal"], "did you mean"),
         (["train", "digits", "--recipe", "{empty}/none.yaml"], "the recipe cannot be read"),
-        (["train", "digits", "--recipe", "finetune"], "begins from a checkpoint"),
+        (["train", "digits", "--recipe", "finetune"], "fine-tunes a checkpoint"),
         (["train", "digits", "--recipe", "deit_distilled"], "learns from a teacher"),
         (["train", "digits", "--epochs", "1", "--steps", "2"], "give one"),
-        (["train", "digits", "--val-share", "2"], "share for validation is 2"),
+        (["train", "digits", "--val-share", "2"], "val_share must be in [0, 1), got 2"),
         (["train", "digits", "--processes", "0"], "processes must be at least 1, got 0"),
         (["train", "digits", "--threads", "0"], "threads must be at least 1 and at most 256"),
         (
             ["train", "digits", "--set", 'lora.targets=["x"]', "--out", "{empty}/x"],
-            "name no linear",
+            "must name linear layers",
         ),
         (["train", "digits", "--resume", "--out", "{empty}"], "no run to resume here"),
         (["predict", "{empty}", "x.png"], "x.png: no such file"),
@@ -171,6 +171,7 @@ def test_several_processes(photos: Path, tmp_path: Path, capfd: pytest.CaptureFi
     assert (out / "report.html").is_file()
 
 
+@pytest.mark.slow  # tests/training/test_deaths.py has one without the command line
 def test_a_mistake_in_several_processes(
     photos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from tests.golden import golden
 from vitrail import UserError
-from vitrail.data import reader
+from vitrail.data import pixels
 from vitrail.data.cache import Cached, Decoding, cached, remove_cache, room_for
 from vitrail.data.images import BadImage, decode
 from vitrail.data.source import Raw, Source
@@ -95,7 +95,7 @@ def test_images_are_decoded_on_first_use_and_once(
     expected = {name: outcomes(part) for name, part in data.parts.items()}
     for part in data.parts.values():
         outcomes(cached(part, tmp_path / "c", ANY, SLOT))
-    monkeypatch.setattr(reader, "decode", forbid)
+    monkeypatch.setattr(pixels, "decode", forbid)
     for name, part in data.parts.items():
         again = cached(part, tmp_path / "c", ANY, SLOT)
         assert outcomes(again) == expected[name]

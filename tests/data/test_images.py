@@ -229,7 +229,7 @@ def test_avif() -> None:
     ],
 )
 def test_numbers_without_a_white_are_not_guessed_at(picture: Image.Image, kind: str) -> None:
-    with pytest.raises(BadImage, match="no agreed white: save it with 8 or 16 bits"):
+    with pytest.raises(BadImage, match="no defined range: save it with 8 or 16 bits"):
         decode(encoded(picture, kind), "numbers")
 
 
@@ -376,7 +376,7 @@ def huge(width: int, height: int) -> bytes:
     [
         (huge(9460, 9460), "more than the limit of 89,478,485 pixels"),
         (huge(60_000, 60_000), "more than the limit of 89,478,485 pixels"),
-        (huge(5000, 5000), "5000x5000 from .* bytes, which no photo is"),
+        (huge(5000, 5000), "5000x5000 from .* bytes, which is a decompression bomb"),
         (encoded(Image.new("L", (5000, 5000)), "GIF"), "5000x5000 from .* bytes"),
         (b"P2\n2000 2000\n255\n" + b"0 " * 9, "1,048,576 pixels for this kind of PPM"),
     ],
@@ -443,9 +443,9 @@ def test_files(tmp_path: Path) -> None:
     (tmp_path / "empty.png").touch()
     os.mkfifo(tmp_path / "pipe.png")
     for name, reason in {
-        "none.png": "cannot be read: No such file",
-        "": "this is no file",
-        "pipe.png": "this is no file",  # and not a wait for ever
+        "none.png": "no such file",
+        "": "not a file",
+        "pipe.png": "not a file",  # and not a wait for ever
         "empty.png": "the file is empty",
         "a\0.png": "cannot be read: .*null",
     }.items():

@@ -153,7 +153,7 @@ def test_planted_is_a_data_set_like_others(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
-    [((4, "tset"), "no part 'tset'"), ((4, "val", 16), "at least 32 pixels"), ((-1,), "negative")],
+    [((4, "tset"), "no split 'tset'"), ((4, "val", 16), "at least 32 pixels"), ((-1,), "negative")],
 )
 def test_what_cannot_be_drawn_is_told(arguments: tuple[Any, ...], told: str) -> None:
     with pytest.raises(UserError, match=told):

@@ -70,7 +70,7 @@ def test_channels() -> None:
 @pytest.mark.parametrize(
     ("mean", "std", "sentence"),
     [
-        ((0.5,), (0.5, 0.5), "mean and std must have as many channels, got 1 and 2"),
+        ((0.5,), (0.5, 0.5), "mean and std must have the same number of channels, got 1 and 2"),
         ((0.5,), (0.0,), "std must not be 0"),
     ],
 )

@@ -30,7 +30,7 @@ from vitrail.models.vit import ViTConfig
 from vitrail.weights.dialect import Foreign
 from vitrail.weights.dialects.timm import TIMM
 from vitrail.weights.dialects.torchvision import TORCHVISION
-from vitrail.weights.dialects.transformers_sidecars import PROCESSORS, read_preprocessing
+from vitrail.weights.dialects.transformers_processor import PROCESSORS, read_preprocessing
 
 Photo = NDArray[np.uint8]
 

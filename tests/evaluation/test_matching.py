@@ -57,7 +57,9 @@ def test_without_names_classes_are_matched_by_index() -> None:
 
 def test_other_names_are_refused_unless_matched_by_index() -> None:
     labels, known = ("n01", "n02", "n03"), ("tench", "shark", "hen")
-    with pytest.raises(UserError, match="such as n01, n02, n03: --by-index"):
+    with pytest.raises(
+        UserError, match=r"3 of the 3 classes of the data \(n01, n02, n03\), .*\(by_index\)"
+    ):
         match(known, labels)
     found = match(known, labels, by_index=True)
     assert found.labels == known
@@ -68,7 +70,7 @@ def test_other_names_are_refused_unless_matched_by_index() -> None:
 
 
 def test_a_name_of_two_outputs_is_refused() -> None:
-    with pytest.raises(UserError, match=r"and two of its own are equal$"):
+    with pytest.raises(UserError, match="two classes of the model have the same name"):
         match(("crane", "hen", "crane"), ("crane", "hen"))
 
 

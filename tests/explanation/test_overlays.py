@@ -127,7 +127,7 @@ def test_a_query_is_found_again_on_coarser_grids() -> None:
         maps["stages.1.blocks.1.attention"].on_grid((6, 2))[0],
     )
     assert heads["stages.0.blocks.0.attention"].heat[:, 12:16, 4:8].sum() == pytest.approx(2)
-    with pytest.raises(UserError, match="16x16"):
+    with pytest.raises(UserError, match=r"\(15, 15\), got \(16, 0\)"):
         head_maps(model, image, (16, 0))
 
 

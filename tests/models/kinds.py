@@ -1,7 +1,12 @@
-"""Small models of every kind the family can be, for tests that must hold for each."""
+"""Small models of every kind that ViT can be, and what tests of all families feed and build."""
 
 from dataclasses import replace
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from vitrail.models.catalogue import build
 from vitrail.models.resnet import ResNetConfig
 from vitrail.models.vit import ViTConfig
 
@@ -38,3 +43,19 @@ KINDS = {
     "gated": replace(SMALL, activation="swiglu", final_norm="none"),
     "thirteen channels, tanh": replace(SMALL, channels=13, activation="gelu_tanh"),
 }
+
+
+def random_images(config: Any, batch: int = 2) -> Tensor:
+    """Normal noise of the size and channels that this config reads, the same at every call."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(batch, config.channels, *config.image_size, generator=generator)
+
+
+def perturbed(config: Any) -> Any:
+    """A model with noise added to every parameter, so that no zero hides a difference."""
+    torch.manual_seed(0)
+    model = build(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    return model

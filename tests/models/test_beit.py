@@ -1,6 +1,7 @@
 """The BEiT family: published sizes, both stages of training, and what its relative bias is."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ from timm.models.beit import gen_relative_position_index
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from tests.models.kinds import perturbed, random_images
 from vitrail import UserError, capture, create
 from vitrail.layers.drop import DropPath
 from vitrail.models.beit import (
@@ -39,21 +41,6 @@ KINDS = {
     "one patch": replace(SMALL, image_size=(8, 8)),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-def picture(config: BeitConfig, batch: int = 2) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(batch, config.channels, *config.image_size, generator=generator)
-
-
-def shaken(config: BeitConfig) -> Beit:
-    """A model whose every parameter matters, so that no zero hides a difference."""
-    torch.manual_seed(0)
-    model = Beit(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
-    return model
 
 
 @pytest.mark.parametrize(
@@ -89,18 +76,18 @@ def test_recipes_name_models_that_exist() -> None:
 @every_kind
 def test_gives_logits_features_and_tokens(kind: str) -> None:
     config = KINDS[kind]
-    model, image = shaken(config).eval(), picture(config)
+    model, image = perturbed(config).eval(), random_images(config)
     assert model.encode(image).shape == (2, config.tokens, config.dim)
     assert model.features(image).shape == (2, config.features)
     assert model(image).shape == (2, config.num_classes or config.dim)
 
 
 def test_the_norm_stands_where_the_pooling_is() -> None:
-    model, image = shaken(SMALL).eval(), picture(SMALL)
+    model, image = perturbed(SMALL).eval(), random_images(SMALL)
     tokens = model.encode(image)
     torch.testing.assert_close(model.features(image), model.norm(tokens[:, 1:].mean(dim=1)))
     pre_trained = KINDS["pre-trained"]
-    model = shaken(pre_trained).eval()
+    model = perturbed(pre_trained).eval()
     last: list[Tensor] = []
     model.blocks[-1].register_forward_hook(lambda *seen: last.append(seen[-1]))
     torch.testing.assert_close(model.features(image), model.norm(last[0])[:, 0])
@@ -134,16 +121,16 @@ def test_an_index_is_computed_and_never_stored() -> None:
     model.load_state_dict(values, assign=True)
     fresh = Beit(SMALL)
     fresh.load_state_dict(values)
-    assert torch.equal(model.eval()(picture(SMALL)), fresh.eval()(picture(SMALL)))
+    assert torch.equal(model.eval()(random_images(SMALL)), fresh.eval()(random_images(SMALL)))
     empty = Beit(SMALL).to("meta").to_empty(device="cpu")
     empty.load_state_dict(values)
-    assert torch.equal(empty.eval()(picture(SMALL)), fresh(picture(SMALL)))
+    assert torch.equal(empty.eval()(random_images(SMALL)), fresh(random_images(SMALL)))
 
 
 @every_kind
 def test_attention_is_seen_with_its_bias(kind: str) -> None:
     config = KINDS[kind]
-    model, image = shaken(config).eval(), picture(config)
+    model, image = perturbed(config).eval(), random_images(config)
     plain = model(image)
     with capture(model) as maps:
         assert torch.equal(model(image), plain)
@@ -167,8 +154,8 @@ def test_attention_is_seen_with_its_bias(kind: str) -> None:
 @pytest.mark.slow
 @every_kind
 def test_compiles_in_one_graph(kind: str) -> None:
-    model, image = shaken(KINDS[kind]).eval(), picture(KINDS[kind])
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    model, image = perturbed(KINDS[kind]).eval(), random_images(KINDS[kind])
+    compiled: Callable[[Tensor], Tensor] = torch.compile(model, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(image), model(image), rtol=1e-5, atol=1e-5)
     torch._dynamo.reset()
 
@@ -176,8 +163,8 @@ def test_compiles_in_one_graph(kind: str) -> None:
 @pytest.mark.slow
 @every_kind
 def test_inductor(kind: str) -> None:
-    model, image = shaken(KINDS[kind]).eval(), picture(KINDS[kind])
-    compiled = torch.compile(model, fullgraph=True)
+    model, image = perturbed(KINDS[kind]).eval(), random_images(KINDS[kind])
+    compiled: Callable[[Tensor], Tensor] = torch.compile(model, fullgraph=True)
     torch.testing.assert_close(compiled(image), model(image), rtol=1e-4, atol=1e-4)
     torch._dynamo.reset()
 
@@ -185,10 +172,10 @@ def test_inductor(kind: str) -> None:
 @pytest.mark.slow
 @every_kind
 def test_exports_with_any_batch_and_no_more_than_five_axes(kind: str) -> None:
-    model, config = shaken(KINDS[kind]).eval(), KINDS[kind]
+    model, config = perturbed(KINDS[kind]).eval(), KINDS[kind]
     batch = torch.export.Dim("batch", min=1, max=64)
-    program = torch.export.export(model, (picture(config),), dynamic_shapes=({0: batch},))
-    other = picture(config, batch=5)
+    program = torch.export.export(model, (random_images(config),), dynamic_shapes=({0: batch},))
+    other = random_images(config, batch=5)
     torch.testing.assert_close(program.module()(other), model(other), rtol=1e-5, atol=1e-5)
     made = [node.meta["val"] for node in program.graph.nodes if "val" in node.meta]
     assert max(value.ndim for value in made if isinstance(value, Tensor)) <= 5
@@ -196,7 +183,7 @@ def test_exports_with_any_batch_and_no_more_than_five_axes(kind: str) -> None:
 
 @every_kind
 def test_autocast_in_bfloat16_stays_near(kind: str) -> None:
-    model, image = shaken(KINDS[kind]).eval(), picture(KINDS[kind])
+    model, image = perturbed(KINDS[kind]).eval(), random_images(KINDS[kind])
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half = model(image)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
@@ -210,7 +197,7 @@ def test_autocast_in_bfloat16_stays_near(kind: str) -> None:
 @every_kind
 def test_gradient_checkpointing_from_outside_changes_no_gradient(kind: str) -> None:
     config = replace(KINDS[kind], dropout=0.1, drop_path=0.1)
-    model, image = shaken(config).train(), picture(config)
+    model, image = perturbed(config).train(), random_images(config)
 
     def gradients() -> list[Tensor]:
         torch.manual_seed(3)
@@ -226,8 +213,8 @@ def test_gradient_checkpointing_from_outside_changes_no_gradient(kind: str) -> N
 
 @every_kind
 def test_every_parameter_takes_part(kind: str) -> None:
-    model = shaken(KINDS[kind])
-    model(picture(KINDS[kind])).square().sum().backward()
+    model = perturbed(KINDS[kind])
+    model(random_images(KINDS[kind])).square().sum().backward()
     idle = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
     assert not idle, idle
 

@@ -71,6 +71,9 @@ def test_timms_names_mean_timms_models(name: str) -> None:
     ("name", "sentence"),
     [
         ("vit_b16", "unknown model 'vit_b16', did you mean vit_b_16?"),
+        ("vit_tiny", "unknown model 'vit_tiny', did you mean vit_ti_16?"),
+        ("vit_huge", "unknown model 'vit_huge', did you mean vit_h_14?"),
+        ("mobilevit_small", "unknown model 'mobilevit_small', did you mean mobilevit_s?"),
         ("vit_base_patch17_224", "unknown model"),
         ("", "unknown model ''"),
     ],
@@ -88,7 +91,7 @@ def test_an_unknown_name_gets_the_nearest(name: str, sentence: str) -> None:
         ({"pool": "max"}, "pool must be 'cls', 'mean'"),
         ({"image_size": (224, 224, 3)}, "image_size"),
         ({"image_size": 225}, "not a multiple of patch 16: use 224 or 240"),
-        ({"dropout": float("nan")}, "not plain JSON values"),
+        ({"dropout": float("nan")}, "dropout must be a finite number"),
         ({"num_classes": True}, "num_classes must be a valid integer, got True"),
         ({"stem": {"blocks": [0]}}, "a ResNet has up to 6 stages"),
         ({"stem": torch}, "not plain JSON values"),

@@ -2,6 +2,7 @@
 does not fit."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from tests.models.kinds import perturbed, random_images
 from vitrail import UserError, capture, create, list_models
 from vitrail.layers.attention import Attend
 from vitrail.layers.drop import DropPath
@@ -55,21 +57,6 @@ KINDS_COATNET = {
 }
 
 
-def picture(config: CoAtNetConfig, batch: int = 2, dtype: torch.dtype = torch.float32) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(batch, config.channels, *config.image_size, generator=generator).to(dtype)
-
-
-def shaken(config: CoAtNetConfig) -> CoAtNet:
-    """A model whose every parameter matters, so that no zero hides a difference."""
-    torch.manual_seed(0)
-    model = CoAtNet(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
-    return model
-
-
 def test_sizes_are_the_papers() -> None:
     millions = {"0": 25, "1": 42, "2": 75, "3": 168, "4": 275, "5": 688, "6": 1470, "7": 2440}
     for number, size in millions.items():
@@ -98,7 +85,7 @@ def test_names() -> None:
 @pytest.mark.parametrize("kind", KINDS_COATNET)
 def test_gives_logits_features_and_cells(kind: str) -> None:
     config = KINDS_COATNET[kind]
-    model, image = shaken(config).eval(), picture(config)
+    model, image = perturbed(config).eval(), random_images(config)
     assert model.encode(image).shape == (2, 96, 2, 3)
     assert model.features(image).shape == (2, 96)
     assert model(image).shape == (2, config.num_classes or 96)
@@ -110,7 +97,7 @@ def test_gives_logits_features_and_cells(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS_COATNET)
 def test_every_attention_owns_its_layout_and_is_captured(kind: str) -> None:
     config = KINDS_COATNET[kind]
-    model, image = shaken(config).eval(), picture(config)
+    model, image = perturbed(config).eval(), random_images(config)
     before = model(image)
     with capture(model) as maps:
         inside = model(image)
@@ -131,20 +118,20 @@ def test_every_attention_owns_its_layout_and_is_captured(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["mixed third stage", "rw, pooled by maxima", "rw, late squeeze"])
 def test_compiles_and_exports(kind: str) -> None:
     config = KINDS_COATNET[kind]
-    model, image = shaken(config).eval(), picture(config)
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    model, image = perturbed(config).eval(), random_images(config)
+    compiled: Callable[[Tensor], Tensor] = torch.compile(model, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(image), model(image), rtol=1e-5, atol=1e-5)
     torch._dynamo.reset()
     batch = torch.export.Dim("batch", min=1, max=64)
     program = torch.export.export(model, (image,), dynamic_shapes=({0: batch},))
-    other = picture(config, batch=5)
+    other = random_images(config, batch=5)
     torch.testing.assert_close(program.module()(other), model(other), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS_COATNET)
 def test_gradient_checkpointing_from_outside_changes_no_gradient(kind: str) -> None:
     config = replace(KINDS_COATNET[kind], dropout=0.1, drop_path=0.3)
-    model, image = shaken(config).train(), picture(config, batch=4)
+    model, image = perturbed(config).train(), random_images(config, batch=4)
 
     def gradients() -> list[Tensor]:
         torch.manual_seed(3)
@@ -161,18 +148,18 @@ def test_gradient_checkpointing_from_outside_changes_no_gradient(kind: str) -> N
 
 def test_every_parameter_takes_part() -> None:
     for kind, config in KINDS_COATNET.items():
-        model = shaken(config)
-        model(picture(config)).square().sum().backward()
+        model = perturbed(config)
+        model(random_images(config)).square().sum().backward()
         idle = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
         assert not idle, (kind, idle)
 
 
 def test_stochastic_depth_rises_over_all_stages_and_keeps_evaluation() -> None:
     config = replace(SMALL, drop_path=0.5)
-    model = shaken(config)
+    model = perturbed(config)
     rates = [module.rate for module in model.modules() if isinstance(module, DropPath)]
     assert rates == pytest.approx([0, 0.1, 0.2, 0.3, 0.4, 0.5])
-    image = picture(config)
+    image = random_images(config)
     assert torch.equal(model.eval()(image), model(image))
     model.train()(image)
     assert all(tensor.isfinite().all() for tensor in model.state_dict().values())
@@ -181,7 +168,7 @@ def test_stochastic_depth_rises_over_all_stages_and_keeps_evaluation() -> None:
 def test_a_new_head_says_nothing() -> None:
     for kind in ("paper", "linear head", "rw"):
         config = KINDS_COATNET[kind]
-        assert not CoAtNet(config).eval()(picture(config)).any()
+        assert not CoAtNet(config).eval()(random_images(config)).any()
 
 
 @pytest.mark.parametrize("kind", KINDS_COATNET)
@@ -225,7 +212,7 @@ def test_init_is_the_table() -> None:
 
 @pytest.mark.parametrize("side", [63, 64])
 def test_the_stem_rounds_an_odd_side_up(side: int) -> None:
-    model = shaken(replace(SMALL, image_size=(side, 96))).eval()
+    model = perturbed(replace(SMALL, image_size=(side, 96))).eval()
     assert model.encode(torch.zeros(1, 3, side, 96)).shape == (1, 96, 2, 3)
 
 
@@ -242,9 +229,9 @@ def test_the_stem_rounds_an_odd_side_up(side: int) -> None:
             {"widening": "late", "dims": (16, 24, 64, 96)},
             "width 24 must be a multiple of dim_head 32",
         ),
-        ({"kinds": "CCT"}, r"dims must be as many as kinds \('CCT'\), got"),
-        ({"depths": (1, 1, 1)}, r"depths must be as many as kinds \('CCTT'\), got \(1, 1, 1\)"),
-        ({"strides": (2, 2)}, "steps must be as many as kinds"),
+        ({"kinds": "CCT"}, r"dims must have one value for each of 'CCT', got"),
+        ({"depths": (1, 1, 1)}, r"depths must have one value for each of 'CCTT', got \(1, 1, 1\)"),
+        ({"strides": (2, 2)}, "steps must have one value for each"),
         ({"depths": (1, 0, 1, 1)}, "must be at least 1"),
         ({"stem": (0, 8)}, "must be at least 1"),
         ({"squeeze": 0}, "squeeze must be at least 1, got 0"),

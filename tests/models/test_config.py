@@ -37,6 +37,16 @@ BASES: dict[str, Config] = {
     "tokenizer": change(find("vq_ti_8"), {"image_size": 32}),
 }
 # Another value of each field; of "numerics" one that leaves the tensors as they are.
+MOBILE: dict[str, Any] = {
+    "stem": 8,
+    "widths": (8, 24, 48, 64, 80),
+    "dims": (32, 80, 96),
+    "depths": (1, 1, 1),
+    "expand": 4.0,
+    "mlp_ratio": 1.0,
+    "patch_size": 1,
+    "norm_eps": 0.1,
+}
 OTHERS: dict[str, dict[str, Any]] = {
     "vit": {
         "dim": 64,
@@ -94,28 +104,8 @@ OTHERS: dict[str, dict[str, Any]] = {
         "window_policy": "torchvision",
         "norm_eps": 0.1,
     },
-    "mobilevit": {
-        "stem": 8,
-        "widths": (8, 24, 48, 64, 80),
-        "dims": (32, 80, 96),
-        "depths": (1, 1, 1),
-        "last": 64,
-        "expand": 4.0,
-        "mlp_ratio": 1.0,
-        "heads": 2,
-        "patch_size": 1,
-        "norm_eps": 0.1,
-    },
-    "mobilevitv2": {
-        "stem": 8,
-        "widths": (8, 24, 48, 64, 80),
-        "dims": (32, 80, 96),
-        "depths": (1, 1, 1),
-        "expand": 4.0,
-        "mlp_ratio": 1.0,
-        "patch_size": 1,
-        "norm_eps": 0.1,
-    },
+    "mobilevit": {**MOBILE, "last": 64, "heads": 2},
+    "mobilevitv2": MOBILE,
     "coatnet": {
         "stem": (4, 32),
         "dims": (32, 64, 64, 64),

@@ -12,6 +12,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
+from tests.models.kinds import random_images
 from tests.parity.lively import lively
 from vitrail import UserError, capture, create, load, save
 from vitrail.layers.attention import Attend, SeparableAttend
@@ -50,11 +51,6 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 every_graph = pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.endswith("divide")])
 
 
-def picture(config: Any, batch: int = 2) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(batch, config.channels, *config.image_size, generator=generator)
-
-
 def shaken(config: Any) -> Any:
     """A model whose every number matters, in float32."""
     return lively(build(config)).float()
@@ -71,7 +67,7 @@ def test_timms_names_mean_timms_models(name: str) -> None:
 @every_kind
 def test_gives_logits_features_and_a_map(kind: str) -> None:
     config = KINDS[kind]
-    model, image = shaken(config).eval(), picture(config)
+    model, image = shaken(config).eval(), random_images(config)
     rows, columns = config.layouts[-1].grid
     if isinstance(config, MobileViTConfig):  # it gives back the map that it stretched
         rows, columns = (-(-side // 32) for side in config.image_size)
@@ -84,7 +80,7 @@ def test_gives_logits_features_and_a_map(kind: str) -> None:
 @pytest.mark.slow
 @every_graph
 def test_compiles_in_one_graph(kind: str) -> None:
-    model, image = shaken(KINDS[kind]).eval(), picture(KINDS[kind])
+    model, image = shaken(KINDS[kind]).eval(), random_images(KINDS[kind])
     compiled: Callable[[Tensor], Tensor] = torch.compile(model, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(image), model(image), rtol=1e-4, atol=1e-5)
     torch._dynamo.reset()
@@ -93,7 +89,7 @@ def test_compiles_in_one_graph(kind: str) -> None:
 @pytest.mark.slow
 @every_kind
 def test_inductor(kind: str) -> None:
-    model, image = shaken(KINDS[kind]).eval(), picture(KINDS[kind])
+    model, image = shaken(KINDS[kind]).eval(), random_images(KINDS[kind])
     compiled: Callable[[Tensor], Tensor] = torch.compile(model, fullgraph=True)
     torch.testing.assert_close(compiled(image), model(image), rtol=1e-3, atol=1e-3)
     torch._dynamo.reset()
@@ -105,8 +101,8 @@ def test_inductor(kind: str) -> None:
 def test_exports_with_any_batch_and_what_phones_know(kind: str) -> None:
     model, config = shaken(KINDS[kind]).eval(), KINDS[kind]
     batch = torch.export.Dim("batch", min=1, max=64)
-    program = torch.export.export(model, (picture(config),), dynamic_shapes=({0: batch},))
-    other = picture(config, batch=5)
+    program = torch.export.export(model, (random_images(config),), dynamic_shapes=({0: batch},))
+    other = random_images(config, batch=5)
     torch.testing.assert_close(program.module()(other), model(other), rtol=1e-4, atol=1e-5)
     for node in program.run_decompositions().graph.nodes:
         assert getattr(node.meta.get("val"), "ndim", 0) <= 5, node
@@ -115,7 +111,7 @@ def test_exports_with_any_batch_and_what_phones_know(kind: str) -> None:
 
 @every_kind
 def test_autocast_in_bfloat16_stays_near(kind: str) -> None:
-    model, image = shaken(KINDS[kind]).eval(), picture(KINDS[kind])
+    model, image = shaken(KINDS[kind]).eval(), random_images(KINDS[kind])
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half = model(image)
     full = model(image)
@@ -126,7 +122,7 @@ def test_autocast_in_bfloat16_stays_near(kind: str) -> None:
 @every_kind
 def test_gradient_checkpointing_changes_neither_gradients_nor_statistics(kind: str) -> None:
     config = replace(KINDS[kind], dropout=0.1, drop_path=0.1)
-    image = picture(config)
+    image = random_images(config)
 
     def trained(wrap: Callable[[Any], None]) -> tuple[list[Tensor], dict[str, Tensor]]:
         model = shaken(config).train()
@@ -143,7 +139,7 @@ def test_gradient_checkpointing_changes_neither_gradients_nor_statistics(kind: s
 
 @every_kind
 def test_state_goes_round_through_a_file(kind: str, tmp_path: Path) -> None:
-    model, image = shaken(KINDS[kind]), picture(KINDS[kind])
+    model, image = shaken(KINDS[kind]), random_images(KINDS[kind])
     model.train()(image)  # so that statistics are no longer those of a fresh model
     model.eval()
     state = model.state_dict()
@@ -167,7 +163,7 @@ def test_a_running_mean_of_weights_has_the_statistics_too() -> None:
         average = EMA(model, decay=0.5)
         assert average.state.keys() == model.state_dict().keys()
         before = average.state["stem.norm.running_mean"].clone()
-        model.train()(picture(config))
+        model.train()(random_images(config))
         average.update(model, step=1000)
         now = model.state_dict()["stem.norm.running_mean"]
         torch.testing.assert_close(
@@ -178,7 +174,7 @@ def test_a_running_mean_of_weights_has_the_statistics_too() -> None:
 @pytest.mark.parametrize("config", [SMALL, SMALL2], ids=["v1", "v2"])
 def test_every_parameter_takes_part(config: Any) -> None:
     model = shaken(config)
-    model(picture(config)).square().sum().backward()
+    model(random_images(config)).square().sum().backward()
     idle = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
     assert not idle
 
@@ -200,7 +196,7 @@ def test_any_size_of_image_will_do(config: Any) -> None:
 @pytest.mark.parametrize("config", [SMALL, SMALL2], ids=["v1", "v2"])
 def test_dropout_and_stochastic_depth_act_in_training_alone(config: Any) -> None:
     config = replace(config, dropout=0.3, drop_path=0.6)
-    model, image = shaken(config).eval(), picture(config)
+    model, image = shaken(config).eval(), random_images(config)
     assert torch.equal(model(image), model(image))
     for module in model.modules():
         if not isinstance(module, nn.BatchNorm2d):
@@ -214,7 +210,7 @@ def test_dropout_and_stochastic_depth_act_in_training_alone(config: Any) -> None
 def test_a_fresh_model_starts_as_the_papers_code_does(config: Any) -> None:
     torch.manual_seed(0)
     model = build(replace(config, widths=(64, 64, 64, 64, 64), dims=(64, 64, 64)))
-    assert not model.eval()(picture(config)).any()  # a new head says nothing
+    assert not model.eval()(random_images(config)).any()  # a new head says nothing
     kernel = model.get_parameter("stages.1.0.expand.conv.weight")
     assert kernel.std().item() == pytest.approx((2 / kernel.shape[0]) ** 0.5, rel=0.05)
     filters = model.get_parameter("stages.1.0.filter.conv.weight")
@@ -312,7 +308,7 @@ def test_a_config_that_does_not_fit_says_why(changes: dict[str, Any], sentence: 
 @every_kind
 def test_looking_inside_changes_no_bit(kind: str) -> None:
     config = KINDS[kind]
-    model, image = shaken(config).eval(), picture(config)
+    model, image = shaken(config).eval(), random_images(config)
     before = model(image)
     with capture(model) as maps:
         inside = model(image)
@@ -340,7 +336,7 @@ def test_maps_are_the_weights_that_were_used() -> None:
         model = shaken(config).double().eval()
         model.get_submodule("stages.3.1.blocks.1.attention.attend").register_forward_hook(keep)
         with capture(model, where="stages.3.1.blocks.1.*") as maps:
-            model(picture(config).double())
+            model(random_images(config).double())
         (weights,) = (one.weights for one in maps.values())
         if config is SMALL:
             made = weights @ seen["args"][2]
@@ -354,7 +350,7 @@ def test_maps_have_gradients_under_autocast_too() -> None:
     for config in (SMALL, SMALL2):
         model = shaken(config).eval()
         with torch.autocast("cpu", dtype=torch.bfloat16), capture(model) as maps:
-            model(picture(config))
+            model(random_images(config))
         one = maps["stages.4.1.blocks.0.attention"].weights
         assert one.dtype is torch.float32
         one[..., 0].sum().backward()

@@ -120,7 +120,7 @@ def test_without_its_package_a_checkpoint_is_refused(tmp_path: Path, tiny: None)
 
 @pytest.mark.usefixtures("tiny")
 def test_names_that_are_taken_are_refused() -> None:
-    with pytest.raises(UserError, match="vit is a family of Vitrail's own"):
+    with pytest.raises(UserError, match="vit is a built-in family"):
         register_family("vit", config=TinyConfig, model=Tiny, variants={})
     with pytest.raises(
         UserError, match="config ViTConfig must be the family's own, got that of vi"
@@ -176,6 +176,7 @@ def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.alone
 def test_an_installed_package_brings_a_family(tmp_path: Path) -> None:
     install(tmp_path / "site", "petite:FAMILY")
     result = run_python(ACT, str(tmp_path / "site"), str(tmp_path / "model"))
@@ -183,6 +184,7 @@ def test_an_installed_package_brings_a_family(tmp_path: Path) -> None:
     assert json.loads(result.stdout) == [True, True, "petite", ["petite_32"]]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [

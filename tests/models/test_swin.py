@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from tests.models.kinds import perturbed, random_images
 from vitrail import UserError, capture, create
 from vitrail.core.without_init import without_init
 from vitrail.layers.attention import Attend
@@ -48,21 +49,6 @@ KINDS_SWIN: dict[str, SwinConfig] = {
     "second, no head": replace(SECOND, num_classes=0),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS_SWIN)
-
-
-def picture(config: SwinConfig, batch: int = 2) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(batch, config.channels, *config.image_size, generator=generator)
-
-
-def shaken(config: SwinConfig) -> Any:
-    """A model whose every parameter matters, so that no zero hides a difference."""
-    torch.manual_seed(0)
-    model = build(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
-    return model
 
 
 @pytest.mark.parametrize(
@@ -119,7 +105,7 @@ def test_torchvisions_names_are_known(alias: str, name: str) -> None:
 @every_kind
 def test_gives_logits_features_and_grid(kind: str) -> None:
     config = KINDS_SWIN[kind]
-    model, image = shaken(config).eval(), picture(config)
+    model, image = perturbed(config).eval(), random_images(config)
     rows, columns = config.layout(1, 0).grid
     assert model.encode(image).shape == (2, rows, columns, 24)
     assert model.features(image).shape == (2, config.features) == (2, 24)
@@ -130,7 +116,7 @@ def test_gives_logits_features_and_grid(kind: str) -> None:
 @pytest.mark.slow
 @every_kind
 def test_compiles_in_one_graph(kind: str) -> None:
-    model, image = shaken(KINDS_SWIN[kind]).eval(), picture(KINDS_SWIN[kind])
+    model, image = perturbed(KINDS_SWIN[kind]).eval(), random_images(KINDS_SWIN[kind])
     compiled: Callable[[Tensor], Tensor] = torch.compile(model, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(image), model(image), rtol=1e-5, atol=1e-5)
     torch._dynamo.reset()
@@ -139,7 +125,7 @@ def test_compiles_in_one_graph(kind: str) -> None:
 @pytest.mark.slow
 @every_kind
 def test_inductor(kind: str) -> None:
-    model, image = shaken(KINDS_SWIN[kind]).eval(), picture(KINDS_SWIN[kind])
+    model, image = perturbed(KINDS_SWIN[kind]).eval(), random_images(KINDS_SWIN[kind])
     compiled: Callable[[Tensor], Tensor] = torch.compile(model, fullgraph=True)
     torch.testing.assert_close(compiled(image), model(image), rtol=1e-4, atol=1e-4)
     torch._dynamo.reset()
@@ -151,10 +137,10 @@ def test_inductor(kind: str) -> None:
 )
 def test_exports_with_any_batch_and_no_more_than_five_axes(kind: str, grad: bool) -> None:
     config = KINDS_SWIN[kind]
-    model, batch = shaken(config).eval(), torch.export.Dim("batch", min=1, max=64)
+    model, batch = perturbed(config).eval(), torch.export.Dim("batch", min=1, max=64)
     with torch.set_grad_enabled(grad):
-        program = torch.export.export(model, (picture(config),), dynamic_shapes=({0: batch},))
-    other = picture(config, batch=5)
+        program = torch.export.export(model, (random_images(config),), dynamic_shapes=({0: batch},))
+    other = random_images(config, batch=5)
     torch.testing.assert_close(program.module()(other), model(other), rtol=1e-5, atol=1e-5)
     for node in program.graph.nodes:
         value = node.meta.get("val")
@@ -164,7 +150,7 @@ def test_exports_with_any_batch_and_no_more_than_five_axes(kind: str, grad: bool
 
 @every_kind
 def test_autocast_in_bfloat16_stays_near(kind: str) -> None:
-    model, image = shaken(KINDS_SWIN[kind]).eval(), picture(KINDS_SWIN[kind])
+    model, image = perturbed(KINDS_SWIN[kind]).eval(), random_images(KINDS_SWIN[kind])
     for grad in (True, False):
         with torch.set_grad_enabled(grad), torch.autocast("cpu", dtype=torch.bfloat16):
             half = model(image)
@@ -175,7 +161,7 @@ def test_autocast_in_bfloat16_stays_near(kind: str) -> None:
 
 @every_kind
 def test_runs_in_half_precision(kind: str) -> None:
-    model, image = shaken(KINDS_SWIN[kind]).eval().bfloat16(), picture(KINDS_SWIN[kind])
+    model, image = perturbed(KINDS_SWIN[kind]).eval().bfloat16(), random_images(KINDS_SWIN[kind])
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
             assert model(image.bfloat16()).dtype is torch.bfloat16
@@ -184,7 +170,7 @@ def test_runs_in_half_precision(kind: str) -> None:
 @every_kind
 def test_gradient_checkpointing_from_outside_changes_no_gradient(kind: str) -> None:
     config = replace(KINDS_SWIN[kind], dropout=0.1, drop_path=0.1)
-    model, image = shaken(config).train(), picture(config)
+    model, image = perturbed(config).train(), random_images(config)
 
     def gradients() -> list[Tensor]:
         torch.manual_seed(3)
@@ -202,7 +188,7 @@ def test_gradient_checkpointing_from_outside_changes_no_gradient(kind: str) -> N
 @every_kind
 def test_state_dict_goes_round_and_holds_nothing_computed(kind: str) -> None:
     config = KINDS_SWIN[kind]
-    one, other, image = shaken(config).eval(), build(config).eval(), picture(config)
+    one, other, image = perturbed(config).eval(), build(config).eval(), random_images(config)
     assert set(one.state_dict()) == {name for name, _ in one.named_parameters()}
     assert not torch.equal(one(image), other(image))
     other.load_state_dict(one.state_dict())
@@ -211,8 +197,8 @@ def test_state_dict_goes_round_and_holds_nothing_computed(kind: str) -> None:
 
 def test_every_parameter_takes_part() -> None:
     for kind, config in KINDS_SWIN.items():
-        model = shaken(config)
-        model(picture(config)).square().sum().backward()
+        model = perturbed(config)
+        model(random_images(config)).square().sum().backward()
         idle = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
         assert not idle, (kind, idle)
 
@@ -220,7 +206,7 @@ def test_every_parameter_takes_part() -> None:
 @every_kind
 def test_capture_sees_every_attention_and_changes_no_bit(kind: str) -> None:
     config = KINDS_SWIN[kind]
-    model, image = shaken(config).eval(), picture(config)
+    model, image = perturbed(config).eval(), random_images(config)
     before = model(image)
     with capture(model) as maps:
         assert torch.equal(model(image), before)
@@ -237,12 +223,12 @@ def test_capture_sees_every_attention_and_changes_no_bit(kind: str) -> None:
 
 def test_weights_are_those_of_the_attention() -> None:
     for kind in ("padded", "second, padded"):
-        model = shaken(KINDS_SWIN[kind]).double().eval()
+        model = perturbed(KINDS_SWIN[kind]).double().eval()
         seen: dict[str, Tensor] = {}
         attend = model.get_submodule("stages.0.blocks.1.attention.attend")
         attend.register_forward_hook(lambda m, args, out, seen=seen: seen.update(v=args[2], y=out))
         with capture(model) as maps:
-            model(picture(KINDS_SWIN[kind]).double())
+            model(random_images(KINDS_SWIN[kind]).double())
         weights = maps["stages.0.blocks.1.attention"].weights
         torch.testing.assert_close(weights @ seen["v"], seen["y"], rtol=0, atol=1e-12)
 
@@ -250,9 +236,9 @@ def test_weights_are_those_of_the_attention() -> None:
 def test_shifted_windows_do_not_look_around_the_edge() -> None:
     """A change in the last row of cells reaches the first row neither directly nor by the roll."""
     config = replace(SMALL, depths=(2,), heads=(2,), image_size=(48, 48))
-    for model in (shaken(config), shaken(SwinV2Config(**vars(config)))):
+    for model in (perturbed(config), perturbed(SwinV2Config(**vars(config)))):
         model.eval()
-        image = picture(config)
+        image = random_images(config)
         changed = image.clone()
         changed[:, :, -4:] += 1
         one, other = model.encode(image), model.encode(changed)
@@ -264,9 +250,9 @@ def test_a_model_laid_out_on_meta_gets_what_is_computed_back() -> None:
     for config in (SMALL, SECOND):
         with torch.device("meta"):
             model = build(config)
-        like = shaken(config).eval()
+        like = perturbed(config).eval()
         model.to_empty(device="cpu").load_state_dict(like.state_dict())
-        assert torch.equal(model.eval()(picture(config)), like(picture(config)))
+        assert torch.equal(model.eval()(random_images(config)), like(random_images(config)))
 
 
 def test_trunk_is_in_order_and_holds_all_but_patches_and_head() -> None:
@@ -290,7 +276,7 @@ def test_stochastic_depth_rises_over_all_stages() -> None:
 
 def test_a_new_head_says_nothing() -> None:
     for config in (SMALL, SECOND):
-        assert not build(config).eval()(picture(config)).any()
+        assert not build(config).eval()(random_images(config)).any()
 
 
 def close_to(weight: Tensor, std: float) -> None:
@@ -350,8 +336,8 @@ def test_offsets_are_the_papers() -> None:
 
 
 def test_the_scale_of_cosine_attention_is_at_most_a_hundred() -> None:
-    model: Any = shaken(replace(SECOND, image_size=(16, 16), depths=(1,), heads=(2,))).eval()
-    image = picture(model.config)
+    model: Any = perturbed(replace(SECOND, image_size=(16, 16), depths=(1,), heads=(2,))).eval()
+    image = random_images(model.config)
     with torch.no_grad():
         model.stages[0].blocks[0].attention.logit_scale.fill_(math.log(100))
         at_the_limit = model(image)
@@ -366,7 +352,7 @@ def test_the_scale_of_cosine_attention_is_at_most_a_hundred() -> None:
         ({"image_size": (33, 64)}, "image side 33 is not a multiple of patch 4: use 32 or 36"),
         ({"heads": (5, 4)}, "the width of stage 1 must be a multiple of its heads, got 12 and 5"),
         ({"heads": (2, 0)}, "the width of stage 2 must be a multiple of its heads, got 24 and 0"),
-        ({"heads": (2,)}, "heads must be as many as depths \\(2\\), got"),
+        ({"heads": (2,)}, "heads must have one value for each of 2 stages, got"),
         ({"depths": ()}, "1 to 8 stages"),
         ({"depths": (0, 2)}, "1 to 8 stages"),
         ({"window_size": 0}, "window_size must be at least 1, got 0"),

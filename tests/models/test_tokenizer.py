@@ -1,4 +1,4 @@
-"""Tokenizers: grids of words, painted again; what they refuse; what their table says."""
+"""Tokenizers: grids of visual tokens, reconstructed; what they refuse; what their table says."""
 
 from dataclasses import asdict, replace
 from typing import Any
@@ -77,9 +77,9 @@ def test_a_picture_becomes_a_grid_of_words_and_pixels_again(
     assert codes.dtype == torch.int64
     assert torch.equal(codes, fits.argmax(-1))
     assert len(codes.unique()) > 1
-    painted = tokenizer.decode(codes)
-    assert painted.shape == image.shape
-    assert 0 <= painted.min() < painted.max() <= 1
+    reconstructed = tokenizer.decode(codes)
+    assert reconstructed.shape == image.shape
+    assert 0 <= reconstructed.min() < reconstructed.max() <= 1
     torch.testing.assert_close(tokenizer(image), fits.flatten(1, 2).mean(1))
 
 
@@ -96,10 +96,10 @@ def test_painting_single_words_is_painting_a_mixture_of_one(kind: str) -> None:
 def test_the_nearest_direction_is_the_word() -> None:
     tokenizer = make("vq")
     assert tokenizer.book is not None
-    said, book = tokenizer.project_cells(picture()), tokenizer.book()
+    cells, book = tokenizer.project_cells(picture()), tokenizer.book()
     ones = torch.ones(24, dtype=torch.float64)
     torch.testing.assert_close(book.norm(dim=1), ones)
-    distances = torch.cdist(said.flatten(0, 2), book)
+    distances = torch.cdist(cells.flatten(0, 2), book)
     assert torch.equal(distances.argmin(1), tokenizer.codes(picture()).flatten())
 
 
@@ -122,8 +122,8 @@ def test_everything_is_in_the_state_dict_and_is_trained(kind: str) -> None:
     again.load_state_dict(tokenizer.state_dict())
     assert torch.equal(again.encode(picture()), tokenizer.encode(picture()))
     assert {name for name, _ in tokenizer.named_parameters()} == set(tokenizer.state_dict())
-    painted = tokenizer.require_decoder()(tokenizer.project_cells(picture()).movedim(-1, 1))
-    (painted.sum() + tokenizer.encode(picture()).square().sum()).backward()
+    reconstructed = tokenizer.require_decoder()(tokenizer.project_cells(picture()).movedim(-1, 1))
+    (reconstructed.sum() + tokenizer.encode(picture()).square().sum()).backward()
     idle = [name for name, p in tokenizer.named_parameters() if p.grad is None or not p.grad.any()]
     assert idle == []
 
@@ -141,7 +141,7 @@ def test_blocks_are_named_as_their_parameters_are() -> None:
 def test_an_encoder_alone_does_not_paint() -> None:
     tokenizer = make(decoder=False)
     codes = tokenizer.codes(picture())
-    with pytest.raises(UserError, match="encoder alone, which cannot paint"):
+    with pytest.raises(UserError, match="has no decoder, so it cannot reconstruct"):
         tokenizer.decode(codes)
 
 

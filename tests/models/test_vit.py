@@ -2,6 +2,7 @@
 not fit."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,28 +11,12 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from tests.models.kinds import KINDS, SMALL
+from tests.models.kinds import KINDS, SMALL, perturbed, random_images
 from vitrail import UserError, create
 from vitrail.layers.drop import DropPath
 from vitrail.models.catalogue import FAMILIES, build_meta, change, find
 from vitrail.models.measure import count, measure
-from vitrail.models.vit import ViT, ViTConfig
-
-
-def picture(config: ViTConfig, batch: int = 2, dtype: torch.dtype = torch.float32) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    shape = (batch, config.channels, *config.image_size)
-    return torch.randn(shape, generator=generator).to(dtype)
-
-
-def shaken(config: ViTConfig) -> ViT:
-    """A model whose every parameter matters, so that no zero hides a difference."""
-    torch.manual_seed(0)
-    model = ViT(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
-    return model
+from vitrail.models.vit import ViT
 
 
 @pytest.mark.parametrize(
@@ -109,8 +94,8 @@ def test_multiply_adds_are_torchvisions(
 @pytest.mark.parametrize("kind", KINDS)
 def test_gives_logits_features_and_tokens(kind: str) -> None:
     config = KINDS[kind]
-    model = shaken(config).eval()
-    image = picture(config)
+    model = perturbed(config).eval()
+    image = random_images(config)
     width = config.dim * (2 if config.pool == "cls+mean" else 1)
     assert model.encode(image).shape == (2, config.layout.tokens, config.dim)
     assert model.features(image).shape == (2, width)
@@ -120,10 +105,10 @@ def test_gives_logits_features_and_tokens(kind: str) -> None:
 @pytest.mark.slow  # tests/parity/test_every_family.py has one of each family
 @pytest.mark.parametrize("kind", KINDS)
 def test_compiles_in_one_graph(kind: str) -> None:
-    model, image = shaken(KINDS[kind]).eval(), picture(KINDS[kind])
+    model, image = perturbed(KINDS[kind]).eval(), random_images(KINDS[kind])
     # the backend that traces and differentiates everything and then runs torch's own kernels;
     # test_inductor runs the generated code
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    compiled: Callable[[Tensor], Tensor] = torch.compile(model, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(image), model(image), rtol=1e-5, atol=1e-5)
     torch._dynamo.reset()
 
@@ -131,8 +116,8 @@ def test_compiles_in_one_graph(kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_inductor(kind: str) -> None:
-    model, image = shaken(KINDS[kind]).eval(), picture(KINDS[kind])
-    compiled = torch.compile(model, fullgraph=True)
+    model, image = perturbed(KINDS[kind]).eval(), random_images(KINDS[kind])
+    compiled: Callable[[Tensor], Tensor] = torch.compile(model, fullgraph=True)
     torch.testing.assert_close(compiled(image), model(image), rtol=1e-4, atol=1e-4)
     torch._dynamo.reset()
 
@@ -140,16 +125,16 @@ def test_inductor(kind: str) -> None:
 @pytest.mark.slow  # tests/parity/test_every_family.py has one of each family
 @pytest.mark.parametrize("kind", KINDS)
 def test_exports_with_any_batch(kind: str) -> None:
-    model, config = shaken(KINDS[kind]).eval(), KINDS[kind]
+    model, config = perturbed(KINDS[kind]).eval(), KINDS[kind]
     batch = torch.export.Dim("batch", min=1, max=64)
-    program = torch.export.export(model, (picture(config),), dynamic_shapes=({0: batch},))
-    other = picture(config, batch=5)
+    program = torch.export.export(model, (random_images(config),), dynamic_shapes=({0: batch},))
+    other = random_images(config, batch=5)
     torch.testing.assert_close(program.module()(other), model(other), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_autocast_in_bfloat16_stays_near(kind: str) -> None:
-    model, image = shaken(KINDS[kind]).eval(), picture(KINDS[kind])
+    model, image = perturbed(KINDS[kind]).eval(), random_images(KINDS[kind])
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half = model(image)
     full = model(image)
@@ -160,7 +145,7 @@ def test_autocast_in_bfloat16_stays_near(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradient_checkpointing_from_outside_changes_no_gradient(kind: str) -> None:
     config = replace(KINDS[kind], dropout=0.1, drop_path=0.1)
-    model, image = shaken(config).train(), picture(config)
+    model, image = perturbed(config).train(), random_images(config)
 
     def gradients() -> list[Tensor]:
         torch.manual_seed(3)
@@ -177,8 +162,8 @@ def test_gradient_checkpointing_from_outside_changes_no_gradient(kind: str) -> N
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_state_dict_goes_round(kind: str) -> None:
-    one, other = shaken(KINDS[kind]).eval(), ViT(KINDS[kind]).eval()
-    image = picture(KINDS[kind])
+    one, other = perturbed(KINDS[kind]).eval(), ViT(KINDS[kind]).eval()
+    image = random_images(KINDS[kind])
     assert not torch.equal(one(image), other(image))
     other.load_state_dict(one.state_dict())
     assert torch.equal(one(image), other(image))
@@ -186,25 +171,25 @@ def test_state_dict_goes_round(kind: str) -> None:
 
 def test_every_parameter_takes_part() -> None:
     for kind, config in KINDS.items():
-        model = shaken(config)
-        model(picture(config)).square().sum().backward()
+        model = perturbed(config)
+        model(random_images(config)).square().sum().backward()
         idle = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
         assert not idle, (kind, idle)
 
 
 def test_a_distilled_model_answers_with_the_mean_of_its_heads() -> None:
-    model = shaken(KINDS["distilled"]).eval()
-    image = picture(SMALL)
+    model = perturbed(KINDS["distilled"]).eval()
+    image = random_images(SMALL)
     class_head, distilled_head = model.both_heads(image)
     assert not torch.allclose(class_head, distilled_head)
     torch.testing.assert_close(model(image), (class_head + distilled_head) / 2)
     with pytest.raises(UserError, match="one head"):
-        shaken(SMALL).both_heads(image)
+        perturbed(SMALL).both_heads(image)
 
 
 def test_dropout_and_stochastic_depth_act_in_training_alone() -> None:
-    model = shaken(replace(SMALL, dropout=0.3, drop_path=0.3))
-    image = picture(SMALL)
+    model = perturbed(replace(SMALL, dropout=0.3, drop_path=0.3))
+    image = random_images(SMALL)
     assert torch.equal(model.eval()(image), model(image))
     assert not torch.equal(model.train()(image), model(image))
 
@@ -222,7 +207,7 @@ def test_stochastic_depth_rises_linearly_and_keeps_the_mean() -> None:
 def test_a_new_head_says_nothing() -> None:
     for kind in ("plain", "pre-training head", "distilled"):
         config = KINDS[kind]
-        assert not ViT(config).eval()(picture(config)).any()
+        assert not ViT(config).eval()(random_images(config)).any()
 
 
 @pytest.mark.parametrize(
@@ -231,7 +216,7 @@ def test_a_new_head_says_nothing() -> None:
         ({"image_size": (225, 224)}, "image side 225 is not a multiple of patch 8: use 224 or 232"),
         ({"heads": 5}, "dim must be a multiple of heads, got 32 and 5"),
         ({"class_token": False}, 'pool="cls" needs a class token'),
-        ({"distilled": True, "pool": "mean"}, "reads its class and distillation tokens"),
+        ({"distilled": True, "pool": "mean"}, 'pool must be "cls" for a distilled model'),
         ({"prefix_positions": 3}, "prefix_positions is 3 but there are 1 prefix tokens"),
         ({"dim": 0}, "dim must be at least 1, got 0"),
         ({"registers": -1}, "registers must be at least 0, got -1"),

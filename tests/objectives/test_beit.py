@@ -169,9 +169,11 @@ def test_pictures_paint_seen_patches_by_true_words_and_hidden_ones_by_guessed() 
     assert all(picture.shape == image.shape for picture in shown.values())
     words = objective.codes(image)
     words[mask] = objective.guess(image, mask).argmax(-1).flatten()
-    painted = objective._tokenizer[0].decode(words.unflatten(1, (4, 6)))
-    painted = F.interpolate(painted, (32, 48), mode="bicubic", antialias=True).clamp(0, 1)
-    close(shown["reconstructed"], painted * 2 - 1)
+    reconstructed = objective._tokenizer[0].decode(words.unflatten(1, (4, 6)))
+    reconstructed = F.interpolate(reconstructed, (32, 48), mode="bicubic", antialias=True).clamp(
+        0, 1
+    )
+    close(shown["reconstructed"], reconstructed * 2 - 1)
     lone = BeitObjective(objective.model, make(decoder=False))
     assert list(lone.illustrate(image, mask)) == ["original", "masked"]
 

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.models.kinds import KINDS, SMALL
+from tests.objectives.learning import losses_while_learning
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -136,13 +137,13 @@ def plain(objective: Any, pixels: Tensor, image: Tensor, drawn: Tensor, target: 
         if what == UNTOUCHED:
             continue
         row, column = place // config.grid[1] * stride, place % config.grid[1] * stride
-        said = objective.head(tokens[place])
+        cells = objective.head(tokens[place])
         if target == "pixels":
             patch = image[:, row : row + stride, column : column + stride]
-            losses.append((said.view(stride, stride, 3) - patch.permute(1, 2, 0)).square().mean())
+            losses.append((cells.view(stride, stride, 3) - patch.permute(1, 2, 0)).square().mean())
             continue
         side = 1 if target == "mean-colour" else 4
-        cell, answers = stride // side, said.view(side, side, 512)
+        cell, answers = stride // side, cells.view(side, side, 512)
         for i in range(side):
             for j in range(side):
                 top, left = row + i * cell, column + j * cell
@@ -178,8 +179,8 @@ def test_a_masked_patch_hides_its_pixels_and_a_kept_one_does_not() -> None:
     drawn[0, :12] = MASKED
     changed = images.clone()
     changed[:, :, :8, :8] += 0.5  # the patch in place 0
-    said = objective.predict(images, drawn)
-    assert torch.equal(objective.predict(changed, drawn), said)
+    cells = objective.predict(images, drawn)
+    assert torch.equal(objective.predict(changed, drawn), cells)
     drawn[0, 0] = KEPT
     assert not torch.equal(objective.predict(changed, drawn), objective.predict(images, drawn))
 
@@ -202,14 +203,7 @@ def test_a_few_steps_teach_it_something(target: Target) -> None:
     torch.manual_seed(0)
     objective = MaskedPatch(build(replace(SMALL, num_classes=0)), target=target)
     rows = torch.linspace(-1, 1, 32)[:, None].expand(8, 3, 32, 48)  # light below, dark above
-    optimiser = torch.optim.Adam(objective.parameters(), 3e-3)
-    losses = []
-    for epoch in range(40):
-        loss = objective(rows, objective.draw(0, epoch, np.arange(8)))["loss"]
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        losses.append(float(loss.detach()))
+    losses = losses_while_learning(objective, rows)
     assert losses[-1] < 0.5 * losses[0]
     if target != "pixels":
         assert losses[0] == pytest.approx(math.log(512), abs=0.2), "knowing nothing at first"
@@ -223,15 +217,15 @@ def test_pictures_show_what_the_model_got_and_said(target: Target) -> None:
     shown = objective.illustrate(images, drawn)
     assert list(shown) == ["original", "masked", "reconstructed"]
     assert torch.equal(shown["original"], images)
-    original, masked, painted = (patches(shown[name]) for name in shown)
-    said = objective.predict(images, drawn)
+    original, masked, reconstructed = (patches(shown[name]) for name in shown)
+    cells = objective.predict(images, drawn)
     for sample in range(4):
-        corrupted = iter(said[sample])
+        corrupted = iter(cells[sample])
         for place, what in enumerate(drawn[sample].tolist()):
             source = original[sample, what - OTHER if what >= OTHER else place]
             assert torch.equal(masked[sample, place], source * (what != MASKED))
             if what == UNTOUCHED:
-                assert torch.equal(painted[sample, place], original[sample, place])
+                assert torch.equal(reconstructed[sample, place], original[sample, place])
                 continue
             answer = next(corrupted)
             if target == "pixels":
@@ -240,7 +234,7 @@ def test_pictures_show_what_the_model_got_and_said(target: Target) -> None:
                 expected = objective.colours(answer.argmax(dim=-1))
                 expected = expected.repeat_interleave(8 // expected.shape[1], 1)
                 expected = expected.repeat_interleave(8 // expected.shape[2], 2)
-            torch.testing.assert_close(painted[sample, place], expected)
+            torch.testing.assert_close(reconstructed[sample, place], expected)
 
 
 def patches(image: Tensor) -> Tensor:
@@ -284,7 +278,7 @@ def test_what_does_not_fit_is_said_in_a_sentence() -> None:
         MaskedPatch(build(KINDS["thirteen channels, tanh"]))
     with pytest.raises(UserError, match="did you mean downsized"):
         MaskedPatch(build(SMALL), target="downsize")  # type: ignore[arg-type]  # a typo, as a person makes it
-    with pytest.raises(UserError, match="ratio of hidden patches is 2, but must be between"):
+    with pytest.raises(UserError, match="mask ratio must be between 0 and 1, got 2"):
         MaskedPatch(build(SMALL), ratio=2)
     with pytest.raises(UserError, match="would hide all of the image or nothing"):
         MaskedPatch(build(replace(SMALL, image_size=(8, 8))))

@@ -10,6 +10,7 @@ import torch
 import transformers
 from tests.models.kinds import KINDS, SMALL
 from tests.models.test_swin import KINDS_SWIN
+from tests.objectives.learning import losses_while_learning
 from tests.parity.compare import close, images, shaken
 from torch import Tensor
 
@@ -63,7 +64,7 @@ def test_loss_pixels_and_every_gradient_are_those_of_transformers(
     theirs = peer(image, bool_masked_pos=mask)
     ours = objective(image, mask)["loss"]
     close(ours, theirs.loss)
-    close(objective.paint(image, mask), theirs.reconstruction)
+    close(objective.reconstruct(image, mask), theirs.reconstruction)
     close(objective.outputs(image, mask).mean(), theirs.loss.detach().clone())
 
     ours.backward()
@@ -102,7 +103,7 @@ def photos(objective: Any) -> Tensor:
 def test_every_kind_learns_by_it_and_only_what_is_hidden_counts(kind: str) -> None:
     objective = made(kind).train()
     photo, mask = photos(objective), objective.draw(0, 0, INDICES)
-    assert objective.paint(photo, mask).shape == photo.shape
+    assert objective.reconstruct(photo, mask).shape == photo.shape
     objective(photo, mask)["loss"].backward()
     unread = {name for name, p in objective.named_parameters() if p.grad is None}
     assert all(name.startswith("model.head") for name in unread), unread
@@ -118,21 +119,21 @@ def test_the_loss_is_that_of_a_plain_loop(kind: str) -> None:
     photo, mask = photos(objective), objective.draw(0, 0, INDICES)
     config, side = objective.model.config, objective.patch
     with torch.no_grad():  # as pictures are made, or other kernels round otherwise
-        painted = objective.paint(photo, mask)
+        reconstructed = objective.reconstruct(photo, mask)
     for sample in range(4):
         apart = []
         for place in mask[sample].nonzero()[:, 0].tolist():
             row, column = place // config.grid[1] * side, place % config.grid[1] * side
             window = (sample, slice(None), slice(row, row + side), slice(column, column + side))
-            apart.append((photo[window] - painted[window]).abs().mean())
+            apart.append((photo[window] - reconstructed[window]).abs().mean())
         torch.testing.assert_close(
             objective.outputs(photo, mask)[sample, 0], torch.stack(apart).mean()
         )
     shown = objective.illustrate(photo, mask)
     assert list(shown) == ["original", "masked", "reconstructed"]
-    torch.testing.assert_close(objective.paint(shown["masked"], mask), painted)
+    torch.testing.assert_close(objective.reconstruct(shown["masked"], mask), reconstructed)
     hidden = shown["masked"] == 0
-    assert torch.equal(shown["reconstructed"], torch.where(hidden, painted, photo))
+    assert torch.equal(shown["reconstructed"], torch.where(hidden, reconstructed, photo))
     assert torch.equal(shown["original"], photo)
     share = hidden[:, 0].double().mean(dim=(1, 2))
     assert (share >= objective.ratio).all()
@@ -146,9 +147,9 @@ def test_what_a_swin_paints_beyond_the_image_is_below_and_to_the_right() -> None
     with torch.no_grad():
         objective.decoder.bias.copy_(torch.arange(3 * 64))
     photo = photos(objective)
-    painted = objective.paint(photo, objective.draw(0, 0, INDICES))
+    reconstructed = objective.reconstruct(photo, objective.draw(0, 0, INDICES))
     cell = torch.arange(3 * 64.0).view(3, 8, 8)
-    assert torch.equal(painted, cell.repeat(1, 5, 7)[:, :36, :52].expand(4, 3, 36, 52))
+    assert torch.equal(reconstructed, cell.repeat(1, 5, 7)[:, :36, :52].expand(4, 3, 36, 52))
 
 
 @pytest.mark.parametrize("kind", ["vit: plain", "swin: plain"])
@@ -156,14 +157,7 @@ def test_a_few_steps_teach_it_something(kind: str) -> None:
     torch.manual_seed(0)
     objective = SimMIM(build(replace(EVERY[kind], num_classes=0)))
     rows = torch.linspace(-1, 1, 32)[:, None].expand(8, 3, 32, objective.model.config.image_size[1])
-    optimiser = torch.optim.Adam(objective.parameters(), 3e-3)
-    losses = []
-    for epoch in range(40):
-        loss = objective(rows, objective.draw(0, epoch, np.arange(8)))["loss"]
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        losses.append(float(loss.detach()))
+    losses = losses_while_learning(objective, rows)
     assert losses[-1] < 0.5 * losses[0]
 
 
@@ -197,5 +191,5 @@ def test_what_does_not_fit_is_said_in_a_sentence() -> None:
         SimMIM(build(SMALL), unit=32)
     with pytest.raises(UserError, match="nothing is left to see"):
         SimMIM(build(replace(SMALL, image_size=(32, 32))), unit=32)
-    with pytest.raises(UserError, match=r"ratio of hidden patches is 1.5, but must be between"):
+    with pytest.raises(UserError, match=r"mask ratio must be between 0 and 1, got 1.5"):
         SimMIM(build(SMALL), ratio=1.5)

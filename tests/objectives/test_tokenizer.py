@@ -1,5 +1,5 @@
 """Teaching words: losses against their definitions, noise against its distribution, and a short
-training that paints better than one colour does."""
+training that reconstructs better than one colour does."""
 
 import math
 from typing import Any
@@ -29,18 +29,18 @@ IMAGES = picture()
 INDICES = np.array([5, 0, 9])
 
 
-def fits(painted: Tensor) -> Tensor:
+def fits(reconstructed: Tensor) -> Tensor:
     """The misfit by torch's own distributions, for each image."""
-    middle, width = painted.chunk(2, dim=1)
+    middle, width = reconstructed.chunk(2, dim=1)
     law = TransformedDistribution(Laplace(middle, width.exp() + FINEST), [SigmoidTransform()])
     return -law.log_prob(squeeze_pixels(IMAGES / 2 + 0.5)).mean(dim=(1, 2, 3))
 
 
 def test_the_misfit_is_a_likelihood() -> None:
     generator = torch.Generator().manual_seed(3)
-    painted = torch.randn(3, 6, 16, 24, generator=generator, dtype=torch.float64)
-    mine = logit_laplace(painted, squeeze_pixels(IMAGES / 2 + 0.5)).mean(dim=(1, 2, 3))
-    torch.testing.assert_close(mine, fits(painted))
+    reconstructed = torch.randn(3, 6, 16, 24, generator=generator, dtype=torch.float64)
+    mine = logit_laplace(reconstructed, squeeze_pixels(IMAGES / 2 + 0.5)).mean(dim=(1, 2, 3))
+    torch.testing.assert_close(mine, fits(reconstructed))
 
 
 def test_a_dvae_mixes_words_by_chance_and_pays_for_leaving_some_out() -> None:
@@ -84,11 +84,11 @@ def test_a_vq_takes_the_nearest_word_and_both_move() -> None:
     assert tokenizer.book is not None
     objective = TokenizerObjective(tokenizer, commitment=0.5)
     losses = objective(IMAGES, objective.draw(7, 2, INDICES))
-    said = tokenizer.project_cells(IMAGES)
+    cells = tokenizer.project_cells(IMAGES)
     taken = tokenizer.book()[tokenizer.codes(IMAGES)]
     fit = fits(tokenizer.require_decoder()(taken.movedim(-1, 1))).mean()
     torch.testing.assert_close(losses["fit"], fit)
-    torch.testing.assert_close(losses["price"], 1.5 * (said - taken).square().sum(-1).mean())
+    torch.testing.assert_close(losses["price"], 1.5 * (cells - taken).square().sum(-1).mean())
 
     table, last = tokenizer.book.table, tokenizer.encoder.output.bias
     assert last is not None
@@ -99,10 +99,10 @@ def test_a_vq_takes_the_nearest_word_and_both_move() -> None:
     assert of_fit[1] is not None
     assert of_fit[1].abs().max() > 1e-6
     (follows,) = torch.autograd.grad(losses["price"], table, retain_graph=True)
-    (alone,) = torch.autograd.grad((said.detach() - taken).square().sum(-1).mean(), table)
+    (alone,) = torch.autograd.grad((cells.detach() - taken).square().sum(-1).mean(), table)
     torch.testing.assert_close(follows, alone)
     (commits,) = torch.autograd.grad(losses["price"], last)
-    (half,) = torch.autograd.grad(0.5 * (said - taken.detach()).square().sum(-1).mean(), last)
+    (half,) = torch.autograd.grad(0.5 * (cells - taken.detach()).square().sum(-1).mean(), last)
     torch.testing.assert_close(commits, half)
 
 
@@ -131,7 +131,7 @@ def test_the_answer_is_the_loss_with_single_words_and_the_words(kind: str) -> No
     book = tokenizer.book
     taken = None if book is None else book()[codes]
     price = objective.price(tokenizer.project_cells(IMAGES), taken)
-    torch.testing.assert_close(answer[:, 0], fits(tokenizer.paint(codes)) + price)
+    torch.testing.assert_close(answer[:, 0], fits(tokenizer.reconstruct(codes)) + price)
     told, used = answer.float().numpy(), usage(codes, 24)
     assert objective.usage(told) == used
     assert objective.scores(told) == {
@@ -158,8 +158,8 @@ def test_pictures_are_in_the_models_pixels(kind: str) -> None:
     shown = TokenizerObjective(tokenizer).illustrate(IMAGES)
     assert list(shown) == ["original", "reconstructed"]
     assert shown["original"] is IMAGES
-    painted = tokenizer.decode(tokenizer.codes(IMAGES))
-    torch.testing.assert_close(shown["reconstructed"], painted * 2 - 1)
+    reconstructed = tokenizer.decode(tokenizer.codes(IMAGES))
+    torch.testing.assert_close(shown["reconstructed"], reconstructed * 2 - 1)
 
 
 def test_noise_is_gumbels_and_the_generators() -> None:
@@ -199,7 +199,7 @@ def test_usage_tells_a_collapse() -> None:
     assert (one.perplexity, one.used, one.collapsed) == (1.0, 0.125, True)
     # few cells cannot show many words: that is no collapse
     assert not usage(torch.arange(40), 8192).collapsed
-    with pytest.raises(UserError, match="no words were seen"):
+    with pytest.raises(UserError, match="no tokens were seen"):
         usage(torch.zeros(0, dtype=torch.int64), 8)
 
 
@@ -217,10 +217,10 @@ def test_an_option_without_sense_is_refused(options: dict[str, Any], sentence: s
         TokenizerObjective(make(), **options)
 
 
-def test_only_a_tokenizer_that_paints_learns_words() -> None:
-    with pytest.raises(UserError, match="not a ViT"):
+def test_only_a_tokenizer_with_a_decoder_can_be_trained() -> None:
+    with pytest.raises(UserError, match="got a ViT"):
         TokenizerObjective(build(SMALL_VIT))
-    with pytest.raises(UserError, match="encoder alone"):
+    with pytest.raises(UserError, match="has no decoder"):
         TokenizerObjective(make(decoder=False))
 
 
@@ -247,9 +247,9 @@ def test_a_short_training_paints_better_than_one_colour(kind: str) -> None:
             optimiser.zero_grad()
             objective(train[indices], objective.draw(0, epoch, indices))["loss"].backward()
             optimiser.step()
-    painted = objective.illustrate(val)["reconstructed"]
+    reconstructed = objective.illustrate(val)["reconstructed"]
     one_colour = (val - val.mean(dim=(2, 3), keepdim=True)).square().mean()
-    assert (painted - val).square().mean() < 0.6 * one_colour
+    assert (reconstructed - val).square().mean() < 0.6 * one_colour
     used = objective.usage(objective.outputs(val).numpy())
     assert not used.collapsed
     assert used.perplexity > 5

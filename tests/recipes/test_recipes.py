@@ -93,12 +93,12 @@ def test_an_unknown_recipe_is_told_the_nearest() -> None:
 
 @pytest.mark.parametrize("name", ["tune", "finetune", "beit", "beit_22k"])
 def test_fine_tuning_needs_a_checkpoint(name: str) -> None:
-    with pytest.raises(UserError, match=f"{name} begins from a checkpoint.*--from"):
+    with pytest.raises(UserError, match=f"{name} fine-tunes a checkpoint.*--from"):
         choose(name, asked())
 
 
 def test_a_batch_has_an_image() -> None:
-    with pytest.raises(UserError, match="batch_size is 0"):
+    with pytest.raises(UserError, match="batch_size must be at least 1, got 0"):
         asked(batch_size=0)
 
 

@@ -105,8 +105,8 @@ def test_a_mistake_without_an_image_makes_room_for_the_next() -> None:
 def test_no_mistake_reads_well() -> None:
     for classes in (5, 41):
         text = check_page(page_of(random_outputs(images=180, classes=classes, skill=50))).text
-        assert "no mistake on 180 images" in text
-        assert "180 of 180 images are right" in text
+        assert "No mistakes on 180 images" in text
+        assert "180 of 180 images are classified correctly" in text
 
 
 def test_several_labels_have_average_precision_and_no_confusions() -> None:

@@ -53,6 +53,7 @@ def test_runs_are_compared(
         line["accuracy"] for line in lines_of() if "accuracy" in line
     )
     assert "srcdoc" in found._repr_html_()
+    assert "best accuracy" in repr(found)
 
 
 def test_mistakes(runs: list[str], tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from PIL import Image
 import vitrail
 from tests.pages.values import lines_of
 from vitrail.cli.app import VERBS, main
-from vitrail.core.json_text import to_json
 from vitrail.models.catalogue import family_of
 from vitrail.pages.render import as_iframe
 from vitrail.training.recipe import Recipe
@@ -54,6 +54,9 @@ CALLS: dict[str, Callable[[str, Path], Any]] = {
     "evaluate {model} digits --by-index --resolutions 16,24": lambda model, out: vitrail.evaluate(
         model, "digits", by_index=True, resolutions=[(16, 16), (24, 24)]
     ),
+    "evaluate {model} digits --by-index --out {out} --overwrite": (
+        lambda model, out: vitrail.evaluate(model, "digits", by_index=True, out=out, overwrite=True)
+    ),
     "probe {model} digits --shots 1 --shots 5 --no-cache": lambda model, out: vitrail.probe(
         model, "digits", shots=[1, 5], cache=None
     ),
@@ -75,6 +78,9 @@ CALLS: dict[str, Callable[[str, Path], Any]] = {
     "predict {model} {photos} --top 2 --overwrite --out {out}.csv": lambda model, out: (
         vitrail.predict(model, out.parent / "photos", top=2, overwrite=True, out=f"{out}.csv")
     ),
+    "predict {model} {photos}/0.png --top 2": lambda model, out: vitrail.predict(
+        model, out.parent / "photos/0.png", top=2
+    ),
     "predict {model} {photos} --top 2": lambda model, out: vitrail.predict(
         model, out.parent / "photos", top=2
     ),
@@ -90,6 +96,17 @@ CALLS: dict[str, Callable[[str, Path], Any]] = {
     ),
     "report {runs}/a {runs}/b": lambda model, out: vitrail.report(
         out.parent / "runs/a", out.parent / "runs/b"
+    ),
+    "convert {model} {out} --to timm --dry-run": lambda model, out: vitrail.convert(
+        model, out, to="timm", dry_run=True
+    ),
+    "export {model} --out {out}.onnx --features --images {photos} --overwrite": (
+        lambda model, out: vitrail.export(
+            model, f"{out}.onnx", features=True, images=out.parent / "photos", overwrite=True
+        )
+    ),
+    "export {model} --out {out}.onnx --dry-run": lambda model, out: vitrail.export(
+        model, f"{out}.onnx", dry_run=True
     ),
     "convert {model} {out} --to timm --image-size 32 --overwrite": lambda model, out: (
         vitrail.convert(model, out, to="timm", image_size=(32, 32), overwrite=True)
@@ -108,11 +125,15 @@ def test_python_gives_what_the_shell_prints(
     printed = [json.loads(row) for row in capsys.readouterr().out.splitlines()]
     if words[0] == "embed":
         shutil.rmtree(tmp_path / "out", ignore_errors=True)  # what is there is not computed again
-    printed[0].pop("files", None)  # where the shell wrote them
     record = CALLS[line](model, tmp_path / "out")
-    facts = json.loads(to_json(record.facts()))
+    facts = record.facts()
+    for one in (printed[0], facts if isinstance(facts, dict) else {}):
+        one.pop("latency_ms", None)  # the two were timed apart
     assert printed == (facts if isinstance(facts, list) else [facts])
     assert len(repr(record)) < 800
+    assert record._repr_html_().startswith(("<iframe", "<table", "<pre"))
+    if "--dry-run" in line:
+        assert not (tmp_path / "out").exists()
 
 
 def test_models_are_those_that_python_lists(capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,8 +156,9 @@ def test_models_are_those_that_python_lists(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_no_verb_is_left_out() -> None:
-    """Training has files of its own (test_train.py), the demo is made of other verbs."""
-    elsewhere = {"train", "pretrain", "demo", "models"}
+    """Training and benchmarks have files of their own (test_train.py, test_bench.py), the demo is
+    made of other verbs."""
+    elsewhere = {"train", "pretrain", "bench", "demo", "models"}
     compared = {line.split()[0] for line in CALLS}
     assert compared | elsewhere == {verb.__name__ for verb in VERBS.values()}
     assert not compared & elsewhere
@@ -149,10 +171,29 @@ PAGES = ("doctor", "evaluate", "search", "duplicates")
 def test_a_record_shows_itself_as_a_page(line: str, model: str, tmp_path: Path) -> None:
     prepare(tmp_path, model, line)
     record = CALLS[line](model, tmp_path / "out")
-    record.save_html(tmp_path / "page.html")
+    assert record.save_html(tmp_path / "page.html") == tmp_path / "page.html"
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    with pytest.raises(vitrail.UserError, match=r"exists already: .* pass overwrite=True"):
+        record.save_html(tmp_path / "page.html")
+    record.save_html(tmp_path / "page.html", overwrite=True)
     assert page.startswith("<!doctype html>")
     assert as_iframe(page) == record._repr_html_()
+
+
+@pytest.mark.parametrize("verb", ["predict", "embed", "explain", "figures", "evaluate", "probe"])
+def test_model_and_data_in_each_others_place_are_noticed(verb: str, model: str) -> None:
+    out = {"out": "nowhere"} if verb == "embed" else {}
+    with pytest.raises(vitrail.UserError, match="the model comes first, then the data, got"):
+        getattr(vitrail, verb)("digits", model, **out)
+
+
+def test_every_verb_computes_on_the_same_device_by_default() -> None:
+    verbs = (
+        "train", "pretrain", "resume", "predict", "embed", "search", "explain", "figures",
+        "evaluate", "probe",
+    )  # fmt: skip
+    defaults = {verb: signature(getattr(vitrail, verb)).parameters["device"] for verb in verbs}
+    assert {one.default for one in defaults.values()} == {"auto"}
 
 
 def test_a_model_in_memory_is_evaluated_as_its_file_is(model: str) -> None:

@@ -13,17 +13,18 @@ import vitrail
 from vitrail.cli.app import main
 from vitrail.core.records import validate
 from vitrail.data.sources import open_data
+from vitrail.pages.thumbnails import data_uri
 from vitrail.tasks.run import Run
+from vitrail.tasks.run_report import AUGMENTED, augmented_images
 from vitrail.tasks.training_run import make_scorer
 from vitrail.training.finder import read_curve
 from vitrail.training.loop import make_stream
 from vitrail.training.parallel import World
-from vitrail.training.pictures import as_pixels
 from vitrail.training.prepare import prepare_task
-from vitrail.training.preview import augmented_preview
 from vitrail.training.progress import Progress
-from vitrail.training.recipe import Recipe
+from vitrail.training.recipe import Monitor, Recipe
 from vitrail.training.recipe_file import as_plain_values, read_recipe, with_new_names
+from vitrail.training.reconstructions import as_pixels
 
 SMALL = {"fields.dim": 16, "fields.depth": 1, "fields.heads": 2, "fields.mlp_dim": 32}
 SHORT: dict[str, Any] = {"steps": 6, "batch_size": 16, "set": SMALL, "threads": 1}
@@ -131,23 +132,23 @@ def test_the_curve_of_the_learning_rate_finder_stays_with_the_run(tmp_path: Path
     assert len(curve.rates) == len(curve.losses) > 5
 
 
-def test_the_preview_is_what_the_first_step_sees() -> None:
+def test_the_report_shows_augmented_images_of_the_first_step() -> None:
     recipe = Recipe(data="digits", fields={"channels": 1, "image_size": 16, "dim": 192})
     splits = open_data("digits")
     task = prepare_task(recipe, splits, make_scorer(splits))
-    shown = augmented_preview(task, count=4)
-    assert shown.shape == (4, 16, 16, 3)
     batch = next(make_stream(task, World()).batches(0, 1))
     how = task.objective.model.passport.preprocessing
-    assert recipe.augmentation.mixup == 0
-    assert np.array_equal(shown, as_pixels(batch.images[:4], how))
+    pixels = as_pixels(batch.images[:AUGMENTED], how)
+    assert augmented_images(task) == [data_uri(image) for image in pixels]
 
 
 def test_recipes_of_earlier_versions_are_read(tmp_path: Path) -> None:
-    recipe = Recipe(data="digits", ema_decay=0.9)
+    recipe = Recipe(data="digits", ema_decay=0.9, monitor=Monitor(save_every_steps=7))
     values = as_plain_values(recipe)
     values["average"] = values.pop("ema_decay")
-    values["watch"]["every"] = values["watch"].pop("eval_every_epochs")
+    values["watch"] = values.pop("monitor")
+    for new, old in (("eval_every_epochs", "every"), ("save_every_steps", "save")):
+        values["watch"][old] = values["watch"].pop(new)
     (tmp_path / "recipe.yaml").write_text(json.dumps(values))
     assert read_recipe(tmp_path / "recipe.yaml") == recipe
     assert validate(Recipe, with_new_names(values), where="old") == recipe

@@ -18,7 +18,7 @@ from vitrail.training.goal import Labels
 from vitrail.training.loop import Trainer
 from vitrail.training.parallel import World
 from vitrail.training.prepare import prepare_task
-from vitrail.training.recipe import Lora, Optimiser, Schedule, Watch
+from vitrail.training.recipe import Lora, Monitor, Optimiser, Schedule
 
 STEPS, STOP = 6, 3  # a run in processes is stopped and resumed in between
 
@@ -28,7 +28,7 @@ STEADY: dict[str, Any] = {
     "goal": Labels(),
     "accumulate": 2,
     "schedule": Schedule(steps=STEPS, warmup=1),
-    "watch": Watch(eval_every_epochs=0.5),
+    "monitor": Monitor(eval_every_epochs=0.5),
     "optimiser": Optimiser(name="sgd", lr=0.05),
     "max_broken": 1.0,
 }

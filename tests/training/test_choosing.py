@@ -23,7 +23,7 @@ def always_half(answers: NDArray[np.float32], targets: NDArray[np.float32]) -> t
 
 def test_a_tie_goes_to_the_lower_validation_loss(tmp_path: Path) -> None:
     splits = Splits({"train": Stripes(100), "val": Stripes(40, seed=1)})
-    recipe = replace(RECIPE, watch=replace(RECIPE.watch, log_every_steps=1_000))
+    recipe = replace(RECIPE, monitor=replace(RECIPE.monitor, log_every_steps=1_000))
     outcome = Trainer(prepare_task(recipe, splits, always_half), tmp_path).run()
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     judged = {line["step"]: line["val_loss"] for line in lines if "val_loss" in line}

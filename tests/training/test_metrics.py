@@ -21,7 +21,7 @@ from vitrail.objectives.supervised import Distilled, Supervised
 from vitrail.training.goal import Distil, Labels
 from vitrail.training.loop import Trainer
 from vitrail.training.prepare import prepare_task
-from vitrail.training.recipe import Schedule, Watch
+from vitrail.training.recipe import Monitor, Schedule
 from vitrail.training.validate import compute_outputs
 
 
@@ -48,7 +48,9 @@ def record(run: Trainer) -> list[float]:
 
 def test_a_line_has_the_means_of_its_steps(tmp_path: Path) -> None:
     run = trainer(
-        tmp_path, schedule=Schedule(steps=12), watch=Watch(eval_every_epochs=1.0, log_every_steps=4)
+        tmp_path,
+        schedule=Schedule(steps=12),
+        monitor=Monitor(eval_every_epochs=1.0, log_every_steps=4),
     )
     losses = record(run)
     run.run()
@@ -104,8 +106,8 @@ def test_steps_that_are_not_finite_leave_valid_metrics(
     policy: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vitrail.training.loop.check_precision", lambda *_: None)
-    watch = Watch(eval_every_epochs=0.5, save=5, log_every_steps=1, nan=policy)  # type: ignore[arg-type]
-    run = trainer(tmp_path, watch=watch, precision=precision, schedule=Schedule(steps=18))
+    monitor = Monitor(eval_every_epochs=0.5, save_every_steps=5, log_every_steps=1, nan=policy)  # type: ignore[arg-type]
+    run = trainer(tmp_path, monitor=monitor, precision=precision, schedule=Schedule(steps=18))
     spoil(run, lambda step: step in (7, 8, 13))
     outcome = run.run()
     assert outcome.run_state.skip == [7, 8, 13]
@@ -117,11 +119,11 @@ def test_steps_that_are_not_finite_leave_valid_metrics(
 
 @pytest.mark.parametrize("policy", ["skip", "back"])
 def test_a_run_whose_loss_stays_bad_gives_up(policy: str, tmp_path: Path) -> None:
-    watch = Watch(eval_every_epochs=0.5, save=5, nan=policy, nan_limit=4)  # type: ignore[arg-type]
-    run = trainer(tmp_path, watch=watch, schedule=Schedule(steps=2000))
+    monitor = Monitor(eval_every_epochs=0.5, save_every_steps=5, nan=policy, nan_limit=4)  # type: ignore[arg-type]
+    run = trainer(tmp_path, monitor=monitor, schedule=Schedule(steps=2000))
     spoil(run, lambda step: step >= 7)
     with pytest.raises(
-        UserError, match=r"more than 4 of the steps from .* to 11 .*watch.nan_limit"
+        UserError, match=r"more than 4 of the steps from .* to 11 .*monitor.nan_limit"
     ):
         run.run()
     strict_lines(tmp_path)

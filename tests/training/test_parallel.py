@@ -20,8 +20,8 @@ HALF: dict[str, Any] = {"rtol": 0.05, "atol": 0.02}
 
 # Each idea once.
 TWO = (
-    "freeze:ddp", "batch norm coatnet:ddp", "mae:ddp",
-    "lora, fewer than processes:fsdp", "muon, uneven:fsdp", "batch norm coatnet broken:fsdp",
+    "freeze:ddp", "batch norm coatnet broken:ddp", "mae:ddp",
+    "lora, fewer than processes:fsdp", "muon, uneven:fsdp",
 )  # fmt: skip
 HANDED = "adamw"  # a run that is passed on: to four processes, to two, to one
 

@@ -10,14 +10,14 @@ from tests.training.world import RECIPE
 from vitrail import UserError
 from vitrail.data.augment import Augmentation
 from vitrail.training.goal import Distil, Labels, Masked
-from vitrail.training.recipe import Lora, Optimiser, Recipe, Schedule, Watch
+from vitrail.training.recipe import Lora, Monitor, Optimiser, Recipe, Schedule
 
 RECORDS: dict[str, Any] = {
     "": RECIPE,
     "optimiser.": Optimiser(),
     "schedule.": Schedule(),
     "goal.": Distil(),
-    "watch.": Watch(),
+    "monitor.": Monitor(),
     "lora.": Lora(),
     "augmentation.": Augmentation(),
 }
@@ -65,7 +65,7 @@ def test_a_number_out_of_range_is_refused_by_name(
 @pytest.mark.parametrize(
     ("record", "values", "sentence"),
     [
-        (Watch, {"save": 0}, "watch.save must be at least 1, got 0"),
+        (Monitor, {"save_every_steps": 0}, "monitor.save_every_steps must be at least 1, got 0"),
         (Labels, {"smoothing": 1.5}, "goal.smoothing must be at least 0 and below 1, got 1.5"),
         (Distil, {"temperature": 0}, "goal.temperature must be above 0, got 0"),
         (Augmentation, {"crop": (0.5, 0.2)}, "augmentation.crop must be at least 0.5"),

@@ -20,7 +20,7 @@ from vitrail.training.checkpoint import newest_step, steps_in
 from vitrail.training.log import Log
 from vitrail.training.loop import Trainer
 from vitrail.training.progress import Progress
-from vitrail.training.recipe import Lora, Optimiser, Schedule, Watch
+from vitrail.training.recipe import Lora, Monitor, Optimiser, Schedule
 
 PER_SAMPLE = replace(RECIPE.augmentation, policy="trivialaugment", repeats=3)
 KINDS: dict[str, dict[str, Any]] = {
@@ -171,8 +171,8 @@ def test_checkpointing_blocks_changes_nothing_but_memory(tmp_path: Path) -> None
 
 
 def test_what_was_trained_can_be_loaded(tmp_path: Path) -> None:
-    seldom = Watch(eval_every_epochs=2, save=40)
-    outcome = trainer(tmp_path / "run", schedule=Schedule(steps=80, warmup=4), watch=seldom).run()
+    seldom = Monitor(eval_every_epochs=2, save_every_steps=40)
+    outcome = trainer(tmp_path / "run", schedule=Schedule(steps=80, warmup=4), monitor=seldom).run()
     best = load(tmp_path / "run" / "best")
     assert best.passport.labels == ("across", "down")
     assert best.passport.scores["accuracy"] == outcome.run_state.best
@@ -199,7 +199,8 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("policy", ["stop", "skip", "back"])
 def test_a_loss_that_is_not_finite(policy: str, tmp_path: Path) -> None:
-    run = trainer(tmp_path / policy, watch=Watch(eval_every_epochs=0.5, save=5, nan=policy))  # type: ignore[arg-type]
+    monitor = replace(RECIPE.monitor, save_every_steps=5, nan=policy)  # type: ignore[arg-type]
+    run = trainer(tmp_path / policy, monitor=monitor)
     forward = run.task.objective.forward
 
     def forward_and_spoil(images: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -222,7 +223,7 @@ def test_patience_ends_a_run(tmp_path: Path) -> None:
     run = trainer(
         tmp_path / "run",
         schedule=Schedule(steps=500, warmup=4),
-        watch=Watch(eval_every_epochs=0.5, save=50, patience=3),
+        monitor=Monitor(eval_every_epochs=0.5, save_every_steps=50, patience=3),
     )
     outcome = run.run()
     assert outcome.step < 500

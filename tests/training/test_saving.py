@@ -6,7 +6,7 @@ import pytest
 
 from tests.training.world import trainer
 from vitrail.training.progress import Progress
-from vitrail.training.recipe import Schedule, Watch
+from vitrail.training.recipe import Monitor, Schedule
 from vitrail.training.saver import MAX_TIME_SAVING
 
 
@@ -28,7 +28,7 @@ def test_saving_takes_a_small_share_of_the_time(
     clock, saves = Clock(), list[int]()
     monkeypatch.setattr("vitrail.training.loop.time", clock)
     monkeypatch.setattr("vitrail.training.saver.time", clock)
-    run = trainer(tmp_path, schedule=Schedule(steps=60), watch=Watch(eval_every_epochs=100))
+    run = trainer(tmp_path, schedule=Schedule(steps=60), monitor=Monitor(eval_every_epochs=100))
 
     def slow_write(*_: object, **__: object) -> None:
         saves.append(run.step)

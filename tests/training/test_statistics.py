@@ -61,7 +61,7 @@ def test_a_run_that_died_ends_as_if_it_had_not(
     name: str, checkpointing: bool, tmp_path: Path
 ) -> None:
     said = changes(name) | {"checkpointing": checkpointing, "schedule": Schedule(steps=5, warmup=2)}
-    said["watch"] = replace(RECIPE.watch, save=2)
+    said["monitor"] = replace(RECIPE.monitor, save_every_steps=2)
     trainer(tmp_path / "whole", **said).run()
     run = trainer(tmp_path / "died", **said)
     die_at(3, run)

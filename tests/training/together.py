@@ -28,8 +28,8 @@ from vitrail.training.checkpoint import RUN, STATE, Saved, newest_step, steps_in
 from vitrail.training.parallel import World, process_group
 from vitrail.training.progress import Progress
 
-LIMIT = 4.0  # seconds, for a process that does not answer
-SECONDS = 6.0  # that the main process writes, longer than that
+LIMIT = 3.0  # seconds, for a process that does not answer
+SECONDS = 4.0  # that the main process writes, longer than that
 
 
 def checkpoints_differ(folder: Path) -> None:

@@ -16,20 +16,32 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import version
 from io import TextIOWrapper
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
-from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
-from rich.console import Console
+from cyclopts import (
+    App,
+    ArgumentCollection,
+    CycloptsError,
+    MissingArgumentError,
+    Parameter,
+    UnknownCommandError,
+    UnusedCliTokensError,
+)
+from cyclopts.help import DefaultFormatter, HelpPanel
+from rich.console import Console, ConsoleOptions
 
+from vitrail.cli.bench import Bench, bench
 from vitrail.cli.convert import Convert, convert
 from vitrail.cli.demo import Demo, demo
 from vitrail.cli.doctor import Doctor, doctor
 from vitrail.cli.embed import Embed, embed
 from vitrail.cli.evaluate import Evaluate, evaluate
 from vitrail.cli.explain import Explain, explain
+from vitrail.cli.export import Export, export
 from vitrail.cli.figures import Figures, figures
 from vitrail.cli.info import Info, info
 from vitrail.cli.models import Models, models
@@ -63,11 +75,22 @@ MOVED = {
     ("search", "--count"): "-k N",
 }
 
+# Tasks name the arguments of Python functions.
+IN_THE_SHELL = {
+    "pass overwrite=True": "add --overwrite",
+    "another out directory, or continue it with resume": "another --out, or continue it with "
+    "--resume",
+    "choose another dialect, such as": "choose another --to, such as",
+    "match by index (by_index)": "match by index (--by-index)",
+    "pass it: search(…, checkpoint=model)": "give it with --checkpoint",
+}
+
 # No verb may import torch before it runs: `vitrail --help` answers at once.
 VERBS: dict[type, Callable[[Any], object]] = {
     Models: models,
     Info: info,
     Convert: convert,
+    Export: export,
     Doctor: doctor,
     Train: train,
     Pretrain: pretrain,
@@ -80,8 +103,20 @@ VERBS: dict[type, Callable[[Any], object]] = {
     Explain: explain,
     Figures: figures,
     Report: report,
+    Bench: bench,
     Demo: demo,
 }
+
+
+class HelpFormatter(DefaultFormatter):
+    """Arguments by position are IMAGES, and not also --images."""
+
+    def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
+        entries = [
+            entry if entry.positional_label is None else entry.copy(positive_names=())
+            for entry in panel.entries
+        ]
+        super().__call__(console, options, panel.copy(entries=entries))
 
 
 class HelpConsole(Console):
@@ -106,28 +141,63 @@ def build_parser() -> App:
         exit_on_error=False,
         verbose=False,
         result_action="return_value",
+        help_formatter=HelpFormatter(),
+        config=refuse_fractions,  # cyclopts would round 2.5 to 2
     )
     for record, verb in VERBS.items():
         text, _, examples = (inspect.getdoc(verb) or "").partition("\n\nExamples:\n")
         # two spaces before a line's end: Markdown would join the lines
         lines = "  \n".join(["Examples:", *(line.strip() for line in examples.splitlines())])
         record.__signature__ = positional_only(record)  # type: ignore[attr-defined]
-        parser.command(record, name=verb.__name__, help=text, help_epilogue=lines)
+        parser.command(
+            record,
+            name=verb.__name__,
+            help=text,
+            help_epilogue=lines,
+            usage=usage_of(record, verb.__name__),
+        )
     parser.register_install_completion_command(help="Install completion for this shell.")
     return parser
+
+
+def usage_of(record: type, verb: str) -> str:
+    """How a command is written, with the names of its arguments.
+
+    >>> usage_of(Explain, "explain")
+    'Usage: vitrail explain [OPTIONS] MODEL IMAGES...'
+    >>> usage_of(Models, "models")
+    'Usage: vitrail models [OPTIONS] [PATTERN]'
+    """
+    types = get_type_hints(record)
+    words = []
+    for one in inspect.signature(record).parameters.values():
+        if one.kind is not one.KEYWORD_ONLY:
+            name = "MODEL" if one.name == "source" else one.name.upper()
+            name += "..." if get_origin(types[one.name]) is tuple else ""
+            words.append(name if one.default is one.empty else f"[{name}]")
+    return " ".join(["Usage: vitrail", verb, "[OPTIONS]", *words])
 
 
 def positional_only(record: type) -> inspect.Signature:
     """A signature whose leading fields have no option: MODEL, and not also --model. A tuple keeps
     it: as positional only, cyclopts would lose what stands behind an option."""
-    signature = inspect.signature(record)
+    signature, types = inspect.signature(record), get_type_hints(record)
     parameters = [
         one
-        if one.kind is one.KEYWORD_ONLY or "tuple" in str(one.annotation)
+        if one.kind is one.KEYWORD_ONLY or get_origin(types[one.name]) is tuple
         else one.replace(kind=one.POSITIONAL_ONLY)
         for one in signature.parameters.values()
     ]
     return signature.replace(parameters=parameters)
+
+
+def refuse_fractions(_: App, __: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """A whole number has no point, in any option of any verb."""
+    for argument in arguments:
+        kinds = {argument.hint, *get_args(argument.hint)}
+        for token in argument.tokens if int in kinds and float not in kinds else ():
+            if "." in token.value:
+                raise UserError(f"{argument.name} must be a whole number, got {token.value}")
 
 
 def format_default(value: object) -> object:
@@ -155,7 +225,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run_command(words)
     except UserError as error:
-        return end(str(error), code=2, json=json)
+        message = str(error)
+        for argument, option in IN_THE_SHELL.items():
+            message = message.replace(argument, option)
+        return end(message, code=2, json=json)
     except CycloptsError as error:
         return end(explain_parse_error(error), code=2, json=json)
     except KeyboardInterrupt as stop:  # a verb that saved its work says how to go on
@@ -209,11 +282,30 @@ def explain_parse_error(error: CycloptsError) -> str:
     sentence = str(error).rstrip(".")
     if isinstance(error, UnusedCliTokensError):
         sentence = f"too many arguments: {' '.join(error.unused_tokens or ())}"
+    if isinstance(error, UnknownCommandError):
+        word = (error.unused_tokens or [""])[0]
+        known = [verb.__name__ for verb in VERBS.values()]
+        close = get_close_matches(word, known, n=1)
+        sentence = f"unknown command {word!r}" + (f". Did you mean {close[0]}?" if close else "")
+    if isinstance(error, MissingArgumentError) and (missing := missing_argument(error)):
+        sentence = missing
     chain = list(error.command_chain or ())
     for (verb, option), instead in MOVED.items():
         if [verb] == chain[:1] and option in re.findall(r"--[a-z-]+", sentence):
             return f"{option} is no longer an option of vitrail {verb}: use {instead}"
     return f"{sentence}{other_name(sentence)} (see {command} --help)"
+
+
+def missing_argument(error: MissingArgumentError) -> str | None:
+    """A sentence about an argument that is given by position; None where it is an option."""
+    argument = error.argument
+    if argument is None or argument.tokens or error.keyword is not None:
+        return None
+    if argument.field_info.kind is argument.field_info.KEYWORD_ONLY:
+        return None
+    name = argument.name.strip("-").replace("-", "_").upper()
+    hint = ": name files or directories" if name == "IMAGES" else ""
+    return f"{name} is missing{hint}"
 
 
 def with_plain_flags(words: list[str]) -> list[str]:

@@ -1,20 +1,18 @@
-"""`vitrail demo`: a short walk through what works, on the digits that scikit-learn ships."""
+"""`vitrail demo`: a short tour, on the digits that scikit-learn ships."""
 
 from dataclasses import KW_ONLY, dataclass
 
-from vitrail.cli.options import OutputOptions, use_threads
+from vitrail.cli.options import OutputOptions, OverwriteOption, use_threads
 from vitrail.cli.output import is_quiet, plural, say, say_json
 
 
 @dataclass(frozen=True)
-class Demo(OutputOptions):
-    """How the walk is done."""
+class Demo(OverwriteOption, OutputOptions):
+    """How the tour is run."""
 
     _: KW_ONLY
     out: str = "demo"
     """Directory for the results."""
-    overwrite: bool = False
-    """Replace what an earlier demo wrote to OUT."""
     epochs: float = 60.0
     """Epochs to train."""
     seed: int = 0
@@ -39,8 +37,8 @@ def demo(options: Demo) -> None:
     from vitrail.data.sources import open_data
     from vitrail.tasks.evaluate import evaluate
     from vitrail.tasks.explain import explain
+    from vitrail.tasks.results import LISTING, Results
     from vitrail.tasks.train import train
-    from vitrail.weights.results import LISTING, Results
 
     out = Path(options.out)
     where = Results(out, "demo", options.overwrite)
@@ -70,4 +68,4 @@ def demo(options: Demo) -> None:
     print_run(run)
     say("", f"{plural(evaluation.images, 'image')} of {evaluation.outputs.split}")
     print_metrics(evaluation)
-    say("", f"the first of them: {why!r}", f"its explanation: {why.facts()['page']}")
+    say("", f"the first of them: {why!r}", f"its explanation: {why.facts()['report']}")

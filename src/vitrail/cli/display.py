@@ -1,4 +1,4 @@
-"""A run as a person sees it: its progress on standard error, and how it ended."""
+"""The display of a run: progress on standard error, and how it ended."""
 
 from __future__ import annotations
 
@@ -93,11 +93,11 @@ class Display:
 
 
 class Pace:
-    """How long a run will take, said once, as soon as its first steps show it."""
+    """An estimate of how long a run will take, printed once, after its first steps."""
 
     def __init__(self) -> None:
         self.first: tuple[int, float] | None = None
-        self.is_said = False
+        self.is_printed = False
 
     def estimate(self, step: int, total: int) -> str | None:
         """After some steps or seconds, where more than a minute is left."""
@@ -107,9 +107,9 @@ class Pace:
         if self.first is None:
             self.first = step, now  # the first step also pays for what happens once
         steps, seconds = step - self.first[0], now - self.first[1]
-        if self.is_said or not steps or (steps < ENOUGH_STEPS and seconds < ENOUGH_SECONDS):
+        if self.is_printed or not steps or (steps < ENOUGH_STEPS and seconds < ENOUGH_SECONDS):
             return None
-        self.is_said = True
+        self.is_printed = True
         left = seconds / steps * (total - step)
         if left < WORTH_A_LINE:
             return None

@@ -1,57 +1,42 @@
-"""`vitrail doctor`: what is wrong with a data set, before anything is trained on it."""
+"""`vitrail doctor`: problems of a data set, found before training."""
 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
-from vitrail.cli.options import OutputOptions
+from vitrail.cli.options import Data, OutputOptions, OverwriteOption, arguments_of
 from vitrail.cli.output import say, say_json
 from vitrail.cli.progress import progress
 
 
 @dataclass(frozen=True)
-class Doctor(OutputOptions):
+class Doctor(OverwriteOption, OutputOptions):
     """Which data to look at, and where to write what was found."""
 
-    data: str
-    """A folder of class folders, a manifest (.csv, .tsv, .parquet), tars, an .npz, hf:owner/name,
-    torchvision:NAME:ROOT, digits, planted or fashion-mnist."""
+    data: Data
     _: KW_ONLY
     out: str | None = None
-    """A directory for report.html, a page with images, and doctor.json."""
-    overwrite: bool = False
-    """Replace these where they exist."""
+    """Directory for report.html, a page with images, and doctor.json."""
     val_share: float = 0.1
-    """Share of the images that training would validate on, where the data has no val part; the
-    same are drawn here."""
+    """Share of the images held out for validation if the data has no val split, as in training."""
     threads: int | None = None
     """Threads to decode with. [default: one for each processor]"""
 
 
-def doctor(asked: Doctor) -> None:
+def doctor(options: Doctor) -> None:
     """Examine every image: broken files, duplicates, leakage between splits, classes, sizes.
 
     Examples:
       vitrail doctor photos
       vitrail doctor photos --out photos-report
     """
-    from pathlib import Path
-
-    from vitrail.tasks.doctor import PAGE
     from vitrail.tasks.doctor import doctor as run
 
-    with progress() as watch:
-        found = run(
-            asked.data,
-            val_share=asked.val_share,
-            out=asked.out,
-            overwrite=asked.overwrite,
-            threads=asked.threads,
-            on_progress=watch,
-        )
-    if asked.json:
+    with progress() as on_progress:
+        found = run(options.data, **arguments_of(options, run, on_progress=on_progress))
+    if options.json:
         say_json(found.facts())
         return
     say(*found.text().splitlines())
-    if asked.out is not None:
-        say("", f"the page with images: {Path(asked.out) / PAGE}")
+    if found.report is not None:
+        say("", f"report: {found.report}")

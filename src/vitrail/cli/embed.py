@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -13,16 +12,19 @@ from vitrail.cli.options import (
     BatchSize,
     ComputeOptions,
     DryRunOption,
+    EngineName,
+    Images,
     ModelOptions,
     Out,
     OutputOptions,
     Source,
+    arguments_of,
     model_source,
 )
 from vitrail.cli.output import plural, say, say_json
 from vitrail.cli.progress import progress
 from vitrail.core.errors import UserError
-from vitrail.data.paths import check_paths, list_images
+from vitrail.data.paths import check_paths
 
 
 @dataclass(frozen=True)
@@ -30,31 +32,27 @@ class Embed(ModelOptions, ComputeOptions, DryRunOption, OutputOptions):
     """Which model embeds which images."""
 
     source: Source
-    """A Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
-    images: tuple[str, ...] = ()
-    """Files, directories, patterns or http addresses; - reads names from standard input, one a
-    line."""
+    images: Images = ()
     _: KW_ONLY
     out: Out = None
-    """Directory for Parquet files. Images that have a row there are not computed again. [required]
+    """Directory for Parquet files. Images that have a row there are skipped. [required]
     """
     tokens: bool = False
     """Write the features of every token instead of the pooled ones that the head reads."""
     vector_precision: Literal["float16", "float32"] = "float32"
     """Precision of the stored vectors."""
     fast: Annotated[bool, Parameter(group=COMPUTING)] = False
-    """Decode large images smaller and resize with torch: faster, and features differ a little. By
-    default both are done exactly as the weights' authors did."""
+    """Decode large images at reduced size and resize with torch: faster, but features differ
+    slightly. By default both are exactly as in the authors' code."""
     batch_size: BatchSize = 8
-    engine: Annotated[Literal["local", "ray"], Parameter(group=COMPUTING)] = "local"
-    """Compute in this process, or on a Ray cluster."""
+    engine: EngineName = "auto"
     address: Annotated[str | None, Parameter(group=COMPUTING)] = None
     """Ray cluster: auto, or host:port. [default: one on this machine]"""
 
 
 def embed(options: Embed) -> None:
-    """Write the features of images to Parquet files; an interrupted run is resumed by the same
-    command. Then vitrail search and vitrail duplicates read them.
+    """Write the features of images to Parquet files; repeat the command to resume an
+    interrupted run. vitrail search and vitrail duplicates read the files.
 
     Examples:
       vitrail embed runs/pets/best photos/ --out vectors
@@ -63,32 +61,12 @@ def embed(options: Embed) -> None:
     if options.out is None:
         raise UserError("missing --out DIR")
     check_paths(options.images)
-    from vitrail.tasks.arguments import check_not_swapped
     from vitrail.tasks.dry_run import DryRun
-    from vitrail.tasks.embed import EmbedOptions, embed_images
+    from vitrail.tasks.embed import embed as run
 
-    check_not_swapped(options.source, options.images[0])
-
-    how = EmbedOptions(
-        tokens=options.tokens,
-        exact=not options.fast,
-        vector_precision=options.vector_precision,
-        batch_size=options.batch_size,
-        engine=options.engine,
-        address=options.address,
-        threads=options.threads,
-    )
     with progress() as on_progress:
-        done = embed_images(
-            model_source(options),
-            list_images(options.images),
-            Path(options.out),
-            how,
-            device=options.device,
-            precision=options.precision,
-            dry_run=options.dry_run,
-            on_progress=on_progress,
-        )
+        arguments = arguments_of(options, run, exact=not options.fast, on_progress=on_progress)
+        done = run(model_source(options), options.images, **arguments)
     if options.json:
         say_json(done.facts())
     elif isinstance(done, DryRun):

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitrail.cli.options import (
     BatchSize,
     ComputeOptions,
+    Data,
+    LocalEngineName,
     ModelOptions,
     Out,
     OutputOptions,
     OverwriteOption,
     Seed,
     Source,
+    SpeedUp,
     Workers,
-    load_model,
+    arguments_of,
+    model_source,
     parse_counts,
     parse_list,
     parse_size,
@@ -28,6 +31,7 @@ from vitrail.cli.progress import progress
 
 if TYPE_CHECKING:
     from vitrail.core.outputs import Outputs
+    from vitrail.evaluation.calibration import TemperatureScaling
     from vitrail.tasks.evaluation import Evaluation, SizeResult
 
 MAX_CLASSES, MAX_CONFUSIONS, MAX_BROKEN = 5, 5, 10  # lines: --out has all
@@ -38,17 +42,14 @@ class Evaluate(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
     """Evaluate a model on labelled images."""
 
     source: Source
-    """A Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
-    data: str
-    """Class folders, a manifest, tars, arrays, IDX files, hf:owner/name, torchvision:NAME:ROOT,
-    digits, planted or fashion-mnist."""
+    data: Data
     _: KW_ONLY
     split: str | None = None
     """Split to evaluate on. [default: test, else val]"""
     corruptions: bool = False
     """Evaluate under 15 common corruptions at 5 severities too: 75 times the work."""
     corrupted_images: int | None = None
-    """How many images to corrupt, spread evenly over the split. [default: all]"""
+    """Number of images to corrupt, spread evenly over the split. [default: all]"""
     resolutions: tuple[str, ...] = ()
     """Evaluate at other image sizes too: 112,160,224. Separated by commas, or repeated."""
     patch_sizes: tuple[str, ...] = ()
@@ -58,56 +59,37 @@ class Evaluate(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
     """Match the classes of data and model by index instead of by name."""
     batch_size: BatchSize = 64
     workers: Workers = 0
+    engine: LocalEngineName = "auto"
+    speed_up: SpeedUp = None
     seed: Seed = 0
     out: Out = None
     """Directory for report.html, evaluation.json and predictions.csv."""
 
 
 def evaluate(options: Evaluate) -> None:
-    """Evaluate a model: metrics with confidence intervals, calibration, classes, confusions; with
-    options, corrupted images and other sizes.
+    """Evaluate a model: metrics with confidence intervals, calibration, classes, confusions;
+    optionally also on corrupted images and at other sizes.
 
     Examples:
       vitrail evaluate runs/pets/best pets --out pets-evaluation
       vitrail evaluate runs/pets/best pets --corruptions --resolutions 160,224,288
     """
-    from vitrail.tasks.arguments import check_not_swapped
-    from vitrail.tasks.evaluate import FILES, check_split
     from vitrail.tasks.evaluate import evaluate as run
 
     sizes = parse_list(options.resolutions, "--resolutions", "112,160,224")
     resolutions = [parse_size(size, "--resolutions") for size in sizes]
     patches = parse_counts(options.patch_sizes, "--patch-sizes", "8,16,32")
-    check_not_swapped(options.source, options.data)
-    check_split(options.split, options.data)  # before the model is loaded
     use_threads(options.threads)
     with progress() as on_progress:
-        found = run(
-            load_model(options),
-            options.data,
-            split=options.split,
-            corruptions=options.corruptions,
-            corrupted_images=options.corrupted_images,
-            resolutions=resolutions,
-            patch_sizes=patches,
-            by_index=options.by_index,
-            batch_size=options.batch_size,
-            workers=options.workers,
-            seed=options.seed,
-            out=options.out,
-            overwrite=options.overwrite,
-            name=options.source,
-            on_progress=on_progress,
-        )
-    out = options.out
-    files = {} if out is None else {FILES[name]: str(Path(out) / name) for name in FILES}
+        parsed = {"resolutions": resolutions, "patch_sizes": patches, "on_progress": on_progress}
+        found = run(model_source(options), options.data, **arguments_of(options, run, **parsed))
     if options.json:
-        say_json({**found.facts(), "files": files})
+        say_json(found.facts())
     else:
-        print_evaluation(found, files)
+        print_evaluation(found)
 
 
-def print_evaluation(found: Evaluation, files: dict[str, str]) -> None:
+def print_evaluation(found: Evaluation) -> None:
     outputs = found.outputs
     classes = plural(len(outputs.labels), "class", "classes")
     say(f"{plural(outputs.images, 'image')} of {outputs.split}, {classes}")
@@ -124,7 +106,7 @@ def print_evaluation(found: Evaluation, files: dict[str, str]) -> None:
         say(f"left out {path}: {reason}")
     if len(broken) > MAX_BROKEN:
         say(f"left out {len(broken) - MAX_BROKEN} more: --out names all {len(broken)}")
-    for name, file in files.items():
+    for name, file in found.files.items():
         say(f"{name}: {file}")
 
 
@@ -136,19 +118,39 @@ def print_metrics(found: Evaluation) -> None:
         ends = found.intervals.get(name)
         say(f"{name:16}{value:.4f}" + (f"  ({ends[0]:.4f} to {ends[1]:.4f})" if ends else ""))
     if found.intervals:
-        say(
-            f"in brackets: {LEVEL:.0%} confidence; accuracy, top5 and exact by Wilson, the others "
-            f"by {found.resamples:,} bootstrap samples of the images, all classes together"
-        )
+        say(f"{LEVEL:.0%} intervals in brackets: {interval_methods(found)}")
     if scaling is None:
         say("temperature     none: too few wrong predictions to fit one")
     else:
         say(
             f"temperature     {scaling.temperature:.4f}  with it ece "
             f"{scaling.reliability.ece:.4f}, nll {scaling.nll:.4f}, brier "
-            f"{scaling.brier:.4f}; fitted on {scaling.fitted_on}"
-            f"{'; at the limit of what was tried' if scaling.at_limit else ''}"
+            f"{scaling.brier:.4f}; {temperature_note(scaling)}"
         )
+
+
+def temperature_note(scaling: TemperatureScaling) -> str:
+    """Which images chose a temperature, and whether larger or smaller ones were not tried."""
+    from vitrail.evaluation.calibration import HALVES, MAX_TEMPERATURE, MIN_TEMPERATURE
+
+    note = f"{'cross-fitted' if scaling.fitted_on == HALVES else 'fitted'} on {scaling.fitted_on}"
+    if not scaling.at_limit:
+        return note
+    if scaling.temperature > 1:
+        return f"{note}; {MAX_TEMPERATURE:g} is the largest value tried"
+    return f"{note}; {MIN_TEMPERATURE:g} is the smallest value tried"
+
+
+def interval_methods(found: Evaluation) -> str:
+    """How the intervals that are shown were computed."""
+    from vitrail.evaluation.intervals import WILSON
+
+    wilson = [name for name in found.intervals if name in WILSON]
+    others = "the rest" if wilson else "all"
+    ways = [f"Wilson for {' and '.join(wilson)}"] if wilson else []
+    if len(wilson) < len(found.intervals):
+        ways.append(f"bootstrap ({found.resamples:,} samples) for {others}")
+    return ", ".join(ways)
 
 
 def print_classes(outputs: Outputs) -> None:

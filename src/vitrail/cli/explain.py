@@ -9,15 +9,17 @@ from cyclopts import Parameter
 
 from vitrail.cli.options import (
     ComputeOptions,
+    Images,
     ModelOptions,
     OutputOptions,
     OverwriteOption,
     Source,
-    load_model,
+    arguments_of,
+    model_source,
     parse_list,
     use_threads,
 )
-from vitrail.cli.output import say, say_json
+from vitrail.cli.output import is_verbose, say, say_json
 from vitrail.cli.progress import progress
 from vitrail.core.errors import UserError
 
@@ -30,10 +32,7 @@ class Explain(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
     """Which model to look into, over which images, and how."""
 
     source: Source
-    """A Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
-    images: tuple[str, ...]
-    """Files, directories, patterns or http addresses; - reads names from standard input, one a
-    line."""
+    images: Images
     _: KW_ONLY
     method: tuple[str, ...] = ("auto",)
     """attention, rollout, relevance, attribution, gradcam, hirescam, saliency, smoothgrad,
@@ -42,8 +41,7 @@ class Explain(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
     target: str | None = None
     """Class to explain, by its label or number. [default: the predicted one]"""
     layer: str | None = None
-    """Layer for attention, gradcam and hirescam, by its name or its number from 0 on. [default: the
-    last]"""
+    """Layer for attention, gradcam and hirescam, by name or number from 0. [default: the last]"""
     head: int | None = None
     """Head for attention. [default: the mean of all]"""
     query: str | None = None
@@ -53,12 +51,14 @@ class Explain(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
     """How rollout fuses the heads of a layer. [default: mean]"""
     discard: float | None = None
     """Share of each attention map that rollout discards, the lowest weights: 0.9. [default: 0]"""
-    verdict: Annotated[bool, Parameter(negative="--no-verdict")] = True
-    """Test whether the maps track the model: about sixty forward passes."""
+    verdict: Annotated[
+        bool, Parameter(negative="--no-verdict", show_default=lambda _: "--verdict")
+    ] = True
+    """Test whether the maps track the model: about 60 forward passes."""
     checks: int = 4
     """Number of images that the test uses."""
     out: str = "explained"
-    """Directory for report.html, overlays as PNG, and maps.npz."""
+    """Directory for report.html, explain.json, maps.npz and overlays as PNG."""
 
 
 def explain(options: Explain) -> None:
@@ -70,32 +70,16 @@ def explain(options: Explain) -> None:
       vitrail explain runs/pets/best photos/ --method attention,gradcam --target cat
     """
     from vitrail.data.paths import check_paths
-    from vitrail.tasks.arguments import check_not_swapped
     from vitrail.tasks.explain import explain as run
 
     check_paths(options.images)
-    check_not_swapped(options.source, options.images[0])
     methods = parse_list(options.method, "--method", "attention,gradcam")
     query = parse_query(options.query)
     use_threads(options.threads)
     with progress() as on_progress:
-        found = run(
-            load_model(options),
-            list(options.images),
-            method=methods,
-            target=options.target,
-            layer=options.layer,
-            head=options.head,
-            query=query,
-            fusion=options.fusion,
-            discard=options.discard,
-            verdict=options.verdict,
-            checks=options.checks,
-            out=options.out,
-            overwrite=options.overwrite,
-            name=options.source,
-            on_progress=on_progress,
-        )
+        parsed = {"method": methods, "query": query, "on_progress": on_progress}
+        images = list(options.images)
+        found = run(model_source(options), images, **arguments_of(options, run, **parsed))
     if options.json:
         say_json(found.facts())
     else:
@@ -133,6 +117,8 @@ def print_explanations(found: Explanation | Explanations) -> None:
     for name, check in run.checks.items():
         say("", f"{name}: {check.verdict.sentence}")
         say(*(f"  {reason}" for reason in check.verdict.reasons))
+    if run.checks and is_verbose():
+        say("", RULE)
     if run.checks:
-        say("", RULE, ERRORS)
-    say("", f"report: {facts['page']}")
+        say("", ERRORS)
+    say("", f"report: {facts['report']}")

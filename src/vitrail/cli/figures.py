@@ -1,4 +1,4 @@
-"""`vitrail figures`: what a model has learnt, as the papers draw it, on one page."""
+"""`vitrail figures`: what a model has learnt, in the figures of the papers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from vitrail.cli.options import (
     OutputOptions,
     OverwriteOption,
     Source,
-    load_model,
+    arguments_of,
+    model_source,
     use_threads,
 )
 from vitrail.cli.output import say, say_json
@@ -23,7 +24,6 @@ class Figures(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
     """Which model to draw, over which images."""
 
     source: Source
-    """A Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
     data: str | None = None
     """Class folders, a manifest, tars, arrays, IDX files, hf:owner/name, torchvision:NAME:ROOT,
     digits, planted or fashion-mnist. [default: two photos and their quarters]"""
@@ -31,9 +31,9 @@ class Figures(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
     split: str | None = None
     """Split to take images from. [default: test, else val]"""
     images: int = 128
-    """Number of images, spread over the split; the paper takes 128."""
+    """Number of images, spread over the split; the paper uses 128."""
     ablated: int = 4
-    """Number of images of which positions are taken away, tile by tile."""
+    """Number of images for the position ablation, which runs the model once for each tile."""
     batch_size: BatchSize = 8
     out: str = "figures"
     """Directory for report.html, each figure as SVG and PNG, figures.json and figures.npz."""
@@ -47,24 +47,12 @@ def figures(options: Figures) -> None:
       vitrail figures B_16.npz
       vitrail figures runs/pets/best pets --images 64 --out pets-figures
     """
-    from vitrail.tasks.arguments import check_not_swapped
     from vitrail.tasks.figures import figures as run
 
-    check_not_swapped(options.source, options.data or "")
     use_threads(options.threads)
     with progress() as on_progress:
-        found = run(
-            load_model(options),
-            options.data,
-            split=options.split,
-            images=options.images,
-            ablated=options.ablated,
-            batch_size=options.batch_size,
-            out=options.out,
-            overwrite=options.overwrite,
-            name=options.source,
-            on_progress=on_progress,
-        )
+        arguments = arguments_of(options, run, on_progress=on_progress)
+        found = run(model_source(options), options.data, **arguments)
     facts = found.facts()
     if options.json:
         say_json(facts)
@@ -73,4 +61,4 @@ def figures(options: Figures) -> None:
         say(f"{panel.title}: {panel.caption}", "")
     for path, reason in found.broken.items():
         say(f"left out {path}: {reason}")
-    say(f"report: {facts['page']}")
+    say(f"report: {facts['report']}")

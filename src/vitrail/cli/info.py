@@ -1,4 +1,4 @@
-"""`vitrail info`: what a model is made of, and what a checkpoint says of itself."""
+"""`vitrail info`: what a model is made of, and what a checkpoint contains."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from vitrail.cli.options import MODEL, OutputOptions, Source, parse_changes, parse_grid
+from vitrail.cli.options import LoadOptions, OutputOptions, parse_changes, parse_grid
 from vitrail.cli.output import say, say_json, say_table
 
 if TYPE_CHECKING:
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Info(OutputOptions):
+class Info(LoadOptions, OutputOptions):
     """Which model or checkpoint to describe, at which size."""
 
-    source: Source
-    """A name (vit_b_16), a Vitrail directory, a foreign file or directory, or
-    hf-hub:owner/name."""
+    source: Annotated[str, Parameter(name="model")]
+    """Name of a model (vit_b_16), Vitrail directory, file or directory of another library, or hub
+    id owner/name."""
     _: KW_ONLY
     batch_size: int = 1
     """Images in a batch, for shapes, multiply-adds and activations."""
@@ -30,16 +30,6 @@ class Info(OutputOptions):
     """How deep into the modules the table goes; blocks are shown at depth 1."""
     why: str | None = None
     """Module whose number of parameters to explain, tensor by tensor: blocks.0"""
-    model: Annotated[str | None, Parameter(group=MODEL)] = None
-    """Architecture, if the file does not name it (see vitrail models)."""
-    dialect: Annotated[str | None, Parameter(group=MODEL)] = None
-    """Format of a foreign file, if its tensor names are ambiguous: timm, torchvision, …"""
-    grid: Annotated[str | None, Parameter(group=MODEL)] = None
-    """Rows x columns of the position embedding, if the file does not tell."""
-    image_size: Annotated[str | None, Parameter(group=MODEL)] = None
-    """Resize the model to another image size: 224, or height x width as 192x672."""
-    set: Annotated[tuple[str, ...], Parameter(group=MODEL)] = ()
-    """Set another field of the model's config: --set num_classes=10. May be repeated."""
 
 
 def info(options: Info) -> None:
@@ -76,15 +66,12 @@ def info(options: Info) -> None:
 
 def print_why(why: Why, options: Info) -> None:
     """The sum, term by term, and why other tools print fewer multiply-adds."""
-    say(f"{why.module}: {why.params:,} parameters =")
-    for number, term in enumerate(why.terms):
-        shape = " x ".join(map(str, term.shape))
-        say(f"  {'+' if number else ' '} {term.params:>12,}  {term.name} ({shape})")
+    say(*why.text().splitlines())
     say(
         "",
         f"multiply-adds of the whole model for {images_text(options)}: {why.macs:,}",
-        f"torchinfo would print {why.weight_macs / 1e9:,.2f} G: it counts the weight of a linear "
-        "layer once an image, not once a token, and no products of attention",
+        f"torchinfo would print {why.weight_macs / 1e9:,.2f} G: it counts each linear layer once "
+        "per image instead of once per token, and leaves out attention products",
     )
 
 

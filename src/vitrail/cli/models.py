@@ -21,7 +21,7 @@ class Models(OutputOptions):
     _: KW_ONLY
 
 
-def models(asked: Models) -> None:
+def models(options: Models) -> None:
     """List families and variants: parameters, multiply-adds, tokens and default image size.
 
     Examples:
@@ -31,10 +31,10 @@ def models(asked: Models) -> None:
     from vitrail.core.errors import UserError, nearest
     from vitrail.models.catalogue import families, list_models
 
-    names = set(list_models(asked.pattern))
+    names = set(list_models(options.pattern))
     if not names:
         raise UserError(
-            f"no model matches {asked.pattern!r}, {nearest(asked.pattern, list_models())}"
+            f"no model matches {options.pattern!r}, {nearest(options.pattern, list_models())}"
         )
     rows = [
         (family, name, variant)
@@ -42,7 +42,7 @@ def models(asked: Models) -> None:
         for name, variant in known.variants.items()
         if name in names
     ]
-    if asked.json:
+    if options.json:
         keys = ("family", "model", "params", "macs", "tokens", "image_size")
         say_json([dict(zip(keys, figures(*row), strict=True)) for row in rows])
         return

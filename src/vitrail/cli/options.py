@@ -1,4 +1,4 @@
-"""Options that mean the same in every verb, and how they write sizes, fields, lists and models.
+"""Options that mean the same in every verb, and the parsing of sizes, fields, lists and models.
 
 A verb's record inherits the options that it takes, so that each is defined once:
 
@@ -7,63 +7,126 @@ A verb's record inherits the options that it takes, so that each is defined once
 
 import json
 import math
-import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from inspect import signature
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from cyclopts import Group, Parameter
 
 from vitrail.core.errors import UserError
+from vitrail.core.ranges import check_count
 
 if TYPE_CHECKING:
-    from vitrail.models.model import Model
     from vitrail.tasks.models import ModelSource
 
+ARGUMENTS = "Arguments"  # what is given by position
 MODEL = Group("Model", sort_key=2)
 COMPUTING = Group("Computing", sort_key=3)
 OUTPUT = Group("Output", sort_key=4)
 
 MAX_THREADS = 256
-MAX_BATCH = 4096  # images
 
-Source: TypeAlias = Annotated[str, Parameter(name="model")]  # help calls it MODEL
+# help calls it MODEL
+Source: TypeAlias = Annotated[
+    str,
+    Parameter(
+        name="model",
+        help="Vitrail directory, file or directory of another library, or hub id owner/name; to "
+        "predict, evaluate or embed also an exported .onnx or .xml file.",
+    ),
+]
+# help calls them IMAGES
+Images: TypeAlias = Annotated[
+    tuple[str, ...],
+    Parameter(
+        group=ARGUMENTS,
+        help="Files, directories, patterns or http addresses; - reads names from standard input, "
+        "one per line.",
+    ),
+]
+Data: TypeAlias = Annotated[
+    str,
+    Parameter(
+        help="Class folders, a manifest, tars, arrays, IDX files, hf:owner/name, "
+        "torchvision:NAME:ROOT, digits, planted or fashion-mnist."
+    ),
+]
 Precision: TypeAlias = Literal["float16", "bfloat16", "float32", "float64"]
 Out: TypeAlias = Annotated[str | None, Parameter(group=OUTPUT)]
-BatchSize: TypeAlias = Annotated[int, Parameter(group=COMPUTING, help="Images computed at once.")]
+BatchSize: TypeAlias = Annotated[int, Parameter(group=COMPUTING, help="Images per batch.")]
+ENGINE_HELP = (
+    "measures which is fastest on this machine where that pays, and remembers it; a short job is "
+    "computed by eager."
+)
+EngineName: TypeAlias = Annotated[
+    str,
+    Parameter(
+        group=COMPUTING,
+        help="Engine: eager (PyTorch), compiled, onnxruntime, openvino, ray (a cluster), or "
+        f"ray:openvino (an engine on each of its processes). auto {ENGINE_HELP}",
+    ),
+]
+LocalEngineName: TypeAlias = Annotated[
+    str,
+    Parameter(
+        group=COMPUTING,
+        help=f"Engine: eager (PyTorch), compiled, onnxruntime or openvino. auto {ENGINE_HELP}",
+    ),
+]
+SpeedUp: TypeAlias = Annotated[
+    float | None,
+    Parameter(
+        group=COMPUTING,
+        help="Merge similar tokens until the model is this many times as fast: 1.8. For ViT, DeiT "
+        "and BEiT; measured before the run. Predictions change a little.",
+    ),
+]
 Workers: TypeAlias = Annotated[
-    int, Parameter(group=COMPUTING, help="Processes that read images; 0 reads in this one.")
+    int, Parameter(group=COMPUTING, help="Processes that read images; 0 reads in the main process.")
+]
+Device: TypeAlias = Annotated[
+    str,
+    Parameter(
+        group=COMPUTING, help="Device: auto (cuda, then mps, then cpu), cpu, cuda, cuda:N or mps."
+    ),
 ]
 Seed: TypeAlias = Annotated[int, Parameter(group=COMPUTING, help="Random seed.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelOptions:
-    """How to read the checkpoint `source`, where its file leaves something open."""
+class LoadOptions:
+    """How to read the checkpoint `source` if its file does not specify everything."""
 
     model: Annotated[str | None, Parameter(group=MODEL)] = None
     """Architecture, if the file does not name it (see vitrail models)."""
     dialect: Annotated[str | None, Parameter(group=MODEL)] = None
     """Format of a foreign file, if its tensor names are ambiguous: timm, torchvision, …"""
     grid: Annotated[str | None, Parameter(group=MODEL)] = None
-    """Rows x columns of the position embedding, if the file does not tell."""
+    """Rows x columns of the position embedding, if the file does not specify it."""
     image_size: Annotated[str | None, Parameter(group=MODEL)] = None
     """Resize the model to another image size: 224, or height x width as 192x672."""
     set: Annotated[tuple[str, ...], Parameter(group=MODEL)] = ()
-    """Set another field of the model's config: --set heads=8. May be repeated."""
+    """Set another field of the model's config: --set num_classes=10. May be repeated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(LoadOptions):
+    """And how to normalise images for it."""
+
     mean: Annotated[str | None, Parameter(group=MODEL)] = None
-    """Mean that pixels are normalised by, if the file does not tell: 0.5 or 0.485,0.456,0.406."""
+    """Mean that pixels are normalised by, if the file does not specify it: 0.5 or
+    0.485,0.456,0.406."""
     std: Annotated[str | None, Parameter(group=MODEL)] = None
-    """Standard deviation that pixels are normalised by, if the file does not tell."""
+    """Standard deviation that pixels are normalised by, if the file does not specify it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeOptions:
     """Where and how to compute."""
 
-    device: Annotated[str | None, Parameter(group=COMPUTING)] = None
-    """Device: auto (cuda, then mps, then cpu), cpu, cuda, cuda:N or mps. [default: cpu]"""
+    device: Device = "auto"
     precision: Annotated[Precision | None, Parameter(group=COMPUTING)] = None
     """Precision of weights and activations. [default: that of the file]"""
     threads: Annotated[int | None, Parameter(group=COMPUTING)] = None
@@ -109,12 +172,15 @@ def model_source(options: Any, source: str | None = None) -> "ModelSource":
     )
 
 
-def load_model(options: Any, **changes: Any) -> "Model":
-    """The model that a record with `source`, `ModelOptions` and `ComputeOptions` describes, ready
-    to evaluate; `changes` are fields of its config that take precedence."""
-    described = model_source(options)
-    described = replace(described, changes=described.changes | changes)
-    return described.load(device=options.device, precision=options.precision)
+def arguments_of(options: Any, task: Callable[..., Any], **parsed: Any) -> dict[str, Any]:
+    """The keyword arguments of a task: options of the same name, and those that had to be parsed.
+
+    >>> arguments_of(OutputOptions(json=True), lambda *, json, out: None, out="x")
+    {'json': True, 'out': 'x'}
+    """
+    parameters = signature(task).parameters.values()
+    names = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    return {name: getattr(options, name) for name in names if hasattr(options, name)} | parsed
 
 
 def parse_size(text: str, option: str) -> tuple[int, int]:
@@ -209,31 +275,10 @@ def parse_channels(text: str | None, option: str) -> tuple[float, ...]:
     return values
 
 
-def refuse_existing(out: str, *, overwrite: bool) -> None:
-    """Nothing is replaced unless that is asked for."""
-    if os.path.lexists(out) and not overwrite:
-        raise UserError(f"{out}: exists already: choose another name, or add --overwrite")
-
-
 def use_threads(threads: int | None) -> None:
     """Compute with this many CPU threads, if a number was given."""
     import torch
 
-    check_threads(threads)
     if threads is not None:
+        check_count("--threads", threads, at_least=1, at_most=MAX_THREADS)
         torch.set_num_threads(threads)
-
-
-def check_threads(threads: int | None) -> None:
-    if threads is not None:
-        check_between("--threads", threads, 1, MAX_THREADS)
-
-
-def check_batch_size(size: int) -> None:
-    check_between("--batch-size", size, 1, MAX_BATCH)
-
-
-def check_between(option: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        bound = f"at least {least}" if value < least else f"at most {most}"
-        raise UserError(f"{option} must be {bound}, got {value}")

@@ -1,4 +1,4 @@
-"""Everything that a command prints, in one place: lines in which nothing steers a terminal.
+"""Everything that a command prints, in one place, with control characters escaped.
 
 Names of files and directories, labels and notes come from anywhere. No other module of this room
 prints (tests/architecture/test_output.py), so what they hold is escaped here and nowhere else.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -13,19 +13,26 @@ from vitrail.cli.options import (
     BatchSize,
     ComputeOptions,
     DryRunOption,
+    EngineName,
+    Images,
     ModelOptions,
     Out,
     OutputOptions,
     OverwriteOption,
     Source,
-    load_model,
+    SpeedUp,
+    model_source,
 )
 from vitrail.cli.output import note, plural, say, say_json
 from vitrail.cli.progress import progress
 from vitrail.core.errors import UserError
-from vitrail.data.paths import STDIN, check_paths, list_images
+from vitrail.core.ranges import check_count
+from vitrail.data.paths import check_paths, count_images, list_images
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from vitrail.inference.prediction import Prediction
     from vitrail.models.model import Model
     from vitrail.tasks.predict import PredictOptions
 
@@ -35,10 +42,7 @@ class Predict(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, Outpu
     """Which model labels which images."""
 
     source: Source
-    """A Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
-    images: tuple[str, ...] = ()
-    """Files, directories, patterns or http addresses; - reads names from standard input, one a
-    line."""
+    images: Images = ()
     _: KW_ONLY
     top: int = 5
     """Number of labels for each image."""
@@ -46,17 +50,17 @@ class Predict(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, Outpu
     """File for the predictions: .jsonl, .csv or .parquet. An interrupted run is resumed by the same
     command."""
     fast: Annotated[bool, Parameter(group=COMPUTING)] = False
-    """Decode large images smaller and resize with torch: faster, and scores differ in their third
-    digit. By default both are done exactly as the weights' authors did."""
+    """Decode large images at reduced size and resize with torch: faster, but scores differ in the
+    third digit. By default both are exactly as in the authors' code."""
     batch_size: BatchSize = 8
-    engine: Annotated[Literal["local", "ray"], Parameter(group=COMPUTING)] = "local"
-    """Compute in this process, or on a Ray cluster."""
+    engine: EngineName = "auto"
     address: Annotated[str | None, Parameter(group=COMPUTING)] = None
     """Ray cluster: auto, or host:port. [default: one on this machine]"""
+    speed_up: SpeedUp = None
 
 
 def predict(options: Predict) -> None:
-    """Label images with a trained model. An image that cannot be read is a line with its problem.
+    """Label images with a trained model. An image that cannot be read gets a line with the problem.
     Exits with 2 if a named file does not exist or no image could be labelled.
 
     Examples:
@@ -64,8 +68,14 @@ def predict(options: Predict) -> None:
       vitrail predict runs/pets/best photos/ --out labels.csv
     """
     check_paths(options.images)
+    from vitrail.core.exported import is_exported
+
+    if options.out is None and is_exported(options.source):
+        print_exported(options)
+        return
     from vitrail.tasks.arguments import check_not_swapped
     from vitrail.tasks.predict import PredictOptions, check_writing
+    from vitrail.tasks.speed_up import speed_up_note, with_speed_up
 
     check_not_swapped(options.source, options.images[0])
 
@@ -75,34 +85,77 @@ def predict(options: Predict) -> None:
         batch_size=options.batch_size,
         engine=options.engine,
         address=options.address,
+        speed_up=options.speed_up,
         threads=options.threads,
     )
     check_writing(options.out, how, overwrite=options.overwrite, dry_run=options.dry_run)
-    model = load_model(options)
+    source = model_source(options)
+    model = source.load(device=options.device, precision=options.precision)
     warn_untrained(model)
+    model, merged = with_speed_up(model, options.speed_up, batch_size=options.batch_size)
+    if merged is not None:
+        note(speed_up_note(merged))
     if options.out is not None:
         write(options, Path(options.out), model, how)
     else:
         print_predictions(options, model, how)
 
 
+def print_exported(options: Predict) -> None:
+    """The same from an exported file, by its own runtime: torch is not imported."""
+    from vitrail.inference.exported_file import open_exported, predict_exported
+
+    check_exported_options(options)
+    file = open_exported(options.source, threads=options.threads)
+    names = list_images(options.images)
+    print_lines(
+        options, predict_exported(file, names, top=options.top, batch_size=options.batch_size)
+    )
+
+
+def check_exported_options(options: Predict) -> None:
+    """An exported file is complete: nothing about the model can be changed any more."""
+    check_count("--top", options.top, at_least=1)
+    check_count("--batch-size", options.batch_size, at_least=1)
+    if options.threads is not None:
+        check_count("--threads", options.threads, at_least=1)
+    given = {field.name: getattr(options, field.name) for field in fields(ModelOptions)}
+    device = options.device not in ("auto", "cpu")
+    given |= {"device": device, "precision": options.precision, "fast": options.fast}
+    given |= {"engine": options.engine != "auto", "speed_up": options.speed_up}
+    given |= {"address": options.address}
+    if options.dry_run:
+        raise UserError("--dry-run lists what would be written: add --out")
+    for name, value in given.items():
+        if value:
+            raise UserError(
+                f"--{name.replace('_', '-')} is for checkpoints, and {options.source} is an "
+                "exported file: export the model again with it"
+            )
+
+
 def print_predictions(options: Predict, model: Model, how: PredictOptions) -> None:
-    """A line for each image, as soon as it is computed."""
-    from vitrail.inference.arrow import prediction_row
-    from vitrail.inference.writers import format_line
     from vitrail.tasks.predict import stream_predictions
 
+    names, count = list_images(options.images), count_images(options.images)
+    with stream_predictions(model, names, how, count) as found:
+        print_lines(options, found)
+
+
+def print_lines(options: Predict, found: Iterable[Prediction]) -> None:
+    """A line for each image, as soon as it is computed."""
+    from vitrail.inference.writers import format_line
+
     images, broken, first = 0, 0, None
-    with stream_predictions(model, list_images(options.images), how) as found:
-        for one in found:
-            images += 1
-            if one.problem is not None:
-                broken += 1
-                first = first or f"{one.name}: {one.problem}"
-            if options.json:
-                say_json(prediction_row(one))
-            else:
-                say(format_line(one))
+    for one in found:
+        images += 1
+        if one.problem is not None:
+            broken += 1
+            first = first or f"{one.name}: {one.problem}"
+        if options.json:
+            say_json(one.facts())
+        else:
+            say(format_line(one))
     refuse_no_labels(images, broken, first)
 
 
@@ -118,9 +171,10 @@ def write(options: Predict, out: Path, model: Model, how: PredictOptions) -> Non
         else:
             say(f"would write predictions for {plural(plan.details['images'], 'image')} to {out}")
         return
-    total = None if STDIN in options.images else sum(1 for _ in list_images(options.images))
     with progress() as on_progress:
-        done = predict_to_file(model, images, out, how, options.overwrite, on_progress, total)
+        done = predict_to_file(
+            model, images, out, how, options.overwrite, on_progress, count_images(options.images)
+        )
     if options.json:
         say_json(done.facts())
     else:

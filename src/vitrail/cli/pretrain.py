@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from vitrail.cli.display import show_run
+from vitrail.cli.options import Out
 from vitrail.cli.run_options import RECIPE, RunOptions
 
 
@@ -20,6 +21,8 @@ class Pretrain(RunOptions):
     """Images; labels are not read: any folder, a manifest, tars, arrays, IDX files, hf:owner/name,
     torchvision:NAME:ROOT, digits, planted or fashion-mnist."""
     _: KW_ONLY
+    out: Out = None
+    """Directory of the run. [default: runs/DATA-OBJECTIVE]"""
     objective: Annotated[
         Literal["masked-patch", "beit", "mae", "simmim", "tokenizer"] | None,
         Parameter(group=RECIPE),

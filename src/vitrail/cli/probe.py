@@ -10,13 +10,16 @@ from vitrail.cli.display import MOST_BROKEN
 from vitrail.cli.options import (
     BatchSize,
     ComputeOptions,
+    Data,
+    LocalEngineName,
     ModelOptions,
     Out,
     OutputOptions,
     OverwriteOption,
     Source,
     Workers,
-    load_model,
+    arguments_of,
+    model_source,
     parse_counts,
     use_threads,
 )
@@ -32,10 +35,7 @@ class Probe(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
     """Evaluate the frozen features of a model."""
 
     source: Source
-    """A Vitrail directory, a foreign checkpoint or hf-hub:owner/name."""
-    data: str
-    """Class folders, a manifest, tars, arrays, IDX files, hf:owner/name, torchvision:NAME:ROOT,
-    digits, planted or fashion-mnist; one label an image."""
+    data: Data
     _: KW_ONLY
     method: Literal["fewshot", "knn", "linear"] = "fewshot"
     """Method: fewshot (least squares from a few images of each class), knn (the nearest training
@@ -45,20 +45,20 @@ class Probe(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
     shots: tuple[str, ...] = ("1", "5", "10", "25")
     """fewshot: training images of each class. Separated by commas, or repeated."""
     seeds: int = 3
-    """fewshot: how many random draws of these images."""
+    """fewshot: number of random draws of these images."""
     neighbours: tuple[str, ...] = ("10", "20", "100", "200")
-    """knn: how many neighbours vote. Separated by commas, or repeated."""
+    """knn: number of neighbours that vote. Separated by commas, or repeated."""
     steps: int | None = None
     """linear: steps of 128 images. [default: 12,500, or 100 epochs if that is less]"""
     images: int | None = None
-    """Use at most so many training images, spread evenly. [default: all]"""
+    """Use at most this many training images, spread evenly. [default: all]"""
     batch_size: BatchSize = 64
     workers: Workers = 0
+    engine: LocalEngineName = "auto"
     seed: int = 0
-    """Random seed; the first of those of fewshot."""
+    """Random seed; with fewshot the first one."""
     cache: str = "runs/features"
-    """Directory to cache features in: the next probe reads no image again. It may be deleted at any
-    time."""
+    """Directory to cache features in; it can be deleted at any time."""
     no_cache: bool = False
     """Neither read nor write cached features."""
     out: Out = None
@@ -72,34 +72,16 @@ def probe(options: Probe) -> None:
       vitrail probe B_16.npz pets --shots 1,5,10
       vitrail probe B_16.npz pets --method knn --neighbours 10,20
     """
-    from vitrail.tasks.arguments import check_not_swapped
     from vitrail.tasks.probe import OUT
     from vitrail.tasks.probe import probe as run
 
     shots = parse_counts(options.shots, "--shots", "1,5,10")
     neighbours = parse_counts(options.neighbours, "--neighbours", "10,20")
-    check_not_swapped(options.source, options.data)
     use_threads(options.threads)
     with progress() as on_progress:
-        found = run(
-            load_model(options),
-            options.data,
-            method=options.method,
-            split=options.split,
-            shots=shots,
-            seeds=options.seeds,
-            neighbours=neighbours,
-            steps=options.steps,
-            images=options.images,
-            batch_size=options.batch_size,
-            workers=options.workers,
-            seed=options.seed,
-            cache=None if options.no_cache else options.cache,
-            out=options.out,
-            overwrite=options.overwrite,
-            name=options.source,
-            on_progress=on_progress,
-        )
+        parsed = {"shots": shots, "neighbours": neighbours, "on_progress": on_progress}
+        parsed["cache"] = None if options.no_cache else options.cache
+        found = run(model_source(options), options.data, **arguments_of(options, run, **parsed))
     if options.json:
         say_json(found.facts())
         return

@@ -1,4 +1,4 @@
-"""Bars on standard error for long work, where a person watches."""
+"""Progress bars on standard error for long work."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def progress() -> Iterator[OnProgress]:
 
 
 def escape_markup(text: str) -> str:
-    """Text that a bar shows as it is: rich would take what stands in brackets for colours."""
+    """Text that a bar shows as it is: rich would read brackets as markup."""
     from rich.markup import escape
 
     return escape(printable(text))

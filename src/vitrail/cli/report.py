@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from typing import Annotated
 
-from vitrail.cli.options import OutputOptions
+from cyclopts import Parameter
+
+from vitrail.cli.options import ARGUMENTS, OutputOptions, OverwriteOption
 from vitrail.cli.output import say, say_json
 
 
 @dataclass(frozen=True)
-class Report(OutputOptions):
+class Report(OverwriteOption, OutputOptions):
     """Which runs to compare, and where to write the page."""
 
-    runs: tuple[str, ...]
+    runs: Annotated[tuple[str, ...], Parameter(group=ARGUMENTS)]
     """Directories of training runs, finished or not."""
     _: KW_ONLY
     out: str | None = None
-    """A directory for report.html, with curves over each other, and runs.json."""
-    overwrite: bool = False
-    """Replace these where they exist."""
+    """Directory for report.html and runs.json."""
 
 
-def report(asked: Report) -> None:
-    """Compare training runs: best scores, curves over each other, settings that differ.
+def report(options: Report) -> None:
+    """Compare training runs: best scores, curves in one chart, settings that differ.
 
     Examples:
       vitrail report runs/a runs/b
@@ -33,10 +34,10 @@ def report(asked: Report) -> None:
     from vitrail.tasks.report import PAGE
     from vitrail.tasks.report import report as run
 
-    found = run(*asked.runs, out=asked.out, overwrite=asked.overwrite)
-    if asked.json:
+    found = run(*options.runs, out=options.out, overwrite=options.overwrite)
+    if options.json:
         say_json(found.facts())
         return
     say(*found.text().splitlines())
-    if asked.out is not None:
-        say("", f"the page: {Path(asked.out) / PAGE}")
+    if options.out is not None:
+        say("", f"report: {Path(options.out) / PAGE}")

@@ -7,7 +7,15 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from vitrail.cli.options import COMPUTING, OUTPUT, Out, OutputOptions, parse_changes, parse_size
+from vitrail.cli.options import (
+    COMPUTING,
+    OUTPUT,
+    Device,
+    Out,
+    OutputOptions,
+    parse_changes,
+    parse_size,
+)
 from vitrail.core.errors import UserError
 
 RECIPE = Group("Recipe", sort_key=1)
@@ -18,17 +26,17 @@ class RunOptions(OutputOptions):
     """What decides a run, and where it computes."""
 
     out: Out = None
-    """Directory of the run. [default: runs/NAME-OF-THE-DATA, with the objective of pretrain]"""
+    """Directory of the run. [default: runs/DATA]"""
     model: Annotated[str | None, Parameter(group=RECIPE)] = None
     """Architecture (see vitrail models). [default: a small one chosen for the data]"""
     start: Annotated[str | None, Parameter(name="--from", group=RECIPE)] = None
-    """Checkpoint to start from: native, foreign or hf-hub:owner/name."""
+    """Checkpoint to start from: Vitrail directory, foreign file, or hub id owner/name."""
     epochs: Annotated[float | None, Parameter(group=RECIPE)] = None
     """Epochs to train. [default: chosen from the number of images]"""
     steps: Annotated[int | None, Parameter(group=RECIPE)] = None
     """Steps to train, instead of epochs."""
     batch_size: Annotated[str | None, Parameter(group=RECIPE)] = None
-    """Images a step, or auto: the size that this machine is fastest with."""
+    """Images per step, or auto: the size that is fastest on this machine."""
     lr: Annotated[str | None, Parameter(group=RECIPE)] = None
     """Peak learning rate, or find: where the loss falls fastest in 100 trial steps."""
     image_size: Annotated[str | None, Parameter(group=RECIPE)] = None
@@ -43,8 +51,7 @@ class RunOptions(OutputOptions):
         Literal["float32", "bfloat16", "float16"] | None, Parameter(group=COMPUTING)
     ] = None
     """Precision of matrix products; weights stay in float32. [default: float32]"""
-    device: Annotated[str, Parameter(group=COMPUTING)] = "auto"
-    """Device: auto (cuda, then mps, then cpu), cpu, cuda, cuda:N or mps."""
+    device: Device = "auto"
     threads: Annotated[int | None, Parameter(group=COMPUTING)] = None
     """CPU threads. [default: one for each processor]"""
     workers: Annotated[int | None, Parameter(group=COMPUTING)] = None
@@ -54,7 +61,9 @@ class RunOptions(OutputOptions):
     parallel: Annotated[Literal["ddp", "fsdp", "hsdp"] | None, Parameter(group=COMPUTING)] = None
     """Share gradients only (ddp), weights too (fsdp), or weights within groups (hsdp).
     [default: ddp]"""
-    resume: Annotated[bool | Literal["auto"], Parameter(group=OUTPUT)] = False
+    resume: Annotated[
+        bool | Literal["auto"], Parameter(group=OUTPUT, metavar="\\[auto]", show_choices=False)
+    ] = False
     """Continue the run in OUT from its last checkpoint; --resume auto starts it if there is none,
     so that one command can be repeated until it is done."""
     dry_run: Annotated[bool, Parameter(group=OUTPUT)] = False

@@ -1,4 +1,4 @@
-"""`vitrail search` and `vitrail duplicates`: questions to a directory of embeddings."""
+"""`vitrail search` and `vitrail duplicates`: query a directory of embeddings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from vitrail.cli.options import COMPUTING, MODEL, ModelOptions, OutputOptions, model_source
+from vitrail.cli.options import MODEL, Device, ModelOptions, OutputOptions, model_source
 from vitrail.cli.output import plural, say, say_json
 
 
@@ -23,13 +23,12 @@ class Search(ModelOptions, OutputOptions):
     k: Annotated[int, Parameter(name=["--k", "-k"])] = 10
     """Number of images to find."""
     checkpoint: Annotated[str | None, Parameter(group=MODEL)] = None
-    """Model that embedded the directory. [default: where it was then]"""
-    device: Annotated[str | None, Parameter(group=COMPUTING)] = None
-    """Device: auto (cuda, then mps, then cpu), cpu, cuda, cuda:N or mps. [default: cpu]"""
+    """Model that embedded the directory. [default: the path it had then]"""
+    device: Device = "auto"
 
 
 def search(options: Search) -> None:
-    """Find the embedded images that are nearest to an image: cosine and name, one a line.
+    """Find the embedded images that are nearest to an image: cosine and name, one per line.
 
     Examples:
       vitrail search vectors cat.jpg
@@ -61,12 +60,12 @@ class Duplicates(OutputOptions):
     """Directory that vitrail embed wrote."""
     _: KW_ONLY
     threshold: float | None = None
-    """Least cosine of a pair. [default: chosen from the data, so that pairs count that are far
-    closer to each other than is usual in it]"""
+    """Minimum cosine of a pair. [default: chosen from the data, so that only unusually close pairs
+    count]"""
 
 
 def duplicates(options: Duplicates) -> None:
-    """Find embedded images that are nearly the same: cosine and two names, one pair a line.
+    """Find embedded images that are nearly the same: cosine and two names, one pair per line.
 
     Examples:
       vitrail duplicates vectors

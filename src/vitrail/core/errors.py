@@ -1,4 +1,4 @@
-"""What a person is told when something they gave does not fit."""
+"""Errors for users: one sentence each."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ LONGEST = 1000  # letters
 
 
 class UserError(Exception):
-    """A person's mistake, told in one sentence: what we got, what fits, how to fix it.
+    """A user's mistake in one sentence: what must hold, what was got, how to fix it.
 
     It is no `ValueError`, because pydantic would wrap one raised in `__post_init__`. Whatever the
     names and values of a file put into it, it stays one line of a length that people read, and

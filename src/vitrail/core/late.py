@@ -1,9 +1,9 @@
 """Functions that an earlier room calls and a later one owns, by their addresses.
 
 `Model.preprocess` has to read images. That is the work of `data`, which `models` does not import:
-a model stays free of decoders and files. So the model asks here, when it is called, and what is
-asked for is imported then. The exceptions to the table of rooms are this table; a test holds every
-address to a function that exists.
+a model stays free of decoders and files. So the model looks the function up here when it is called,
+and it is imported then. This table holds the exceptions to the table of rooms; a test checks that
+every address is that of a function.
 """
 
 from collections.abc import Callable

@@ -43,7 +43,8 @@ class Preprocessing:
                 raise UserError(f"image size must be 1 to {MOST_PIXELS} pixels a side, got {sides}")
         if len(self.mean) != len(self.std):
             raise UserError(
-                f"mean and std must have as many channels, got {len(self.mean)} and {len(self.std)}"
+                f"mean and std must have the same number of channels, got {len(self.mean)} and "
+                f"{len(self.std)}"
             )
         if 0 in self.std:
             raise UserError(f"std must not be 0 in any channel, got {self.std}")

@@ -1,10 +1,12 @@
 """Records at the door: what comes in becomes a typed record, or one sentence why it cannot."""
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from functools import cache
-from typing import Any, TypeVar, get_args, get_type_hints
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -23,6 +25,8 @@ def validate(kind: type[T], values: Mapping[str, Any], *, where: str) -> T:
     196
     """
     try:
+        if (field := _not_finite(values)) is not None:
+            raise UserError(f"{where}: {field} must be a finite number, got NaN or infinity")
         text = json.dumps(values, allow_nan=False, default=_plain)
     except (TypeError, ValueError, RecursionError) as error:
         raise UserError(f"{where}: not plain JSON values: {error}") from None
@@ -32,6 +36,23 @@ def validate(kind: type[T], values: Mapping[str, Any], *, where: str) -> T:
         return record
     except ValidationError as error:
         raise UserError(f"{where}: {_sentence(kind, error.errors(include_url=False)[0])}") from None
+
+
+def _not_finite(value: Any, place: str = "") -> str | None:
+    """The place of the first number that is NaN or infinite.
+
+    >>> _not_finite({"optimiser": {"lr": float("nan")}})
+    'optimiser.lr'
+    """
+    if isinstance(value, float):
+        return None if math.isfinite(value) else place
+    inside: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Mapping):
+        inside = value.items()
+    elif isinstance(value, list | tuple):
+        inside = enumerate(value)
+    found = (_not_finite(one, f"{place}.{name}" if place else str(name)) for name, one in inside)
+    return next((one for one in found if one is not None), None)
 
 
 def _plain(value: Any) -> Any:
@@ -52,6 +73,7 @@ def _without_tags(kind: Any, path: Sequence[int | str]) -> tuple[list[int | str]
     """The place of an error without the tags that pydantic adds for one of several records, and the
     fields of the record that it lies in, with their place."""
     place, tagged = list[int | str](), list[Any]()
+    plain_union = False  # the last part is then the type that was tried: lr.float
     for part in path[:-1]:
         if tagged:  # this part is the tag of one of several records
             kind, tagged = _tagged_as(tagged, part), []
@@ -59,8 +81,9 @@ def _without_tags(kind: Any, path: Sequence[int | str]) -> tuple[list[int | str]
         place.append(part)
         inside = get_type_hints(kind).get(str(part)) if is_dataclass(kind) else None
         records = [one for one in (inside, *get_args(inside)) if is_dataclass(one)]
+        plain_union = get_origin(inside) in (Union, UnionType) and not records
         kind, tagged = (records[0] if records else None), records if len(records) > 1 else []
-    if tagged:
+    if tagged or plain_union:
         return place, []
     known = [known.name for known in fields(kind)] if is_dataclass(kind) else []
     names = [".".join([*map(str, place), name]) for name in known]

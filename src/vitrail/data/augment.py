@@ -18,7 +18,7 @@ from torch import Tensor
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Preprocessing
 from vitrail.core.randomness import seed_of, uniform
-from vitrail.core.ranges import check
+from vitrail.core.ranges import check, check_count
 from vitrail.core.torchvision import mend_torchvision
 from vitrail.data.draws import Draw, draws_for
 from vitrail.data.geometry import draw_crop, draw_mirror, draw_motion
@@ -60,10 +60,10 @@ class Augmentation:
         check("augmentation.rotate", self.rotate, at_least=0, at_most=180)
         check("augmentation.zoom", self.zoom, at_least=0, below=1)
         check("augmentation.magnitude", self.magnitude, at_least=0, at_most=10)
-        check("augmentation.operations", self.operations, at_least=1)
-        check("augmentation.repeats", self.repeats, at_least=1)
+        check_count("augmentation.operations", self.operations, at_least=1)
+        check_count("augmentation.repeats", self.repeats, at_least=1)
         for side in self.sides:
-            check("augmentation.sides", side, at_least=1)
+            check_count("augmentation.sides", side, at_least=1)
         low, high = self.aspect
         check("augmentation.aspect", low, above=0)
         check("augmentation.aspect", high, at_least=low)
@@ -77,7 +77,7 @@ NOTHING = Augmentation(crop=None, flip=0.0)
 
 class Transform:
     """From a decoded image to an augmented one of the model's size, both in RGB or grey; what
-    chance decides is the sample's own, whoever computes it."""
+    chance decides is the sample's own, in any process or batch."""
 
     def __init__(self, augmentation: Augmentation, how: Preprocessing) -> None:
         mend_torchvision()

@@ -43,7 +43,7 @@ Pixels = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Decoding:
-    """How images are decoded for a run: no smaller than `at_least`, with so many channels."""
+    """How images are decoded for a run: no smaller than `at_least`, with this many channels."""
 
     at_least: tuple[int, int] | None = None
     channels: int = 3
@@ -160,7 +160,7 @@ def room_for(source: Source, how: Decoding, *, limit: int = SMALL) -> Room | Non
 
 
 def cached(source: Source, directory: Path, how: Decoding, slot: int) -> Origin:
-    """The same images through the file in `directory`, which is begun anew where it was made for
+    """The same images through the file in `directory`, which is started again if it was made for
     other images or another size. A part of a data set is cached under the numbers of the whole."""
     if isinstance(source, Subset):
         return Subset(cached(source.whole, directory, how, slot), source.indices)

@@ -1,4 +1,4 @@
-"""The data doctor: looks at every image and tells what training would stumble over."""
+"""The data doctor: examines every image for what would harm training."""
 
 import time
 from base64 import b64encode
@@ -14,28 +14,37 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitrail.core.randomness import permutation
-from vitrail.data.findings import Broken, Colour, Findings, Part, Picture, Sizes, Twins, tally
+from vitrail.data.findings import (
+    Broken,
+    Colour,
+    DuplicateGroup,
+    Findings,
+    ImageRef,
+    Part,
+    Sizes,
+    tally,
+)
 from vitrail.data.images import FORMATS, BadImage, decode
 from vitrail.data.likeness import SIDE, TINY, Thumbs, look_alikes, thumbnail
 from vitrail.data.source import Source, Splits
 from vitrail.data.threads import each
 
-# Of pictures with sides beyond twice this every second, third, … pixel is enough for the colours
+# Of images with sides beyond twice this every second, third, … pixel is enough for the colours
 # and the thumbnail; what is hashed is always all of them.
 ENOUGH = 512
 BLANK = 2.0  # an image whose values deviate less than this, of 255, shows nothing
 GREYS = ("1", "L", "LA", "I;16", "I")
-FREQUENT = 8  # sizes that are told with their count
+FREQUENT = 8  # sizes that are listed with their count
 SHOWN_GROUPS, SHOWN_IN_A_GROUP = 24, 6
 SHOWN_CLASSES, SHOWN_SAMPLES, SHOWN_BLANK = 60, 160, 12
 THUMBNAIL = 112  # pixels of the longer side on the page
 
-Watch = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Look:
-    """What one look at an image tells; mean and mean square of each channel are of 255."""
+    """What was found in an image; mean and mean square of each channel are of 255."""
 
     size: tuple[int, int]
     mode: str
@@ -62,9 +71,9 @@ class Album:
         part = self.parts[name]
         return name, part, number - self.ends[place] + len(part)
 
-    def picture(self, number: int) -> Picture:
+    def image(self, number: int) -> ImageRef:
         name, part, index = self.find(number)
-        return Picture(name, index, part.name(index), label_of(part, index))
+        return ImageRef(name, index, part.name(index), label_of(part, index))
 
 
 def examine(
@@ -72,10 +81,11 @@ def examine(
     source: str,
     *,
     threads: int | None = None,
-    on_progress: Watch | None = None,
+    on_progress: OnProgress | None = None,
     seconds: float | None = None,
 ) -> Findings:
-    """Decode every image and compare all with each other; `watch` hears how many of how many.
+    """Decode every image and compare all with each other; `on_progress` gets how many are done, and
+    how many there are.
 
     With `seconds` half of them go into reading images and half into comparing them: where the data
     set is too large for that a random sample is examined, and the findings say so.
@@ -89,18 +99,18 @@ def examine(
     half = None if seconds is None else seconds / 2
     looks, thumbs, broken = look_at_all(album, threads, on_progress, half)
     seen = len(looks) + len(broken)
-    exact, near, not_compared = find_twins(album, looks, thumbs, half)
+    exact, near, not_compared = find_duplicates(album, looks, thumbs, half)
     samples = choose_samples(album, looks)
     colour = colour_of(album, looks)
     shown = [
-        *(picture for twins in (exact, near) for picture in first_pictures(twins)),
+        *(image for groups in (exact, near) for image in first_images(groups)),
         *samples,
         *(colour.blank[:SHOWN_BLANK] if colour else ()),
     ]
     return Findings(
         source=source,
-        parts=tuple(part_of(album, place, broken) for place in range(len(album.names))),
-        broken=tuple(Broken(album.picture(number), why) for number, why in broken.items()),
+        splits=tuple(part_of(album, place, broken) for place in range(len(album.names))),
+        broken=tuple(Broken(album.image(number), why) for number, why in broken.items()),
         exact=exact,
         near=near,
         sizes=sizes_of([seen.size for seen in looks.values()]),
@@ -115,7 +125,7 @@ def examine(
 
 
 def look_at_all(
-    album: Album, threads: int | None, on_progress: Watch | None, seconds: float | None
+    album: Album, threads: int | None, on_progress: OnProgress | None, seconds: float | None
 ) -> tuple[dict[int, Look], dict[int, Thumbs], dict[int, str]]:
     """What each image looks like, its thumbnail, and why some cannot be looked at."""
     looks: dict[int, Look] = {}
@@ -160,8 +170,8 @@ def look(source: Source, index: int) -> tuple[Look, Thumbs]:
         kind, mode = "array", Image.fromarray(pixels[:1, :1]).mode
     height, width = pixels.shape[:2]
     step = max(min(height, width) // ENOUGH, 1)
-    picture = Image.fromarray(pixels[::step, ::step])
-    bands = np.array(picture.histogram(), dtype=np.float64).reshape(-1, 256)[:3]
+    image = Image.fromarray(pixels[::step, ::step])
+    bands = np.array(image.histogram(), dtype=np.float64).reshape(-1, 256)[:3]
     shares = bands / bands[0].sum()
     values = np.arange(256)
     seen = Look(
@@ -172,25 +182,25 @@ def look(source: Source, index: int) -> tuple[Look, Thumbs]:
         square=tuple((shares @ values**2).tolist()),
         grey=mode not in GREYS and bool((bands == bands[0]).all()),
     )
-    return seen, thumbnail(picture)
+    return seen, thumbnail(image)
 
 
 def digest(pixels: NDArray[np.uint8]) -> bytes:
-    """Of the shape too: the same values in another arrangement are another picture."""
+    """Of the shape too: the same values in another arrangement are another image."""
     state = sha256(str(pixels.shape).encode())  # which processors do in hardware
     state.update(pixels.data)
     return state.digest()
 
 
-def find_twins(
+def find_duplicates(
     album: Album, looks: Mapping[int, Look], thumbs: Mapping[int, Thumbs], seconds: float | None
-) -> tuple[tuple[Twins, ...], tuple[Twins, ...], int]:
+) -> tuple[tuple[DuplicateGroup, ...], tuple[DuplicateGroup, ...], int]:
     """Groups of images that agree in every pixel, and groups that look alike."""
     same: dict[bytes, list[int]] = {}
     for number, seen in looks.items():
         same.setdefault(seen.content, []).append(number)
     groups = list(same.values())
-    exact = tuple(twins_of(album, group) for group in groups if len(group) > 1)
+    exact = tuple(group_of(album, group) for group in groups if len(group) > 1)
 
     first = np.array([thumbs[group[0]] for group in groups], dtype=np.uint8)
     smallest = np.array([min(looks[group[0]].size) for group in groups], dtype=np.int64)
@@ -199,13 +209,13 @@ def find_twins(
     near = []
     for members, likeness in components(pairs, scores, len(groups)):
         numbers = sorted(number for member in members for number in groups[member])
-        near.append(twins_of(album, numbers, likeness))
-    near.sort(key=lambda twins: -twins.likeness)
+        near.append(group_of(album, numbers, likeness))
+    near.sort(key=lambda group: -group.likeness)
     return exact, tuple(near), not_compared
 
 
-def twins_of(album: Album, numbers: Sequence[int], likeness: float = 1.0) -> Twins:
-    return Twins(tuple(album.picture(number) for number in numbers), likeness)
+def group_of(album: Album, numbers: Sequence[int], likeness: float = 1.0) -> DuplicateGroup:
+    return DuplicateGroup(tuple(album.image(number) for number in numbers), likeness)
 
 
 def components(
@@ -287,11 +297,11 @@ def colour_of(album: Album, looks: Mapping[int, Look]) -> Colour | None:
         mean=tuple(np.round(mean / 255, 4).tolist()),
         std=tuple(np.round(std / 255, 4).tolist()),
         grey=sum(seen.grey for seen in looks.values()),
-        blank=tuple(album.picture(numbers[place]) for place in blank),
+        blank=tuple(album.image(numbers[place]) for place in blank),
     )
 
 
-def choose_samples(album: Album, looks: Mapping[int, Look]) -> tuple[Picture, ...]:
+def choose_samples(album: Album, looks: Mapping[int, Look]) -> tuple[ImageRef, ...]:
     """Some images of each class of the first split, evenly from its beginning to its end."""
     if not album.names:
         return ()
@@ -307,37 +317,37 @@ def choose_samples(album: Album, looks: Mapping[int, Look]) -> tuple[Picture, ..
         ]
     each_class = min(max(SHOWN_SAMPLES // max(len(groups), 1), 2), 24 if len(groups) == 1 else 8)
     return tuple(
-        album.picture(int(group[place]))
+        album.image(int(group[place]))
         for group in groups
         for place in np.unique(np.linspace(0, len(group) - 1, each_class).astype(int))
         if len(group)
     )
 
 
-def first_pictures(twins: Sequence[Twins]) -> list[Picture]:
+def first_images(duplicates: Sequence[DuplicateGroup]) -> list[ImageRef]:
     """What the page shows of many groups: the first of each kind, and the first of each group."""
     kinds = (
-        twins,
-        [group for group in twins if len(group.splits) > 1],
-        [group for group in twins if len(group.labels) > 1],
+        duplicates,
+        [group for group in duplicates if len(group.splits) > 1],
+        [group for group in duplicates if len(group.labels) > 1],
     )
     return [
-        picture
+        image
         for groups in kinds
         for group in groups[:SHOWN_GROUPS]
-        for picture in group.pictures[:SHOWN_IN_A_GROUP]
+        for image in group.images[:SHOWN_IN_A_GROUP]
     ]
 
 
-def draw(splits: Splits, pictures: Sequence[Picture], threads: int | None) -> dict[str, str]:
-    """Data URIs of small pictures, by name."""
-    wanted = list({picture.name: picture for picture in pictures}.values())
+def draw(splits: Splits, images: Sequence[ImageRef], threads: int | None) -> dict[str, str]:
+    """Data URIs of small images, by name."""
+    wanted = list({image.name: image for image in images}.values())
 
     def data_uri(number: int) -> str:
-        picture = wanted[number]
-        raw = splits[picture.split].read(picture.index)
+        image = wanted[number]
+        raw = splits[image.split].read(image.index)
         if isinstance(raw, bytes):
-            raw = decode(raw, picture.name, at_least=(THUMBNAIL, THUMBNAIL))
+            raw = decode(raw, image.name, at_least=(THUMBNAIL, THUMBNAIL))
         small = Image.fromarray(raw[..., 0] if raw.shape[2:] == (1,) else raw)
         tiny = min(small.size) < TINY  # small enough to be shown as it is
         small.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.BICUBIC)
@@ -346,4 +356,4 @@ def draw(splits: Splits, pictures: Sequence[Picture], threads: int | None) -> di
         return f"data:image/{kind};base64,{b64encode(file.getvalue()).decode()}"
 
     uris = each(data_uri, len(wanted), threads=threads)
-    return {picture.name: uri for picture, uri in zip(wanted, uris, strict=True)}
+    return {image.name: uri for image, uri in zip(wanted, uris, strict=True)}

@@ -85,7 +85,7 @@ class Deadline:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """A connection that is given to `watch` in here lasts no longer."""
+        """A connection that is passed to `limit` in here lasts no longer."""
         timer = threading.Timer(self.left, self._close)
         timer.daemon = True
         timer.start()
@@ -97,7 +97,7 @@ class Deadline:
                 self.open.close()
                 self.open = None
 
-    def watch(self, connection: socket.socket) -> None:
+    def limit(self, connection: socket.socket) -> None:
         self.open = connection.dup()
 
     def _close(self) -> None:
@@ -161,7 +161,7 @@ def _connection(
             except OSError as error:
                 problem = error
             else:
-                deadline.watch(opened)
+                deadline.limit(opened)
                 return opened
         assert problem is not None, "there is an address"
         raise problem
@@ -171,7 +171,7 @@ def _connection(
 
 
 def _look_up(host: str, port: int, deadline: Deadline) -> list[str]:
-    """The addresses of a name; the system's own lookup cannot be told how long it may take."""
+    """The addresses of a name; the system's own lookup has no timeout."""
     found: list[list[str] | OSError] = []
 
     def ask() -> None:

@@ -1,4 +1,4 @@
-"""The random numbers of samples: the same for a sample whoever computes it, alone or in a batch."""
+"""The random numbers of samples: the same for a sample computed alone or in a batch."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from vitrail.core.randomness import uniform
 
-# (B, count) numbers in [0, 1) for a purpose: so many for each sample.
+# (B, count) numbers in [0, 1) for a purpose: `count` for each sample.
 Draw: TypeAlias = "Callable[[str, int], NDArray[np.float64]]"
 
 

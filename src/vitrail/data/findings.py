@@ -6,12 +6,14 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+from vitrail.core.json_text import plain_values
+
 MOST_BROKEN, MOST_GROUPS = 50, 10  # lines in the printed text: JSON has all
 
 
 @dataclass(frozen=True)
-class Picture:
-    """One image, where it is and what it is said to show: "" without labels, "cat|dog" for two."""
+class ImageRef:
+    """One image: its split, index and name, and its label: "" without labels, "cat|dog" for two."""
 
     split: str
     index: int
@@ -23,25 +25,25 @@ class Picture:
 class Broken:
     """An image that cannot be decoded, and why."""
 
-    picture: Picture
+    image: ImageRef
     reason: str
 
 
 @dataclass(frozen=True)
-class Twins:
+class DuplicateGroup:
     """Images that show the same: `likeness` is 1 where every pixel agrees, less where they only
     look alike."""
 
-    pictures: tuple[Picture, ...]
+    images: tuple[ImageRef, ...]
     likeness: float = 1.0
 
     @property
     def splits(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(picture.split for picture in self.pictures))
+        return tuple(dict.fromkeys(image.split for image in self.images))
 
     @property
     def labels(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(picture.label for picture in self.pictures))
+        return tuple(dict.fromkeys(image.label for image in self.images))
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class Colour:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     grey: int
-    blank: tuple[Picture, ...]
+    blank: tuple[ImageRef, ...]
 
 
 @dataclass(frozen=True)
@@ -93,10 +95,10 @@ class Findings:
     """Everything the doctor found in a data set."""
 
     source: str
-    parts: tuple[Part, ...]
+    splits: tuple[Part, ...]
     broken: tuple[Broken, ...]
-    exact: tuple[Twins, ...]
-    near: tuple[Twins, ...]
+    exact: tuple[DuplicateGroup, ...]
+    near: tuple[DuplicateGroup, ...]
     sizes: Sizes | None
     modes: Mapping[str, int]
     colour: Colour | None
@@ -106,14 +108,14 @@ class Findings:
     """Images that were decoded and compared, where that was a sample; None where it was all."""
     ignored: tuple[str, ...] = ()
     """Files between the images that are no images."""
-    samples: tuple[Picture, ...] = ()
+    samples: tuple[ImageRef, ...] = ()
     """Some images of each class, to look at."""
     thumbnails: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Data URIs of the pictures that the page shows, by name."""
+    """Data URIs of the images that the page shows, by name."""
 
     @property
     def images(self) -> int:
-        return sum(part.images for part in self.parts)
+        return sum(part.images for part in self.splits)
 
     @property
     def sample(self) -> str:
@@ -126,25 +128,25 @@ class Findings:
         )
 
     @cached_property
-    def leaks(self) -> tuple[Twins, ...]:
-        """Twins that lie in different splits, so that what is learned is also what is tested."""
-        return tuple(twins for twins in (*self.exact, *self.near) if len(twins.splits) > 1)
+    def leaks(self) -> tuple[DuplicateGroup, ...]:
+        """Duplicates in different splits: a model is tested on what it was trained on."""
+        return tuple(group for group in (*self.exact, *self.near) if len(group.splits) > 1)
 
     @cached_property
-    def conflicts(self) -> tuple[Twins, ...]:
-        """Twins with different labels, of which at most one is right."""
-        return tuple(twins for twins in (*self.exact, *self.near) if len(twins.labels) > 1)
+    def conflicts(self) -> tuple[DuplicateGroup, ...]:
+        """Duplicates with different labels, of which at most one is right."""
+        return tuple(group for group in (*self.exact, *self.near) if len(group.labels) > 1)
 
     @cached_property
     def leaked(self) -> dict[str, int]:
-        """For every split but the first, how many of its images have a twin in an earlier one."""
-        order = [part.name for part in self.parts]
+        """For every split but the first, how many images have a duplicate in an earlier one."""
+        order = [part.name for part in self.splits]
         seen: dict[str, set[int]] = {name: set() for name in order[1:]}
-        for twins in self.leaks:
-            first = min(order.index(split) for split in twins.splits)
-            for picture in twins.pictures:
-                if order.index(picture.split) > first:
-                    seen[picture.split].add(picture.index)
+        for group in self.leaks:
+            first = min(order.index(split) for split in group.splits)
+            for image in group.images:
+                if order.index(image.split) > first:
+                    seen[image.split].add(image.index)
         return {split: len(indices) for split, indices in seen.items()}
 
     def short(self, name: str) -> str:
@@ -152,18 +154,19 @@ class Findings:
         return name.removeprefix(f"{self.source.rstrip('/')}/")
 
     def facts(self) -> dict[str, Any]:
-        """Plain values for JSON: all but the pictures themselves."""
-        facts = asdict(self)
+        """Plain values for JSON: all but the images themselves."""
+        facts = {**asdict(self), "images": self.images}
         del facts["thumbnails"], facts["samples"]
-        for part, row in zip(self.parts, facts["parts"], strict=True):
+        for part, row in zip(self.splits, facts["splits"], strict=True):
             row |= {"empty": part.empty, "imbalance": part.imbalance}
         facts["leaked"] = self.leaked
-        facts["leaks"] = [asdict(twins) for twins in self.leaks]
-        facts["conflicts"] = [asdict(twins) for twins in self.conflicts]
-        return facts
+        facts["leaks"] = [asdict(group) for group in self.leaks]
+        facts["conflicts"] = [asdict(group) for group in self.conflicts]
+        return plain_values(facts)
 
     def __repr__(self) -> str:
-        return f"Findings({self.source}, {self.images} images, {len(self.broken)} broken)"
+        images = f"{count(self.images, 'image')}, {len(self.broken):,} broken"
+        return f"{type(self).__name__}({self.source}, {images})"
 
     def text(self) -> str:
         """What a person reads in a terminal; nothing in a file's name steers it."""
@@ -178,19 +181,19 @@ def _paragraphs(found: Findings) -> Iterator[list[str]]:
     yield [f"{found.source}: {count(found.images, 'image')}"]
     if found.sample:
         yield [f"  {found.sample}"]
-    for part in found.parts:
+    for part in found.splits:
         yield [f"  {part.name:12}{_describe(part)}"]
     if found.ignored:
         yield [f"not images    {count(len(found.ignored), 'file')}: {some(found.ignored)}"]
     yield ["", f"broken        {count(len(found.broken), 'image') if found.broken else 'none'}"]
-    lines = [f"  {found.short(bad.picture.name)}: {bad.reason}" for bad in found.broken]
+    lines = [f"  {found.short(bad.image.name)}: {bad.reason}" for bad in found.broken]
     yield _listed(lines, MOST_BROKEN)
-    for title, twins in (("duplicates", found.exact), ("look-alikes", found.near)):
-        yield [f"{title:14}{_count_twins(twins)}"]
-        yield _listed([f"  {_format_twins(found, group)}" for group in twins], MOST_GROUPS)
+    for title, groups in (("duplicates", found.exact), ("look-alikes", found.near)):
+        yield [f"{title:14}{_count_groups(groups)}"]
+        yield _listed([f"  {_format_group(found, group)}" for group in groups], MOST_GROUPS)
     if found.not_compared:
         yield [f"              {count(found.not_compared, 'more pair')} not compared: too many"]
-    if len(found.parts) > 1:
+    if len(found.splits) > 1:
         yield [f"leakage       {leakage(found)}"]
     yield [f"labels        {_count_conflicts(found)}"]
     if found.sizes is not None:
@@ -221,38 +224,40 @@ def _listed(lines: list[str], most: int) -> list[str]:
     return [*lines[:most], f"  and {len(lines) - most:,} more: see --json or --out"]
 
 
-def _count_twins(twins: tuple[Twins, ...]) -> str:
-    if not twins:
+def _count_groups(groups: tuple[DuplicateGroup, ...]) -> str:
+    if not groups:
         return "none"
-    images = sum(len(group.pictures) for group in twins)
-    return f"{count(images, 'image')} in {count(len(twins), 'group')}"
+    images = sum(len(group.images) for group in groups)
+    return f"{count(images, 'image')} in {count(len(groups), 'group')}"
 
 
-def _format_twins(found: Findings, twins: Twins) -> str:
+def _format_group(found: Findings, group: DuplicateGroup) -> str:
     """The names, with labels where they disagree and with splits where they are several."""
     named = []
-    for picture in twins.pictures[:8]:
-        facts = [picture.split] if len(twins.splits) > 1 else []
-        facts += [picture.label] if len(twins.labels) > 1 else []
-        name = found.short(picture.name)
+    for image in group.images[:8]:
+        facts = [image.split] if len(group.splits) > 1 else []
+        facts += [image.label] if len(group.labels) > 1 else []
+        name = found.short(image.name)
         named.append(f"{name} ({', '.join(facts)})" if facts else name)
-    more = f" and {len(twins.pictures) - 8:,} more" if len(twins.pictures) > 8 else ""
-    return (" = " if twins.likeness == 1 else " ~ ").join(named) + more
+    more = f" and {len(group.images) - 8:,} more" if len(group.images) > 8 else ""
+    return (" = " if group.likeness == 1 else " ~ ").join(named) + more
 
 
 def leakage(found: Findings) -> str:
     """One sentence on how many images of one split are known from another."""
-    totals = {part.name: part.images for part in found.parts}
+    totals = {part.name: part.images for part in found.splits}
     named = [f"{n:,} of {totals[split]:,} in {split}" for split, n in found.leaked.items() if n]
     if not named:
-        return "none: no image of one split has a twin in another"
-    return f"with a twin in an earlier split: {', '.join(named)}"
+        return "none: no image has a duplicate in another split"
+    return f"with a duplicate in an earlier split: {', '.join(named)}"
 
 
 def _count_conflicts(found: Findings) -> str:
+    if not any(part.classes for part in found.splits):
+        return "none: no class folders"
     if not found.conflicts:
-        return "no twins with different labels"
-    return f"{count(len(found.conflicts), 'group')} of twins with different labels"
+        return "no duplicates with different labels"
+    return f"{count(len(found.conflicts), 'group')} of duplicates with different labels"
 
 
 def colour_notes(colour: Colour) -> str:

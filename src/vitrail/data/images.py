@@ -93,7 +93,7 @@ TURNS: dict[int, Callable[[Pixels], Pixels]] = {
 LYING = (5, 6, 7, 8)  # those that swap height and width
 
 
-class BadImage(Exception):  # noqa: N818 - what a person is told, and the name they know
+class BadImage(Exception):  # noqa: N818 - a message for users, under the name they know
     """An image that cannot be used: which one, and in a short sentence why.
 
     >>> print(BadImage("cat.jpg", "the file is empty"))
@@ -191,7 +191,7 @@ def convert_mode(image: Image.Image, mode: Literal["RGB", "L"]) -> Image.Image:
     if image.mode == mode and not image.has_transparency_data:
         return image
     if image.mode == "F" or (image.mode == "I" and image.format != "PPM"):
-        raise UserError("its numbers have 32 bits and no agreed white: save it with 8 or 16 bits")
+        raise UserError("32-bit pixel values have no defined range: save it with 8 or 16 bits")
     if image.mode.startswith("I"):
         return _high_bytes(image).convert(mode)
     if image.has_transparency_data:
@@ -230,7 +230,7 @@ def _check_header(image: ImageFile.ImageFile, size: int) -> None:
     if pixels > MOST_PIXELS:
         raise UserError(f"{width}x{height}, more than the limit of {MOST_PIXELS:,} pixels")
     if pixels > BOMB_PIXELS and pixels > BOMB_PIXELS_PER_BYTE * size:
-        raise UserError(f"{width}x{height} from {size:,} bytes, which no photo is but a bomb")
+        raise UserError(f"{width}x{height} from {size:,} bytes, which is a decompression bomb")
     if pixels > MOST_SLOW_PIXELS and SLOW_CODECS & {tile.codec_name for tile in image.tile}:
         raise UserError(
             f"{width}x{height}, more than the limit of {MOST_SLOW_PIXELS:,} pixels for this kind "
@@ -239,7 +239,7 @@ def _check_header(image: ImageFile.ImageFile, size: int) -> None:
     if image.format == "TIFF":
         parts = [tile.extents for tile in image.tile if tile.extents]
         if sum((right - left) * (low - top) for left, top, right, low in parts) < pixels:
-            raise UserError("parts of the image are missing")
+            raise UserError("the image data is incomplete")
 
 
 def _check_png(data: bytes) -> None:
@@ -269,7 +269,7 @@ def _mend_key(image: Image.Image, depth: int) -> None:
 
 
 def _check_jpeg(data: bytes) -> None:
-    """That the end is there, which libraries make up if told to, and not too much before it."""
+    """Check that the file is complete, since libraries can fill in what is missing."""
     end = data.rfind(b"\xff\xd9")
     if end < 0 or data.find(b"\xff\xda", end) >= 0:  # a scan after it: it was a thumbnail's end
         raise UserError("the file ends too early")

@@ -10,7 +10,7 @@ Two steps, both on grey thumbnails of 32 x 32:
    and Kanade 1981), and its fine detail is correlated: thumbnails minus their local mean. A copy
    reaches 0.9 and more, two photos of alike scenes rarely 0.6.
 
-Tiny images have little detail to tell them apart: below 64 pixels 4 bits and 0.97 are asked for.
+Tiny images have little detail to tell them apart: below 64 pixels 4 bits and 0.97 are required.
 """
 
 import time
@@ -125,7 +125,7 @@ def close_pairs(
 
 
 def _neighbours(keys: NDArray[np.uint16], flips: int) -> Iterator[Pairs]:
-    """Pairs whose keys differ in at most so many bits, a batch at a time."""
+    """Pairs whose keys differ in at most `bits` bits, a batch at a time."""
     order = np.argsort(keys, kind="stable")
     ends = np.cumsum(np.bincount(keys, minlength=2**QUARTER))
     starts = np.concatenate([[0], ends[:-1]])

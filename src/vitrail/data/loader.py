@@ -1,4 +1,4 @@
-"""Batches for the loop: a stream that starts at any step and is the same whoever reads it."""
+"""Batches for the loop: a stream that starts at any step and is the same for every reader."""
 
 import math
 import time
@@ -275,7 +275,7 @@ def needed_size(augmentation: Augmentation, how: Preprocessing) -> tuple[int, in
 
 
 def load(dataset: SampleDataset, keys: Iterable[list[Key]], workers: int) -> Iterator[Loaded]:
-    """What the keys of each batch name, in order, by so many processes."""
+    """The items of each batch, in order, read by several processes."""
     found: Iterable[Loaded]
     if workers:
         found = DataLoader(

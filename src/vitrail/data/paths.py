@@ -36,6 +36,15 @@ def list_images(paths: Sequence[str]) -> Iterator[str]:
         raise UserError(f"no images: {listed} holds none")
 
 
+def count_images(paths: Sequence[str]) -> int | None:
+    """How many images are meant, unless their names come on standard input and must be waited for.
+
+    >>> count_images(["cat.jpg"]), count_images([STDIN])
+    (1, None)
+    """
+    return None if STDIN in paths else sum(1 for _ in list_images(paths))
+
+
 def expand(path: str) -> Iterator[str]:
     """The images that one path, pattern or address means."""
     if path == STDIN:

@@ -50,13 +50,13 @@ class Planted:
         self, count: int, part: str = "train", side: int = 64, seed: int = 0, distractors: int = 2
     ) -> None:
         if part not in PARTS:
-            raise UserError(f"planted has no part {part!r}, but {', '.join(PARTS)}")
+            raise UserError(f"planted has no split {part!r}: use {', '.join(PARTS)}")
         if side < SMALLEST or count < 0 or distractors < 0:
             raise UserError(
                 f"planted evidence of {count} images, {side} pixels and {distractors} "
                 f"distractors: expected no negative number, and at least {SMALLEST} pixels"
             )
-        self.asked = (count, part, side, seed, distractors)
+        self.arguments = (count, part, side, seed, distractors)
         self.part, self.side, self.distractors = part, side, distractors
         self.keys = (seed, list(PARTS).index(part))
         self.labels = tuple("0123456789")
@@ -70,10 +70,10 @@ class Planted:
         self.drawn: dict[int, NDArray[np.uint8]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Planted, self.asked
+        return Planted, self.arguments
 
     def __len__(self) -> int:
-        return self.asked[0]
+        return self.arguments[0]
 
     def read(self, index: int) -> NDArray[np.uint8]:
         index = range(len(self))[index]
@@ -89,7 +89,7 @@ class Planted:
 
     def fingerprint(self) -> str:
         first = b"".join(self.read(index).tobytes() for index in range(min(len(self), 4)))
-        return digest(repr(self.asked).encode(), first)
+        return digest(repr(self.arguments).encode(), first)
 
     def draw(self, index: int) -> NDArray[np.uint8]:
         """The texture, the digit, then as many distractors as find a place of their own."""
@@ -126,6 +126,7 @@ class Chances:
 
     def __init__(self, *keys: int) -> None:
         self.keys, self.taken = keys, 0
+        # the purpose is part of the seed: another word would draw other images
         self.numbers = uniform("planted picture", *keys, np.arange(AT_ONCE))
 
     def draw(self, count: int) -> Float[np.ndarray, "count"]:

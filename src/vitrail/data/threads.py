@@ -27,7 +27,7 @@ def each(function: Callable[[int], T], count: int, *, threads: int | None = None
     """
     workers = _usable() if threads is None else threads
     if workers < 1:
-        raise UserError(f"{threads} threads cannot do anything: give at least 1")
+        raise UserError(f"threads must be at least 1, got {threads}")
 
     def work(start: int) -> list[T]:
         return [function(index) for index in range(start, min(start + CHUNK, count))]

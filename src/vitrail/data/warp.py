@@ -20,7 +20,7 @@ from vitrail.data.preprocess import normalise
 
 
 def fits(augmentation: Augmentation) -> bool:
-    """Whether all that is asked for can be done to a batch at once."""
+    """Whether all requested operations can be applied to a batch at once."""
     return augmentation.policy == "none" and augmentation.jitter == 0
 
 

@@ -19,6 +19,7 @@ from vitrail.core.randomness import permutation
 
 BINS = 15
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.02, 50.0  # temperatures that are tried
+HALVES = "two random halves"  # each is measured with the temperature of the other
 ROWS = 4096  # of logits at once, so that a thousand classes take little memory
 
 Temperature: TypeAlias = "float | NDArray[np.float64]"  # one, or one for each image
@@ -195,7 +196,7 @@ def scale_temperature(
         for half in halves:
             scale[half] = fit_temperature(logits[~half], targets[~half], multi_label=multi_label)
         temperature = fit_temperature(logits, targets, multi_label=multi_label)
-        fitted_on = "random halves, each measured with the temperature of the other"
+        fitted_on = HALVES
     confidence, right = confidences(logits, targets, multi_label=multi_label, temperature=scale)
     return TemperatureScaling(
         temperature=temperature,

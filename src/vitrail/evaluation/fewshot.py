@@ -47,8 +47,8 @@ class Ridge:
 
 @dataclass(frozen=True)
 class FewShotResult:
-    """Accuracy on all test images after so many images of each class, for each seed; `images` are
-    those learnt from, fewer than shots times classes where a class has not as many."""
+    """Accuracy on all test images after `shots` training images of each class, for each seed;
+    `images` is how many were used, less than shots times classes if a class has fewer."""
 
     shots: int
     images: int

@@ -20,6 +20,7 @@ from vitrail.core.randomness import seed_of
 
 LEVEL = 0.95
 MAX_COUNTS = 8_000_000  # held in memory at a time
+WILSON = ("accuracy", "top5", "exact")  # shares of images; the others are bootstrapped
 METHODS = (
     "Accuracy, top5 and exact: Wilson's interval; others: bootstrap, images drawn with replacement "
     "from all classes together"

@@ -17,7 +17,7 @@ from vitrail.core.errors import UserError
 
 NEIGHBOURS = (10, 20, 100, 200)
 TEMPERATURE = 0.07
-QUERY_CHUNK, TRAIN_CHUNK = 1024, 16_384  # images compared at once: so many with so many
+QUERY_CHUNK, TRAIN_CHUNK = 1024, 16_384  # images compared at once
 
 
 def knn_predict(

@@ -1,5 +1,6 @@
 """Match the classes of a data set to the outputs of a model, by name or by index."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -60,12 +61,31 @@ def match_labels(
         return LabelMatch(known or labels, tuple(range(outputs)), note)
     places = {label: place for place, label in enumerate(known)}
     if len(places) < len(known) or not places.keys() >= set(labels):
-        unknown = [label for label in labels if label not in places]
-        example = f"such as {', '.join(unknown[:3])}" if unknown else "and two of its own are equal"
-        more = ": --by-index matches them by index" if outputs == len(labels) else ""
-        raise UserError(
-            f"{names[0]} has the classes {', '.join(known[:3])}, …, but not all of {names[1]}, "
-            f"{example}{more}"
-        )
+        raise UserError(mismatch(known, labels, names))
     note = f"classes matched by name: the data has {len(labels)} of the model's {outputs}"
     return LabelMatch(known, tuple(places[label] for label in labels), note)
+
+
+def mismatch(known: tuple[str, ...], labels: tuple[str, ...], names: tuple[str, str]) -> str:
+    """Which classes the model does not know, how many, and what to do.
+
+    >>> mismatch(("cat", "dog"), ("emu",), ("model", "data")).partition(": ")[0]
+    'model does not know 1 of the 1 classes of data (emu), it knows cat, dog'
+    """
+    unknown = [label for label in labels if label not in known]
+    index = " or match by index (by_index)" if len(known) == len(labels) else ""
+    if not unknown:
+        return f"two classes of {names[0]} have the same name: rename one,{index or ' and save it'}"
+    return (
+        f"{names[0]} does not know {len(unknown)} of the {len(labels)} classes of {names[1]} "
+        f"({some(unknown)}), it knows {some(known)}: "
+        f"rename these classes,{index or ' or train a model on this data'}"
+    )
+
+
+def some(labels: Sequence[str]) -> str:
+    """
+    >>> some(["a", "b", "c", "d"])
+    'a, b, c, …'
+    """
+    return ", ".join([*labels[:3], *(["…"] if len(labels) > 3 else [])])

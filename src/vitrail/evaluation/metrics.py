@@ -23,8 +23,8 @@ SHARES = {"accuracy", "top5", "exact"}  # of images that are right
 
 @dataclass(frozen=True)
 class Metrics:
-    """Values by name, each with its interval where present is one, from so many bootstrap samples.
-    `key` names the one that says most."""
+    """Values by name, with intervals where there are any, from `resamples` bootstrap samples. `key`
+    names the main one."""
 
     key: str
     values: dict[str, float]

@@ -49,7 +49,7 @@ def collect_statistics(
     keep: int = 4,
     on_progress: Callable[[int], None] | None = None,
 ) -> ActivationStatistics:
-    """Run a model over batches of prepared images; `on_progress` is told how many were seen.
+    """Run a model over batches of prepared images; `on_progress` gets how many were seen.
 
     Every map is reduced where it arises. Of the first `keep` images the tokens of a few steps are
     kept, to be coloured.

@@ -33,11 +33,11 @@ def received_attention(one: AttentionMap) -> ReceivedAttention:
     real = (group_cells(one.layout) >= 0).to(weights)
     if not one.layout.separable:
         weights = weights[..., prefix:, :]
-        asked = real[:, None, :, None]
+        queries = real[:, None, :, None]
     else:
-        asked = torch.ones_like(real[:, None, :1, None])
-    # mean over the patches that ask; padding asks too, and is not listened to
-    each = (weights * asked).sum(dim=-2) / asked.sum(dim=-2).clamp(min=1)
+        queries = torch.ones_like(real[:, None, :1, None])
+    # mean over the patches as queries; padding has queries too, which do not count
+    each = (weights * queries).sum(dim=-2) / queries.sum(dim=-2).clamp(min=1)
     to_prefix = each[..., :prefix].mean(dim=1)
     patches = each[..., prefix:] * real[:, None]
     times = patches * real.sum(dim=-1)[:, None, None]

@@ -10,19 +10,20 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.explanation.propagation import attention_groups, check_weights, count_tokens
 from vitrail.layers.attention import Attend, SeparableAttend
+from vitrail.layers.merged import gather_weights, spread_weights
 
 Fusion = Literal["mean", "max", "min"]
 Reduce = Callable[[Float[Tensor, "B *W h #N N"]], Float[Tensor, "B *W g #N N"]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AttentionMap:
     """The weights of one attention, rows that sum to one, and where their tokens lie in the
     image; with an axis for windows, or for the places of a fold, before the heads where there
@@ -30,6 +31,11 @@ class AttentionMap:
 
     weights: Float[Tensor, "B *W h #N N"]
     layout: TokenLayout
+
+    def __repr__(self) -> str:
+        rows, columns = self.layout.grid
+        shape = " x ".join(map(str, self.weights.shape))
+        return f"AttentionMap(weights {shape}, grid {rows}x{columns})"
 
     def on_grid(self, query: int | tuple[int, int]) -> Float[Tensor, "B h rows columns"]:
         """How much a token looks at each patch, whatever windows or folds they are in: none where
@@ -56,11 +62,13 @@ class AttentionMap:
         if isinstance(query, int):
             if 0 <= query < count:
                 return query
-            raise UserError(f"query is {query}, but there are tokens 0 to {count - 1}")
+            raise UserError(f"query must be a token from 0 to {count - 1}, got {query}")
         row, column = query
         if 0 <= row < rows and 0 <= column < columns:
             return self.layout.prefix + row * columns + column
-        raise UserError(f"query is patch {query}, but there are {rows}x{columns}, from (0, 0) on")
+        raise UserError(
+            f"query must be a patch from (0, 0) to ({rows - 1}, {columns - 1}), got {query}"
+        )
 
 
 @contextmanager
@@ -105,7 +113,7 @@ def capture(
         for handle in handles:
             handle.remove()
     if not maps:
-        raise UserError("nothing was captured: call the model inside the with block")
+        raise UserError("no attention was captured: call the model inside the with block")
 
 
 def find_attentions(model: nn.Module) -> dict[str, Attend | SeparableAttend]:
@@ -137,7 +145,7 @@ def fuse_heads(weights: Float[Tensor, "B *W h #N N"], how: Fusion) -> Float[Tens
     if how == "mean":
         return weights.mean(dim=-3, keepdim=True)
     if how not in ("max", "min"):
-        raise UserError(f"heads are fused by mean, max or min, got {how!r}")
+        raise UserError(f"fusion must be mean, max or min, got {how!r}")
     return weights.amax(dim=-3, keepdim=True) if how == "max" else weights.amin(-3, keepdim=True)
 
 
@@ -146,19 +154,22 @@ def attention_weights(
     k: Float[Tensor, "B *W h N d"],
     bias: Float[Tensor, "*#B #h N N"] | None = None,
     scale: float | None = None,
+    group: Int[Tensor, "B M"] | None = None,
 ) -> Float[Tensor, "B *W h N N"]:
-    """softmax(q kᵀ · scale + bias), in float32 or better, whatever precision the model runs in."""
+    """softmax(q kᵀ · scale + bias), in float32 or better, whatever precision the model runs in;
+    of merged tokens, spread over the tokens that `group` says they were merged from."""
     with torch.autocast(q.device.type, enabled=False):
         q, k = at_least_float32(q), at_least_float32(k)
         # scaled before the product, which is larger
         scores = q * (q.shape[-1] ** -0.5 if scale is None else scale) @ k.mT
-        return (scores if bias is None else scores + bias).softmax(dim=-1)
+        weights = (scores if bias is None else scores + bias).softmax(dim=-1)
+        return weights if group is None else spread_weights(weights, group)
 
 
 def context_weights(
     scores: Float[Tensor, "B 1 P N"], keys: Float[Tensor, "B D P N"]
 ) -> Float[Tensor, "B P 1 1 N"]:
-    """The same for separable attention: how much each token is asked, one row for all."""
+    """The same for separable attention: the context weight of each token, one row for all."""
     with torch.autocast(scores.device.type, enabled=False):
         return at_least_float32(scores).softmax(dim=-1).movedim(1, 2)[..., None, :]
 
@@ -168,9 +179,13 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def apply_attention(
-    weights: Float[Tensor, "B *W h N N"], v: Float[Tensor, "B *W h N d"]
+    weights: Float[Tensor, "B *W h N N"],
+    v: Float[Tensor, "B *W h N d"],
+    group: Int[Tensor, "B M"] | None = None,
 ) -> Float[Tensor, "B *W h N d"]:
     with torch.autocast(weights.device.type, enabled=False):
+        if group is not None:
+            weights = gather_weights(weights, group, v.shape[-2])
         return weights @ at_least_float32(v)
 
 
@@ -206,7 +221,8 @@ def recording_hook(
             given = bind_arguments(("q", "k", "v", "bias", "scale"), args, kwargs)
             v = given.pop("v")
             weights = attention_weights(**given)
-            result = apply_attention(weights, v) if differentiable else None
+            group = given.get("group")
+            result = apply_attention(weights, v, group) if differentiable else None
         kept = weights if keep is None else keep(weights)
         if kept.ndim != weights.ndim or kept.shape[-1] != weights.shape[-1]:
             raise UserError(
@@ -232,6 +248,6 @@ def refuse_compiled(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, wrapper) or module._compiled_call_impl is not None:
             raise UserError(
-                "a compiled model cannot be looked into: capture on the model as it was before "
-                "compiling"
+                "attention of a compiled model cannot be captured: pass the model before "
+                "torch.compile"
             )

@@ -23,14 +23,14 @@ def ink() -> Any:
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """A figure of so many inches that no window shows."""
+    """A figure of this size in inches, without a window."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def mosaic(tiles: NDArray[Any], gap: int = 1) -> NDArray[np.float64]:
-    """Tiles (R, C, r, c) or (R, C, r, c, 3) as one image, with so many empty cells between."""
+    """Tiles (R, C, r, c) or (R, C, r, c, 3) as one image, with `gap` empty cells between."""
     down, across, high, wide = tiles.shape[:4]
     shape = (down * (high + gap) - gap, across * (wide + gap) - gap, *tiles.shape[4:])
     whole = np.full(shape, np.nan)
@@ -48,7 +48,7 @@ def with_holes(colours: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def in_rows(tiles: NDArray[Any], columns: int) -> NDArray[Any]:
-    """A list of tiles (K, …) as rows of so many, the last one filled up with empty ones."""
+    """A list of tiles (K, …) in rows of `columns`, the last one padded with empty tiles."""
     rows = math.ceil(len(tiles) / columns)
     missing = np.full((rows * columns - len(tiles), *tiles.shape[1:]), np.nan)
     return np.concatenate([tiles, missing]).reshape(rows, columns, *tiles.shape[1:])
@@ -87,7 +87,7 @@ def by_depth(axis: "Axes", names: Sequence[str], label: str) -> None:
 
 
 def spread_out(count: int, most: int) -> list[int]:
-    """At most so many of `count` things, the first and the last among them.
+    """At most `most` of `count` indices, evenly spread, with the first and the last.
 
     >>> spread_out(12, 4)
     [0, 4, 7, 11]

@@ -49,7 +49,7 @@ def draw_figures(
     *,
     ablated: int = EXAMPLES,
     on_progress: OnProgress | None = None,
-) -> tuple[dict[str, str], tuple[Panel, ...]]:
+) -> tuple[dict[str, int], tuple[Panel, ...]]:
     """Draw everything that can be drawn of a model, in the style that matplotlib is set to: a few
     facts, and the panels.
 
@@ -77,9 +77,9 @@ def draw_figures(
         else:
             panels += [Panel(name, what, NEEDS_IMAGES) for name, what in ACTIVATION_TITLES.items()]
     facts = {
-        "attentions": str(len(seen.layouts)),
-        "parameters": f"{sum(weight.numel() for weight in model.parameters()):,}",
-        "images": str(seen.images),
+        "attentions": len(seen.layouts),
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "images": seen.images,
     }
     return facts, tuple(panels)
 
@@ -113,7 +113,7 @@ def position_panel(model: nn.Module, biases: dict[str, Float[Tensor, "h down acr
 
 
 def blank_image(model: nn.Module) -> Float[Tensor, "1 C H W"]:
-    """An image of one colour that is not zero, so that the zeros around it can be told from it."""
+    """An image of one colour that is not zero, so that it differs from the zeros around it."""
     config: Any = model.config
     weight = next(model.parameters())
     return weight.new_full((1, config.channels, *config.image_size), 0.5)

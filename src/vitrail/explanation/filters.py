@@ -35,7 +35,7 @@ def first_filters(model: nn.Module) -> Filters:
     found = ((name, part) for name, part in model.named_modules() if isinstance(part, nn.Conv2d))
     name, module = next(found, ("", None))
     if module is None:
-        raise UserError("this model has no convolution, so there are no filters to show")
+        raise UserError("this model has no convolution, so it has no filters to show")
     standardized = getattr(module, "standardized", None)
     kernels = at_least_float32((module.weight if standardized is None else standardized()).detach())
     norm = getattr(model.get_submodule(name.rpartition(".")[0]), "pixel_norm", None)

@@ -1,6 +1,6 @@
 """Attention weighed by what it does to a class: relevance and attribution (arXiv:2103.15679).
 
-Both take from every layer (∇A ⊙ A)⁺, the mean over heads: attention that speaks for the class.
+Both take from every layer (∇A ⊙ A)⁺, the mean over heads: attention that counts for the class.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from vitrail.explanation.rollout import Fused, propagate_back
 
 @dataclass(frozen=True)
 class Evidence:
-    """What speaks for a class: in each layer, in the order of running, and in the tokens that the
+    """What counts for a class: in each layer, in the order of running, and in the tokens that the
     head reads."""
 
     layers: list[Fused]
@@ -92,8 +92,8 @@ def class_evidence(
             check_weights(one.weights, one.layout)
             one.weights.register_hook(gradient_hook(name, one, found))
         if seen.last is None:
-            raise UserError("no layer gave tokens, so there is nothing to explain")
-        # the image is asked for as well, so that the way back goes through every attention
+            raise UserError("no layer returned tokens: the model cannot be explained by attention")
+        # the gradient of the image too, so that the backward pass goes through every attention
         gradient, _ = torch.autograd.grad(total, [seen.last, image])
     layouts, size = [one.layout for one in maps.values()], (images.shape[2], images.shape[3])
     tokens, layout = to_tokens(seen.last.detach(), layouts, size)

@@ -88,7 +88,7 @@ def _maps_of_query(
         (row, column), (rows, columns) = query, first
         if not (0 <= row < rows and 0 <= column < columns):
             raise UserError(
-                f"query is patch {query}, but there are {rows}x{columns}, from (0, 0) on"
+                f"query must be a patch from (0, 0) to ({rows - 1}, {columns - 1}), got {query}"
             )
         query = row * one.layout.grid[0] // rows, column * one.layout.grid[1] // columns
     return one.on_grid(query)[0]

@@ -48,7 +48,7 @@ def integrated(
     baseline: Float[Tensor, "#B C H W"] | float = 0.0,
 ) -> Relevance:
     """How much each patch adds to the logit, on the straight way from `baseline` to the image; what
-    speaks against the class is negative. 0 is the grey or the mean colour that preprocessing
+    counts against the class is negative. 0 is the grey or the mean colour that preprocessing
     subtracts.
 
     All patches together make the difference of the logits at both ends, as far as `steps` points
@@ -82,7 +82,7 @@ def integrate_pixels(
     steps: int | None,
     baseline: Float[Tensor, "#B C H W"] | float,
 ) -> Integral:
-    """With so many steps, or with as many as each image needs."""
+    """With a fixed number of steps, or as many as each image needs."""
     if steps is not None and steps < 1:
         raise UserError(f"steps must be at least 1, got {steps}")
     with torch.inference_mode(False):

@@ -99,7 +99,7 @@ def class_index(model: nn.Module, target: int | str) -> int:
 def select_methods(
     names: str | Sequence[str], model: nn.Module, options: Mapping[str, Any], called: str
 ) -> tuple[dict[str, dict[str, Any]], MethodChoice | None]:
-    """Each method with those of the options that it has, and what auto chose where it was asked
+    """Each method with those of the options that it has, and what auto chose if it was given
     for; an option that is None was not given. `called` names the model in messages.
 
     >>> select_methods("auto", model, {"residual": 0.9, "head": None}, "model")[0]
@@ -135,13 +135,13 @@ def check_names(names: str | Sequence[str]) -> tuple[str, ...]:
     >>> check_names(["rollout", "auto", "rollout"])
     ('rollout', 'auto')
     """
-    asked = (names,) if isinstance(names, str) else tuple(names)
-    for name in asked:
+    requested = (names,) if isinstance(names, str) else tuple(names)
+    for name in requested:
         if name not in (*METHODS, AUTO, ALL):
             raise UserError(f"unknown method {name!r}, {nearest(name, (*METHODS, AUTO, ALL))}")
-    if not asked:
+    if not requested:
         raise UserError(f"method must name at least one of {', '.join((*METHODS, AUTO, ALL))}")
-    return tuple(METHODS) if ALL in asked else tuple(dict.fromkeys(asked))
+    return tuple(METHODS) if ALL in requested else tuple(dict.fromkeys(requested))
 
 
 def options_of(method: str) -> list[str]:
@@ -152,7 +152,7 @@ def options_of(method: str) -> list[str]:
 def block_name(model: nn.Module, number: int) -> str:
     blocks = list(named_blocks(model))
     if not -len(blocks) <= number < len(blocks):
-        raise UserError(f"layer is {number}, but there are {len(blocks)} blocks, from 0 on")
+        raise UserError(f"layer must be from 0 to {len(blocks) - 1}, got {number}")
     return blocks[number]
 
 

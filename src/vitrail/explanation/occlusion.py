@@ -32,7 +32,7 @@ def occlusion(
     check_model(model)
     for name, share in (("window", window), ("step", step)):
         if not 0 < share <= 1:
-            raise UserError(f"{name} is {share}, expected a share of the side above 0, at most 1")
+            raise UserError(f"{name} must be a share of the side in (0, 1], got {share}")
     finest = finest_layout(model)
     logits = model(images)
     _, target = sum_target_logits(logits, target)

@@ -69,7 +69,7 @@ def colour_levels(levels: Float[np.ndarray, "*shape"]) -> UInt8[np.ndarray, "*sh
 
 
 def enlarge(image: UInt8[np.ndarray, "H W 3"], side: int) -> UInt8[np.ndarray, "h w 3"]:
-    """The image with so many pixels along its longer side; a small one keeps its hard edges."""
+    """The image resized to `side` pixels along its longer side; small ones keep hard edges."""
     height, width = image.shape[:2]
     share = side / max(height, width)
     size = (max(round(width * share), 1), max(round(height * share), 1))
@@ -80,7 +80,7 @@ def enlarge(image: UInt8[np.ndarray, "H W 3"], side: int) -> UInt8[np.ndarray, "
 def side_by_side(
     tiles: Sequence[Tile], *, title: str = "", across: int = 4
 ) -> UInt8[np.ndarray, "h w 3"]:
-    """Pictures of one size in rows of `across`, each under its title."""
+    """Images of one size in rows of `across`, each under its title."""
     rows = [tiles[first : first + across] for first in range(0, len(tiles), across)]
     return _lay_out([("", row) for row in rows], title=title)
 

@@ -48,7 +48,7 @@ def check_model(model: nn.Module) -> None:
     refuse_compiled(model)
     if model.training:
         raise UserError(
-            "the model is in training mode, where dropout makes every answer another one: "
+            "the model must be in evaluation mode, got training mode, in which dropout is random: "
             "call model.eval() first"
         )
 
@@ -56,8 +56,8 @@ def check_model(model: nn.Module) -> None:
 def sum_target_logits(
     logits: Float[Tensor, "B K"], target: Int[Tensor, "B"] | None
 ) -> tuple[Float[Tensor, ""], Int[Tensor, "B"]]:
-    """The logits of the classes that are asked about, summed, because images do not meet; and
-    these classes, the most likely ones where none are given."""
+    """The logits of the target classes, summed over the batch, since images do not interact; and
+    the targets, by default the predicted classes."""
     if logits.ndim != 2:
         raise UserError(f"the model gave {tuple(logits.shape)}, expected (batch, classes)")
     batch, classes = logits.shape
@@ -69,9 +69,7 @@ def sum_target_logits(
             f"of {batch} images"
         )
     if not 0 <= int(target.min()) <= int(target.max()) < classes:
-        raise UserError(
-            f"target is {target.tolist()}, but the model has classes 0 to {classes - 1}"
-        )
+        raise UserError(f"target must be a class from 0 to {classes - 1}, got {target.tolist()}")
     target = target.long().to(logits.device)
     return logits.gather(1, target[:, None]).sum(), target
 
@@ -94,26 +92,26 @@ def readout(model: nn.Module, layout: TokenLayout, like: Float[Tensor, "B ..."])
         case "cls+mean":
             tokens[:, 0], tokens[:, layout.prefix :] = 0.5, 0.5 / patches
         case _:
-            raise UserError(f"the model pools by {pool!r}, which is none of cls, mean, all")
+            raise UserError(f"the model's pooling must be cls, mean or all, got {pool!r}")
     return Cells.of(tokens, layout)
 
 
 def readout_by_gradient(
     tokens: Float[Tensor, "B N D"], gradient: Float[Tensor, "B N D"], layout: TokenLayout
 ) -> Cells:
-    """Where the head looks for one class: each token's share of what speaks for it, which is token
-    times gradient where that is positive. Where nothing is, all that are read count the same."""
-    speaks = (tokens * gradient).sum(dim=-1).clamp(min=0)
-    is_read = (gradient != 0).any(dim=-1).to(speaks)
-    nothing = speaks.sum(dim=1, keepdim=True) == 0
-    speaks = torch.where(nothing, is_read, speaks)
-    total = speaks.sum(dim=1, keepdim=True)
-    return Cells.of(speaks / torch.where(total > 0, total, 1), layout)
+    """Where the head looks for one class: each token's share of the positive contributions, token
+    times gradient. If none is positive, all tokens that the head reads count the same."""
+    contribution = (tokens * gradient).sum(dim=-1).clamp(min=0)
+    is_read = (gradient != 0).any(dim=-1).to(contribution)
+    none_positive = contribution.sum(dim=1, keepdim=True) == 0
+    contribution = torch.where(none_positive, is_read, contribution)
+    total = contribution.sum(dim=1, keepdim=True)
+    return Cells.of(contribution / torch.where(total > 0, total, 1), layout)
 
 
 @dataclass
 class RecordedOutputs:
-    """What modules gave while they ran: the last map of tokens, and what was asked for by name."""
+    """The last map of tokens that a module returned; inputs and outputs of the named modules."""
 
     last: Tensor | None = None
     outputs: dict[str, Any] = field(default_factory=dict)
@@ -166,7 +164,7 @@ def to_tokens(
     """
     if not isinstance(x, Tensor) or x.ndim not in (3, 4):
         shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        raise UserError(f"the layer gives {shape}, which is no map of tokens: choose another")
+        raise UserError(f"the layer must return a map of tokens, got {shape}: choose another")
     for layout in reversed(layouts):
         if x.ndim == 3 and x.shape[1] == count_tokens(layout):
             return x, ungrouped(layout)

@@ -46,7 +46,7 @@ def attention(
     one = maps[name]
     heads = one.weights.shape[-3]
     if head is not None and not 0 <= head < heads:
-        raise UserError(f"head is {head}, but {name} has heads 0 to {heads - 1}")
+        raise UserError(f"head of {name} must be from 0 to {heads - 1}, got {head}")
     if query is None:
         weights = one.weights.mean(dim=-3) if head is None else one.weights.select(-3, head)
         start = readout(model, one.layout, weights)
@@ -61,7 +61,7 @@ def attention_name(model: nn.Module, layer: str | int) -> str:
     names = list(find_attentions(model))
     if isinstance(layer, int):
         if not -len(names) <= layer < len(names):
-            raise UserError(f"layer is {layer}, but there are {len(names)} attentions, from 0 on")
+            raise UserError(f"layer must be from 0 to {len(names) - 1}, got {layer}")
         return names[layer]
     if layer in names:
         return layer
@@ -93,7 +93,7 @@ def rollout(
     check_model(model)
     for name, share in (("discard", discard), ("residual", residual)):
         if not 0 <= share < 1:
-            raise UserError(f"{name} is {share}, expected a share from 0 up to, not with, 1")
+            raise UserError(f"{name} is {share}, expected a share in [0, 1)")
     with capture(model, reduce=fusion) as maps:
         model(images)
     layers = [discard_fused(one, discard) for one in maps.values()]

@@ -69,7 +69,7 @@ def head_weights(model: nn.Module) -> list[str]:
     """Names of the head's parameters, or, where no part is called so, of the last part's."""
     names = [name for name, _ in model.named_parameters()]
     if not names:
-        raise UserError("this model has no weights to shuffle: give one that has learnt something")
+        raise UserError("this model has no weights to shuffle: use a trained model")
     last = "head" if any(name.startswith("head") for name in names) else names[-1].split(".")[0]
     return [name for name in names if name.startswith(last)]
 

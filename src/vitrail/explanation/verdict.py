@@ -67,13 +67,13 @@ RULE = (
     f"at least {CLEAR_CORRELATION:g}. Between these limits one cannot tell."
 )
 ERRORS = (
-    "On a model whose answer is known (docs/benchmarks.md), of 20 verdicts each: right maps passed "
-    "10 times on one image and 17 times on four (turned down: 1 and 0), random maps 0 and 2 times, "
-    "maps of shuffled models and of edges never."
+    "The test is strict: it passed 10 of 20 correct maps with one image, 17 of 20 with four "
+    "(rejected: 1 and 0), and of 20 random maps 0 and 2; maps of shuffled models and of edges "
+    "never passed (docs/benchmarks.md)."
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Verdict:
     """Whether the maps of a method track the model, and the numbers behind it: means over
     images."""
@@ -111,6 +111,9 @@ class Verdict:
     @property
     def sentence(self) -> str:
         return SENTENCES[self.tracks]
+
+    def __repr__(self) -> str:
+        return f"Verdict({self.sentence})"
 
     @property
     def reasons(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The figures of a model's weights, each drawn, caption in words and kept in numbers."""
+"""The figures of a model's weights, each with a drawing, a caption and its numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -173,7 +173,7 @@ def neighbour_cosines(tiles: NDArray[Any]) -> tuple[float | None, float | None]:
 
 
 def enlarge_tile(tile: NDArray[Any], high: int, wide: int) -> NDArray[Any]:
-    """The tile in so many cells, each a copy of the one that lies there."""
+    """The tile enlarged to `high` x `wide` cells by nearest neighbours."""
     down = np.arange(high) * tile.shape[0] // high
     return tile[np.ix_(down, np.arange(wide) * tile.shape[1] // wide)]
 

@@ -116,7 +116,7 @@ def add_family(name: str, family: Family) -> None:
     for other, known in FAMILIES.items():
         if other == name:
             if name in BUILT_IN:
-                raise UserError(f"{name} is a family of Vitrail's own: choose another name")
+                raise UserError(f"{name} is a built-in family: choose another name")
             continue
         if known.config is family.config:
             raise UserError(
@@ -126,8 +126,8 @@ def add_family(name: str, family: Family) -> None:
         taken = {*known.variants, *known.aliases} & {*family.variants, *family.aliases}
         if taken:
             raise UserError(
-                f"{min(taken)} is a model of the family {other}: the family {name} must call its "
-                "own otherwise"
+                f"{min(taken)} is a model of the family {other}: the family {name} must use "
+                f"another name"
             )
     FAMILIES[name] = family
 
@@ -251,8 +251,26 @@ def find(name: str) -> Config:
         families()
         found = _config_named(bare)
     if found is None:
-        raise UserError(f"unknown model {name!r}, {nearest(name, _variants())}")
+        raise UserError(f"unknown model {name!r}, {suggest_model(name)}")
     return found
+
+
+def suggest_model(name: str) -> str:
+    """A hint for a name that is nearly right: sizes in words, or without a patch size.
+
+    >>> suggest_model("vit_tiny"), suggest_model("ViT-L/16"), suggest_model("swin_base")
+    ('did you mean vit_ti_16?', 'did you mean vit_l_16?', 'did you mean swin_b?')
+    """
+    known = list(_variants())
+    for tiny in ("ti", "t"):  # Swin's smallest is t
+        sizes = {**_SIZES, "tiny": tiny}
+        words = [sizes.get(word, word) for word in re.split(r"[-_/]", name.lower())]
+        start = "_".join(words)
+        patches = (14, 16) if words[-1] in ("h", "g") else (16, 14, 32, 8)  # the papers' own first
+        likely = [start, *(f"{start}_{patch}" for patch in patches)]
+        if match := next((one for one in likely if one in known), None):
+            return f"did you mean {match}?"
+    return nearest(name, known)
 
 
 def _config_named(name: str) -> Config | None:

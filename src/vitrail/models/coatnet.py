@@ -91,7 +91,8 @@ class CoAtNetConfig(Config):
         for name in ("dims", "depths", "steps"):
             if len(getattr(self, name)) != len(self.kinds):
                 raise UserError(
-                    f"{name} must be as many as kinds ({self.kinds!r}), got {getattr(self, name)}"
+                    f"{name} must have one value for each of {self.kinds!r}, got "
+                    f"{getattr(self, name)}"
                 )
         befores = (self.stem[1], *self.dims[:-1])
         for before, dim, kind in zip(befores, self.dims, self.kinds, strict=True):

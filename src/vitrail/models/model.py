@@ -35,7 +35,9 @@ class Model(nn.Module):
     config: Any
     _passport: Passport | None = None
     no_decay: ClassVar[tuple[str, ...]] = ()
+    loaded_from: Any = None  # set by `load`: weights/loaded_from.py
     any_size = False  # whether images may have another size than the config's
+    merged_tokens: tuple[int, ...] = ()  # pairs of tokens that each block merges, where some does
 
     def features(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
         raise NotImplementedError
@@ -129,8 +131,8 @@ class Model(nn.Module):
         return output
 
     def reset_head(self, num_classes: int) -> Self:
-        """Replace the head, in place, by one for so many classes whose last layer is zero; 0 for
-        none. Labels and scores of the old one leave the passport. Returns the model.
+        """Replace the head, in place, by one for `num_classes` classes with a zero last layer, or
+        by none for 0. Labels and scores of the old one leave the passport. Returns the model.
 
         >>> create("vit_ti_16").reset_head(5)(torch.zeros(1, 3, 224, 224)).shape
         torch.Size([1, 5])
@@ -154,7 +156,7 @@ class Model(nn.Module):
                     module.to(device=like.device, dtype=like.dtype).train(self.training)
 
     def attach_head(self) -> None:
-        """Every head of the model anew: attributes whose names begin with `head`."""
+        """Initialise every head of the model: attributes whose names begin with `head`."""
         raise NotImplementedError
 
     def blocks_by_depth(self) -> dict[str, nn.Module]:

@@ -108,7 +108,7 @@ def check_stages(
     if not 1 <= len(depths) <= 8 or any(not 1 <= depth <= 1024 for depth in depths):
         raise UserError(f"depths must be 1 to 8 stages of 1 to 1024 blocks, got {depths}")
     if len(heads) != len(depths):
-        raise UserError(f"heads must be as many as depths ({len(depths)}), got {heads}")
+        raise UserError(f"heads must have one value for each of {len(depths)} stages, got {heads}")
     for stage, count in enumerate(heads):
         if count < 1 or dim * 2**stage % count:
             raise UserError(

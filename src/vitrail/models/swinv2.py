@@ -24,7 +24,7 @@ from vitrail.layers.computed import Computed
 from vitrail.layers.drop import DropPath
 from vitrail.layers.init import zero_
 from vitrail.layers.mlp import MLP
-from vitrail.layers.norm import unit_length
+from vitrail.layers.norm import scale_to
 from vitrail.layers.relative import Offsets
 from vitrail.layers.window import (
     Grid,
@@ -181,7 +181,7 @@ class CosineAttention(nn.Module):
         qkv = self.qkv(window_partition(x, self.attend.layout), without_key_bias(self.qv_bias))
         q, k, v = (split_heads(part, self.heads) for part in qkv.chunk(3, dim=-1))
         scale = self.logit_scale.clamp(max=math.log(100)).exp()
-        q, k = unit_length(q) * scale, unit_length(k)
+        q, k = scale_to(q, scale), scale_to(k, 1.0)
         y = self.attend(q, k, v, self.mask(self.bias()), scale=1.0)
         return window_reverse(self.out(join_heads(y)), self.attend.layout)
 

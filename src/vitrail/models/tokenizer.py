@@ -36,7 +36,7 @@ class TokenizerConfig(Config):
     """Everything that decides what a tokenizer computes.
 
     Each stage has `depth` blocks and is twice as wide as the one before, on half as many rows and
-    columns; the decoder goes the same way back. An encoder alone names words and paints none.
+    columns; the decoder goes the same way back. An encoder alone cannot reconstruct images.
     """
 
     image_size: Input[tuple[int, int]] = (256, 256)
@@ -57,8 +57,8 @@ class TokenizerConfig(Config):
         check_counts(self, "words", least=0)
         if self.num_classes:
             raise UserError(
-                f"num_classes must be 0, got {self.num_classes}: a tokenizer has no classes, it is "
-                "for a BEiT to be pre-trained on its words (vitrail pretrain --objective beit)"
+                f"num_classes must be 0, got {self.num_classes}: a tokenizer has no classes; BEiT "
+                f"is pre-trained on its tokens (vitrail pretrain --objective beit)"
             )
         if self.drop_path:
             raise UserError(
@@ -107,7 +107,7 @@ READER = replace(DALLE, decoder=False, image_size=(112, 112))
 S = TokenizerConfig(words=2048, width=64, depth=1, entry=64, image_size=(128, 128))
 TI = replace(S, words=512, width=16, entry=32)
 
-# DALL-E's, as it was made to paint and as BEiT reads words by it; and small ones to train.
+# DALL-E's, with its decoder and as the encoder that BEiT uses; and small ones to train.
 # fmt: off
 VARIANTS = {
     "dalle": Variant(DALLE, params=97_616_006, macs=136_147_107_840),
@@ -174,9 +174,9 @@ class Decoder(nn.Module):
         self.output = nn.Conv2d(config.width, 2 * config.channels, 1)
 
     def forward(self, words: Float[Tensor, "B V rows columns"]) -> Float[Tensor, "B CC H W"]:
-        return self.paint(self.input(words))
+        return self.reconstruct(self.input(words))
 
-    def paint(self, x: Float[Tensor, "B E rows columns"]) -> Float[Tensor, "B CC H W"]:
+    def reconstruct(self, x: Float[Tensor, "B E rows columns"]) -> Float[Tensor, "B CC H W"]:
         for number, blocks in enumerate(self.stages):
             x = blocks(F.interpolate(x, scale_factor=2.0) if number else x)
         return self.output(F.relu(x))
@@ -185,10 +185,10 @@ class Decoder(nn.Module):
         """The same for single words, which are looked up rather than multiplied with."""
         kernel, bias = self.input.weight[:, :, 0, 0], self.input.bias
         assert bias is not None
-        return self.paint((F.embedding(codes, kernel.mT) + bias).movedim(-1, 1))
+        return self.reconstruct((F.embedding(codes, kernel.mT) + bias).movedim(-1, 1))
 
 
-class Book(nn.Module):
+class Codebook(nn.Module):
     """The directions of all words. One layer turns them together, so that words which no image
     chose move with those which some did, and few are left behind (arXiv:2411.02038)."""
 
@@ -213,10 +213,10 @@ class Tokenizer(Model):
     def __init__(self, config: TokenizerConfig) -> None:
         super().__init__()
         self.config = config
-        said = config.words if config.kind == "dvae" else config.code_dim
-        self.encoder = Encoder(config, said)
-        self.book = Book(config.words, said) if config.kind == "vq" else None
-        self.decoder = Decoder(config, said) if config.decoder else None
+        width = config.words if config.kind == "dvae" else config.code_dim
+        self.encoder = Encoder(config, width)
+        self.book = Codebook(config.words, width) if config.kind == "vq" else None
+        self.decoder = Decoder(config, width) if config.decoder else None
         self.init_weights()
 
     def forward(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B V"]:
@@ -226,34 +226,35 @@ class Tokenizer(Model):
         return self.encode(image).mean(dim=(1, 2))
 
     def encode(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B rows columns V"]:
-        """How well every word fits every cell: a logit, or a cosine."""
-        said = self.project_cells(image)
-        return said if self.book is None else F.linear(said, self.book())
+        """The score of every visual token in every cell: a logit, or a cosine."""
+        cells = self.project_cells(image)
+        return cells if self.book is None else F.linear(cells, self.book())
 
     def codes(self, image: Float[Tensor, "B C H W"]) -> Int[Tensor, "B rows columns"]:
-        """The word that fits each cell best."""
+        """The visual token with the highest score in each cell."""
         return self.encode(image).argmax(dim=-1)
 
     def decode(self, codes: Int[Tensor, "B rows columns"]) -> Float[Tensor, "B C H W"]:
         """Pixels from 0 to 1."""
-        return pixels_of(self.paint(codes))
+        return pixels_of(self.reconstruct(codes))
 
-    def paint(self, codes: Int[Tensor, "B rows columns"]) -> Float[Tensor, "B CC H W"]:
-        """What the decoder says of the pixels."""
-        painter = self.require_decoder()
+    def reconstruct(self, codes: Int[Tensor, "B rows columns"]) -> Float[Tensor, "B CC H W"]:
+        """The output of the decoder: location and scale of each pixel's distribution."""
+        decoder = self.require_decoder()
         if self.book is None:
-            return painter.of_codes(codes)
-        return painter(F.embedding(codes, self.book()).movedim(-1, 1))
+            return decoder.of_codes(codes)
+        return decoder(F.embedding(codes, self.book()).movedim(-1, 1))
 
     def project_cells(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B rows columns E"]:
-        """What the encoder says of each cell: logits of all words, or one direction."""
-        said = self.encoder(self.check(image)).movedim(1, -1)
-        return said if self.book is None else unit_length(said)
+        """The output of the encoder for each cell: logits of all tokens, or a unit vector."""
+        cells = self.encoder(self.check(image)).movedim(1, -1)
+        return cells if self.book is None else unit_length(cells)
 
     def require_decoder(self) -> Decoder:
         if self.decoder is None:
             raise UserError(
-                "this tokenizer is an encoder alone, which cannot paint: load it with its decoder"
+                "this tokenizer has no decoder, so it cannot reconstruct images: load it with its "
+                "decoder"
             )
         return self.decoder
 
@@ -325,7 +326,7 @@ def squeeze_pixels(pixels: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]
     return (1 - 2 * MARGIN) * pixels + MARGIN
 
 
-def pixels_of(painted: Float[Tensor, "B CC H W"]) -> Float[Tensor, "B C H W"]:
+def pixels_of(decoded: Float[Tensor, "B CC H W"]) -> Float[Tensor, "B C H W"]:
     """The likeliest pixels, from 0 to 1, by what a decoder says."""
-    middle, _ = painted.chunk(2, dim=1)
+    middle, _ = decoded.chunk(2, dim=1)
     return ((middle.sigmoid() - MARGIN) / (1 - 2 * MARGIN)).clamp(0, 1)

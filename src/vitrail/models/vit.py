@@ -86,11 +86,11 @@ class ViTConfig(Config):
                 f"dim must be a multiple of heads, got {self.dim} and {self.heads}: give dim_head"
             )
         if self.patch_dropout and self.positions == "relative":
-            raise UserError('patch_dropout moves patches: it does not go with positions="relative"')
+            raise UserError('patch_dropout must be 0 with positions="relative"')
         if "cls" in self.pool and not self.class_token:
             raise UserError(f'pool="{self.pool}" needs a class token: use pool="mean"')
         if self.distilled and self.pool != "cls":
-            raise UserError('a distilled model reads its class and distillation tokens: pool="cls"')
+            raise UserError(f'pool must be "cls" for a distilled model, got "{self.pool}"')
         if self.pool == "cls+mean" and self.final_norm == "pooled":
             raise UserError('pool="cls+mean" needs final_norm="tokens" or "none", got "pooled"')
         if self.slots > self.prefix:
@@ -297,7 +297,7 @@ class ViT(Model):
         corrupt: Callable[[Float[Tensor, "B N D"]], Float[Tensor, "B N D"]] | None = None,
     ) -> Float[Tensor, "B M D"]:
         """Eq. 1: the prefix tokens, then the patches in reading order, plus where each one was.
-        `corrupt` changes patches before they are told their places, so that a place stays known."""
+        `corrupt` changes patches before positions are added, so that positions stay known."""
         patches = self.patches(self.stem(self.check(image)))
         if corrupt is not None:
             patches = corrupt(patches)

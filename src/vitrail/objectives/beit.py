@@ -55,7 +55,7 @@ class BeitObjective(Objective):
         config, reader = self.model.config, check_tokenizer(tokenizer, model)
         rows, columns = config.grid
         if least < 1:
-            raise UserError(f"least is {least}, but a block has at least one patch")
+            raise UserError(f"least must be at least 1 patch, got {least}")
         self.count = hidden(ratio, rows * columns)
         self.least = least
         self.mask_token = nn.Parameter(torch.empty(1, 1, config.dim))
@@ -108,8 +108,8 @@ class BeitObjective(Objective):
     def illustrate(
         self, images: Float[Tensor, "B C H W"], drawn: Drawn
     ) -> dict[str, Float[Tensor, "B C H W"]]:
-        """The image and what is to be seen of it; with a tokenizer that paints also what it makes
-        of the true words where the image is seen, and of the guessed ones where it is not."""
+        """The image and its visible part; if the tokenizer has a decoder also a reconstruction from
+        the true tokens where the image is visible, and from the predicted ones where it is not."""
         config, tokenizer = self.model.config, self._tokenizer[0]
         shown = {
             "original": images,
@@ -119,9 +119,12 @@ class BeitObjective(Objective):
             return shown
         guesses = self.guess(images, drawn).argmax(dim=-1)
         codes = scatter_patches(self.codes(images), places_of(drawn, self.count), guesses)
-        painted = tokenizer.decode(codes.unflatten(1, config.grid)).to(images)
-        painted = resized(painted, config.image_size)
-        return {**shown, "reconstructed": prepared(painted, self.model.passport.preprocessing)}
+        reconstructed = tokenizer.decode(codes.unflatten(1, config.grid)).to(images)
+        reconstructed = resized(reconstructed, config.image_size)
+        return {
+            **shown,
+            "reconstructed": prepared(reconstructed, self.model.passport.preprocessing),
+        }
 
     def guess(
         self, images: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B N"]

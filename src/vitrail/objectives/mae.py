@@ -201,8 +201,8 @@ def readable(model: Model, *, norm_pix: bool) -> ViT:
     if not isinstance(model, ViT):
         swin = isinstance(model, Swin)
         raise UserError(
-            f"mae leaves hidden patches out, which a {type(model).__name__} cannot do without: "
-            f"use a ViT{', or simmim, which puts mask tokens in their place' if swin else ''}"
+            f"mae drops masked patches, which a {type(model).__name__} does not support: use a "
+            f"ViT{', or simmim, which replaces them by mask tokens' if swin else ''}"
         )
     config = model.config
     if config.positions == "relative":
@@ -217,10 +217,11 @@ def readable(model: Model, *, norm_pix: bool) -> ViT:
         )
     if config.patch_dropout:
         raise UserError(
-            f"mae leaves patches out itself, and patch_dropout is {config.patch_dropout}: use 0"
+            f"patch_dropout must be 0 for mae, which drops patches itself, got "
+            f"{config.patch_dropout}"
         )
     if norm_pix and config.patch_size**2 * config.channels == 1:
-        raise UserError("a patch of one value has no deviation: use norm_pix=False")
+        raise UserError("patches of one value cannot be normalised: use norm_pix=False")
     return model
 
 
@@ -233,7 +234,7 @@ def how_many(ratio: float, patches: int) -> int:
     check_ratio(ratio)
     if patches < 2:
         raise UserError(
-            f"there is {patches} patch, to show or to hide: use larger images or smaller patches"
+            f"mae needs at least 2 patches, got {patches}: use larger images or smaller patches"
         )
     return min(max(int(patches * (1 - ratio)), 1), patches - 1)
 

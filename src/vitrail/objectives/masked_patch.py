@@ -178,11 +178,11 @@ class MaskedPatch(Objective):
         else:
             cells = self.colours(predicted.argmax(dim=-1))
         large = F.interpolate(cells.flatten(0, 1).to(images.dtype), size=config.stride)
-        painted = scatter_patches(patches, places, large.unflatten(0, places.shape))
+        reconstructed = scatter_patches(patches, places, large.unflatten(0, places.shape))
         return {
             "original": images,
             "masked": paste(given, config.grid),
-            "reconstructed": paste(painted, config.grid),
+            "reconstructed": paste(reconstructed, config.grid),
         }
 
 

@@ -42,7 +42,7 @@ def hidden(ratio: float, cells: int) -> int:
 
 def check_ratio(ratio: float) -> None:
     if not 0 < ratio < 1:
-        raise UserError(f"the ratio of hidden patches is {ratio}, but must be between 0 and 1")
+        raise UserError(f"the mask ratio must be between 0 and 1, got {ratio}")
 
 
 def shuffled(cells: int, *, seed: int, epoch: int, indices: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""What objectives do with pictures and their patches: cut, picked by place, pasted; as pixels, and
+"""Images and their patches in objectives: cut, gathered by index, pasted; as pixels, and
 as a model reads them.
 
 Axes: N patches, n of them picked · p pixels a side of a patch

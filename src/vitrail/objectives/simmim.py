@@ -1,5 +1,5 @@
-"""SimMIM (arXiv:2111.09886): a mask token where a patch is hidden, and one linear layer that paints
-its pixels.
+"""SimMIM (arXiv:2111.09886): a mask token in place of each hidden patch, and one linear layer that
+predicts its pixels.
 
     image ── patches, hidden ones replaced ── blocks ── linear ── pixels, compared where hidden
     B C H W            B N D                  B r c E              B C H W
@@ -80,12 +80,12 @@ class SimMIM(Objective):
     def apart(
         self, images: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B N"]
     ) -> tuple[Float[Tensor, "B C H W"], Bool[Tensor, "B 1 H W"]]:
-        """How far every hidden pixel is from the painted one, 0 elsewhere; and which are hidden."""
+        """The error of every masked pixel, 0 elsewhere; and which pixels are masked."""
         hidden = in_pixels(mask, self.model.config.grid, self.patch)
-        apart = at_least_float32(images) - at_least_float32(self.paint(images, mask))
+        apart = at_least_float32(images) - at_least_float32(self.reconstruct(images, mask))
         return apart.abs() * hidden, hidden
 
-    def paint(
+    def reconstruct(
         self, images: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B N"]
     ) -> Float[Tensor, "B C H W"]:
         """The whole image, from the patches that are not hidden. Where a Swin had to make its grids
@@ -97,20 +97,20 @@ class SimMIM(Objective):
         x = self.model.forward_blocks(self.model.embed(images, corrupt))
         if isinstance(self.model, ViT):
             x = patch_tokens(self.model, x).unflatten(1, self.model.config.grid)
-        painted = F.pixel_shuffle(self.decoder(x.permute(0, 3, 1, 2)), self.stride)
-        return painted[..., : images.shape[2], : images.shape[3]]
+        reconstructed = F.pixel_shuffle(self.decoder(x.permute(0, 3, 1, 2)), self.stride)
+        return reconstructed[..., : images.shape[2], : images.shape[3]]
 
     @torch.no_grad()
     def illustrate(
         self, images: Float[Tensor, "B C H W"], drawn: Drawn
     ) -> dict[str, Float[Tensor, "B C H W"]]:
-        """The image, what is to be seen of it, and the same with the rest painted."""
+        """The image, what is to be seen of it, and the same with the rest reconstructed."""
         hidden = in_pixels(drawn, self.model.config.grid, self.patch)
-        painted = self.paint(images, drawn).to(images.dtype)
+        reconstructed = self.reconstruct(images, drawn).to(images.dtype)
         return {
             "original": images,
             "masked": veil(images, hidden),
-            "reconstructed": torch.where(hidden, painted, images),
+            "reconstructed": torch.where(hidden, reconstructed, images),
         }
 
 

@@ -1,9 +1,9 @@
-"""Teaching a tokenizer its words: a picture has to be painted again from them alone.
+"""Training a tokenizer: an image is reconstructed from its visual tokens alone.
 
 A "dvae" mixes words by chance while it learns (Gumbel-softmax, arXiv:1611.01144), less and less
 with every epoch, and is held near using all of them; a "vq" takes the nearest word, and each moves
 towards the other (1711.00937, without running means: gradients are all there is to resume).
-How well a picture is painted is DALL-E's measure (2102.12092, appendix A.3): pixels end where they
+The reconstruction loss is DALL-E's (2102.12092, appendix A.3): pixels end where they
 end, so their logit is what is wrong by a Laplace distribution, whose width the decoder tells too.
 """
 
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from vitrail.core.errors import UserError
 from vitrail.core.randomness import words
 from vitrail.models.model import Model
-from vitrail.models.tokenizer import Book, Tokenizer, squeeze_pixels
+from vitrail.models.tokenizer import Codebook, Tokenizer, squeeze_pixels
 from vitrail.objectives.objective import Drawn, Losses, Objective
 from vitrail.objectives.patches import at_least_float32, pixels, prepared
 
@@ -56,7 +56,8 @@ class TokenizerObjective(Objective):
     ) -> None:
         if not isinstance(model, Tokenizer):
             raise UserError(
-                f"a tokenizer is what learns words, not a {type(model).__name__}: use vq_ti_8"
+                f"the objective tokenizer needs a tokenizer, got a {type(model).__name__}: use "
+                f"vq_ti_8"
             )
         super().__init__(model)
         if not 0 < temperature[1] <= temperature[0] or not 0 < cooling <= 1:
@@ -88,8 +89,8 @@ class TokenizerObjective(Objective):
         else:
             taken = self.nearest(encoded, self.model.book)
             mixed = encoded + (taken - encoded).detach()  # the gradient goes past the choice
-        painted = self.model.require_decoder()(mixed.movedim(-1, 1))
-        fit, price = self.misfit(painted, images), self.price(encoded, taken)
+        reconstructed = self.model.require_decoder()(mixed.movedim(-1, 1))
+        fit, price = self.reconstruction_loss(reconstructed, images), self.price(encoded, taken)
         return {"loss": (fit + price).mean(), "fit": fit.mean(), "price": price.mean()}
 
     @torch.no_grad()
@@ -100,17 +101,19 @@ class TokenizerObjective(Objective):
         codes = self.choose(encoded)
         book = self.model.book
         taken = None if book is None else F.embedding(codes, book().to(encoded))
-        loss = self.misfit(self.model.paint(codes), images) + self.price(encoded, taken)
+        loss = self.reconstruction_loss(self.model.reconstruct(codes), images) + self.price(
+            encoded, taken
+        )
         return torch.cat([loss[:, None], codes.flatten(1).to(loss)], dim=1)
 
     @torch.no_grad()
     def illustrate(
         self, images: Float[Tensor, "B C H W"], drawn: Drawn | None = None
     ) -> dict[str, Float[Tensor, "B C H W"]]:
-        painted = self.model.decode(self.model.codes(images)).to(images)
+        reconstructed = self.model.decode(self.model.codes(images)).to(images)
         return {
             "original": images,
-            "reconstructed": prepared(painted, self.model.passport.preprocessing),
+            "reconstructed": prepared(reconstructed, self.model.passport.preprocessing),
         }
 
     def scores(self, outputs: Float[np.ndarray, "S K"]) -> dict[str, float]:
@@ -139,16 +142,16 @@ class TokenizerObjective(Objective):
         return (encoded if book is None else F.linear(encoded, book().to(encoded))).argmax(dim=-1)
 
     def nearest(
-        self, encoded: Float[Tensor, "B rows columns E"], book: Book
+        self, encoded: Float[Tensor, "B rows columns E"], book: Codebook
     ) -> Float[Tensor, "B rows columns E"]:
         return F.embedding(self.choose(encoded.detach()), book().to(encoded))
 
-    def misfit(
-        self, painted: Float[Tensor, "B CC H W"], images: Float[Tensor, "B C H W"]
+    def reconstruction_loss(
+        self, reconstructed: Float[Tensor, "B CC H W"], images: Float[Tensor, "B C H W"]
     ) -> Float[Tensor, " B"]:
         """The negative logarithm of the likelihood of each pixel, their mean for each image."""
         goal = pixels(at_least_float32(images), self.model.passport.preprocessing).clamp(0, 1)
-        return logit_laplace(painted.to(goal), squeeze_pixels(goal)).flatten(1).mean(dim=1)
+        return logit_laplace(reconstructed.to(goal), squeeze_pixels(goal)).flatten(1).mean(dim=1)
 
     def price(
         self,
@@ -201,7 +204,7 @@ def usage(codes: Int[Tensor, "..."], size: int) -> Usage:
     Usage(perplexity=4.0, used=0.5, size=8, seen=4)
     """
     if not codes.numel():
-        raise UserError("no words were seen: give at least one image")
+        raise UserError("no tokens were seen: give at least one image")
     counts = torch.bincount(codes.flatten().cpu(), minlength=size).double()
     shares = counts / counts.sum()
     entropy = -torch.special.xlogy(shares, shares).sum()
@@ -214,11 +217,11 @@ def usage(codes: Int[Tensor, "..."], size: int) -> Usage:
 
 
 def logit_laplace(
-    painted: Float[Tensor, "B CC H W"], goal: Float[Tensor, "B C H W"]
+    reconstructed: Float[Tensor, "B CC H W"], goal: Float[Tensor, "B C H W"]
 ) -> Float[Tensor, "B C H W"]:
     """-log f(x) of pixels between 0 and 1 whose logit has a Laplace distribution:
     log(2 b x (1 - x)) + |logit(x) - μ| / b."""
-    middle, width = painted.chunk(2, dim=1)
+    middle, width = reconstructed.chunk(2, dim=1)
     width = width.exp() + FINEST
     return (2 * width * goal * (1 - goal)).log() + (goal.logit() - middle).abs() / width
 

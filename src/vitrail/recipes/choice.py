@@ -24,7 +24,7 @@ class Choice:
 
     def __post_init__(self) -> None:
         if self.batch_size is not None and self.batch_size < 1:
-            raise UserError(f"batch_size is {self.batch_size}, but must be at least 1")
+            raise UserError(f"batch_size must be at least 1, got {self.batch_size}")
 
     @property
     def count(self) -> int:
@@ -32,7 +32,7 @@ class Choice:
         return len(self.train)
 
     def steps(self, epochs: float, batch: int) -> int:
-        """Steps of so many epochs, each of whole batches, or of one that is not whole."""
+        """Steps of that many epochs, each of full batches, or of one partial batch."""
         return max(round(epochs * max(self.count // batch, 1)), 1)
 
     def fields(self, **values: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ class Choice:
     def checkpoint(self, recipe: str) -> str:
         """What to begin from, for the recipes that make no sense without it."""
         if self.start is None:
-            raise UserError(f"{recipe} begins from a checkpoint: give start (--from)")
+            raise UserError(f"{recipe} fine-tunes a checkpoint: give start (--from)")
         return self.start
 
 

@@ -57,7 +57,7 @@ def deit(choice: Choice) -> Recipe:
 
 
 def deit_distilled(choice: Choice) -> Recipe:
-    """The same with a distillation token that learns what a teacher answers.
+    """The same with a distillation token that learns from a teacher.
 
         vitrail train imagenet --recipe deit_distilled --set goal.teacher=CHECKPOINT
 
@@ -71,8 +71,8 @@ def deit_distilled(choice: Choice) -> Recipe:
         goal=Distil(smoothing=0.1, distillation="hard", share=0.5, temperature=1.0),
         reasons=(
             *recipe.reasons,
-            "half of the loss is the teacher's choice, given by --set goal.teacher=CHECKPOINT; "
-            "its distribution with --set goal.distillation=soft",
+            "half of the loss is hard distillation from --set goal.teacher=CHECKPOINT; soft "
+            "distillation with --set goal.distillation=soft",
         ),
     )
 

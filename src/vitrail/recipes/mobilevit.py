@@ -35,7 +35,7 @@ def mobilevit(choice: Choice) -> Recipe:
         reasons=(
             "arXiv:2110.02178 and apple/ml-cvnets, mobilevit.yaml: 300 epochs of AdamW, lr 0.002 "
             f"for batches of {BATCH:,}, weight decay 0.01, label smoothing 0.1",
-            "a batch has 160, 192, 256, 288 or 320 pixels a side, and more images if it is small",
+            "batches of 160, 192, 256, 288 or 320 pixels a side, more images if they are small",
             f"{choice.count:,} images in batches of {batch:,}: {warmup:,} steps of warm-up"
             + ("" if warmup == WARM_UP else f" (code: {WARM_UP:,})"),
         ),

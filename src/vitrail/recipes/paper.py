@@ -122,11 +122,11 @@ def pretrain(name: str, how: Pretraining, choice: Choice) -> Recipe:
         f"{warmup:,} of them warm-up" + ("" if warmup == WARM_UP else f" (paper: {WARM_UP:,})"),
     ]
     if batch != BATCH:
-        reasons.append(f"the paper's lr is for batches of {BATCH:,}, and it does not scale it")
+        reasons.append(f"the paper's lr is for batches of {BATCH:,}; it is not scaled")
     if row.shorter:
         reasons.append(f"the paper has a shorter run of {model} too: --epochs {row.shorter:g}")
     if batch > 512 and batch % 32 == 0:
-        reasons.append("a batch that does not fit into memory fits in parts: --set accumulate=32")
+        reasons.append("if a batch does not fit into memory, split it: --set accumulate=32")
     return Recipe(
         data=choice.data,
         val_share=0.01,
@@ -157,8 +157,8 @@ def tried(*rates: float) -> str:
     """Why 0.03, where the paper tried several rates."""
     *most, last = (f"{rate:g}" for rate in rates)
     return (
-        f"as in the authors' code; the paper tried {', '.join(most)} and {last}, and kept the best "
-        "by held-out images"
+        f"as in the authors' code; the paper tried {', '.join(most)} and {last}, choosing "
+        "the best on held-out images"
     )
 
 
@@ -205,7 +205,7 @@ def finetune(choice: Choice) -> Recipe:
             f"has for {row.like}",
             f"lr {row.lr:g}: {row.why}",
             f"SGD without weight decay in batches of {batch}, {side} pixels, and a new linear head "
-            "that begins at zero (B.1.1)",
+            "initialised to zero (B.1.1)",
             "averaged weights (Polyak, 0.9999), as for table 2",
         ),
     )

@@ -39,7 +39,7 @@ def choose_pretraining(
     name, fields = MODELS[objective]
     fields = {**fields, "channels": channels}
     if choice.model or choice.start:
-        reason = f"{choice.start or choice.model} has its own shape"
+        reason = f"{choice.start or choice.model} defines the shape of the model"
         fields = dict(MODELS["beit"][1]) if is_fresh_beit(objective, choice) else {}
     elif objective == "tokenizer":
         shape, _ = plain_shape(wanted, choice.count)
@@ -47,7 +47,7 @@ def choose_pretraining(
         cell = 2 ** (stages - 1)
         size = tuple(-(-pixels // cell) * cell for pixels in shape["image_size"])
         fields |= {"image_size": size, "stages": stages}
-        reason = f"{side} pixels a side, a word for each {cell} of them"
+        reason = f"images of {side} pixels a side, one token for each {cell}x{cell} pixels"
     else:
         shape, reason = plain_shape(wanted, choice.count)
         fields |= shape if objective != "beit" else without(shape, "pool", "class_token")
@@ -67,8 +67,7 @@ def choose_pretraining(
         ema_decay=0.99 if steps < 5_000 else 0.998,
         reasons=(
             f"{choice.count:,} images, whose labels are not used: batches of {batch}",
-            f"{epochs:g} epochs: until {LOOKS:,} images were shown, but {SHORTEST} at least and "
-            f"{LONGEST} at most",
+            f"{epochs:g} epochs: about {LOOKS:,} training samples, within {SHORTEST} to {LONGEST}",
             reason,
         ),
     )

@@ -33,7 +33,7 @@ def small(choice: Choice) -> Recipe:
     side, channels = size_of(choice.train)
     fields: dict[str, Any]
     if choice.model or choice.start:
-        fields, reason = {}, f"{choice.start or choice.model} has its own shape"
+        fields, reason = {}, f"{choice.start or choice.model} defines the shape of the model"
         side = max(choice.image_size or (side,))
     else:
         fields, reason = shape_for(choice.image_size or side, count)
@@ -56,12 +56,11 @@ def small(choice: Choice) -> Recipe:
         ema_decay=0.99 if steps < 5_000 else 0.998,
         reasons=(
             f"{count:,} images of {count_of(classes, 'class')}: batches of {batch}",
-            f"{epochs:g} epochs: until {LOOKS:,} images were shown, but {SHORTEST} at least and "
-            f"{LONGEST} at most",
+            f"{epochs:g} epochs: about {LOOKS:,} training samples, within {SHORTEST} to {LONGEST}",
             reason,
             "training photos are flipped left to right at random"
             if mirrored
-            else "one channel: what is mirrored may mean another",
+            else "no flips: mirrored images of one channel may belong to another class",
         ),
     )
 
@@ -109,7 +108,7 @@ def shape_for(size: int | tuple[int, int], count: int) -> tuple[dict[str, Any], 
     if patch % 4 == 0:  # the paper's hybrid: a convolution and a pooling, stride 4, then patches
         fields |= {"stem": {"blocks": ()}, "patch_size": patch // 4}
         reason += (
-            "; a convolution of stride 4 comes before the patches, so that fields.patch_size is "
+            "; a convolution of stride 4 comes before the patches, so fields.patch_size is "
             f"{patch // 4} (arXiv:2106.14881)"
         )
     return fields, reason
@@ -152,7 +151,7 @@ def epochs_for(count: int) -> float:
 
 
 def augmentation_for(side: int, *, mirrored: bool) -> Augmentation:
-    """Small pictures move a little; photos are cropped as the paper does, and drawn on."""
+    """Small images are shifted a little; photos are cropped as in the paper, and augmented."""
     plain = Augmentation(crop=None, flip=0.5 if mirrored else 0.0)
     if side <= 16:
         return replace(plain, rotate=12.0, shift=0.08, zoom=0.12)

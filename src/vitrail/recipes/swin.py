@@ -42,7 +42,7 @@ def swin(choice: Choice) -> Recipe:
         batch_size=batch,
         reasons=(
             "arXiv:2103.14030, 4.1, and the authors' config.py: 300 epochs of AdamW with weight "
-            "decay 0.05 and clip 5; DeiT's augmentation but for repeats, and no average",
+            "decay 0.05 and clip 5; DeiT's augmentation without repeats, and no EMA",
             f"stochastic depth {drop_path:g} for {model} (authors' configs)",
             f"lr 5e-4 for 512 images, so {lr:g} for batches of {batch:,}",
             f"{choice.count:,} images: the 20 epochs of warm-up are {warmup:,} steps",

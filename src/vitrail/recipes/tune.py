@@ -38,15 +38,14 @@ def tune(choice: Choice) -> Recipe:
         ema_decay=0.999,
         reasons=(
             f"{count:,} images of {classes}: batches of {batch}",
-            f"{epochs:g} epochs: {steps:,} steps; ten times as many images take about twice as "
-            "many",
+            f"{epochs:g} epochs: {steps:,} steps; ten times the images take twice the steps",
             f"lr {lr:g}: 1e-4 for 16 images, growing with the square root of the batch "
             "(arXiv:2205.10287)",
             f"each block learns {LAYER_DECAY:g} times as fast as the one above it "
-            "(arXiv:2106.08254), so that what the checkpoint knows of any image stays",
+            "(arXiv:2106.08254), which preserves the general features of the checkpoint",
             "training photos are flipped left to right at random"
             if mirrored
-            else "one channel: what is mirrored may mean another",
+            else "no flips: mirrored images of one channel may belong to another class",
         ),
     )
 

@@ -1,11 +1,14 @@
 """`vitrail.convert`: a checkpoint in another dialect, bit for bit."""
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from vitrail.core.errors import UserError
 from vitrail.core.passport import ResizeMethod
-from vitrail.weights.convert import Conversion
-from vitrail.weights.convert import convert as convert_checkpoint
+from vitrail.weights.atomic import check_writable
+from vitrail.weights.convert import Conversion, plan_conversion
 
 
 def convert(
@@ -18,17 +21,22 @@ def convert(
     grid: tuple[int, int] | None = None,
     method: ResizeMethod | None = None,
     overwrite: bool = False,
+    dry_run: bool = False,
     **changes: Any,
 ) -> Conversion:
     """Read a checkpoint in one dialect and write it in another: a file where `out` has a known
     suffix, else a directory with the config files of the dialect. `model`, `dialect`, `grid` and
-    `changes` are those of `load`; `method` is how positions are resized.
+    `changes` are those of `load`; `method` is how positions are resized. With `dry_run` nothing is
+    written.
 
     >>> done = convert("pets-model", "pets-timm", to="timm")
     >>> done.to, done.tensors
     ('timm', 152)
     """
-    return convert_checkpoint(
+    if os.path.lexists(out) and not overwrite:
+        raise UserError(f"{out}: exists already: choose another name, or pass overwrite=True")
+    check_writable(Path(out))
+    done, write_files = plan_conversion(
         source,
         out,
         to=to,
@@ -36,6 +44,9 @@ def convert(
         dialect=dialect,
         grid=grid,
         method=method,
-        overwrite=overwrite,
         changes=changes,
     )
+    if dry_run:
+        return replace(done, dry_run=True)
+    write_files(overwrite)
+    return done

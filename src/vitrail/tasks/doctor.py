@@ -10,7 +10,7 @@ from vitrail.data.doctor import examine
 from vitrail.data.findings import Findings
 from vitrail.data.sources import open_data
 from vitrail.pages.data_report import data_page
-from vitrail.pages.render import as_iframe
+from vitrail.tasks.html_record import HtmlRecord
 from vitrail.tasks.progress import OnProgress, silent, steps_of
 from vitrail.tasks.results import writing_results
 
@@ -18,17 +18,18 @@ PAGE, FACTS = "report.html", "doctor.json"
 
 
 @dataclass(frozen=True, repr=False)
-class DataReport(Findings):
-    """What the doctor found, with a page of it."""
+class DataReport(Findings, HtmlRecord):
+    """Everything that `doctor` found in a data set: it prints as text, and has a page, whose path
+    is `report` if it was written."""
 
-    def save_html(self, path: str | Path) -> None:
-        """Write a page with all of it."""
-        Path(path).write_text(self._page(), encoding="utf-8")
+    report: str | None = None
 
-    def _repr_html_(self) -> str:
-        return as_iframe(self._page())
+    def facts(self) -> dict[str, Any]:
+        """Plain values for JSON: all but the images themselves."""
+        facts = super().facts()
+        return {"report": facts.pop("report"), **facts}
 
-    def _page(self) -> str:
+    def html(self) -> str:
         return data_page(self.facts(), **page_images(self))
 
 
@@ -63,7 +64,8 @@ def doctor(
             on_progress=steps_of(on_progress, "examining images"),
         )
         found = DataReport(
-            **{field.name: getattr(findings, field.name) for field in fields(findings)}
+            **{field.name: getattr(findings, field.name) for field in fields(findings)},
+            report=None if out is None else str(Path(out) / PAGE),
         )
         if draft is not None:
             with writing(draft):

@@ -5,14 +5,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vitrail.core.errors import UserError
+from vitrail.core.errors import UserError, printable
+from vitrail.core.json_text import plain_values
 from vitrail.inference.nearest import Pair, find_duplicates
 from vitrail.inference.parts import read_manifest
-from vitrail.tasks.image_pages import ShowsImages, show_duplicates
+from vitrail.tasks.html_record import HtmlRecord
+from vitrail.tasks.image_pages import show_duplicates
 
 
 @dataclass(frozen=True)
-class DuplicateReport(ShowsImages):
+class DuplicateReport(HtmlRecord):
     """Pairs of near duplicates, the most alike first; the least cosine of a pair, and where that
     threshold comes from."""
 
@@ -23,7 +25,7 @@ class DuplicateReport(ShowsImages):
 
     def facts(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return asdict(self)
+        return plain_values(asdict(self))
 
     def html(self) -> str:
         return show_duplicates(self.pairs, self.directory, self.threshold)
@@ -35,8 +37,9 @@ class DuplicateReport(ShowsImages):
         return len(self.pairs)
 
     def __repr__(self) -> str:
-        shown = [f"{one.cosine:.4f}  {one.one}  {one.other}" for one in self.pairs[:5]]
-        title = f"DuplicateReport({len(self)} pairs in {self.directory}"
+        shown = [printable(f"{one.cosine:.4f}  {one.one}  {one.other}") for one in self.pairs[:5]]
+        pairs = "1 pair" if len(self) == 1 else f"{len(self):,} pairs"
+        title = f"DuplicateReport({pairs} in {printable(self.directory)}"
         return "\n".join([f"{title}, cosine at least {self.threshold:.6g})", *shown])
 
 

@@ -1,34 +1,53 @@
 """`vitrail.embed`: the features of images, in a directory that can be searched."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack, overload
-
-from torch import nn
+from typing import Any, Literal, TypedDict, Unpack, get_args, overload
 
 from vitrail.core.errors import UserError
 from vitrail.core.eval_mode import eval_mode
-from vitrail.core.ranges import check
+from vitrail.core.html_text import html_table
+from vitrail.core.ranges import check_count
+from vitrail.data.paths import STDIN
 from vitrail.data.reader import ImageSource
 from vitrail.inference.arrow import EmbeddingTable, pyarrow
 from vitrail.inference.arrow import Precision as VectorPrecision
 from vitrail.inference.embed import EmbedProgress, embed_local, embed_on_ray, embedding_shape
-from vitrail.inference.engine import BATCH, Job, OutputKind, torch_threads, usable_threads
+from vitrail.inference.engine import (
+    BATCH,
+    Job,
+    OutputKind,
+    plan_of,
+    torch_threads,
+    usable_threads,
+)
+from vitrail.inference.engines.auto import OpenRunner, open_runner
+from vitrail.inference.engines.catalogue import AUTO, EAGER, RAY, split_ray
 from vitrail.inference.on_ray import Cluster
-from vitrail.inference.parts import Manifest, check_parts, count_rows, open_parts
-from vitrail.inference.predict import iter_images
+from vitrail.inference.parts import (
+    MANIFEST,
+    Manifest,
+    check_parts,
+    count_rows,
+    open_parts,
+    read_manifest,
+)
+from vitrail.inference.predict import count_ahead, iter_images
 from vitrail.models.model import Model
+from vitrail.tasks.arguments import check_not_swapped
 from vitrail.tasks.dry_run import DryRun
 from vitrail.tasks.duplicates import DuplicateReport, duplicates
-from vitrail.tasks.models import Device, ModelSource, Precision, open_model
+from vitrail.tasks.models import AnyModel, Device, ModelSource, Precision, open_model, source_of
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.search import SearchResult, loading_facts, search
 from vitrail.weights.digest import digest_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Index:
     """A directory of embeddings: how many images had one `before`, were `embedded` now, and of
     those could not be read (`broken`)."""
@@ -37,7 +56,7 @@ class Index:
     before: int
     embedded: int
     broken: int
-    model: Model = field(repr=False, compare=False)
+    model: Model = field(compare=False)
 
     def search(self, image: ImageSource, k: int = 10) -> SearchResult:
         """The `k` nearest images."""
@@ -52,6 +71,13 @@ class Index:
         names = ("out", "before", "embedded", "broken")
         return {name: getattr(self, name) for name in names}
 
+    def __repr__(self) -> str:
+        images = f"{self.before + self.embedded:,} images, {self.embedded:,} of them new"
+        return f"Index({self.out}, {images}, {self.broken:,} cannot be read)"
+
+    def _repr_html_(self) -> str:
+        return html_table("Index", self.facts())
+
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedOptions:
@@ -61,16 +87,27 @@ class EmbedOptions:
     exact: bool = True
     vector_precision: VectorPrecision = "float32"
     batch_size: int = BATCH
-    engine: Literal["local", "ray"] = "local"
+    engine: str = AUTO
     address: str | None = None
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        check("batch_size", self.batch_size, at_least=1)
+        check_count("batch_size", self.batch_size, at_least=1)
+        known = get_args(VectorPrecision)
+        if self.vector_precision not in known:
+            raise UserError(
+                f"vector_precision must be {' or '.join(known)}, got {self.vector_precision!r}"
+            )
         if self.threads is not None:
-            check("threads", self.threads, at_least=1)
-        if self.address is not None and self.engine != "ray":
-            raise UserError("address is that of a Ray cluster: choose the engine ray too")
+            check_count("threads", self.threads, at_least=1)
+        if self.address is not None and not self.on_ray:
+            raise UserError("address is for a Ray cluster: use engine ray with it")
+
+        split_ray(self.engine)  # it refuses what is unknown or not installed
+
+    @property
+    def on_ray(self) -> bool:
+        return split_ray(self.engine)[0]
 
     @property
     def job(self) -> Job:
@@ -85,7 +122,7 @@ class Keywords(TypedDict, total=False):
     exact: bool
     vector_precision: VectorPrecision
     batch_size: int
-    engine: Literal["local", "ray"]
+    engine: str
     address: str | None
     device: Device
     precision: Precision
@@ -95,7 +132,7 @@ class Keywords(TypedDict, total=False):
 
 @overload
 def embed(
-    model: str | Path | nn.Module | ModelSource,
+    model: AnyModel,
     images: str | Path | Iterable[str | Path],
     *,
     out: str | Path,
@@ -104,15 +141,24 @@ def embed(
 ) -> Index: ...
 @overload
 def embed(
-    model: str | Path | nn.Module | ModelSource,
+    model: AnyModel,
     images: str | Path | Iterable[str | Path],
     *,
     out: str | Path,
     dry_run: Literal[True],
     **options: Unpack[Keywords],
 ) -> DryRun: ...
+@overload
 def embed(
-    model: str | Path | nn.Module | ModelSource,
+    model: AnyModel,
+    images: str | Path | Iterable[str | Path],
+    *,
+    out: str | Path,
+    dry_run: bool,
+    **options: Unpack[Keywords],
+) -> Index | DryRun: ...
+def embed(
+    model: AnyModel,
     images: str | Path | Iterable[str | Path],
     *,
     out: str | Path,
@@ -120,9 +166,9 @@ def embed(
     exact: bool = True,
     vector_precision: VectorPrecision = "float32",
     batch_size: int = BATCH,
-    engine: Literal["local", "ray"] = "local",
+    engine: str = AUTO,
     address: str | None = None,
-    device: Device = None,
+    device: Device = "auto",
     precision: Precision = None,
     threads: int | None = None,
     dry_run: bool = False,
@@ -131,6 +177,7 @@ def embed(
     """Write the features of images (files, directories, patterns, addresses) to Parquet files in
     the directory `out`: what the head reads, or with `tokens` every token. An image that has a row
     there is not computed again, so that a run that was interrupted is resumed by the same call.
+    `engine` is that of `predict`; "auto" stays with the engine that a directory was begun with.
 
     >>> index = embed("pets-model", "photos/", out="vectors")
     >>> index.embedded, index.search("photos/0.png", k=1)[0].id
@@ -145,83 +192,100 @@ def embed(
         address=address,
         threads=threads,
     )
-    if isinstance(model, str | Path):
-        model = ModelSource(source=str(model))
-    elif not isinstance(model, ModelSource):
-        model = open_model(model, device=device, precision=precision)
-    return embed_images(
-        model,
-        image_names([images] if isinstance(images, str | Path) else images),
-        Path(out),
-        options,
-        device=device,
-        precision=precision,
-        dry_run=dry_run,
-        on_progress=on_progress,
-    )
+    check_not_swapped(model, images)
+    pyarrow()
+    count, names = count_names(images)
+    names = chain([next(names)], names)  # no image at all is an error before anything is written
+    source = source_of(model)
+    loaded = open_model(model, device=device, precision=precision)
+    with eval_mode(loaded):
+        engine = engine_of(Path(out), options)
+        manifest = manifest_of(source, loaded, options, EAGER if engine == AUTO else engine)
+        check_parts(Path(out), manifest)
+        if dry_run:
+            details = {"images": sum(1 for _ in names), "before": count_rows(Path(out))}
+            return DryRun("embed", str(out), {**details, "shape": list(manifest.shape)})
+        threads = usable_threads(options.threads)
+        with stopping(Path(out)), torch_threads(1):
+            opened = None
+            if not options.on_ray:
+                plan = plan_of(loaded, options.job, callers=threads)
+                opened = open_runner(loaded, plan, engine, images=count, on_progress=on_progress)
+                manifest = replace(manifest, engine=opened.engine)
+            open_parts(Path(out), manifest)
+            compute = partial(compute_embeddings, loaded, names, Path(out), options)
+            done = compute(manifest.engine, threads, opened, on_progress)
+    return Index(str(out), done.before, done.embedded, done.broken, loaded)
 
 
 def image_names(images: Iterable[str | Path]) -> Iterator[str]:
     for item in iter_images(images):
         if not isinstance(item, str):
-            raise UserError("embed needs paths or addresses, whose names are the ids of its rows")
+            raise UserError(
+                "embed needs paths or addresses (they become the ids of the rows), got images in "
+                "memory"
+            )
         yield item
 
 
-def embed_images(
-    model: Model | ModelSource,
-    names: Iterable[str],
-    out: Path,
-    options: EmbedOptions,
-    *,
-    device: Device = None,
-    precision: Precision = None,
-    dry_run: bool = False,
-    on_progress: OnProgress = silent,
-) -> Index | DryRun:
-    """Embed every image that has no row in `out` yet."""
-    pyarrow()
-    rest = iter(names)
-    names = chain([next(rest)], rest)  # where there is none, it is said before anything is written
-    source = model if isinstance(model, ModelSource) else None
-    loaded = model if isinstance(model, Model) else model.load(device=device, precision=precision)
-    with eval_mode(loaded):
-        manifest = manifest_of(source, loaded, options)
-        if dry_run:
-            check_parts(out, manifest)
-            details = {"images": sum(1 for _ in names), "before": count_rows(out)}
-            return DryRun("embed", str(out), {**details, "shape": list(manifest.shape)})
-        open_parts(out, manifest)
-        done = compute_embeddings(loaded, names, out, options, on_progress)
-    return Index(str(out), done.before, done.embedded, done.broken, loaded)
+def count_names(images: str | Path | Iterable[str | Path]) -> tuple[int | None, Iterator[str]]:
+    """How many images there are at least, unless their names must be waited for on standard input;
+    and the names."""
+    names = image_names([images] if isinstance(images, str | Path) else images)
+    if images == STDIN or (isinstance(images, Sequence) and STDIN in images):
+        return None, names
+    count, items = count_ahead(names)
+    return count, map(str, items)
+
+
+def engine_of(out: Path, options: EmbedOptions) -> str:
+    """The engine that computes; auto goes on with that of a directory that was begun."""
+    _, engine = split_ray(options.engine)
+    is_open = options.engine in (AUTO, RAY)
+    return read_manifest(out).engine if is_open and (out / MANIFEST).exists() else engine
 
 
 def compute_embeddings(
-    model: Model, names: Iterable[str], out: Path, options: EmbedOptions, on_progress: OnProgress
+    model: Model,
+    names: Iterable[str],
+    out: Path,
+    options: EmbedOptions,
+    engine: str,
+    threads: int,
+    opened: OpenRunner | None,
+    on_progress: OnProgress,
 ) -> EmbedProgress:
-    """In this process, or on Ray."""
-    threads, rows = usable_threads(options.threads), EmbeddingTable(options.vector_precision)
+    """In this process, or where nothing was opened in it on Ray."""
+    rows = EmbeddingTable(options.vector_precision)
+    if opened is None:
+        cluster = Cluster(options.address, threads, engine)
+        return embed_on_ray(model, names, out, options.job, rows, cluster)
+    return embed_local(
+        model,
+        names,
+        out,
+        options.job,
+        rows,
+        threads=threads,
+        runner=opened.run,
+        on_progress=lambda now: on_progress("embedding", now.done, None),
+    )
+
+
+@contextmanager
+def stopping(out: Path) -> Iterator[None]:
+    """Ctrl-C says how to go on."""
     try:
-        if options.engine == "ray":
-            cluster = Cluster(options.address, threads)
-            return embed_on_ray(model, names, out, options.job, rows, cluster)
-        with torch_threads(1):
-            return embed_local(
-                model,
-                names,
-                out,
-                options.job,
-                rows,
-                threads=threads,
-                on_progress=lambda now: on_progress("embedding", now.done, None),
-            )
+        yield
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
-            f"stopped; what is done is in {out}, and the same command resumes from there"
+            f"stopped; finished images are saved in {out}: repeat the command to resume"
         ) from None
 
 
-def manifest_of(source: ModelSource | None, model: Model, options: EmbedOptions) -> Manifest:
+def manifest_of(
+    source: ModelSource | None, model: Model, options: EmbedOptions, engine: str
+) -> Manifest:
     path = Path(source.source) if source is not None else Path()
     name = "" if source is None else source.source
     return Manifest(
@@ -232,5 +296,6 @@ def manifest_of(source: ModelSource | None, model: Model, options: EmbedOptions)
         precision=options.vector_precision,
         exact=options.exact,
         batch_size=options.batch_size,
+        engine=engine,
         loading={} if source is None else loading_facts(source, model),
     )

@@ -1,21 +1,19 @@
 """`vitrail.evaluate`: how good a model is on labelled images."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from vitrail.core.errors import UserError, nearest, writing
 from vitrail.core.eval_mode import eval_mode
 from vitrail.core.json_text import to_json
 from vitrail.core.outputs import Outputs
-from vitrail.core.ranges import check
+from vitrail.core.ranges import check_count, check_counts
 from vitrail.data.source import Source
 from vitrail.data.sources import open_data
 from vitrail.data.sources.origin import Origin, Subset
@@ -34,16 +32,19 @@ from vitrail.evaluation.robustness import (
     Robustness,
     measure_robustness,
 )
-from vitrail.inference.outputs import compute_outputs
+from vitrail.inference.engines.auto import OpenRunner
+from vitrail.inference.engines.catalogue import AUTO, EAGER, check_engine
+from vitrail.inference.outputs import compute_outputs, open_logits
 from vitrail.inference.variants import Variants, compute_variants
 from vitrail.models.model import Model
 from vitrail.models.vit import ViTConfig
 from vitrail.tasks.arguments import check_not_swapped
 from vitrail.tasks.evaluation import Evaluation, SizeResult
-from vitrail.tasks.models import open_model
+from vitrail.tasks.models import AnyModel, Device, Precision, open_model
 from vitrail.tasks.names import name_of, short_name
 from vitrail.tasks.progress import OnProgress, silent, steps_of
 from vitrail.tasks.results import writing_results
+from vitrail.tasks.speed_up import speed_up_note, with_speed_up
 from vitrail.weights.load import load
 
 FILES = {"report.html": "report", "evaluation.json": "facts", "predictions.csv": "predictions"}
@@ -54,19 +55,21 @@ Sizes = list[tuple[str, dict[str, Any]]]
 
 
 def evaluate(
-    model: str | Path | nn.Module,
+    model: AnyModel,
     data: str | Path,
     *,
     split: str | None = None,
     corruptions: bool = False,
     corrupted_images: int | None = None,
-    resolutions: Sequence[Size] = (),
-    patch_sizes: Sequence[int] = (),
+    resolutions: Size | Sequence[Size] = (),
+    patch_sizes: int | Sequence[int] = (),
     by_index: bool = False,
     batch_size: int = 64,
     workers: int = 0,
-    device: str | torch.device | None = None,
-    precision: str | torch.dtype | None = None,
+    engine: str = AUTO,
+    speed_up: float | None = None,
+    device: Device = "auto",
+    precision: Precision = None,
     seed: int = 0,
     out: str | Path | None = None,
     overwrite: bool = False,
@@ -77,7 +80,9 @@ def evaluate(
     confidence intervals, calibration, classes and confusions. `corruptions` adds 15 common
     corruptions at 5 severities (of `corrupted_images` images, by default all), `resolutions` and
     `patch_sizes` other sizes of images and patches, in pixels. Classes are matched by name, or with
-    `by_index` by index. `out` gets report.html, evaluation.json and predictions.csv.
+    `by_index` by index. `engine` computes, as in `predict`, by default the fastest where that pays.
+    `speed_up=1.8` merges similar tokens (ViT, DeiT, BEiT) until the model is that many times as
+    fast, and evaluates the result. `out` gets report.html, evaluation.json and predictions.csv.
 
     >>> model = create("vit_ti_16", depth=1, num_classes=10, channels=1, image_size=16)
     >>> evaluate(model, "digits").images
@@ -86,19 +91,31 @@ def evaluate(
     check_not_swapped(model, data)
     check_corrupted(corrupted_images, corruptions)
     check_split(split, data)
+    check_engine(engine)
+    sides = check_sizes("resolutions", resolutions)
+    patch_sizes = check_counts("patch_sizes", patch_sizes, at_least=1)
+    check_speed_up(speed_up, sides, patch_sizes)
     with writing_results(out, "evaluate", list(FILES), overwrite=overwrite) as draft:
         loaded = open_model(model, device=device, precision=precision)
+        loaded, merged = with_speed_up(loaded, speed_up, batch_size=batch_size)
         run = Run(loaded, name or name_of(model), str(data), batch_size, workers, seed, on_progress)
         with eval_mode(loaded):
             patches = patch_fields(patch_sizes, loaded)
             splits, split, notes = open_splits(run, split, by_index=by_index)
+            count = sum(len(one.source) for one in splits.values())
+            if corruptions:
+                count += len(VARIANTS) * min(corrupted_images or count, len(splits[split].source))
+            run = replace(run, opened=run.open(loaded, engine, count), engine=engine)
             outputs = run.outputs(splits[split])
             held_out = run.outputs(splits["val"]) if split != "val" and "val" in splits else None
             found = summarise(run, outputs, held_out, splits[split].source, notes)
+            if merged is not None:
+                notes = [speed_up_note(merged), *found.notes]
+                found = replace(found, speed_up=merged.facts(), notes=notes)
             if corruptions:
                 known = run.corrupted(outputs, splits[split].source, corrupted_images)
                 found = replace(found, robustness=known)
-            sizes: Sizes = [(size_text(size), {"image_size": size}) for size in resolutions]
+            sizes: Sizes = [(size_text(size), {"image_size": size}) for size in sides]
             found = replace(
                 found,
                 resolutions=run.at_sizes(splits[split], sizes, "image sizes"),
@@ -106,7 +123,22 @@ def evaluate(
             )
         if draft is not None:
             write(found, draft)
-    return found
+    return found if out is None else replace(found, files=files_in(Path(out)))
+
+
+def files_in(out: Path) -> dict[str, str]:
+    """What `out` gets, by what it is."""
+    return {what: str(out / name) for name, what in FILES.items()}
+
+
+def check_speed_up(
+    speed_up: float | None, resolutions: Sequence[Size], patch_sizes: Sequence[int]
+) -> None:
+    if speed_up is not None and (resolutions or patch_sizes):
+        raise UserError(
+            "speed_up is measured for one image and patch size: leave out resolutions and "
+            "patch_sizes, or speed_up"
+        )
 
 
 @dataclass(frozen=True)
@@ -129,13 +161,21 @@ class Run:
     workers: int
     seed: int
     on_progress: OnProgress
+    engine: str = EAGER
+    opened: OpenRunner | None = None
 
     def __post_init__(self) -> None:
-        check("batch_size", self.batch_size, at_least=1)
-        check("workers", self.workers, at_least=0)
+        check_count("batch_size", self.batch_size, at_least=1)
+        check_count("workers", self.workers)
+
+    def open(self, model: Model, engine: str, images: int) -> OpenRunner:
+        return open_logits(model, batch_size=self.batch_size, engine=engine, images=images)
 
     def outputs(self, split: Split, model: Model | None = None, what: str = "") -> Outputs:
         """The outputs for one split, of the model or of a resized copy."""
+        opened = self.opened
+        if model is not None:
+            opened = self.open(model, self.engine, len(split.source))
         found = compute_outputs(
             model or self.model,
             split.source,
@@ -143,6 +183,7 @@ class Run:
             split=split.name,
             batch_size=self.batch_size,
             workers=self.workers,
+            opened=opened,
             on_progress=steps_of(self.on_progress, what or f"images of {split.name}"),
         )
         return split.match.relabel(found)
@@ -165,7 +206,11 @@ class Run:
         )
         progress = steps_of(self.on_progress, "corruptions")
         for variant, places, logits in compute_variants(
-            self.model, variants, workers=self.workers, on_progress=progress
+            self.model,
+            variants,
+            workers=self.workers,
+            opened=self.opened,
+            on_progress=progress,
         ):
             right = logits.argmax(axis=1) == clean.truth[places]
             results[variant, places] = logits if clean.multi_label else right
@@ -237,6 +282,7 @@ def summarise(
         model=run.model_name,
         data=run.data,
         seed=run.seed,
+        engine=EAGER if run.opened is None else run.opened.engine,
         preprocessing=run.model.passport.preprocessing,
         source=source,
         outputs=outputs,
@@ -267,15 +313,33 @@ def output_notes(outputs: Outputs, ece: float, temperature: TemperatureScaling |
 
 def check_corrupted(images: int | None, corruptions: bool) -> None:
     if images is not None:
-        check("corrupted_images", images, at_least=1)
+        check_count("corrupted_images", images, at_least=1)
         if not corruptions:
-            raise UserError("corrupted_images is how many to corrupt: give corruptions too")
+            raise UserError(
+                "corrupted_images needs corruptions: add corruptions=True (--corruptions)"
+            )
 
 
 def check_split(split: str | None, data: str | Path) -> None:
     known = open_data(data).parts
     if split is not None and split not in known:
         raise UserError(f"{data} has no split {split!r}, {nearest(split, known)}")
+
+
+def check_sizes(name: str, sizes: Any) -> list[Size]:
+    """Image sizes, each a side or (height, width); one side alone is a list of one.
+
+    >>> check_sizes("resolutions", 224), check_sizes("resolutions", [160, (192, 672)])
+    ([224], [160, (192, 672)])
+    """
+    if isinstance(sizes, str) or not isinstance(sizes, int | Iterable):
+        raise UserError(f"{name} must be sides like [160, 224], got {sizes!r}")
+    found = [sizes] if isinstance(sizes, int) else list(sizes)
+    for size in found:
+        sides = size if isinstance(size, list | tuple) and len(size) == 2 else (size,)
+        for side in sides:
+            check_count(name, side, at_least=1)
+    return [tuple(size) if isinstance(size, list) else size for size in found]
 
 
 def size_text(size: Size) -> str:
@@ -293,7 +357,6 @@ def patch_fields(sizes: Sequence[int], model: Model) -> Sizes:
     config = model.config
     stride = config.stride // config.patch_size if isinstance(config, ViTConfig) else 1
     for size in sizes:
-        check("patch_sizes", size, at_least=1)
         if size % stride:
             raise UserError(
                 f"patch_sizes must be multiples of {stride}, the stride of the model's stem, got "
@@ -329,8 +392,8 @@ def open_splits(
     notes = [found[split].match.note, multi_label_note(run.model, parts[split])]
     if split == "val" and "val" not in open_data(run.data, val_share=0).parts:
         notes.append(
-            f"val was drawn from train, {share:.0%} of it, as training draws it: split train has "
-            "the rest"
+            f"the data has no val split: evaluated on the same {share:.0%} of train that training "
+            "holds out"
         )
     return found, split, [note for note in notes if note is not None]
 
@@ -362,5 +425,6 @@ def write(found: Evaluation, out: Path) -> None:
     page, facts, table = (out / name for name in FILES)
     with writing(out):
         found.save_html(page)
-        facts.write_text(to_json(found.facts(), indent=1) + "\n", encoding="utf-8")
+        values = {name: value for name, value in found.facts().items() if name != "files"}
+        facts.write_text(to_json(values, indent=1) + "\n", encoding="utf-8")
         found.save_predictions(table)

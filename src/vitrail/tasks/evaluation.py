@@ -1,14 +1,14 @@
 """The result of an evaluation: metrics, calibration, classes, and the same for machines."""
 
 import csv
-import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from vitrail.core.json_text import plain_values
 from vitrail.core.outputs import Outputs
 from vitrail.core.passport import Preprocessing
 from vitrail.data.source import Source
@@ -19,9 +19,10 @@ from vitrail.evaluation.intervals import LEVEL, METHODS
 from vitrail.evaluation.mistakes import labelled_prediction
 from vitrail.evaluation.robustness import Robustness
 from vitrail.pages.evaluation import evaluation_page
-from vitrail.pages.render import as_iframe
 from vitrail.pages.thumbnails import data_uri
 from vitrail.tasks.examples import class_examples, class_facts, mistake_examples
+from vitrail.tasks.html_record import HtmlRecord
+from vitrail.weights.atomic import write_file
 
 MAX_MISTAKES = 12  # images in each of the two galleries
 
@@ -40,16 +41,17 @@ class SizeResult:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Evaluation:
+class Evaluation(HtmlRecord):
     """How good a model is on one split of a data set: `metrics` by name with the `intervals` of
-    95 % confidence, from so many bootstrap `resamples`; `outputs` are those of every image of
-    `source`; `notes` say what was assumed."""
+    95 % confidence, from `resamples` bootstrap samples; `outputs` are those of every image of
+    `source`; `notes` list what was assumed."""
 
     title: str
     model: str
     data: str
     seed: int
     preprocessing: Preprocessing
+    engine: str
     source: Source
     outputs: Outputs
     metrics: dict[str, float]
@@ -60,7 +62,10 @@ class Evaluation:
     robustness: Robustness | None = None
     resolutions: Sequence[SizeResult] = ()
     patch_sizes: Sequence[SizeResult] = ()
+    speed_up: Mapping[str, float] | None = None
     notes: Sequence[str] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Where the report, the facts and the predictions were written, if they were."""
 
     @property
     def images(self) -> int:
@@ -94,22 +99,24 @@ class Evaluation:
             "corruptions": robustness_facts(self.robustness),
             "resolutions": [asdict(row) for row in self.resolutions],
             "patch_sizes": [asdict(row) for row in self.patch_sizes],
+            "engine": self.engine,
+            "speed_up": None if self.speed_up is None else dict(self.speed_up),
             "nonfinite": outputs.nonfinite,
             "notes": list(self.notes),
             "broken": dict(outputs.broken),
+            "files": self.files,
         }
-        return without_nan(facts)
+        return dict(plain_values(facts))
 
-    def save_html(self, path: str | Path) -> None:
-        """Write the page: metrics, calibration, classes, confusions, mistakes."""
-        Path(path).write_text(self._page(), encoding="utf-8")
-
-    def save_predictions(self, path: str | Path) -> None:
+    def save_predictions(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write a CSV file with a line for each image: its name, truth, prediction and how probable
         each is. Several labels are joined by |, and so are their probabilities; an image that
-        cannot be read has a reason instead."""
+        cannot be read has a problem instead."""
+        return write_file(Path(path), self._fill_predictions, overwrite=overwrite)
+
+    def _fill_predictions(self, path: Path) -> None:
         # a name that is not valid Unicode must never keep the file from being written
-        with Path(path).open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+        with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
             table = csv.writer(file)
             table.writerow(COLUMNS)
             wrong = np.zeros(self.images, dtype=np.bool_)
@@ -127,10 +134,8 @@ class Evaluation:
             for name, reason in self.outputs.broken.items():
                 table.writerow([name, "", "", "", "", "", reason])
 
-    def _repr_html_(self) -> str:
-        return as_iframe(self._page())
-
-    def _page(self) -> str:
+    def html(self) -> str:
+        """The page: metrics, calibration, classes, confusions, mistakes."""
         outputs, known = self.outputs, self.robustness
         galleries = {"Most confident": mistake_examples(outputs, self.source, most=MAX_MISTAKES)}
         if len(outputs.wrong) > MAX_MISTAKES:  # only where they can be others
@@ -196,18 +201,3 @@ def robustness_facts(found: Robustness | None) -> dict[str, Any] | None:
         "error_relative_to_clean": found.relative_error,
         "differs": list(DIFFERS),
     }
-
-
-def without_nan(value: Any) -> Any:
-    """
-    >>> without_nan({"a": [float("nan"), 1.0]})
-    {'a': [None, 1.0]}
-    """
-    match value:
-        case float():
-            return value if math.isfinite(value) else None
-        case dict():
-            return {name: without_nan(one) for name, one in value.items()}
-        case list() | tuple():
-            return [without_nan(one) for one in value]
-    return value

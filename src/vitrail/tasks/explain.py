@@ -13,11 +13,12 @@ from zipfile import ZIP_DEFLATED, ZipFile
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitrail.core.errors import UserError, writing
 from vitrail.core.eval_mode import eval_mode
-from vitrail.core.ranges import check
+from vitrail.core.json_text import to_json
+from vitrail.core.ranges import check_count
 from vitrail.data.images import BadImage
 from vitrail.data.paths import check_paths, is_address, is_one
 from vitrail.data.preprocess import prepare
@@ -43,7 +44,9 @@ from vitrail.explanation.readout import Relevance
 from vitrail.explanation.verdict import MethodCheck, check_methods
 from vitrail.inference.predict import iter_images
 from vitrail.models.model import Model
+from vitrail.tasks.arguments import check_not_swapped
 from vitrail.tasks.explanation import (
+    FACTS,
     MAPS,
     PAGE,
     ExplainRun,
@@ -53,7 +56,7 @@ from vitrail.tasks.explanation import (
     Pixels,
     visible_part,
 )
-from vitrail.tasks.models import open_model
+from vitrail.tasks.models import AnyModel, Device, Precision, open_model, refuse_exported
 from vitrail.tasks.names import name_of as model_name
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.results import writing_results
@@ -65,7 +68,7 @@ Query = int | tuple[int, int]
 
 
 def explain(
-    model: str | Path | nn.Module,
+    model: AnyModel,
     images: "ImageSource | Iterable[ImageSource]",
     *,
     method: str | Sequence[str] = "auto",
@@ -77,8 +80,8 @@ def explain(
     discard: float | None = None,
     verdict: bool = True,
     checks: int = 4,
-    device: str | torch.device | None = None,
-    precision: str | torch.dtype | None = None,
+    device: Device = "auto",
+    precision: Precision = None,
     out: str | Path | None = None,
     overwrite: bool = False,
     name: str | None = None,
@@ -93,14 +96,16 @@ def explain(
     predicted one. `layer` is for attention, gradcam and hirescam, `head` and `query` (a patch as
     (row, column), or the number of a token) are for attention, `fusion` and `discard` for rollout.
     With `verdict` the maps of the first `checks` images are tested: whether they track the model.
-    `out` gets report.html, maps.npz, and overlays as PNG.
+    `out` gets report.html, explain.json, maps.npz, and overlays as PNG.
 
     >>> why = explain(model, Image.new("RGB", (64, 48)), checks=0)
     >>> why.method, why.map.shape, why.overlay().size
     ('attribution', (14, 14), (448, 448))
     """
-    check("checks", checks, at_least=0)
+    check_count("checks", checks, at_least=0)
     check_names(method)
+    check_not_swapped(model, images)
+    refuse_exported(model, "explain")
     listed = [images] if isinstance(images, str | Path) else images
     if isinstance(listed, list | tuple):
         check_listed(listed)
@@ -113,7 +118,7 @@ def explain(
         options |= {"fusion": fusion, "discard": discard}
         methods, auto = select_methods(method, loaded, options, called)
         if target is not None and not loaded.config.num_classes:
-            raise UserError(f"{called} has no head: leave target out")
+            raise UserError(f"{called} has no classification head: leave out target")
         run = ExplainRun(
             called,
             loaded.passport.family,
@@ -129,6 +134,7 @@ def explain(
         if draft is not None:
             with writing(draft):
                 found.save_html(draft / PAGE)
+                (draft / FACTS).write_text(to_json(found.facts()) + "\n", encoding="utf-8")
     return found[0] if one else found
 
 
@@ -170,7 +176,9 @@ class Work:
                 found.append(explanation)
         if not found:
             reasons = [f"{name}: {reason}" for name, reason in self.run.problems.items()]
-            raise UserError(f"no image can be read: {reasons[0] if reasons else 'none was given'}")
+            raise UserError(
+                f"no image could be read: {reasons[0] if reasons else 'none was given'}"
+            )
         on_progress("testing maps", 0, 1)
         self.run.checks.update(self.check_maps())
         return Explanations(tuple(found), self.run)

@@ -12,6 +12,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 
 from vitrail.core.errors import UserError, nearest
+from vitrail.core.json_text import plain_values
 from vitrail.core.layout import TokenLayout
 from vitrail.core.passport import Preprocessing
 from vitrail.data.images import BadImage
@@ -22,10 +23,10 @@ from vitrail.explanation.head_maps import Grid, QueryMaps
 from vitrail.explanation.overlays import enlarge, overlay_map
 from vitrail.explanation.propagation import on_pixels
 from vitrail.explanation.verdict import RULE, MethodCheck, Verdict
-from vitrail.pages.render import as_iframe
+from vitrail.tasks.html_record import HtmlRecord
 
 SIDE = 448  # pixels of the longer side of an overlay
-PAGE, MAPS = "report.html", "maps.npz"
+PAGE, MAPS, FACTS = "report.html", "maps.npz", "explain.json"
 
 Map = Float[np.ndarray, "rows columns"]
 Pixels = UInt8[np.ndarray, "H W 3"]
@@ -39,7 +40,7 @@ class ExplainRun:
     family: str
     preprocessing: Preprocessing
     methods: dict[str, dict[str, Any]]  # with their options
-    auto: MethodChoice | None = None  # what auto chose, where it was asked for
+    auto: MethodChoice | None = None  # what auto chose, if it was given
     out: Path | None = None
     layouts: dict[str, TokenLayout] = field(default_factory=dict)  # of the maps, by method
     checks: dict[str, MethodCheck] = field(default_factory=dict)
@@ -58,8 +59,8 @@ class ExplainRun:
         }
         written = {}
         if self.out is not None:
-            written = {"page": str(self.out / PAGE), "maps": str(self.out / MAPS)}
-        return {
+            written = {"report": str(self.out / PAGE), "maps": str(self.out / MAPS)}
+        facts = {
             **written,
             "model": self.model,
             "images": [image.image_facts() for image in images],
@@ -69,6 +70,7 @@ class ExplainRun:
             "notes": self.notes,
             **({"auto": asdict(self.auto)} if self.auto is not None else {}),
         }
+        return plain_values(facts)
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class HeadDetails:
 
 
 @dataclass(frozen=True, repr=False)
-class Explanation:
+class Explanation(HtmlRecord):
     """One image: `map` (rows, columns) says how much each patch matters to the prediction of
     `target`, by the first method; `maps` has all of them. `label` and `score` are the prediction,
     `verdict` whether the method's maps track the model, where that was tested."""
@@ -122,7 +124,7 @@ class Explanation:
             raise UserError(f"{self.name}: {problem.reason}") from None
 
     def heat(self, method: str | None = None) -> torch.Tensor:
-        """A map as large as the model's input; what speaks against the class counts as nothing."""
+        """A map as large as the model's input; negative relevance counts as zero."""
         method = method or self.method
         if method not in self.maps:
             raise UserError(f"no map by method {method!r}, {nearest(method, self.maps)}")
@@ -162,22 +164,19 @@ class Explanation:
         """One image or several can be gone through alike."""
         yield self
 
-    def save_html(self, path: str | Path) -> None:
-        """Write the page: the image with its maps, layers and heads, and the verdict."""
-        Explanations((self,), self.run).save_html(path)
-
-    def _repr_html_(self) -> str:
-        return Explanations((self,), self.run)._repr_html_()
+    def html_pieces(self) -> Iterator[str]:
+        """The page: the image with its maps, layers and heads, and the verdict."""
+        return Explanations((self,), self.run).html_pieces()
 
     def __repr__(self) -> str:
         rows, columns = self.map.shape
-        said = "no class" if self.label is None else f"{self.target} {self.target_score:.1%}"
-        told = "" if self.verdict is None else f", {self.verdict.sentence}"
-        return f"Explanation({self.name}: {said}, {self.method} {rows}x{columns}{told})"
+        target = "no class" if self.label is None else f"{self.target} {self.target_score:.1%}"
+        verdict = "" if self.verdict is None else f", {self.verdict.sentence}"
+        return f"Explanation({self.name}: {target}, {self.method} {rows}x{columns}{verdict})"
 
 
 @dataclass(frozen=True, repr=False)
-class Explanations(Sequence[Explanation]):
+class Explanations(Sequence[Explanation], HtmlRecord):
     """The explanations of several images, in their order; `run` has what they share: verdicts, and
     images that could not be read."""
 
@@ -209,17 +208,11 @@ class Explanations(Sequence[Explanation]):
         """As JSON holds it: what `vitrail explain --json` prints."""
         return self.run.facts(self.images)
 
-    def save_html(self, path: str | Path) -> None:
-        """Write the page: images with their maps, layers and heads, and the verdicts."""
+    def html_pieces(self) -> Iterator[str]:
+        """The page: images with their maps, layers and heads, and the verdicts."""
         from vitrail.tasks.explain_page import explain_page
 
-        with Path(path).open("w", encoding="utf-8") as file:
-            file.writelines(explain_page(self))
-
-    def _repr_html_(self) -> str:
-        from vitrail.tasks.explain_page import explain_page
-
-        return as_iframe("".join(explain_page(self)))
+        return explain_page(self)
 
     def __repr__(self) -> str:
         methods = ", ".join(self.run.methods)

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitrail.core.errors import UserError, nearest, writing
 from vitrail.core.eval_mode import eval_mode
-from vitrail.core.json_text import to_json
+from vitrail.core.json_text import plain_values, to_json
 from vitrail.core.passport import Preprocessing
-from vitrail.core.ranges import check
+from vitrail.core.ranges import check_count
 from vitrail.data.images import BadImage
 from vitrail.data.preprocess import MODES, normalise, prepare
 from vitrail.data.reader import Sample, read_image
@@ -22,8 +22,10 @@ from vitrail.data.sources import open_data
 from vitrail.explanation.figures import draw_figures
 from vitrail.explanation.weight_figures import Panel
 from vitrail.pages.charts import Chart, chart_style, figure_png, figure_svg, svg_file
-from vitrail.pages.render import Section, as_iframe, render, render_page
-from vitrail.tasks.models import open_model
+from vitrail.pages.render import Section, render, render_page
+from vitrail.tasks.arguments import check_not_swapped
+from vitrail.tasks.html_record import HtmlRecord
+from vitrail.tasks.models import AnyModel, Device, Precision, open_model, refuse_exported
 from vitrail.tasks.names import name_of
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.results import writing_results
@@ -32,12 +34,12 @@ PAGE, FACTS, ARRAYS = "report.html", "figures.json", "figures.npz"
 
 
 @dataclass(frozen=True, repr=False)
-class Figures:
+class Figures(HtmlRecord):
     """The panels of a model in the order of the page: each has a title, a caption, a matplotlib
     figure, and the numbers and arrays behind it. `broken` are images that could not be read."""
 
     model: str
-    summary: dict[str, str]
+    summary: dict[str, int]
     panels: tuple[Panel, ...]
     broken: dict[str, str]
     out: Path | None = None
@@ -63,19 +65,22 @@ class Figures:
             }
             for panel in self.panels
         }
-        written = {} if self.out is None else {"page": str(self.out / PAGE), "out": str(self.out)}
-        return {
+        written = {} if self.out is None else {"report": str(self.out / PAGE), "out": str(self.out)}
+        facts = {
             **written,
             "model": self.model,
             "facts": self.summary,
             "figures": panels,
             "broken": self.broken,
         }
+        return plain_values(facts)
 
-    def save(self, directory: str | Path) -> None:
-        """Write the page, every figure as SVG and PNG, the numbers as JSON and the arrays as
-        NPZ."""
+    def save(self, directory: str | Path, *, overwrite: bool = False) -> None:
+        """Write the page, every figure as SVG and PNG, the numbers as JSON and the arrays as NPZ.
+        A directory that holds files is written to only with `overwrite`."""
         out = Path(directory)
+        if not overwrite and out.is_dir() and any(out.iterdir()):
+            raise UserError(f"{out}: is not empty: choose another name, or pass overwrite=True")
         with writing(out):
             out.mkdir(parents=True, exist_ok=True)
             for panel in self.panels:
@@ -90,13 +95,10 @@ class Figures:
                 for name, array in panel.arrays.items()
             }
             np.savez_compressed(out / ARRAYS, **arrays)  # type: ignore[arg-type]
-            self.save_html(out / PAGE)
+            self.save_html(out / PAGE, overwrite=overwrite)
 
-    def save_html(self, path: str | Path) -> None:
-        """Write the page with all figures."""
-        Path(path).write_text(self.page(), encoding="utf-8")
-
-    def page(self) -> str:
+    def html(self) -> str:
+        """The page with all figures."""
         sections = [
             Section(
                 panel.name,
@@ -105,11 +107,10 @@ class Figures:
             )
             for panel in self.panels
         ]
-        lead = render("facts.html", facts=self.summary)
+        lead = render(
+            "facts.html", facts={name: f"{value:,}" for name, value in self.summary.items()}
+        )
         return render_page(self.model, sections, kind="figures", lead=lead)
-
-    def _repr_html_(self) -> str:
-        return as_iframe(self.page())
 
     def __repr__(self) -> str:
         drawn = [panel.name for panel in self.panels if panel.figure is not None]
@@ -125,15 +126,15 @@ def as_chart(panel: Panel) -> Chart | None:
 
 
 def figures(
-    model: str | Path | nn.Module,
+    model: AnyModel,
     data: str | Path | None = None,
     *,
     split: str | None = None,
     images: int = 128,
     ablated: int = 4,
     batch_size: int = 8,
-    device: str | torch.device | None = None,
-    precision: str | torch.dtype | None = None,
+    device: Device = "auto",
+    precision: Precision = None,
     out: str | Path | None = None,
     overwrite: bool = False,
     name: str | None = None,
@@ -149,9 +150,11 @@ def figures(
     >>> figures(model, "digits", images=4, ablated=0)
     Figures(ViT, 4 images: filters, positions, distance, tokens, cka, sinks)
     """
-    check("images", images, at_least=1)
-    check("ablated", ablated, at_least=0)
-    check("batch_size", batch_size, at_least=1)
+    check_count("images", images, at_least=1)
+    check_count("ablated", ablated, at_least=0)
+    check_count("batch_size", batch_size, at_least=1)
+    check_not_swapped(model, data)
+    refuse_exported(model, "draw figures")
     with writing_results(out, "figures", None, overwrite=overwrite) as draft:
         loaded = open_model(model, device=device, precision=precision)
         how, broken = loaded.passport.preprocessing, dict[str, str]()

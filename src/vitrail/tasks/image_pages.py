@@ -1,9 +1,7 @@
-"""Records of images show themselves: predictions, search results, duplicates, with thumbnails."""
+"""Pages of predictions, search results and duplicates, with thumbnails of the images."""
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
-from vitrail.core.errors import writing
 from vitrail.data.images import BadImage
 from vitrail.data.reader import read_pixels
 from vitrail.inference.nearest import Match, Pair
@@ -12,28 +10,12 @@ from vitrail.pages.predictions import (
     MAX_GROUPS,
     MAX_IN_A_GROUP,
     MAX_SHOWN,
-    Pictured,
+    ImageCard,
     duplicates_page,
     predictions_page,
     search_page,
 )
-from vitrail.pages.render import as_iframe
 from vitrail.pages.thumbnails import data_uri
-
-
-class ShowsImages:
-    """A record with a page, which a notebook shows in place of the record."""
-
-    def html(self) -> str:
-        raise NotImplementedError
-
-    def save_html(self, path: str | Path) -> None:
-        """Write the page, with thumbnails of the images that can still be read."""
-        with writing(Path(path)):
-            Path(path).write_text(self.html(), encoding="utf-8")
-
-    def _repr_html_(self) -> str:
-        return as_iframe(self.html())
 
 
 def thumbnail(name: str) -> str | None:
@@ -49,19 +31,19 @@ def show_predictions(predictions: Sequence[Prediction], model: str) -> str:
     read = [one for one in predictions if one.problem is None]
     doubtful = sorted(read, key=lambda one: one.top[0][1])[:MAX_SHOWN]  # those the page shows
     uris = {one.name: thumbnail(one.name) for one in doubtful}
-    pictured = [Pictured(one.name, uris.get(one.name), one.top) for one in read]
-    return predictions_page(pictured, model=model, broken=broken)
+    cards = [ImageCard(one.name, uris.get(one.name), one.top) for one in read]
+    return predictions_page(cards, model=model, broken=broken)
 
 
 def show_matches(query: str, matches: Iterable[Match], index: str) -> str:
-    hits = [Pictured(one.id, thumbnail(one.id), score=one.cosine) for one in matches]
-    return search_page(Pictured(query, thumbnail(query)), hits, index=index)
+    hits = [ImageCard(one.id, thumbnail(one.id), score=one.cosine) for one in matches]
+    return search_page(ImageCard(query, thumbnail(query)), hits, index=index)
 
 
 def show_duplicates(pairs: Sequence[Pair], index: str, threshold: float) -> str:
     groups = [
         [
-            Pictured(name, thumbnail(name) if shown and place < MAX_IN_A_GROUP else None)
+            ImageCard(name, thumbnail(name) if shown and place < MAX_IN_A_GROUP else None)
             for place, name in enumerate(group)
         ]
         for number, group in enumerate(group_pairs(pairs))

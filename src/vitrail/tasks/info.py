@@ -1,21 +1,28 @@
-"""`vitrail.info`: what a model is made of, what a checkpoint says of itself, and why a number is
-what it is."""
+"""`vitrail.info`: what a model is made of, what a checkpoint contains, and where a number of
+parameters comes from."""
 
+import math
+import os
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from vitrail.core.errors import UserError, nearest
+from vitrail.core.html_text import html_table
+from vitrail.core.json_text import plain_values
 from vitrail.core.passport import Passport
-from vitrail.core.ranges import check
-from vitrail.models.catalogue import build_meta, change, find
+from vitrail.core.ranges import check_count
+from vitrail.models.catalogue import build_meta, change, families, family_of, find
 from vitrail.models.config import Config
-from vitrail.models.measure import Measure, measure
+from vitrail.models.measure import Measure, count, measure
+from vitrail.tasks.models import refuse_exported
+from vitrail.tasks.names import name_of
 from vitrail.weights.checkpoint import Checkpoint, resize_checkpoint
 from vitrail.weights.files import SUFFIXES
-from vitrail.weights.load import fine_tuned, open_checkpoint
+from vitrail.weights.load import check_source, fine_tuned, open_checkpoint
 
 
 @dataclass(frozen=True)
@@ -27,10 +34,10 @@ class Term:
     params: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Why:
-    """A module's parameters, tensor by tensor, and the multiply-adds of the whole model in two ways
-    of counting: ours, and each weight once for an image as torchinfo does it."""
+    """A module's parameters, tensor by tensor, and the multiply-adds of the whole model counted in
+    two ways: ours, and torchinfo's, which counts each weight once for an image."""
 
     module: str
     params: int
@@ -40,7 +47,21 @@ class Why:
 
     def facts(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return asdict(self)
+        return plain_values(asdict(self))
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def text(self) -> str:
+        """The sum, term by term."""
+        lines = [f"{self.module}: {self.params:,} parameters ="]
+        for number, term in enumerate(self.terms):
+            shape = " x ".join(map(str, term.shape))
+            lines.append(f"  {'+' if number else ' '} {term.params:>12,}  {term.name} ({shape})")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return html_table(self.module, {term.name: term.params for term in self.terms})
 
 
 @dataclass(frozen=True)
@@ -51,17 +72,25 @@ class ModelInfo:
     source: str
     config: Config
     batch_size: int
-    measured: Measure
     checkpoint: Checkpoint | None = None
     passport: Passport | None = None
 
-    @property
+    @cached_property
+    def measured(self) -> Measure:
+        """Every layer. torch takes seconds to import what it needs for tensors without memory, so
+        this is computed on first use."""
+        return measure(self.config, self.batch_size)
+
+    @cached_property
     def params(self) -> int:
-        return self.measured.params
+        return count(build_meta(self.config))
 
     @property
     def macs(self) -> int:
-        return self.measured.macs
+        known = families()[family_of(self.config)].variants.values()
+        published = (row.macs for row in known if row.config == self.config)
+        macs = next(published, None) if self.batch_size == 1 else None
+        return self.measured.macs if macs is None else macs
 
     def facts(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -72,7 +101,7 @@ class ModelInfo:
                 "passport": asdict(self.passport),
             }
         config = {"config": asdict(self.config), "batch_size": self.batch_size}
-        return {**facts, **config, **asdict(self.measured)}
+        return plain_values({**facts, **config, **asdict(self.measured)})
 
     def why(self, module: str) -> Why:
         """The parameters of one module, tensor by tensor.
@@ -94,24 +123,35 @@ class ModelInfo:
     def _weight_macs(self, model: nn.Module) -> int:
         """torchinfo 1.8: a weight counts once for an image, that of a convolution once for each
         place of its output; products without weights, those of attention, do not count."""
-        outputs = {layer.name: layer.output for layer in self.measured.layers}
+        convs = [name for name, one in model.named_modules() if isinstance(one, nn.Conv2d)]
+        grid = getattr(self.config, "grid", None)
+        if len(convs) == 1 and grid is not None:  # the patch embedding: known without measuring
+            places = {convs[0]: math.prod(grid)}
+        else:
+            layers = {layer.name: layer for layer in self.measured.layers}
+            places = {name: math.prod(layers[name].output[2:]) for name in convs}
         total = 0
         for name, module in model.named_modules():
             tensors = dict(module.named_parameters(recurse=False))
             own = sum(tensors[key].numel() for key in ("weight", "bias") if key in tensors)
-            places = 1
-            if "Conv" in type(module).__name__:
-                for side in outputs[name][2:]:
-                    places *= side
-            total += self.batch_size * own * places
+            total += self.batch_size * own * places.get(name, 1)
         return total
+
+    def _repr_html_(self) -> str:
+        height, width = self.config.image_size
+        rows: dict[str, object] = {"family": family_of(self.config)}
+        rows |= {"image size": f"{height} x {width}", "parameters": self.params}
+        rows |= {"multiply-adds": self.macs}
+        if self.checkpoint is not None:
+            rows["dialect"] = self.checkpoint.dialect
+        return html_table(self.source, rows)
 
     def __repr__(self) -> str:
         return f"ModelInfo({self.source}: {self.params:,} parameters, {self.macs:,} multiply-adds)"
 
 
 def info(
-    source: str | Path,
+    source: str | Path | nn.Module,
     *,
     batch_size: int = 1,
     model: str | None = None,
@@ -119,22 +159,23 @@ def info(
     grid: tuple[int, int] | None = None,
     **changes: Any,
 ) -> ModelInfo:
-    """Describe a model by its name, or a checkpoint, without loading its weights into a model:
-    parameters, multiply-adds and memory layer by layer. `model`, `dialect`, `grid` and `changes`
-    are those of `load`.
+    """Describe a model by its name, a checkpoint, without loading its weights into a model, or a
+    module in memory: parameters, multiply-adds and memory layer by layer. `model`, `dialect`,
+    `grid` and `changes` are those of `load`.
 
     >>> info("vit_b_16").params
     86567656
     """
-    check("batch_size", batch_size, at_least=1)
-    if not is_checkpoint(str(source)):
-        config = change(find(str(source)), changes)
-        return ModelInfo(str(source), config, batch_size, measure(config, batch_size))
+    check_count("batch_size", batch_size, at_least=1)
+    check_source(source)
+    refuse_exported(source, "count layers")
+    name = name_of(source)
+    if not isinstance(source, nn.Module) and not is_checkpoint(name):
+        return ModelInfo(name, change(find(name), changes), batch_size)
     opened = open_checkpoint(source, model=model, dialect=dialect, grid=grid, overrides=changes)
     config = change(opened.config, fine_tuned(opened.config, changes))
     _, passport = resize_checkpoint(opened, config)
-    measured = measure(config, batch_size)
-    return ModelInfo(str(source), config, batch_size, measured, opened, passport)
+    return ModelInfo(name, config, batch_size, opened, passport)
 
 
 def is_checkpoint(model: str) -> bool:
@@ -143,8 +184,8 @@ def is_checkpoint(model: str) -> bool:
     >>> is_checkpoint("vit_b_16"), is_checkpoint("B_16.npz")
     (False, True)
     """
-    path = Path(model)
-    return model.startswith("hf-hub:") or "/" in model or path.suffix in SUFFIXES or path.exists()
+    named = model.startswith("hf-hub:") or "/" in model or Path(model).suffix in SUFFIXES
+    return named or os.path.exists(model)  # False for a name that is too long, not an error
 
 
 def coverage_facts(opened: Checkpoint) -> dict[str, Any]:

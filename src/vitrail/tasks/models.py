@@ -1,4 +1,4 @@
-"""The model of a task: loaded from where it lies, on the device and in the precision asked for."""
+"""The model of a task: a checkpoint that is loaded, or a module in memory."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,17 +9,20 @@ from torch import nn
 
 from vitrail.core.devices import choose_device, choose_dtype
 from vitrail.core.errors import UserError
+from vitrail.core.exported import is_exported
+from vitrail.inference.exported_model import ExportedModel
 from vitrail.models.model import Model
 from vitrail.weights.load import load
+from vitrail.weights.loaded_from import unchanged_source
 
-Device = str | torch.device | None
+Device = str | torch.device
 Precision = str | torch.dtype | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSource:
     """A checkpoint and how to load it: the arguments of `load`, and the mean and standard deviation
-    of pixels where its file does not tell them (one number, or one for each channel)."""
+    of pixels if its file does not specify them (one number, or one for each channel)."""
 
     source: str
     model: str | None = None
@@ -29,8 +32,11 @@ class ModelSource:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
 
-    def load(self, *, device: Device = None, precision: Precision = None) -> Model:
+    def load(self, *, device: Device = "auto", precision: Precision = None) -> Model:
         """The model, ready to evaluate."""
+        if is_exported(self.source):
+            self.refuse_changes()
+            return open_exported_model(self.source, device=device, precision=precision)
         model = load(
             self.source,
             model=self.model,
@@ -49,6 +55,25 @@ class ModelSource:
         model.passport = replace(model.passport, preprocessing=preprocessing)
         return model.eval()
 
+    def refuse_changes(self) -> None:
+        """An exported file is complete: nothing about the model can be changed any more."""
+        names = ("model", "dialect", "grid", "changes", "mean", "std")
+        if given := [name for name in names if getattr(self, name)]:
+            raise UserError(
+                f"{self.source}: {given[0]} must not be given for an exported file: export the "
+                "model again with it"
+            )
+
+
+def open_exported_model(source: str | Path, *, device: Device, precision: Precision) -> Model:
+    """An exported file as a model; it computes on the CPU, in the precision that it has."""
+    if precision is not None or (device != "auto" and choose_device(device).type != "cpu"):
+        raise UserError(
+            f"{source}: an exported file computes on the CPU, in its own precision: leave device "
+            "and precision out"
+        )
+    return ExportedModel(source)
+
 
 def for_channels(name: str, values: tuple[float, ...], channels: int) -> tuple[float, ...]:
     """
@@ -62,19 +87,58 @@ def for_channels(name: str, values: tuple[float, ...], channels: int) -> tuple[f
     return values * channels if len(values) == 1 else values
 
 
-def open_model(
-    model: str | Path | nn.Module, *, device: Device = None, precision: Precision = None
-) -> Model:
-    """A checkpoint is loaded, onto the CPU unless `device` is given. A Vitrail model in memory is
-    taken as it is; one that is elsewhere or has another precision is copied, never changed.
+AnyModel = str | Path | nn.Module | ModelSource
+
+
+def refuse_exported(model: AnyModel, verb: str) -> None:
+    """An exported file predicts, evaluates and embeds; the rest needs the model's weights."""
+    if isinstance(model, ExportedModel):
+        source: str | Path = model.file.path
+    elif isinstance(model, nn.Module):
+        return
+    else:
+        source = model.source if isinstance(model, ModelSource) else model
+        if not is_exported(source):
+            return
+    raise UserError(f"{source}: an exported file cannot be used to {verb}: give the checkpoint")
+
+
+def source_of(model: AnyModel) -> ModelSource | None:
+    """Where a model can be loaded from again; None for one that exists in memory only, or was
+    changed since it was loaded."""
+    if isinstance(model, ModelSource):
+        return model
+    if not isinstance(model, nn.Module):
+        return ModelSource(source=str(model))
+    found = unchanged_source(model)
+    if found is None:
+        return None
+    return ModelSource(
+        source=found.source,
+        model=found.model,
+        dialect=found.dialect,
+        grid=found.grid,
+        changes=found.changes,
+    )
+
+
+def open_model(model: AnyModel, *, device: Device = "auto", precision: Precision = None) -> Model:
+    """Load a checkpoint onto `device`; "auto" is cuda, then mps, then cpu. A model in memory stays
+    where it is with "auto"; for another device or precision it is copied, never changed.
 
     >>> open_model(model) is model, open_model(model, precision="float64") is model
     (True, False)
     """
-    if not isinstance(model, Model):
+    if isinstance(model, ModelSource):
+        return model.load(device=device, precision=precision)
+    if not isinstance(model, nn.Module) and is_exported(model):
+        return open_exported_model(model, device=device, precision=precision)
+    if not isinstance(model, nn.Module):
         return load(model, device=device, dtype=precision)
+    if not isinstance(model, Model):
+        return load(model, device=None if device == "auto" else device, dtype=precision)
     weights = next(model.parameters())
-    place = weights.device if device is None else choose_device(device)
+    place = weights.device if device == "auto" else choose_device(device)
     dtype = weights.dtype if precision is None else choose_dtype(precision)
     if (place, dtype) == (weights.device, weights.dtype):
         return model

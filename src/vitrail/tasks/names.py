@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
-from torch import nn
+from vitrail.tasks.models import AnyModel, source_of
 
 
-def name_of(model: str | Path | nn.Module) -> str:
-    """A path as it was given; a module by its class."""
-    return type(model).__name__ if isinstance(model, nn.Module) else str(model)
+def name_of(model: AnyModel) -> str:
+    """The path that a model is loaded from, as it was given; of a module that was made or changed
+    in memory its class."""
+    source = source_of(model)
+    return type(model).__name__ if source is None else source.source
 
 
 def short_name(model: str) -> str:

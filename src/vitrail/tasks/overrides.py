@@ -40,7 +40,9 @@ def resumed_recipe(options: RunOptions, out: Path) -> Recipe:
     recipe = check_verb(options, read_recipe(out / NAME), str(out))
     objective = options.objective
     if objective is not None and objective != recipe.goal.objective:
-        raise UserError(f"{out}: its objective is {recipe.goal.objective}, not {objective}")
+        raise UserError(
+            f"{out}: objective must be {recipe.goal.objective}, that of the run, got {objective}"
+        )
     if recipe.data != options.data and Path(recipe.data).resolve() != Path(options.data).resolve():
         raise UserError(f"{out}: was trained on {recipe.data}, not on {options.data}")
     refuse_changes(options, recipe)
@@ -75,7 +77,7 @@ def refuse_changes(options: RunOptions, recipe: Recipe) -> None:
         (name, value), *_ = next(found, options.changes).items()
         what = f"set {name}={value}"
     raise UserError(
-        f"{what} cannot change in a run that is resumed: leave it out, or begin another run in "
+        f"{what} cannot change in a run that is resumed: leave it out, or start another run in "
         "another directory"
     )
 
@@ -98,8 +100,8 @@ def check_verb(options: RunOptions, recipe: Recipe, where: str) -> Recipe:
     objective, labels = recipe.goal.objective, options.verb == "train"
     if recipe.has_labels != labels:
         verb = "pretrain" if labels else "train"
-        learns = "labels" if recipe.has_labels else f"without labels, by {objective}"
-        raise UserError(f"{where}: this recipe learns {learns}: use vitrail {verb}")
+        learns = "with labels" if recipe.has_labels else f"without labels, by {objective}"
+        raise UserError(f"{where}: this recipe trains {learns}: use vitrail {verb}")
     return recipe
 
 
@@ -117,8 +119,8 @@ def choose_recipe(options: RunOptions, train: Source) -> Recipe:
         return choose(options.recipe, choice)
     if options.recipe is not None:
         raise UserError(
-            f"recipe must be a recipe.yaml for pretrain, got {options.recipe!r}: choose what is "
-            "learnt with objective"
+            f"recipe must be a recipe.yaml for pretrain, got {options.recipe!r}: choose the "
+            f"objective with --objective"
         )
     objective = options.objective or DEFAULT_OBJECTIVE
     return choose_pretraining(objective, choice, tokenizer=options.tokenizer)
@@ -172,7 +174,7 @@ def drop_reasons(chosen: Recipe, recipe: Recipe) -> Recipe:
     reasons = recipe.reasons
     if before != after:
         reasons = tuple(reason for reason in reasons if not reason.startswith(f"{before}:"))
-        reasons = (*reasons, f"{after}, as requested (otherwise {before})")
+        reasons = (*reasons, f"{after}, as requested (the default here is {before})")
     if as_plain_values(chosen)["fields"] != as_plain_values(recipe)["fields"]:
         reasons = tuple(reason for reason in reasons if not reason.startswith(SHAPE_REASON))
     return replace(recipe, reasons=reasons)

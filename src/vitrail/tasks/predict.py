@@ -1,55 +1,62 @@
 """`vitrail.predict`: which labels a model gives to images."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Any, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from torch import nn
 
 from vitrail.core.errors import UserError
 from vitrail.core.eval_mode import eval_mode
-from vitrail.core.ranges import check
+from vitrail.core.html_text import html_table
+from vitrail.core.ranges import check_count
 from vitrail.data.reader import ImageSource, Item
-from vitrail.inference.arrow import prediction_row
 from vitrail.inference.engine import BATCH, Engine, Job, usable_threads
-from vitrail.inference.journal import Journal
+from vitrail.inference.engines.catalogue import AUTO, split_ray
+from vitrail.inference.journal import Journal, stopped_engine
 from vitrail.inference.predict import (
     Prediction,
+    PredictRun,
     class_names,
+    count_ahead,
     is_one,
     iter_images,
     open_predictions,
 )
 from vitrail.inference.writers import check_out, format_line, write_predictions
 from vitrail.models.model import Model
+from vitrail.tasks.arguments import check_not_swapped
 from vitrail.tasks.dry_run import DryRun
-from vitrail.tasks.image_pages import ShowsImages, show_predictions
-from vitrail.tasks.models import Device, Precision, open_model
+from vitrail.tasks.html_record import HtmlRecord
+from vitrail.tasks.image_pages import show_predictions
+from vitrail.tasks.models import AnyModel, Device, Precision, open_model
 from vitrail.tasks.names import name_of
 from vitrail.tasks.progress import OnProgress, silent
+from vitrail.tasks.speed_up import with_speed_up
 from vitrail.weights.digest import digest_of
 
-EngineName = Literal["local", "ray"]
 SHOWN = 5  # predictions in a repr
-RESUMES = "the same command resumes from there"
+RESUMES = "repeat the command to resume"
 
 
-class Predictions(list[Prediction], ShowsImages):
-    """Predictions in the order of the images."""
+class Predictions(list[Prediction], HtmlRecord):
+    """Predictions in the order of the images; `speed_up` has the tokens that were merged in every
+    block and how many times as fast that was, if it was wanted."""
 
     model = ""
+    speed_up: dict[str, float] | None = None
 
     def html(self) -> str:
         return show_predictions(self, self.model)
 
     def facts(self) -> list[dict[str, Any]]:
         """Plain values for JSON, one object an image."""
-        return [prediction_row(one) for one in self]
+        return [one.facts() for one in self]
 
     def __repr__(self) -> str:
         more = [f"… {len(self) - SHOWN} more"] if len(self) > SHOWN else []
@@ -72,6 +79,9 @@ class PredictionFile:
     def __repr__(self) -> str:
         return f"PredictionFile({self.out}, {self.images} images, {self.broken} cannot be read)"
 
+    def _repr_html_(self) -> str:
+        return html_table("Predictions", self.facts())
+
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions:
@@ -80,17 +90,26 @@ class PredictOptions:
     top: int = 5
     exact: bool = True
     batch_size: int = BATCH
-    engine: EngineName = "local"
+    engine: str = AUTO
     address: str | None = None
+    speed_up: float | None = None
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        check("top", self.top, at_least=1)
-        check("batch_size", self.batch_size, at_least=1)
+        check_count("top", self.top, at_least=1)
+        check_count("batch_size", self.batch_size, at_least=1)
         if self.threads is not None:
-            check("threads", self.threads, at_least=1)
-        if self.address is not None and self.engine != "ray":
-            raise UserError("address is that of a Ray cluster: choose the engine ray too")
+            check_count("threads", self.threads, at_least=1)
+        if self.address is not None and not self.on_ray:
+            raise UserError("address is for a Ray cluster: use engine ray with it")
+        if self.speed_up is not None and self.on_ray:
+            raise UserError("speed_up is measured on this machine: use another engine than ray")
+
+        split_ray(self.engine)  # it refuses what is unknown or not installed
+
+    @property
+    def on_ray(self) -> bool:
+        return split_ray(self.engine)[0]
 
     @property
     def job(self) -> Job:
@@ -104,8 +123,9 @@ class Keywords(TypedDict, total=False):
     exact: bool
     batch_size: int
     overwrite: bool
-    engine: EngineName
+    engine: str
     address: str | None
+    speed_up: float | None
     device: Device
     precision: Precision
     threads: int | None
@@ -115,7 +135,7 @@ class Keywords(TypedDict, total=False):
 
 @overload
 def predict(
-    model: str | Path | nn.Module,
+    model: AnyModel,
     images: Image.Image,
     *,
     out: None = None,
@@ -123,7 +143,7 @@ def predict(
 ) -> Prediction: ...
 @overload
 def predict(
-    model: str | Path | nn.Module,
+    model: AnyModel,
     images: str | Path | NDArray[np.uint8],
     *,
     out: None = None,
@@ -131,7 +151,7 @@ def predict(
 ) -> Any: ...  # one, or several where it is a directory, a pattern or an array of images
 @overload
 def predict(
-    model: str | Path | nn.Module,
+    model: AnyModel,
     images: Iterable[ImageSource],
     *,
     out: None = None,
@@ -139,14 +159,14 @@ def predict(
 ) -> Predictions: ...
 @overload
 def predict(
-    model: str | Path | nn.Module,
+    model: AnyModel,
     images: ImageSource | Iterable[ImageSource],
     *,
     out: str | Path,
     **options: Unpack[Keywords],
 ) -> PredictionFile | DryRun: ...
 def predict(
-    model: str | Path | nn.Module,
+    model: AnyModel,
     images: ImageSource | Iterable[ImageSource],
     *,
     top: int = 5,
@@ -154,9 +174,10 @@ def predict(
     batch_size: int = BATCH,
     out: str | Path | None = None,
     overwrite: bool = False,
-    engine: EngineName = "local",
+    engine: str = AUTO,
     address: str | None = None,
-    device: Device = None,
+    speed_up: float | None = None,
+    device: Device = "auto",
     precision: Precision = None,
     threads: int | None = None,
     dry_run: bool = False,
@@ -170,8 +191,13 @@ def predict(
     be read has its `problem` in place of a label and a score. With `out` (.jsonl, .csv, .parquet)
     predictions go to that file as they are computed; a run that was interrupted is resumed.
     `exact=False` decodes large images smaller and resizes them by torch: faster, and scores differ
-    in their third digit. Scores inside `capture` may differ in the last bits: the last block is
-    computed in part only while nothing observes it.
+    in their third digit.
+
+    `engine` computes: "eager" (PyTorch), "compiled", "onnxruntime", "openvino" or "ray". "auto"
+    takes eager for short jobs, and for longer ones the fastest on this machine, which it finds by
+    measuring and remembers. While something observes the model, as `capture` does, it is eager.
+    `speed_up=1.8` merges tokens of a ViT, DeiT or BEiT until it is measured to be that many times
+    as fast; a run that is resumed measures again, and is refused if it merges another number.
 
     >>> predict(model, np.zeros((300, 400, 3), dtype=np.uint8)).label
     'class 0'
@@ -184,24 +210,34 @@ def predict(
         batch_size=batch_size,
         engine=engine,
         address=address,
+        speed_up=speed_up,
         threads=threads,
     )
+    check_not_swapped(model, images)
     check_writing(out, options, overwrite=overwrite, dry_run=dry_run)
     loaded = open_model(model, device=device, precision=precision)
+    loaded, merged = with_speed_up(loaded, speed_up, batch_size=batch_size)
     one = is_one(images)
     items = iter_images([images] if one or isinstance(images, str | Path) else images)
     if out is not None:
         if dry_run:
             return plan_predictions(loaded, items, Path(out))
-        return predict_to_file(loaded, items, Path(out), options, overwrite, on_progress)
-    with stream_predictions(loaded, items, options) as found:
+        count, items = count_ahead(items)
+        write = partial(predict_to_file, loaded, items, Path(out), options, overwrite)
+        return write(on_progress, images=count)
+    count, items = count_ahead(items)
+    count = len(images) if count is None and isinstance(images, Sized) else count
+    with stream_predictions(loaded, items, options, count, on_progress) as found:
         predictions = Predictions()
         predictions.model = name_of(model)
+        predictions.speed_up = None if merged is None else merged.facts()
         for prediction in found:
             predictions.append(prediction)
             on_progress("predicting", len(predictions), None)
-    if not one:
-        return predictions
+    return only_prediction(predictions) if one else predictions
+
+
+def only_prediction(predictions: Predictions) -> Prediction:
     [prediction] = predictions
     if prediction.problem is not None:
         raise UserError(f"{prediction.name}: {prediction.problem}")
@@ -215,23 +251,47 @@ def check_writing(
     if out is not None:
         check_out(Path(out), overwrite=overwrite)
     elif dry_run:
-        raise UserError("dry_run says what would be written: give out too")
-    elif options.engine == "ray":
-        raise UserError("the engine ray needs out, a file beside which it keeps what is done")
+        raise UserError("dry_run needs out: it reports what would be written there")
+    elif options.on_ray:
+        raise UserError("engine ray needs out: give a file for the predictions")
 
 
 @contextmanager
 def stream_predictions(
-    model: Model, items: Iterable[Item], options: PredictOptions, journal: Journal | None = None
+    model: Model,
+    items: Iterable[Item],
+    options: PredictOptions,
+    images: int | None = None,
+    on_progress: OnProgress = silent,
 ) -> Iterator[Iterator[Prediction]]:
-    """Predictions, one after another, as they are computed in this process."""
+    """Predictions, one after another, as they are computed in this process; of `images` images, if
+    that is known."""
+    with open_run(model, items, options, options.engine, images, on_progress) as run:
+        yield run.predict(top=options.top)
+
+
+@contextmanager
+def open_run(
+    model: Model,
+    items: Iterable[Item],
+    options: PredictOptions,
+    engine: str,
+    images: int | None,
+    on_progress: OnProgress,
+) -> Iterator[PredictRun]:
     with (
         eval_mode(model),
         open_predictions(
-            model, items, options.job, top=options.top, threads=options.threads, store=journal
-        ) as found,
+            model,
+            items,
+            options.job,
+            engine=engine,
+            images=images,
+            threads=options.threads,
+            on_progress=on_progress,
+        ) as run,
     ):
-        yield found
+        yield run
 
 
 def predict_to_file(
@@ -242,24 +302,27 @@ def predict_to_file(
     overwrite: bool = False,
     on_progress: OnProgress = silent,
     total: int | None = None,
+    images: int | None = None,
 ) -> PredictionFile:
-    """All predictions to a file, which appears when it is complete."""
-    images, broken, first = 0, 0, None
-    with resumable_predictions(model, items, out, options, restart=overwrite) as found:
+    """All predictions to a file, which appears when it is complete; of `total` images, or of at
+    least `images`, if that is known."""
+    done, broken, first = 0, 0, None
+    resumable = partial(resumable_predictions, model, items, out, options)
+    with resumable(restart=overwrite, images=total or images, on_progress=on_progress) as found:
 
         def count() -> Iterator[Prediction]:
-            nonlocal images, broken, first
+            nonlocal done, broken, first
             for one in found:
-                images += 1
+                done += 1
                 if one.problem is not None:
                     broken += 1
                     first = first or f"{one.name}: {one.problem}"
-                on_progress("predicting", images, total)
+                on_progress("predicting", done, total)
                 yield one
 
         top = min(options.top, model.config.num_classes)
         write_predictions(out, count(), top=top, overwrite=overwrite)
-    return PredictionFile(str(out), images, broken, first)
+    return PredictionFile(str(out), done, broken, first)
 
 
 def plan_predictions(model: Model, items: Iterable[Item], out: Path) -> DryRun:
@@ -271,10 +334,18 @@ def plan_predictions(model: Model, items: Iterable[Item], out: Path) -> DryRun:
 
 @contextmanager
 def resumable_predictions(
-    model: Model, items: Iterable[Item], out: Path, options: PredictOptions, *, restart: bool
+    model: Model,
+    items: Iterable[Item],
+    out: Path,
+    options: PredictOptions,
+    *,
+    restart: bool,
+    images: int | None,
+    on_progress: OnProgress,
 ) -> Iterator[Iterator[Prediction]]:
-    """Predictions, one after another, each kept until the file that they go to is complete."""
-    if options.engine == "ray":
+    """Predictions, one after another, each kept until the file that they go to is complete. Where
+    the engine is auto, a run that stopped is resumed with the engine that it had."""
+    if options.on_ray:
         with predictions_on_ray(model, items, out, options) as found:
             yield found
         return
@@ -284,14 +355,24 @@ def resumable_predictions(
         "top": options.top,
         **asdict(options.job),
     }
-    journal = Journal(out, settings, restart=restart)
+    engine = options.engine
+    if engine == AUTO:
+        engine = stopped_engine(out, settings) or AUTO
+    with open_run(model, items, options, engine, images, on_progress) as run:
+        journal = Journal(out, {**settings, "engine": run.opened.engine}, restart=restart)
+        with resuming(journal):
+            yield run.predict(top=options.top, store=journal)
+
+
+@contextmanager
+def resuming(journal: Journal) -> Iterator[None]:
+    """A journal goes when all is done, and stays for the next run where it was interrupted."""
     try:
-        with stream_predictions(model, items, options, journal) as found:
-            yield found
+        yield
     except KeyboardInterrupt:
         journal.close()
         kept = f"{journal.kept:,} prediction{'' if journal.kept == 1 else 's'}"
-        raise KeyboardInterrupt(f"stopped; {kept} kept, and {RESUMES}") from None
+        raise KeyboardInterrupt(f"stopped; {kept} saved: {RESUMES}") from None
     journal.remove()
 
 
@@ -301,16 +382,17 @@ def predictions_on_ray(
 ) -> Iterator[Iterator[Prediction]]:
     from vitrail.inference.on_ray import Cluster, predict_on_ray  # here: Ray may be missing
 
-    cluster = Cluster(options.address, usable_threads(options.threads))
+    _, engine = split_ray(options.engine)
+    cluster = Cluster(options.address, usable_threads(options.threads), engine)
     names = (only_path(item) for item in items)
     try:
         with predict_on_ray(model, names, out, options.job, cluster, top=options.top) as found:
             yield found
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"stopped; what is done is kept, and {RESUMES}") from None
+        raise KeyboardInterrupt(f"stopped; finished predictions are saved: {RESUMES}") from None
 
 
 def only_path(item: Item) -> str:
     if not isinstance(item, str):
-        raise UserError("the engine ray reads paths and addresses, not images in memory")
+        raise UserError("engine ray needs paths or addresses, got images in memory")
     return item

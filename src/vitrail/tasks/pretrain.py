@@ -49,7 +49,7 @@ def pretrain(
     """Train a model on images without labels, by default as a masked autoencoder (mae); "beit"
     needs a `tokenizer`. All else is as for `vitrail.train`, which takes what comes out of it:
     `vitrail.train("photos", start=run.last)`. The directory `out` is by default
-    runs/NAME-OF-THE-DATA-OBJECTIVE.
+    runs/DATA-OBJECTIVE.
 
     >>> run = pretrain("digits", objective="mae", out="run", steps=2, batch_size=8)
     >>> run.step, run.metric

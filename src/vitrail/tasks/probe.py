@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
-from torch import nn
 
 from vitrail.core.errors import UserError, nearest, writing
 from vitrail.core.eval_mode import eval_mode
 from vitrail.core.html_text import escape_html
-from vitrail.core.json_text import to_json
-from vitrail.core.ranges import check
+from vitrail.core.json_text import plain_values, to_json
+from vitrail.core.ranges import check_count, check_counts
 from vitrail.data.source import Source
 from vitrail.data.sources import open_data
 from vitrail.data.sources.origin import Origin, Subset
@@ -28,10 +26,11 @@ from vitrail.evaluation.linear import (
     needed_bytes,
     sweep_heads,
 )
+from vitrail.inference.engines.catalogue import AUTO, EAGER, check_engine
 from vitrail.inference.features import Features, compute_features
 from vitrail.models.model import Model
 from vitrail.tasks.arguments import check_not_swapped
-from vitrail.tasks.models import open_model
+from vitrail.tasks.models import AnyModel, Device, Precision, open_model
 from vitrail.tasks.names import name_of
 from vitrail.tasks.progress import OnProgress, silent, steps_of
 from vitrail.tasks.results import writing_results
@@ -61,9 +60,7 @@ class Options:
             raise UserError(f"unknown method {self.method!r}, {nearest(self.method, METHODS)}")
         for name in ("images", "seeds", "steps"):
             if getattr(self, name) is not None:
-                check(name, getattr(self, name), at_least=1)
-        for name in ("shots", "neighbours"):
-            check(name, min(getattr(self, name), default=0), at_least=1)
+                check_count(name, getattr(self, name), at_least=1)
 
 
 @dataclass(frozen=True)
@@ -77,9 +74,9 @@ class Found:
 
 @dataclass(frozen=True, repr=False)
 class ProbeResult:
-    """How well the classes can be told apart by the features of a frozen model: `results` for each
-    number of shots or neighbours, or the linear heads, and the same as a `table` of text; `notes`
-    say what was left out."""
+    """How well the features of a frozen model separate the classes: `results` for each number of
+    shots or neighbours, or the linear heads, and the same as a `table` of text; `notes` list what
+    was left out."""
 
     model: str
     data: str
@@ -98,7 +95,7 @@ class ProbeResult:
         facts = asdict(self)
         results, _ = facts.pop("results"), facts.pop("table")
         notes, broken = facts.pop("notes"), facts.pop("broken")
-        return {**facts, **results, "notes": list(notes), "broken": broken}
+        return plain_values({**facts, **results, "notes": notes, "broken": broken})
 
     def __repr__(self) -> str:
         return f"ProbeResult({self.model} on {self.data}, {self.method})\n" + "\n".join(self.table)
@@ -109,20 +106,21 @@ class ProbeResult:
 
 
 def probe(
-    model: str | Path | nn.Module,
+    model: AnyModel,
     data: str | Path,
     *,
     method: Method = "fewshot",
     split: str | None = None,
-    shots: Sequence[int] = (1, 5, 10, 25),
+    shots: int | Sequence[int] = (1, 5, 10, 25),
     seeds: int = 3,
-    neighbours: Sequence[int] = (10, 20, 100, 200),
+    neighbours: int | Sequence[int] = (10, 20, 100, 200),
     steps: int | None = None,
     images: int | None = None,
     batch_size: int = 64,
     workers: int = 0,
-    device: str | torch.device | None = None,
-    precision: str | torch.dtype | None = None,
+    engine: str = AUTO,
+    device: Device = "auto",
+    precision: Precision = None,
     seed: int = 0,
     cache: str | Path | None = "runs/features",
     out: str | Path | None = None,
@@ -133,18 +131,20 @@ def probe(
     """Evaluate the frozen features of a model. "fewshot": the paper's least squares from a few
     images of each class; "knn": the nearest training images vote; "linear": a sweep of linear
     heads, and logistic regression. At most `images` training images are used. `cache` keeps
-    features, so that the next probe reads no image again; `out` gets probe.json.
+    features, so that the next probe reads no image again; `out` gets probe.json. `engine` computes
+    features, as in `predict`; "linear" also reads blocks, which eager alone gives.
 
     >>> model = create("vit_ti_16", depth=1, num_classes=10, channels=1, image_size=16)
     >>> found = probe(model, "digits", method="knn", neighbours=[5], cache=None)
     >>> [one["neighbours"] for one in found.results["results"]]
     [5]
     """
-    options = Options(
-        method, split, tuple(shots), seeds, tuple(neighbours), steps, images, seed, on_progress
-    )
-    check("batch_size", batch_size, at_least=1)
-    check("workers", workers, at_least=0)
+    few, near = some_counts("shots", shots), some_counts("neighbours", neighbours)
+    options = Options(method, split, few, seeds, near, steps, images, seed, on_progress)
+    check_count("batch_size", batch_size, at_least=1)
+    check_count("workers", workers, at_least=0)
+    if method == "linear" and check_engine(engine) not in (AUTO, EAGER):
+        raise UserError(f"a linear probe reads blocks: engine must be eager or auto, got {engine}")
     check_not_swapped(model, data)
     with writing_results(out, "probe", [OUT], overwrite=overwrite) as draft:
         loaded = open_model(model, device=device, precision=precision)
@@ -159,6 +159,7 @@ def probe(
                     cache=None if cache is None else Path(cache),
                     batch_size=batch_size,
                     workers=workers,
+                    engine=engine,
                     on_progress=steps_of(on_progress, f"reading {which}"),
                 )
                 for which, source in sources.items()
@@ -169,6 +170,14 @@ def probe(
             with writing(draft):
                 (draft / OUT).write_text(to_json(result.facts()) + "\n", encoding="utf-8")
     return result
+
+
+def some_counts(name: str, values: int | Sequence[int]) -> tuple[int, ...]:
+    """At least one whole number of at least 1."""
+    counts = check_counts(name, values, at_least=1)
+    if not counts:
+        raise UserError(f"{name} must name at least one number, got none")
+    return counts
 
 
 def run_probe(
@@ -206,12 +215,11 @@ def open_splits(data: str, model: Model, options: Options) -> dict[str, Source]:
     if options.split is not None and options.split not in splits:
         raise UserError(f"{data} has no split {options.split!r}, {nearest(options.split, splits)}")
     if "train" not in splits:
-        raise UserError(f"{data} must have a split train to learn from, got {', '.join(splits)}")
+        raise UserError(f"{data} must have a train split, got {', '.join(splits)}")
     name = options.split or next((split for split in ("test", "val") if split in splits), None)
     if name is None or name == "train":
         raise UserError(
-            f"{data}: a probe must not be tested on the images that it learns from: give test or "
-            "val images too"
+            f"{data}: a probe must not be tested on its training images: add a test or val split"
         )
     train = splits["train"]
     if options.images is not None and options.images < len(train):
@@ -232,7 +240,7 @@ def run_few_shot(options: Options, train: Features, test: Features, classes: int
         shots=options.shots,
         seeds=range(options.seed, options.seed + options.seeds),
     )
-    lines = [f"shots  images  accuracy  deviation over {options.seeds} seeds"]
+    lines = [f"shots  images  accuracy  std over {options.seeds} seeds"]
     for one in results:
         lines.append(f"{one.shots:5}{one.images:8}{one.mean:10.4f}{one.deviation:11.4f}")
     facts = [{**asdict(one), "mean": one.mean, "deviation": one.deviation} for one in results]

@@ -1,5 +1,5 @@
 """A run in several processes of this machine: torchrun starts them, and the main one reports to the
-process that asked, through a pipe.
+calling process through a pipe.
 
     python -m vitrail.tasks.processes OPTIONS PIPE
 """

@@ -1,13 +1,21 @@
 """`vitrail.report`: training runs side by side, with their scores, curves and settings."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import UserError, writing
-from vitrail.core.json_text import to_json
-from vitrail.pages.render import as_iframe, number
-from vitrail.pages.runs import RunSummary, best_values, runs_page, settings_that_differ
+from vitrail.core.json_text import plain_values, to_json
+from vitrail.pages.render import number
+from vitrail.pages.runs import (
+    RunSummary,
+    best_values,
+    format_setting,
+    runs_page,
+    settings_that_differ,
+)
+from vitrail.tasks.html_record import HtmlRecord
 from vitrail.tasks.results import writing_results
 from vitrail.training.log import Log
 from vitrail.training.recipe_file import NAME as RECIPE
@@ -17,66 +25,80 @@ PAGE, FACTS = "report.html", "runs.json"
 
 
 @dataclass(frozen=True, repr=False)
-class RunComparison:
+class RunComparison(HtmlRecord):
     """Runs by name, the best value of each of their scores, and the settings that differ."""
 
     runs: tuple[RunSummary, ...]
 
     @property
-    def settings(self) -> dict[str, list[str]]:
+    def settings(self) -> dict[str, list[Any]]:
         """Fields of the recipes that differ, with the value of each run."""
         return dict(settings_that_differ(self.runs))
 
     def facts(self) -> dict[str, Any]:
         """Plain values for JSON."""
         runs = [{"run": run.name, **run.facts, "best": best_values(run)} for run in self.runs]
-        return {"runs": runs, "settings": self.settings}
+        return plain_values({"runs": runs, "settings": self.settings})
 
-    def save_html(self, path: str | Path) -> None:
-        """Write the page: scores, curves over each other, settings that differ."""
-        Path(path).write_text(runs_page(self.runs), encoding="utf-8")
-
-    def _repr_html_(self) -> str:
-        return as_iframe(runs_page(self.runs))
+    def html(self) -> str:
+        """The page: scores, curves over each other, settings that differ."""
+        return runs_page(self.runs)
 
     def __repr__(self) -> str:
-        return f"RunComparison({', '.join(run.name for run in self.runs)})"[:300]
+        return "\n".join(["RunComparison", *self.score_lines()])
 
-    def text(self) -> str:
-        """What a person reads in a terminal."""
+    def score_lines(self) -> list[str]:
+        """The state and the best values of each run."""
         lines = []
         for run in self.runs:
             scores = ", ".join(f"{name} {number(best)}" for name, best in best_values(run).items())
             lines.append(f"{run.name}: {run.facts['state']}; best {scores or 'unknown'}")
-        lines += [f"  {name}: {' | '.join(values)}" for name, values in self.settings.items()]
+        return lines
+
+    def text(self) -> str:
+        """What a person reads in a terminal."""
+        lines = self.score_lines()
+        lines += [
+            f"  {name}: {' | '.join(map(format_setting, values))}"
+            for name, values in self.settings.items()
+        ]
         return "\n".join(lines)
 
 
 def report(
-    *runs: str | Path, out: str | Path | None = None, overwrite: bool = False
+    *runs: str | Path | Sequence[str | Path], out: str | Path | None = None, overwrite: bool = False
 ) -> RunComparison:
     """Compare training runs by their directories: best scores, curves over each other, and the
-    settings that differ. `out` gets report.html and runs.json.
+    settings that differ. Directories are given one by one or as a list. `out` gets report.html and
+    runs.json.
 
     >>> report("runs/no-such-run")
     Traceback (most recent call last):
     vitrail.core.errors.UserError: runs/no-such-run: must be the directory of a training run, with \
 recipe.yaml and metrics.jsonl
     """
-    if not runs:
+    names = list(_run_names(runs))
+    if not names:
         raise UserError("report needs at least one run directory, got none")
-    names = [str(run).rstrip("/") for run in runs]
-    if len(set(names)) < len(names):
+    if len({Path(name).resolve() for name in names}) < len(names):
         raise UserError("a run was given twice: name each run directory once")
     with writing_results(out, "report", (PAGE, FACTS), overwrite=overwrite) as draft:
-        found = RunComparison(
-            tuple(_summary(Path(run), name) for run, name in zip(runs, names, strict=True))
-        )
+        found = RunComparison(tuple(_summary(Path(name), name) for name in names))
         if draft is not None:
             with writing(draft):
                 found.save_html(draft / PAGE)
                 (draft / FACTS).write_text(to_json(found.facts()) + "\n", encoding="utf-8")
     return found
+
+
+def _run_names(runs: Iterable[Any]) -> Iterator[str]:
+    for run in runs:
+        if isinstance(run, str | Path):
+            yield str(run).rstrip("/") or "/"
+        elif isinstance(run, list | tuple):
+            yield from _run_names(run)
+        else:
+            raise UserError(f"runs must be directories, got {type(run).__name__}")
 
 
 def _summary(run: Path, name: str) -> RunSummary:
@@ -88,5 +110,5 @@ def _summary(run: Path, name: str) -> RunSummary:
     lines = Log.read(run)
     finished = (run / "outcome.json").is_file()
     step = max((line["step"] for line in lines), default=0)
-    facts = {"state": "finished" if finished else "not finished", "steps": f"{step:,}"}
+    facts = {"state": "finished" if finished else "not finished", "steps": step}
     return RunSummary(name, as_plain_values(read_recipe(run / RECIPE)), lines, facts)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import UserError, printable
+from vitrail.core.json_text import plain_values
 from vitrail.training.checkpoint import steps_in
 from vitrail.training.log import Log
 from vitrail.training.recipe import Recipe
@@ -57,13 +58,12 @@ class Run:
     def facts(self) -> dict[str, Any]:
         """What `--json` prints: the run in plain values; of a dry run its recipe."""
         if self.plan:
-            facts: dict[str, Any] = as_plain_values(self.recipe)
-            return facts
+            return plain_values(as_plain_values(self.recipe))
         paths = {
             name: None if (path := getattr(self, name)) is None else str(path)
             for name in ("best", "last", "report")
         }
-        return {
+        facts = {
             "out": str(self.out),
             "step": self.step,
             "total": self.total,
@@ -77,6 +77,7 @@ class Run:
             "broken": dict(self.broken),
             "notes": list(self.notes),
         }
+        return plain_values(facts)
 
     @property
     def headline(self) -> str:

@@ -22,7 +22,7 @@ OnStep: TypeAlias = Callable[[Progress], None]
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What a person asked for; None leaves a choice to the recipe. `set` holds any other field of
+    """The options of a call; None leaves the choice to the recipe. `set` holds any other field of
     the recipe, by its dotted place."""
 
     verb: Verb

@@ -26,8 +26,8 @@ from vitrail.tasks.examples import classify_outputs
 from vitrail.tasks.progress import OnProgress, steps_of
 from vitrail.training.finder import read_curve
 from vitrail.training.log import Log
-from vitrail.training.pictures import as_pixels, pictures_in
 from vitrail.training.prepare import validation_split
+from vitrail.training.reconstructions import as_pixels, sheets_in
 from vitrail.training.task import Outcome, Task
 from vitrail.weights.atomic import write_file
 from vitrail.weights.load import load
@@ -39,7 +39,7 @@ AUGMENTED = 16  # images in a report
 
 @dataclass(frozen=True)
 class EndedRun:
-    """A run that is over, or was stopped, after so many seconds."""
+    """A run that has ended or was stopped, and its duration in seconds."""
 
     task: Task
     splits: Splits
@@ -76,7 +76,7 @@ def write_training_report(ended: EndedRun, on_progress: OnProgress) -> Written:
         steps = steps_of(on_progress, "examining the data")
         findings = examine(ended.splits, task.recipe.data, on_progress=steps, seconds=seconds)
         # a short run has not met every image
-        outcome.run_state.broken |= {bad.picture.name: bad.reason for bad in findings.broken}
+        outcome.run_state.broken |= {bad.image.name: bad.reason for bad in findings.broken}
     warned = find_warnings(outputs, pretrained=task.recipe.start is not None)
     page = training_page(
         run_facts(ended, warned, stopped_at(outcome, outputs)),
@@ -95,7 +95,7 @@ def write_pretraining_report(ended: EndedRun) -> Written:
     state = ended.outcome.run_state
     warned = [] if state.warning is None else [state.warning]
     sheets = {
-        step: encoded(path.read_bytes(), "png") for step, path in pictures_in(ended.out).items()
+        step: encoded(path.read_bytes(), "png") for step, path in sheets_in(ended.out).items()
     }
     run = run_facts(ended, warned, interrupted_at(ended.outcome))
     write_page(ended.out, pretraining_page(run, sheets=sheets, rows=state.shown))

@@ -1,16 +1,16 @@
 """`vitrail.search`: which embedded images are nearest to an image."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
-from torch import nn
 
 from vitrail.core.errors import UserError
 from vitrail.core.eval_mode import eval_mode
-from vitrail.core.ranges import check
+from vitrail.core.ranges import check_count
 from vitrail.core.records import validate
 from vitrail.data.reader import ImageSource, Item
 from vitrail.inference.embed import embed_one
@@ -18,12 +18,13 @@ from vitrail.inference.nearest import Match, find_nearest
 from vitrail.inference.parts import MANIFEST, Manifest, read_manifest
 from vitrail.inference.predict import iter_images
 from vitrail.models.model import Model
-from vitrail.tasks.image_pages import ShowsImages, show_matches
-from vitrail.tasks.models import Device, ModelSource, open_model
+from vitrail.tasks.html_record import HtmlRecord
+from vitrail.tasks.image_pages import show_matches
+from vitrail.tasks.models import AnyModel, Device, ModelSource, open_model
 
 
 @dataclass(frozen=True)
-class SearchResult(ShowsImages):
+class SearchResult(HtmlRecord):
     """The embedded images that are nearest to a query, the nearest first."""
 
     directory: str
@@ -57,8 +58,8 @@ def search(
     image: ImageSource,
     *,
     k: int = 10,
-    checkpoint: str | Path | nn.Module | ModelSource | None = None,
-    device: Device = None,
+    checkpoint: AnyModel | None = None,
+    device: Device = "auto",
 ) -> SearchResult:
     """Find the `k` images of a directory that `embed` wrote that are nearest to `image`, by the
     cosine of their features. The image is embedded by the model that embedded the directory, which
@@ -69,8 +70,12 @@ def search(
     >>> search("vectors", "photos/1.png", k=2).matches[0].id
     'photos/1.png'
     """
-    check("k", k, at_least=1)
+    check_count("k", k, at_least=1)
     folder = Path(directory)
+    if isinstance(image, str | Path) and is_index(image) and not is_index(folder):
+        raise UserError(
+            f"the directory of embeddings comes first, then the image, got {directory} first"
+        )
     manifest = read_manifest(folder)
     if manifest.output != "pooled":
         raise UserError(f"{folder}: holds tokens, but search compares pooled features")
@@ -82,6 +87,10 @@ def search(
     return SearchResult(str(directory), name, tuple(find_nearest(folder, vector, k=k)))
 
 
+def is_index(path: str | Path) -> bool:
+    return os.path.isfile(Path(path) / MANIFEST)
+
+
 def as_item(image: ImageSource) -> Item:
     if isinstance(image, str | Path):
         return str(image)
@@ -91,18 +100,19 @@ def as_item(image: ImageSource) -> Item:
 def open_index_model(
     folder: Path,
     manifest: Manifest,
-    checkpoint: str | Path | nn.Module | ModelSource | None,
+    checkpoint: AnyModel | None,
     device: Device,
 ) -> Model:
     """The model that embedded a directory, in the precision that it had then."""
     loading = dict(manifest.loading)
     precision = loading.pop("precision", None)
-    if isinstance(checkpoint, ModelSource):
-        return checkpoint.load(device=device, precision=precision)
     if checkpoint is not None:
         return open_model(checkpoint, device=device, precision=precision)
     if not manifest.model:
-        raise UserError(f"{folder}: was embedded by a model in memory: give it as checkpoint")
+        raise UserError(
+            f"{folder}: was embedded by a model that exists in memory only: pass it: "
+            "search(…, checkpoint=model)"
+        )
     values = {**loading, "source": manifest.model}
     source = validate(ModelSource, values, where=str(folder / MANIFEST))
     return source.load(device=device, precision=precision)

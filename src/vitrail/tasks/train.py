@@ -38,7 +38,7 @@ def train(
 ) -> Run:
     """Train a model on labelled images, from scratch or from the checkpoint `start`. What is None
     the recipe decides, by default one chosen for the data; `set` changes any other field of it, as
-    in `set={"optimiser.weight_decay": 0.1}`. The directory `out` (default runs/NAME-OF-THE-DATA)
+    in `set={"optimiser.weight_decay": 0.1}`. The directory `out` (default runs/DATA)
     gets checkpoints, metrics.jsonl, recipe.yaml and report.html. Ctrl-C ends the step, saves, and
     returns a run that is `stopped`: `vitrail.resume(run.out)` continues it, to the same bits.
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from vitrail.core.errors import UserError
-from vitrail.core.ranges import check
+from vitrail.core.ranges import check_count
 from vitrail.data.cache import remove_cache
 from vitrail.data.source import Splits
 from vitrail.data.sources import open_data
@@ -33,6 +33,7 @@ from vitrail.training.prepare import prepare_task, with_cache
 from vitrail.training.progress import Progress
 from vitrail.training.recipe import Recipe
 from vitrail.training.recipe_file import NAME, write_recipe
+from vitrail.training.reconstructions import FOLDER
 from vitrail.training.task import Scorer
 
 MAX_THREADS = 256
@@ -40,7 +41,7 @@ PIXELS = "pixels"  # where a run keeps decoded images until it is finished
 # What a run writes to its directory, beside recipe.yaml.
 OWN = (
     "best", "last", "steps", "metrics.jsonl", "report.html", "outcome.json", "tensorboard",
-    "pictures", "lr-finder.json", PIXELS,
+    FOLDER, "lr-finder.json", PIXELS,
 )  # fmt: skip
 # What a run has written before its first checkpoint, beside decoded images.
 BEFORE_CHECKPOINT = (
@@ -48,13 +49,13 @@ BEFORE_CHECKPOINT = (
     "metrics.jsonl",
     "lr-finder.json",
     "tensorboard/events.out.tfevents.*",
-    "pictures/step-*.png",
+    f"{FOLDER}/step-*.png",
 )
 
 
 def start_run(options: RunOptions, observer: Observer) -> Run:
-    """Train in this process, or in as many as the options ask for."""
-    check("processes", options.processes, at_least=1)
+    """Train in this process, or in several."""
+    check_count("processes", options.processes, at_least=1)
     with use_threads(options.threads):
         if options.processes > 1 and not launched() and not options.dry_run:
             return launch_run(options, observer)
@@ -76,7 +77,7 @@ def use_threads(threads: int | None) -> Iterator[None]:
     if threads is None:
         yield
         return
-    check("threads", threads, at_least=1, at_most=MAX_THREADS)
+    check_count("threads", threads, at_least=1, at_most=MAX_THREADS)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -165,16 +166,18 @@ def choose_run(options: RunOptions, world: World) -> tuple[Path, Recipe, bool]:
     if resume:
         return out, resumed_recipe(options, out), True
     if (out / NAME).exists():
-        raise UserError(f"{out}: already holds a run: choose another out directory, or resume it")
+        raise UserError(
+            f"{out}: already holds a run: choose another out directory, or continue it with resume"
+        )
     recipe = recipe or new_recipe(options)
     refuse_taken(out, recipe.data)
     return out, recipe, False
 
 
 def refuse_taken(out: Path, data: str) -> None:
-    """A run begins only where none of the names that it writes is somebody else's."""
+    """A run starts only if it would overwrite nothing."""
     if out.resolve() == Path(data).resolve():
-        raise UserError(f"{out}: is the data itself: choose another out directory")
+        raise UserError(f"{out}: is the data directory: choose another out directory")
     for name in OWN:
         if os.path.lexists(out / name):
             raise UserError(f"{out / name}: exists already: choose another out directory")
@@ -189,7 +192,7 @@ def remove_failed_start(out: Path, *, made: bool) -> None:
         for path in out.glob(pattern):
             path.unlink()
     remove_cache(out / PIXELS)
-    for directory in (out / "tensorboard", out / "pictures", *((out,) if made else ())):
+    for directory in (out / "tensorboard", out / FOLDER, *((out,) if made else ())):
         with suppress(OSError):  # it holds files of others, or was never made
             directory.rmdir()
 
@@ -208,8 +211,8 @@ def make_scorer(splits: Splits) -> Scorer:
 def run_trials(
     options: RunOptions, recipe: Recipe, splits: Splits, scorer: Scorer, world: World
 ) -> tuple[Recipe, Any]:
-    """The recipe with the batch size and the learning rate that trials find, where they are asked
-    for, and the curve of the rates; all is written down, so that resuming does not try again."""
+    """The recipe with the batch size and the learning rate that trials find, if requested, and the
+    curve of the rates; the recipe keeps both, so that a resumed run has no trials."""
     curve = None
     if options.batch_size == "auto":
         objective = prepare_task(recipe, splits, scorer).objective

@@ -22,7 +22,9 @@ def estimate_seconds(run: Trainer) -> float:
             break
     step = sum(times[1:]) / len(times[1:]) if times[1:] else times[0]
     # an evaluation reads every image and computes forwards alone, a third of a training step
-    evaluations = max(run.total / max(run.recipe.watch.eval_every_epochs * run.stream.steps, 1), 1)
+    evaluations = max(
+        run.total / max(run.recipe.monitor.eval_every_epochs * run.stream.steps, 1), 1
+    )
     evaluation = step / 3 * len(run.task.val) / run.recipe.batch_size
     return step * run.total + evaluation * evaluations
 

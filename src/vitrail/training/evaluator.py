@@ -6,8 +6,8 @@ from pathlib import Path
 from vitrail.data.images import BadImage
 from vitrail.training.outage import OutageError, lost_too_many, sentence
 from vitrail.training.parallel import World
-from vitrail.training.pictures import write_sheet
 from vitrail.training.progress import Values
+from vitrail.training.reconstructions import write_sheet
 from vitrail.training.run_state import RunState
 from vitrail.training.saver import Saver
 from vitrail.training.task import Task

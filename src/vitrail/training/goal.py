@@ -87,7 +87,7 @@ def goal_for(goal: dict[str, Any], name: str) -> dict[str, Any]:
     if objective == "labels" and name in _names(Distil):
         return with_objective(goal, "distil")
     if any(name in _names(kind) for kind in KINDS.values()):
-        raise UserError(f"goal.{name} has no meaning for {objective}: leave it out")
+        raise UserError(f"goal.{name} does not apply to {objective}: leave it out")
     return goal
 
 

@@ -99,7 +99,7 @@ class Trainer:
         self, log: Log | None, interrupted: threading.Event
     ) -> Literal["done", "interrupted", "back"]:
         """Steps from where the run stands, until it is over or has to go back."""
-        watch = self.recipe.watch
+        monitor = self.recipe.monitor
         if self.run_state.needs_evaluation:
             self.finish_step(log)
             if self.out_of_patience():
@@ -114,7 +114,7 @@ class Trainer:
             self.run_state.tally.seconds += time.perf_counter() - self.step_began
             seen += len(batch.images) * self.world.size
             self.speed = seen / (time.perf_counter() - began)
-            if watch.nan == "back" and self.step in self.run_state.skip and not known:
+            if monitor.nan == "back" and self.step in self.run_state.skip and not known:
                 return "back"
             self.step += 1
             began += self.finish_step(log)  # the clock of the speed stands still
@@ -127,8 +127,8 @@ class Trainer:
 
     def finish_step(self, log: Log | None) -> float:
         """Evaluate, log and save where it is time to. Gives the seconds that evaluating took."""
-        watch, seconds = self.recipe.watch, 0.0
-        evaluate_every = max(round(watch.eval_every_epochs * self.stream.steps), 1)
+        monitor, seconds = self.recipe.monitor, 0.0
+        evaluate_every = max(round(monitor.eval_every_epochs * self.stream.steps), 1)
         values: Values | None = None
         last = self.step == self.total
         loss = self.run_state.tally.mean_loss
@@ -136,7 +136,7 @@ class Trainer:
             began = time.perf_counter()
             values = self.evaluate()
             seconds = time.perf_counter() - began
-        if values is not None or self.step % watch.log_every_steps == 0:
+        if values is not None or self.step % monitor.log_every_steps == 0:
             self.write_line(log, values or {})
         if last or self.saver.is_due(self.step):
             self.save()
@@ -166,7 +166,7 @@ class Trainer:
             yield batch
 
     def write_line(self, log: Log | None, scores: Values) -> None:
-        """A line of metrics, after which the tally begins anew."""
+        """A line of metrics, after which the tally is reset."""
         if log is not None:
             log.write(
                 self.step, **self.run_state.tally.values(), lr=self.lr(self.step - 1), **scores
@@ -286,7 +286,7 @@ class Trainer:
         return values
 
     def out_of_patience(self) -> bool:
-        patience = self.recipe.watch.patience
+        patience = self.recipe.monitor.patience
         return patience is not None and self.run_state.since_best >= patience
 
     def save(self) -> None:

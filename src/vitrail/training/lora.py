@@ -49,7 +49,7 @@ def adapt(model: nn.Module, lora: Lora) -> None:
         if is_matrix(module) and any(fnmatchcase(name, pattern) for pattern in lora.targets)
     ]
     if not chosen:
-        raise UserError(f"lora.targets {lora.targets} name no linear layer of this model")
+        raise UserError(f"lora.targets must name linear layers of the model, got {lora.targets}")
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name.startswith(TRAINED))
     freeze_statistics(model)

@@ -3,15 +3,15 @@
 from vitrail.core.errors import UserError
 from vitrail.training.recipe import Recipe
 
-RECENT = 100  # steps, of which at most `watch.nan_limit` may be skipped
+RECENT = 100  # steps, of which at most `monitor.nan_limit` may be skipped
 
 
 class NanPolicy:
-    """`watch.nan` of a recipe: "stop" raises, "skip" leaves the update out, "back" returns to the
+    """`monitor.nan` of a recipe: "stop" raises, "skip" leaves the update out, "back" returns to the
     last checkpoint and leaves it out then."""
 
     def __init__(self, recipe: Recipe) -> None:
-        self.kind, self.limit = recipe.watch.nan, recipe.watch.nan_limit
+        self.kind, self.limit = recipe.monitor.nan, recipe.monitor.nan_limit
         self.lr = recipe.optimiser.lr
 
     def refuse(self, loss: float, step: int, skip: list[int], *, checkpoint_step: int) -> None:
@@ -19,7 +19,7 @@ class NanPolicy:
         if self.kind == "stop":
             raise UserError(
                 f"diverged at step {step}: the loss is {loss} with a gradient that is not finite: "
-                f"lower lr ({self.lr:g}), or set watch.nan to skip in recipe.yaml"
+                f"lower lr ({self.lr:g}), or set monitor.nan to skip in recipe.yaml"
             )
         if step not in skip:
             skip.append(step)
@@ -30,5 +30,5 @@ class NanPolicy:
             raise UserError(
                 f"diverged: more than {self.limit} of the steps from {max(since, 0)} to {step} had "
                 f"a loss or a gradient that is not finite: lower lr ({self.lr:g}), or raise "
-                "watch.nan_limit"
+                "monitor.nan_limit"
             )

@@ -47,7 +47,7 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes files and speaks for all."""
+        """Whether this process writes files and reports."""
         return self.rank == 0
 
     def sum(self, value: float) -> float:
@@ -145,7 +145,7 @@ def launched() -> bool:
 
 
 def launch(module: str, arguments: Sequence[str], processes: int) -> None:
-    """Run `python -m module arguments` in so many processes of this machine, under torchrun's own
+    """Run `python -m module arguments` in several processes of this machine, under torchrun's own
     agent. The first mistake of any of them is the mistake of all."""
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 

@@ -162,8 +162,8 @@ def make_objective(model: Model, goal: Labels | Distil, train: Source) -> Superv
     teacher = load(goal.teacher)
     if teacher.config.num_classes != model.config.num_classes:
         raise UserError(
-            f"{goal.teacher}: the teacher knows {teacher.config.num_classes} classes, the data "
-            f"has {model.config.num_classes}"
+            f"{goal.teacher}: the teacher has {teacher.config.num_classes} classes, the data has "
+            f"{model.config.num_classes}"
         )
     return Distilled(
         model,

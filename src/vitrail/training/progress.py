@@ -1,4 +1,4 @@
-"""Where a run stands, for whoever shows it."""
+"""The state of a run, for progress displays."""
 
 from dataclasses import dataclass
 

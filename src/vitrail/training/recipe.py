@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vitrail.core.errors import UserError
-from vitrail.core.ranges import check
+from vitrail.core.ranges import check, check_count
 from vitrail.data.augment import Augmentation
 from vitrail.training.goal import Goal, Labels, Masked
 
@@ -50,18 +50,18 @@ class Schedule:
 
     def __post_init__(self) -> None:
         check("schedule.epochs", self.epochs, above=0)
-        check("schedule.warmup", self.warmup, at_least=0)
+        check_count("schedule.warmup", self.warmup, at_least=0)
         check("schedule.floor", self.floor, at_least=0, at_most=1)
         if self.steps is not None:
-            check("schedule.steps", self.steps, at_least=1)
+            check_count("schedule.steps", self.steps, at_least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watch:
-    """When the run looks at itself, and what it does when something goes wrong."""
+class Monitor:
+    """How often a run evaluates, saves and logs, and what it does about NaN."""
 
     eval_every_epochs: float = 1.0
-    save: int | None = None  # steps between run checkpoints; None: a minute between them
+    save_every_steps: int | None = None  # between run checkpoints; None: one a minute
     keep: int = 2  # run checkpoints that stay
     patience: int | None = None  # evaluations without a better one before stopping
     log_every_steps: int = 50  # between lines of metrics; an evaluation has its own
@@ -69,14 +69,14 @@ class Watch:
     nan_limit: int = 10  # of the last 100 steps that may be skipped before the run gives up
 
     def __post_init__(self) -> None:
-        check("watch.eval_every_epochs", self.eval_every_epochs, above=0)
-        check("watch.keep", self.keep, at_least=1)
-        check("watch.log_every_steps", self.log_every_steps, at_least=1)
-        check("watch.nan_limit", self.nan_limit, at_least=0)
-        if self.save is not None:
-            check("watch.save", self.save, at_least=1)
+        check("monitor.eval_every_epochs", self.eval_every_epochs, above=0)
+        check_count("monitor.keep", self.keep, at_least=1)
+        check_count("monitor.log_every_steps", self.log_every_steps, at_least=1)
+        check_count("monitor.nan_limit", self.nan_limit, at_least=0)
+        if self.save_every_steps is not None:
+            check_count("monitor.save_every_steps", self.save_every_steps, at_least=1)
         if self.patience is not None:
-            check("watch.patience", self.patience, at_least=1)
+            check_count("monitor.patience", self.patience, at_least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class Lora:
     targets: tuple[str, ...] = ("*.qkv", "*.mlp.fc1", "*.mlp.fc2")  # shell patterns of layers
 
     def __post_init__(self) -> None:
-        check("lora.rank", self.rank, at_least=1)
+        check_count("lora.rank", self.rank, at_least=1)
         check("lora.alpha", self.alpha, above=0)
 
 
@@ -108,7 +108,7 @@ class Recipe:
     optimiser: Optimiser = field(default_factory=Optimiser)
     schedule: Schedule = field(default_factory=Schedule)
     augmentation: Augmentation = field(default_factory=Augmentation)
-    watch: Watch = field(default_factory=Watch)
+    monitor: Monitor = field(default_factory=Monitor)
     batch_size: int = 64
     accumulate: int = 1  # parts a batch is computed in, to save memory
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -124,10 +124,10 @@ class Recipe:
     def __post_init__(self) -> None:
         check("val_share", self.val_share, at_least=0, below=1)
         check("max_broken", self.max_broken, at_least=0, at_most=1)
-        check("batch_size", self.batch_size, at_least=1)
-        check("accumulate", self.accumulate, at_least=1)
-        check("workers", self.workers, at_least=0)
-        check("seed", self.seed, at_least=0, below=2**63)
+        check_count("batch_size", self.batch_size, at_least=1)
+        check_count("accumulate", self.accumulate, at_least=1)
+        check_count("workers", self.workers, at_least=0)
+        check_count("seed", self.seed, at_least=0, below=2**63)
         if self.batch_size % self.accumulate:
             raise UserError(
                 f"batch_size {self.batch_size} does not split into {self.accumulate} parts"

@@ -14,7 +14,12 @@ from vitrail.weights.atomic import write_file
 
 NAME = "recipe.yaml"
 # Fields by the names that they had in earlier versions, as dotted places.
-RENAMED = {"average": "ema_decay", "watch.every": "watch.eval_every_epochs"}
+RENAMED = {
+    "average": "ema_decay",
+    "watch": "monitor",
+    "monitor.every": "monitor.eval_every_epochs",
+    "monitor.save": "monitor.save_every_steps",
+}
 
 
 def to_yaml(recipe: Recipe) -> str:
@@ -60,8 +65,8 @@ def read_recipe(path: Path) -> Recipe:
 def with_new_names(values: Any) -> Any:
     """The values of a recipe with today's names in the place of earlier ones.
 
-    >>> with_new_names({"average": 0.9, "watch": {"every": 2}})
-    {'watch': {'eval_every_epochs': 2}, 'ema_decay': 0.9}
+    >>> with_new_names({"average": 0.9, "watch": {"every": 2, "save": 5}})
+    {'ema_decay': 0.9, 'monitor': {'eval_every_epochs': 2, 'save_every_steps': 5}}
     """
     if not isinstance(values, dict):
         return values

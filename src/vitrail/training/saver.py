@@ -32,8 +32,8 @@ class Saver:
     def is_due(self, step: int) -> bool:
         """After so many steps, or else after a minute of training, or more where saving is slow:
         when a run is saved changes nothing in it."""
-        if self.recipe.watch.save is not None:
-            return step % self.recipe.watch.save == 0
+        if self.recipe.monitor.save_every_steps is not None:
+            return step % self.recipe.monitor.save_every_steps == 0
         pause = max(SECONDS_BETWEEN_SAVES, self.seconds * (1 / MAX_TIME_SAVING - 1))
         return self.world.any(time.perf_counter() - self.saved_at >= pause)
 
@@ -49,7 +49,7 @@ class Saver:
             self.write_weights("last", weights, step, {})
             # last, so that a run never resumes from a step whose results are not there
             saved = Saved(step, tensors, asdict(run_state))
-            write_step(self.out / "steps", saved, keep=self.recipe.watch.keep)
+            write_step(self.out / "steps", saved, keep=self.recipe.monitor.keep)
         self.best = None
         self.step = step
         self.world.wait()
@@ -73,8 +73,8 @@ class Saver:
             goal = self.recipe.goal
             teacher = goal.tokenizer if isinstance(goal, Masked) else getattr(goal, "teacher", None)
             raise UserError(
-                f"{teacher}: this is not the model that the run began to learn from: put that "
-                "back, or begin another run"
+                f"{teacher}: is not the teacher that the run started with: restore that one, or "
+                f"start a new run"
             )
         state.restore(saved.tensors)
         self.step = saved.step

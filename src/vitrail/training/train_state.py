@@ -60,8 +60,8 @@ class TrainState:
                 parts[kind][name] = tensor
         if not parts["now"]:
             raise UserError(
-                "this run was saved by a version of Vitrail that kept other tensors: resume it "
-                "with that version, or begin another run with --from its last checkpoint"
+                "this run was saved by an incompatible version of Vitrail: resume it with that "
+                "version, or start a new run with --from its last checkpoint"
             )
         fill(self.objective.state_dict(), parts["now"])
         if self.ema is not None:

@@ -66,7 +66,7 @@ def check_recipe(recipe: Recipe, goal: Masked) -> None:
     }
     for name, is_set in idle.items():
         if is_set:
-            raise UserError(f"{name} has no meaning for {goal.objective}: leave it out")
+            raise UserError(f"{name} does not apply to {goal.objective}: leave it out")
 
 
 def foreign_autoencoder(recipe: Recipe) -> dict[str, Tensor] | None:
@@ -87,7 +87,7 @@ def take_up(objective: Objective, model: Model, start: str) -> None:
     own = {n: t for n, t in objective.state_dict().items() if not n.startswith(MODEL)}
     if not beside:
         anew = ", ".join(dict.fromkeys(name.partition(".")[0] for name in own))
-        note = (f"{anew} begin anew: nothing was kept beside the model",) if own else ()
+        note = (f"{anew}: fresh weights, since the checkpoint has none",) if own else ()
         model.passport = with_changes(model.passport, (*model.passport.origin.changes, *note))
         return
     shapes = ({name: tuple(t.shape) for name, t in state.items()} for state in (beside, own))
@@ -96,8 +96,8 @@ def take_up(objective: Objective, model: Model, start: str) -> None:
         if theirs.get(name) != ours.get(name):
             here, there = (shapes.get(name, "not there") for shapes in (theirs, ours))
             raise UserError(
-                f"{start}: its {name} is {here}, but {there} in what is asked for: give the "
-                "options and the image size that it was trained with"
+                f"{start}: its {name} is {here}, the options give {there}: use the options and the "
+                f"image size that it was trained with"
             )
     objective.load_state_dict(objective.state_dict() | beside)
     kept = model.passport.origin.changes

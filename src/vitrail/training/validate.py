@@ -13,7 +13,7 @@ from vitrail.data.loader import Batch, iterate_batches
 from vitrail.data.source import Source
 from vitrail.objectives.objective import Objective
 from vitrail.training.parallel import World
-from vitrail.training.pictures import SHOWN
+from vitrail.training.reconstructions import SHOWN
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def compute_outputs(
     broken = {path: reason for share in lost for path, reason in share.items()}
     found = [torch.cat(parts) for parts in zip(*shares, strict=True)]
     if not len(found[0]):
-        raise UserError("no validation image could be read: look at the data with the doctor")
+        raise UserError("no validation image could be read: examine the data with vitrail doctor")
     order = found[2].argsort()
     values, truth, places = (part[order].numpy() for part in found)
     return ValidationOutputs(values, truth, places, broken, shown)

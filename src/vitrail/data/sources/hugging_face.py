@@ -139,15 +139,15 @@ def choose(
     where: str, features: Any, what: str, options: Mapping[str, str], found: list[str]
 ) -> str:
     """The column that is meant; "" where there are no labels."""
-    asked = options.get(what)
-    if asked is not None:
-        if asked not in features:
-            raise UserError(f"{where}: has no column {asked}, {nearest(asked, features)}")
-        return asked
+    chosen = options.get(what)
+    if chosen is not None:
+        if chosen not in features:
+            raise UserError(f"{where}: has no column {chosen}, {nearest(chosen, features)}")
+        return chosen
     if len(found) > 1:
         raise UserError(
-            f"{where}: {' and '.join(found)} may each be the {what}: say which, "
-            f"as in hf:…?{what}={found[0]}"
+            f"{where}: {' and '.join(found)} could each be the {what}: choose one, as in "
+            f"hf:…?{what}={found[0]}"
         )
     if not found and what == "image":
         raise UserError(f"{where}: has the columns {', '.join(features)}, expected one of images")

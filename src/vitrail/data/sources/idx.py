@@ -96,7 +96,7 @@ def read_idx(path: Path) -> NDArray[Any]:
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in TYPES:
-        raise UserError(f"{path}: is no IDX file: it begins with {data[:4].hex(' ')}")
+        raise UserError(f"{path}: is not an IDX file: it begins with {data[:4].hex(' ')}")
     rank, kind = data[3], np.dtype(TYPES[data[2]])
     shape = np.frombuffer(data[4 : 4 + 4 * rank], dtype=">u4")
     values = np.frombuffer(data[4 + 4 * rank :], dtype="u1")

@@ -38,7 +38,7 @@ PACKED = (".zip", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar", ".zst")
 
 
 def open_data(spec: str | Path, *, val_share: float = 0.1, seed: int = 0) -> Splits:
-    """Open a data set: nothing is decoded, and what cannot be opened is told in one sentence.
+    """Open a data set: nothing is decoded, and what cannot be opened raises `UserError`.
 
     Where there is no validation split, `val_share` of the training images become one, chosen by
     (seed, name of the image) and class by class: see `vitrail.data.sources.validation`. A share of
@@ -108,7 +108,7 @@ def open_file(spec: str) -> dict[str, Origin]:
 
 
 def open_directory(root: str) -> dict[str, Origin]:
-    """Whatever a directory holds, told by its files."""
+    """Whatever a directory holds, recognised by its files."""
     if not is_remote(root) and hugging_face.is_saved(root):
         return hugging_face.open_saved(root)
     if not is_remote(root) and idx.has_idx(root):

@@ -13,10 +13,9 @@ from vitrail.data.images import BadImage, Unreadable, check_bytes
 
 # Folders that archives and file managers leave behind, beside those whose name begins with a dot.
 LITTER = {"__MACOSX", "@eaDir"}
-# Seconds before an image is asked for again, and what asking again does not change.
+# Seconds before a read is retried, and errors for which retrying is useless.
 PAUSES = (0.1, 0.5, 2.0)
 LASTING = (
-    FileNotFoundError,
     PermissionError,
     IsADirectoryError,
     NotADirectoryError,
@@ -70,18 +69,20 @@ def read_bytes(place: str, start: int = 0, end: int | None = None) -> bytes:
 
 def image_bytes(place: str, *, start: int = 0, end: int | None = None, name: str = "") -> bytes:
     """The same for an image: whatever goes wrong is the image's own trouble. Storage that does not
-    answer is asked again, a few times and after longer and longer pauses."""
+    answer is retried a few times, after longer and longer pauses."""
     name = name or place
     for pause in (*PAUSES, None):
         try:
             if not is_remote(place):
                 facts = os.stat(place)
                 if not stat.S_ISREG(facts.st_mode):
-                    raise BadImage(name, "this is no file")  # a pipe would never end
+                    raise BadImage(name, "not a file")  # a pipe would never end
                 check_bytes(facts.st_size if end is None else end - start, name)
             data = read_bytes(place, start, end)
         except BadImage:
             raise
+        except FileNotFoundError:
+            raise Unreadable(name, "no such file") from None
         except Exception as error:  # a remote file system fails in ways of its own
             why, last = reason(error), pause is None or isinstance(error, LASTING)
         else:
@@ -188,7 +189,7 @@ def is_hidden(name: str) -> bool:
 
 
 def reason(error: Exception) -> str:
-    """Why a file could not be read, without its name, which is told beside it."""
+    """Why a file could not be read, without its name, which stands beside it."""
     return getattr(error, "strerror", None) or first_line(error)
 
 

@@ -196,7 +196,7 @@ def read_label(where: str, kind: str, text: bytes) -> str | tuple[str, ...] | No
             return text.decode().strip()
         value = json.loads(text)
     except (ValueError, RecursionError):
-        raise UserError(f"{where}: is no {kind} file that can be read") from None
+        raise UserError(f"{where}: cannot be read as a {kind} file") from None
     if isinstance(value, dict):
         value = next((value[name] for name in LABELS if name in value), None)
     if isinstance(value, list):
@@ -223,7 +223,7 @@ def number(
         if len(bare) == len(samples):
             continue
         if bare:
-            raise UserError(f"{spec}: {bare[0].member} has no label, though others in {part} have")
+            raise UserError(f"{spec}: {bare[0].member} has no label, but others in {part} have one")
         single[part] = [sample.label for sample in samples if isinstance(sample.label, str)]
         label_sets[part] = [sample.label for sample in samples if isinstance(sample.label, tuple)]
     if not any(label_sets.values()):

@@ -156,7 +156,7 @@ def targets_of(spec: str, dataset: Any) -> NDArray[Any]:
             return np.asarray(found)
     targets = [dataset[i][1] for i in range(len(dataset))]
     if not all(isinstance(target, int | np.integer) for target in targets):
-        raise UserError(f"{spec}: its labels are no classes, expected one class for each image")
+        raise UserError(f"{spec}: its labels are not classes: expected one class for each image")
     return np.asarray(targets)
 
 

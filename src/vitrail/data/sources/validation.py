@@ -22,7 +22,7 @@ from vitrail.data.sources.origin import Origin, Subset
 def with_validation(parts: dict[str, Origin], share: float, seed: int) -> dict[str, Source]:
     """The parts, with `val` drawn from `train` where there is no `val`."""
     if not 0 <= share < 1:
-        raise UserError(f"the share for validation is {share}, expected at least 0 and less than 1")
+        raise UserError(f"val_share must be in [0, 1), got {share}")
     if "val" in parts or "train" not in parts or share == 0:
         return dict(parts)
     whole = parts["train"]

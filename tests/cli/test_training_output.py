@@ -47,7 +47,7 @@ def test_everything_is_said_and_nothing_is_left_behind(
     assert "ViT (custom), " in printed.splitlines()[0]
     assert "patch 8" in printed.splitlines()[0]
     assert "patches of" not in printed  # they are not what the recipe would have chosen
-    assert "2 epochs, as requested (otherwise 100 epochs)" in printed
+    assert "2 epochs, as requested (the default here is 100 epochs)" in printed
     assert printed.count("100 epochs") == 1
     assert "1 file is not an image and is ignored: train/left/notes.txt" in printed
     assert f"decoded images are kept in {out / 'pixels'}" in printed
@@ -60,7 +60,7 @@ def test_everything_is_said_and_nothing_is_left_behind(
     assert not (out / "pixels").exists()
     page = check_page((out / "report.html").read_text(encoding="utf-8")).text
     assert "Accuracy on test" in page
-    assert "the model was evaluated on only 2 validation images" in page
+    assert "The model was evaluated on only 2 validation images" in page
     assert "train/left/notes.txt" in page
     assert "(aspect ratio kept)" in (out / "best" / "README.md").read_text(encoding="utf-8")
     assert main(["info", str(out / "best")]) == 0
@@ -139,12 +139,12 @@ def test_an_interrupted_run_has_a_report(
     assert f"saved at step {step}" in printed.err
     assert f"report: {out / 'report.html'}" in printed.out
     page = check_page((out / "report.html").read_text(encoding="utf-8")).text
-    assert f"interrupted at step {step} of 4" in page
+    assert f"Interrupted at step {step} of 4" in page
     assert ("Confusions" in page) == (step == 3)
     assert (out / "pixels").exists()  # the run goes on with it
     assert main(["train", str(photos), "--out", str(out), "--resume", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["step"] == 4
-    assert "interrupted at step" not in (out / "report.html").read_text(encoding="utf-8")
+    assert "Interrupted at step" not in (out / "report.html").read_text(encoding="utf-8")
     assert not (out / "pixels").exists()
 
 

@@ -1,4 +1,4 @@
-"""What a run that learns without labels shows of itself: a sheet of pictures at each evaluation."""
+"""Images, masked and reconstructed, that pre-training writes as a sheet at each evaluation."""
 
 import re
 from collections.abc import Mapping
@@ -14,14 +14,15 @@ from vitrail.objectives.patches import pixels
 from vitrail.weights.atomic import write_file
 
 SHOWN = 8  # images of a sheet
-SMALLEST, GAP = 96, 4  # pixels: a side of a picture, between two
-FOLDER = "pictures"
+SMALLEST, GAP = 96, 4  # pixels: the side of an image, the gap between two
+FOLDER = "reconstructions"
+OLD_FOLDER = "pictures"  # of runs that an earlier version started
 
 
 def write_sheet(
     rows: Mapping[str, Float[Tensor, "B C H W"]], how: Preprocessing, out: Path, step: int
 ) -> Path:
-    """A row for each kind of picture, an image in each column."""
+    """A row for each kind of image (original, masked, …), a column for each image."""
     levels = np.stack([as_pixels(images, how) for images in rows.values()])
     larger = max(-(-SMALLEST // max(levels.shape[2:4])), 1)
     levels = levels.repeat(larger, axis=2).repeat(larger, axis=3)
@@ -50,8 +51,8 @@ def as_pixels(images: Float[Tensor, "B C H W"], how: Preprocessing) -> UInt8[np.
     return levels
 
 
-def pictures_in(out: Path) -> dict[int, Path]:
+def sheets_in(out: Path) -> dict[int, Path]:
     """The sheets of a run, by step."""
-    found = (re.fullmatch(r"step-(\d{9})\.png", path.name) for path in (out / FOLDER).glob("*.png"))
-    steps = sorted(int(match[1]) for match in found if match)
-    return {step: out / FOLDER / f"step-{step:09d}.png" for step in steps}
+    paths = (path for folder in (OLD_FOLDER, FOLDER) for path in (out / folder).glob("*.png"))
+    named = {path: re.fullmatch(r"step-(\d{9})\.png", path.name) for path in paths}
+    return dict(sorted((int(match[1]), path) for path, match in named.items() if match))
