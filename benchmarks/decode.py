@@ -57,8 +57,8 @@ def write_photos(folder: Path, width: int, height: int) -> None:
     photo = Image.fromarray(load_sample_image("china.jpg"))
     for number in range(FILES):
         cut = (4 * number, 2 * number, photo.width - 4 * number, photo.height - 2 * number)
-        picture = photo.resize((width, height), Image.Resampling.LANCZOS, box=cut)
-        picture.save(folder / "china" / f"{number}.jpg", quality=90)
+        image = photo.resize((width, height), Image.Resampling.LANCZOS, box=cut)
+        image.save(folder / "china" / f"{number}.jpg", quality=90)
 
 
 def compare(folder: Path, interpolation: Interpolation, rounds: int) -> tuple[float, ...]:

@@ -30,18 +30,18 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", choices=PARTS, help="one part alone")
     parser.add_argument("--peak", action="store_true", help=argparse.SUPPRESS)
-    said = parser.parse_args()
-    torch.set_num_threads(said.threads)
-    if said.peak:
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    if arguments.peak:
         print(roll_out_large())
         return
-    print(f"torch {torch.__version__}, {said.threads} threads, {said.rounds} rounds\n")
-    for name in [said.only] if said.only else PARTS:
-        PARTS[name](said)
+    print(f"torch {torch.__version__}, {arguments.threads} threads, {arguments.rounds} rounds\n")
+    for name in [arguments.only] if arguments.only else PARTS:
+        PARTS[name](arguments)
         print()
 
 
-def time_capture(said: argparse.Namespace) -> None:
+def time_capture(arguments: argparse.Namespace) -> None:
     model, images = create("vit_b_16").eval(), torch.randn(8, 3, 224, 224)
 
     def captured(**how: str) -> Callable[[], object]:
@@ -59,13 +59,20 @@ def time_capture(said: argparse.Namespace) -> None:
             "all maps, heads fused": captured(reduce="mean"),
             "one layer": captured(where="blocks.11.*"),
         }
-        seconds = in_turns(runs, said.rounds)
+        seconds = in_turns(runs, arguments.rounds)
     print(f"vit_b_16, batch 8, 224 pixels                ratio (goal <= {GOAL_TIME})")
     show(seconds)
 
 
-def peak_memory(said: argparse.Namespace) -> None:
-    command = [sys.executable, "-m", "benchmarks.explain", "--peak", "--threads", str(said.threads)]
+def peak_memory(arguments: argparse.Namespace) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.explain",
+        "--peak",
+        "--threads",
+        str(arguments.threads),
+    ]
     whole, before = map(
         float, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     )
@@ -87,7 +94,7 @@ def resident(field: str) -> float:
     return int(line.split()[1]) * 1024 / 1e9
 
 
-def time_methods(said: argparse.Namespace) -> None:
+def time_methods(arguments: argparse.Namespace) -> None:
     for name in ("vit_b_16", "swin_t", "mobilevit_s"):
         model = create(name, num_classes=10).eval()
         images = torch.randn(1, 3, *model.config.image_size)
@@ -99,7 +106,7 @@ def time_methods(said: argparse.Namespace) -> None:
         runs = {"plain forward": lambda: forward(model, images)}  # noqa: B023
         runs |= {method: by(method) for method in METHODS}
         print(f"{name}, one image                             ratio")
-        show(in_turns(runs, max(said.rounds // 2, 1)))
+        show(in_turns(runs, max(arguments.rounds // 2, 1)))
 
 
 @torch.no_grad()

@@ -85,16 +85,17 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5, help="steps of each")
     parser.add_argument("--threads", type=int, default=2)
-    asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    images = torch.randn(asked.batch, 3, 224, 224)
-    model = vitrail.create(asked.model, num_classes=0)
+    images = torch.randn(options.batch, 3, 224, 224)
+    model = vitrail.create(options.model, num_classes=0)
     objectives = {"mae": MAE(model), "decoder": EveryPatch(model), "linear": Linear(model)}
     decoder = objectives["mae"].decoder.config
     print(
-        f"{asked.model}, decoder {decoder.dim} wide and {decoder.depth} deep, batch {asked.batch}; "
-        f"{asked.threads} threads, {asked.rounds} steps each; matrix product {peak():.0f} GFLOP/s; "
+        f"{options.model}, decoder {decoder.dim} wide and {decoder.depth} deep, batch "
+        f"{options.batch}; {options.threads} threads, {options.rounds} steps each; matrix product "
+        f"{peak():.0f} GFLOP/s; "
         f"load before {os.getloadavg()[0]:.1f}\n",
         flush=True,
     )
@@ -104,8 +105,8 @@ def main() -> None:
     steps = {
         name: make_step(objective, images, optimiser) for name, objective in objectives.items()
     }
-    times = alternate(steps, asked.rounds)
-    speed = {name: 1000 * asked.batch / median(each) for name, each in times.items()}
+    times = alternate(steps, options.rounds)
+    speed = {name: 1000 * options.batch / median(each) for name, each in times.items()}
     print("| all in the encoder | its images/s | mae's | mae is quicker | quartiles | goal |")
     print("|---|---|---|---|---|---|")
     for name, goal in GOALS.items():

@@ -58,12 +58,12 @@ def main() -> None:
     parser.add_argument("--only", choices=list(FAMILIES))
     parser.add_argument("--epochs", type=float, default=25)
     parser.add_argument("--threads", type=int, default=1)
-    asked = parser.parse_args()
-    data = things(asked.golden, asked.runs / "things")
-    photo = flower(asked.runs / "flower.png")
-    for family in [asked.only] if asked.only else FAMILIES:
-        train(family, data, asked)
-        draw(family, photo, asked)
+    arguments = parser.parse_args()
+    data = things(arguments.golden, arguments.runs / "things")
+    photo = flower(arguments.runs / "flower.png")
+    for family in [arguments.only] if arguments.only else FAMILIES:
+        train(family, data, arguments)
+        draw(family, photo, arguments)
 
 
 def things(golden: Path, folder: Path) -> Path:
@@ -89,22 +89,22 @@ def flower(path: Path) -> Path:
     return path
 
 
-def train(family: str, data: Path, asked: argparse.Namespace) -> None:
-    out = asked.runs / family
+def train(family: str, data: Path, arguments: argparse.Namespace) -> None:
+    out = arguments.runs / family
     if (out / "best").is_dir():
         return
     model, fields = FAMILIES[family]
     changed = [f"fields.{name}={json.dumps(value)}" for name, value in fields.items()]
     words = [*("train", data, "--model", model, "--out", out)]
-    words += ["--epochs", asked.epochs, "--batch-size", 32, "--threads", asked.threads]
+    words += ["--epochs", arguments.epochs, "--batch-size", 32, "--threads", arguments.threads]
     words += ["--lr", 3e-3, "--set", "optimiser.name=muon", "--workers", 0]
     words += [word for each in changed for word in ("--set", each)]
     assert vitrail([str(word) for word in words]) == 0, family
 
 
-def draw(family: str, photo: Path, asked: argparse.Namespace) -> None:
+def draw(family: str, photo: Path, arguments: argparse.Namespace) -> None:
     """Every method side by side, as JPEG: a page of docs stays light."""
-    out, model = asked.runs / f"{family}-explained", asked.runs / family / "best"
+    out, model = arguments.runs / f"{family}-explained", arguments.runs / family / "best"
     words = ["explain", model, photo, "--method", "all", "--target", "flower", "--out", out]
     assert vitrail([str(word) for word in words]) == 0
     DOCS.mkdir(parents=True, exist_ok=True)

@@ -98,22 +98,22 @@ class Record:
         return max(self.accuracies.values(), default=0.0)
 
 
-class Pictures(Dataset[tuple[Any, int]]):
-    """Arrays as the Pillow pictures that timm's transforms read; the loader sets `transform`."""
+class ImageList(Dataset[tuple[Any, int]]):
+    """Arrays as the Pillow images that timm's transforms read; the loader sets `transform`."""
 
     transform: Callable[[Image.Image], Any] | None = None
 
     def __init__(self, source: Source) -> None:
         arrays = (np.asarray(source.read(i)) for i in range(len(source)))
-        self.pictures = [Image.fromarray(array.squeeze()) for array in arrays]
+        self.photos = [Image.fromarray(array.squeeze()) for array in arrays]
         self.targets = np.asarray(source.targets).tolist()
 
     def __len__(self) -> int:
-        return len(self.pictures)
+        return len(self.photos)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        picture = self.pictures[index]
-        return self.transform(picture) if self.transform else picture, self.targets[index]
+        photo = self.photos[index]
+        return self.transform(photo) if self.transform else photo, self.targets[index]
 
 
 def make_model(
@@ -158,12 +158,12 @@ def make_optimiser(model: nn.Module, settings: Settings) -> torch.optim.Optimize
     )
 
 
-def make_loader(pictures: Pictures, config: ViTConfig, settings: Settings) -> Any:
+def make_loader(photos: ImageList, config: ViTConfig, settings: Settings) -> Any:
     """timm's training loader."""
     from timm.data import create_loader
 
     return create_loader(
-        pictures,
+        photos,
         input_size=(config.channels, *config.image_size),
         batch_size=settings.batch_size,
         is_training=True,
@@ -185,13 +185,13 @@ def make_loader(pictures: Pictures, config: ViTConfig, settings: Settings) -> An
     )
 
 
-def make_test(pictures: Pictures, config: ViTConfig) -> Batches:
-    """Every test picture as it is, prepared once by timm's evaluation loader."""
+def make_test(photos: ImageList, config: ViTConfig) -> Batches:
+    """Every test image as it is, prepared once by timm's evaluation loader."""
     mend_torchvision()
     from timm.data import create_loader
 
     loader = create_loader(
-        pictures,
+        photos,
         input_size=(config.channels, *config.image_size),
         batch_size=250,
         crop_pct=1.0,
@@ -208,7 +208,7 @@ class Peer:
     """timm's parts, put together for a run of so many steps."""
 
     def __init__(
-        self, config: ViTConfig, pictures: Pictures, settings: Settings, *, steps: int, seed: int
+        self, config: ViTConfig, photos: ImageList, settings: Settings, *, steps: int, seed: int
     ) -> None:
         mend_torchvision()
         from timm.data import Mixup
@@ -247,7 +247,7 @@ class Peer:
             num_classes=config.num_classes,
         )
         self.loss = SoftTargetCrossEntropy()
-        loader = make_loader(pictures, config, settings)
+        loader = make_loader(photos, config, settings)
         self.batches: Iterator[tuple[Tensor, Tensor]] = chain.from_iterable(repeat(loader))
 
     def step(self) -> None:
@@ -265,7 +265,7 @@ class Peer:
         self.number += 1
         self.average.update(self.model, step=self.number)
 
-    def judge(self, test: Batches) -> dict[str, float]:
+    def evaluate(self, test: Batches) -> dict[str, float]:
         """Accuracy of the live weights and of their running mean."""
         result = {
             "live": accuracy(self.model, test),
@@ -277,7 +277,7 @@ class Peer:
 
 @torch.inference_mode()
 def accuracy(model: nn.Module, test: Batches) -> float:
-    """Share of test pictures whose largest logit is their label's."""
+    """Share of test images whose largest logit is their label's."""
     model.eval()
     right = sum(int((model(images).argmax(1) == labels).sum()) for images, labels in test)
     return right / sum(len(labels) for _, labels in test)
@@ -302,7 +302,7 @@ def train_peer(
         while peer.number < goal:
             peer.step()
         seconds += time.perf_counter() - began
-        record = Record(steps=peer.number, seconds=seconds, accuracies=peer.judge(test))
+        record = Record(steps=peer.number, seconds=seconds, accuracies=peer.evaluate(test))
         if peer.number == steps or (target is not None and record.best >= target):
             return record
 

@@ -1,12 +1,12 @@
 """The pointing game on planted evidence: every method on every family, beside pytorch-grad-cam and
 Captum on the same models.
 
-A small model of each family is trained on pictures of which it is known where the answer lies
+A small model of each family is trained on images of which it is known where the answer lies
 (`vitrail.data.planted`), then each method says where the true class is seen. It hits if the centre
 of its highest cell lies in the box around the digit. Maps of single pixels are summed over the
 cells of the model's finest attention, all of them; pytorch-grad-cam gives maps as large as the
-picture, of which the highest pixel counts, and reads a layer that has a grid of 8x8 or 4x4 (ours
-reads it too, in a row of its own). Times are milliseconds a picture, in batches.
+image, of which the highest pixel counts, and reads a layer that has a grid of 8x8 or 4x4 (ours
+reads it too, in a row of its own). Times are milliseconds an image, in batches.
 
     python -m benchmarks.pointing [--images N] [--threads N] [--only FAMILY] [--seed N]
         [--runs DIRECTORY]
@@ -43,10 +43,10 @@ from vitrail.models.model import Model
 from vitrail.training.loop import Trainer
 from vitrail.training.prepare import prepare_task
 from vitrail.training.progress import Progress
-from vitrail.training.recipe import Optimiser, Recipe, Schedule, Watch
+from vitrail.training.recipe import Monitor, Optimiser, Recipe, Schedule
 
-BATCH = 25  # pictures explained at once
-Maps = Callable[[Tensor, Tensor], Tensor]  # pictures and classes -> (B, rows, columns)
+BATCH = 25  # images explained at once
+Maps = Callable[[Tensor, Tensor], Tensor]  # images and classes -> (B, rows, columns)
 
 
 @dataclass(frozen=True)
@@ -136,12 +136,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the training")
     parser.add_argument("--only", choices=list(FAMILIES))
     parser.add_argument("--runs", type=Path, help="where trained models are kept and found again")
-    asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
-    chosen = [asked.only] if asked.only else list(FAMILIES)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    chosen = [arguments.only] if arguments.only else list(FAMILIES)
     with TemporaryDirectory() as folder:
-        root = asked.runs or Path(folder)
-        tables = {name: play(name, root / name, asked.images, asked.seed) for name in chosen}
+        root = arguments.runs or Path(folder)
+        tables = {
+            name: play(name, root / name, arguments.images, arguments.seed) for name in chosen
+        }
     print(f"\n| method | {' | '.join(f'{name} | ms' for name in chosen)} |")
     print(f"|---|{'---|' * 2 * len(chosen)}")
     for method in next(iter(tables.values())):
@@ -161,7 +163,7 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Test pictures as a model reads them, their classes, and the boxes around their digits."""
+    """Test images as a model reads them, their classes, and the boxes around their digits."""
 
     images: Tensor
     targets: Tensor
@@ -181,9 +183,9 @@ def play(name: str, out: Path, count: int, seed: int) -> dict[str, tuple[float, 
     model = trained(name, out, seed)
     evidence = evidence_for(model, count)
     with torch.inference_mode():
-        said = torch.cat([model(part).argmax(dim=1) for part in evidence.images.split(100)])
-    right = float((said == evidence.targets).float().mean())
-    print(f"{name}: {right:.1%} of {count} test pictures right", flush=True)
+        predicted = torch.cat([model(part).argmax(dim=1) for part in evidence.images.split(100)])
+    right = float((predicted == evidence.targets).float().mean())
+    print(f"{name}: {right:.1%} of {count} test images right", flush=True)
     table = {}
     for method, maps_of in methods(model, name):
         table[method] = share, took = point(maps_of, evidence)
@@ -192,7 +194,7 @@ def play(name: str, out: Path, count: int, seed: int) -> dict[str, tuple[float, 
 
 
 def point(maps_of: Maps, evidence: Evidence) -> tuple[float, float]:
-    """Share of hits, and milliseconds a picture."""
+    """Share of hits, and milliseconds an image."""
     count, size = len(evidence.images), (evidence.side, evidence.side)
     hits, began = [], time.perf_counter()
     for first in range(0, count, BATCH):
@@ -213,17 +215,17 @@ def trained(name: str, out: Path, seed: int = 0, steps: int | None = None) -> Mo
     splits = open_data("planted")
     recipe = recipe_for(family, seed)
 
-    def judge(logits: Any, targets: Any) -> tuple[str, dict[str, float]]:
+    def scorer(logits: Any, targets: Any) -> tuple[str, dict[str, float]]:
         found = score(logits, targets, multi_label=False)
         return found.key, found.values
 
     def show(now: Progress) -> None:
         if now.scores is not None:
-            told = ", ".join(f"{name} {value:.3f}" for name, value in now.scores.items())
-            print(f"  step {now.step} of {now.total}: loss {now.loss:.3f}, {told}", flush=True)
+            line = ", ".join(f"{name} {value:.3f}" for name, value in now.scores.items())
+            print(f"  step {now.step} of {now.total}: loss {now.loss:.3f}, {line}", flush=True)
 
     began = time.process_time()
-    Trainer(prepare_task(recipe, splits, judge), out, show).run()
+    Trainer(prepare_task(recipe, splits, scorer), out, show).run()
     print(f"{name}: {time.process_time() - began:.0f} s of one core to train", flush=True)
     return vitrail.load(out / "best").eval()
 
@@ -236,7 +238,7 @@ def recipe_for(family: Family, seed: int) -> Recipe:
         optimiser=Optimiser(name="muon", lr=family.lr, weight_decay=0.05),
         schedule=Schedule(steps=family.steps, warmup=family.steps // 10),
         augmentation=Augmentation(crop=None, flip=0.0),
-        watch=Watch(eval_every_epochs=0.25),
+        monitor=Monitor(eval_every_epochs=0.25),
         batch_size=family.batch_size,
         ema_decay=0.99,
         seed=seed,

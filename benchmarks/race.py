@@ -27,8 +27,8 @@ from benchmarks.peer import (
     DEIT,
     LIGHT,
     Batches,
+    ImageList,
     Peer,
-    Pictures,
     Record,
     Settings,
     make_test,
@@ -44,7 +44,7 @@ from vitrail.recipes.small import small
 from vitrail.training.loop import Trainer
 from vitrail.training.prepare import prepare_task
 from vitrail.training.progress import Values
-from vitrail.training.recipe import Recipe, Watch
+from vitrail.training.recipe import Monitor, Recipe
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "golden"
 GOAL = 0.88
@@ -57,21 +57,21 @@ Runner = Callable[[str, int], Record]
 
 
 def main() -> None:
-    """Run the races that were asked for, and print a table for each."""
+    """Run the races named on the command line, and print a table for each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("race", nargs="?", choices=["fashion", "cifar"], help="both, if not said")
+    parser.add_argument("race", nargs="?", choices=["fashion", "cifar"], help="default: both")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=120, help="the budget of cifar")
     parser.add_argument("--peer", choices=PEERS, default="deit", help="timm's settings in cifar")
     parser.add_argument("--target", type=float, default=GOAL, help="the accuracy of fashion")
     parser.add_argument("--every", type=int, default=100, help="steps between looks in fashion")
-    asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
-    if asked.race != "cifar":
-        race_fashion(asked.seeds, asked.target, asked.every)
-    if asked.race != "fashion":
-        race_cifar(asked.seeds, asked.seconds, PEERS[asked.peer])
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if options.race != "cifar":
+        race_fashion(options.seeds, options.target, options.every)
+    if options.race != "fashion":
+        race_cifar(options.seeds, options.seconds, PEERS[options.peer])
 
 
 def race_fashion(seeds: int, target: float, every: int) -> None:
@@ -138,7 +138,7 @@ class Field:
     splits: Splits
     config: ViTConfig
     settings: Settings
-    pictures: Pictures
+    images: ImageList
     test: Batches
 
     @classmethod
@@ -147,14 +147,14 @@ class Field:
         recipe = small(Choice(data=data, train=splits["train"]))
         if still:  # less than an epoch: no image comes twice, and none needs to be moved
             recipe = replace(recipe, augmentation=NOTHING)
-        config = prepare_task(recipe, splits, judge).objective.model.config
-        test = make_test(Pictures(splits["test"]), config)
-        return cls(recipe, splits, config, settings, Pictures(splits["train"]), test)
+        config = prepare_task(recipe, splits, score_logits).objective.model.config
+        test = make_test(ImageList(splits["test"]), config)
+        return cls(recipe, splits, config, settings, ImageList(splits["train"]), test)
 
     def fit(self, side: str, seconds: float) -> int:
         """Steps that fit into so many seconds."""
         if side == "timm":
-            peer = Peer(self.config, self.pictures, self.settings, steps=1000, seed=0)
+            peer = Peer(self.config, self.images, self.settings, steps=1000, seed=0)
             return max(int(seconds / time_step(peer.step)), 1)
         with TemporaryDirectory() as folder:
             trainer = self.trainer(Path(folder), seed=0, steps=1000)
@@ -172,7 +172,7 @@ class Field:
     ) -> Record:
         """One run of one side."""
         if side == "timm":
-            peer = Peer(self.config, self.pictures, self.settings, steps=steps, seed=seed)
+            peer = Peer(self.config, self.images, self.settings, steps=steps, seed=seed)
             first = round(LOOK * steps)
             return train_peer(peer, self.test, steps=steps, first=first, every=every, target=target)
         with TemporaryDirectory() as folder:
@@ -190,7 +190,7 @@ class Field:
         target: float | None = None,
     ) -> "Clocked":
         recipe = fitted(self.recipe, steps, every=every or steps, count=len(self.splits["train"]))
-        task = prepare_task(replace(recipe, seed=seed), self.splits, judge)
+        task = prepare_task(replace(recipe, seed=seed), self.splits, score_logits)
         return Clocked(task, out, target=target)
 
 
@@ -200,11 +200,13 @@ def fitted(recipe: Recipe, steps: int, *, every: int, count: int) -> Recipe:
         recipe,
         schedule=replace(recipe.schedule, steps=steps, warmup=min(500, steps // 10)),
         ema_decay=0.99 if steps < 5_000 else 0.998,
-        watch=Watch(eval_every_epochs=every * recipe.batch_size / count, save=10**9),
+        monitor=Monitor(
+            eval_every_epochs=every * recipe.batch_size / count, save_every_steps=10**9
+        ),
     )
 
 
-def judge(logits: NDArray[np.float32], targets: NDArray[np.float32]) -> tuple[str, Values]:
+def score_logits(logits: NDArray[np.float32], targets: NDArray[np.float32]) -> tuple[str, Values]:
     right = logits.argmax(axis=1) == targets.argmax(axis=1)
     return "accuracy", {"accuracy": float(right.mean())}
 

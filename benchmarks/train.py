@@ -43,12 +43,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=30, help="steps of each")
     parser.add_argument("--threads", type=int, default=2)
-    asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     print(
-        f"ViT {SIDE} px, patch 4, width 192, depth 9, batch {BATCH}; {asked.threads} threads, "
-        f"{asked.rounds} steps each; matrix product {peak():.0f} GFLOP/s; "
+        f"ViT {SIDE} px, patch 4, width 192, depth 9, batch {BATCH}; {arguments.threads} threads, "
+        f"{arguments.rounds} steps each; matrix product {peak():.0f} GFLOP/s; "
         f"load before {os.getloadavg()[0]:.1f}\n"
     )
     print("| drop-path | timm ms | ours ms | timm : ours | quartiles | goal |")
@@ -61,7 +61,7 @@ def main() -> None:
                 "ours": make_ours(model, batch, Path(folder)),
                 "timm": make_theirs(model, batch, drop_path),
             }
-            times = alternate(steps, asked.rounds)
+            times = alternate(steps, arguments.rounds)
         ratios = [theirs / ours for theirs, ours in zip(times["timm"], times["ours"], strict=True)]
         low, middle, high = quantiles(ratios, n=4)
         print(

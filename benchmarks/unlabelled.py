@@ -41,7 +41,7 @@ from vitrail.recipes.small import augmentation_for, size_of
 from vitrail.training.goal import Labels, Masked, MaskedObjective
 from vitrail.training.loop import Trainer
 from vitrail.training.prepare import prepare_task
-from vitrail.training.recipe import Optimiser, Recipe, Schedule, Watch
+from vitrail.training.recipe import Monitor, Optimiser, Recipe, Schedule
 
 GOLDEN = Path("../shared/golden")
 GOAL = 3.0  # points at 1 %, of at least masked-patch and mae
@@ -132,25 +132,25 @@ class Result:
 def main() -> None:
     """Do what is left of a table, and print it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", nargs="?", choices=list(FIELDS), help="both, if not said")
+    parser.add_argument("data", nargs="?", choices=list(FIELDS), help="default: both")
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--only", nargs="*", choices=list(STARTS), default=list(STARTS))
     parser.add_argument("--share", nargs="*", type=float, default=[0.01, 0.1])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--try", dest="trying", action="store_true", help="settings, not the table")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    fields = [FIELDS[asked.data]] if asked.data else list(FIELDS.values())
+    fields = [FIELDS[arguments.data]] if arguments.data else list(FIELDS.values())
     for field in fields:
-        work = Work(field, asked.runs / field.data)
-        for start, share in product(asked.only, asked.share):
-            if asked.trying:
+        work = Work(field, arguments.runs / field.data)
+        for start, share in product(arguments.only, arguments.share):
+            if arguments.trying:
                 for lr in RATES:
                     work.tuned(start, share, TRIED, lr)
                 continue
-            for seed in range(asked.seeds):
+            for seed in range(arguments.seeds):
                 work.tuned(start, share, seed, rate_of(field, start))
-        print_table(field, work, seeds=asked.seeds)
+        print_table(field, work, seeds=arguments.seeds)
 
 
 @dataclass(frozen=True)
@@ -187,9 +187,9 @@ class Work:
             recipe,
             goal=replace(recipe.goal, options={"target": begin.target} if begin.target else {}),
             schedule=replace(recipe.schedule, steps=steps, warmup=steps // 20),
-            watch=Watch(eval_every_epochs=looks / len(splits["train"]) / 4),
+            monitor=Monitor(eval_every_epochs=looks / len(splits["train"]) / 4),
         )
-        task = prepare_task(recipe, splits, judge)
+        task = prepare_task(recipe, splits, scorer)
         began = time.process_time()
         Trainer(task, out).run(resume=(out / "steps").exists())
         (out / "seconds.json").write_text(json.dumps(time.process_time() - began))
@@ -204,9 +204,9 @@ class Work:
         """One line of results.jsonl, unless it is there."""
         begin, steps = STARTS[start], self.field.steps[share]
         decay = self.field.layer_decay if begin.objective else 1.0
-        asked = (start, share, seed, lr, decay, steps)
+        arguments = (start, share, seed, lr, decay, steps)
         if any(
-            asked == (o.start, o.share, o.seed, o.lr, o.layer_decay, o.steps)
+            arguments == (o.start, o.share, o.seed, o.lr, o.layer_decay, o.steps)
             for o in self.results()
         ):
             return
@@ -221,17 +221,17 @@ class Work:
             augmentation=augmentation_for(side, mirrored=channels == 3),
             batch_size=32,
             ema_decay=0.99,
-            watch=Watch(eval_every_epochs=1e9),
+            monitor=Monitor(eval_every_epochs=1e9),
             seed=seed,
         )
         parts = Splits({**splits.parts, "train": train})
-        task = prepare_task(self.begun(recipe, start), parts, judge)
+        task = prepare_task(self.begun(recipe, start), parts, scorer)
         began = time.process_time()
         out = self.runs / "tuned" / f"{start}-{share:g}-{seed}-{lr:g}-{decay:g}"
         outcome = Trainer(task, out).run()
         assert outcome.run_state.best is not None
         took = time.process_time() - began
-        result = Result(self.field.data, *asked, outcome.run_state.best, took)
+        result = Result(self.field.data, *arguments, outcome.run_state.best, took)
         with (self.runs / "results.jsonl").open("a") as file:
             file.write(json.dumps(asdict(result)) + "\n")
         print(result, flush=True)
@@ -255,7 +255,7 @@ class Work:
             yield Result(**json.loads(line))
 
 
-def judge(answers: Any, targets: Any) -> tuple[str, dict[str, float]]:
+def scorer(answers: Any, targets: Any) -> tuple[str, dict[str, float]]:
     scores = score(answers, targets, multi_label=False)
     return scores.key, scores.values
 

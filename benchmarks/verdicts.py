@@ -93,16 +93,16 @@ def maps_of(kind: str, model: Model, target: Tensor, trial: int) -> ExplainFunct
     generator = torch.Generator().manual_seed(trial)
     other = shuffled_copy(model, seed=1000 + trial)
 
-    def right(asked: nn.Module, images: Tensor) -> Relevance:
-        return method(asked, images)
+    def right(tested: nn.Module, images: Tensor) -> Relevance:
+        return method(tested, images)
 
     def random(_: nn.Module, images: Tensor) -> Relevance:
         noise = torch.randn(images.shape, generator=generator)
         smooth = gaussian_blur(noise, 0.1, beyond="zeros")[:, 0]
         return Relevance(sum_over_cells(smooth, layout), layout, "random")
 
-    def shuffled(asked: nn.Module, images: Tensor) -> Relevance:
-        return method(other if asked is model else shuffled_copy(asked), images)
+    def shuffled(tested: nn.Module, images: Tensor) -> Relevance:
+        return method(other if tested is model else shuffled_copy(tested), images)
 
     def edges(_: nn.Module, images: Tensor) -> Relevance:
         rough = (images - gaussian_blur(images, 0.1)).square().sum(dim=1)
