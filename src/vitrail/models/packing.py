@@ -22,6 +22,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
+from vitrail.core.native_size import NativeSize
+from vitrail.core.ranges import check_count
 from vitrail.layers.attention import SelfAttention
 from vitrail.layers.drop import DropPath
 from vitrail.layers.position import (
@@ -59,6 +61,21 @@ def why_not_packable(model: nn.Module) -> str | None:
 def is_vit(model: nn.Module) -> TypeGuard[ViT]:
     """Whether it is a ViT as it is in `models/vit.py`: a subclass may compute something else."""
     return type(model) is ViT and all(type(block) is Block for block in model.blocks)
+
+
+def native_size_of(model: nn.Module, max_tokens: int | None = None) -> NativeSize:
+    """How a model reads images at their own size: at most as many patches as its own grid has, or
+    `max_tokens`.
+
+    >>> native_size_of(create("vit_ti_16", depth=1)).size(600, 800)
+    (192, 256)
+    """
+    check_packable(model)
+    assert is_vit(model)
+    rows, columns = model.config.grid
+    most = rows * columns if max_tokens is None else max_tokens
+    check_count("max_tokens", most, at_least=1)
+    return NativeSize(model.config.stride, most)
 
 
 def packed_logits(
