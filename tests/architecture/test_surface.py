@@ -84,7 +84,10 @@ SIGNATURES = {
         "on_step=None, on_progress=<silent>"
     ),
     "save": "model, directory, *, overwrite=False",
-    "train": f"data, *, {RUN_OPTIONS}",
+    "train": "data, *, "
+    + RUN_OPTIONS.replace(
+        "image_size=None,", "image_size=None, native_resolution=False, max_tokens=None,"
+    ),
 }
 NAMES = [
     "UserError", "__version__", "bench", "capture", "convert", "create", "doctor", "duplicates",

@@ -4,7 +4,6 @@ Training, evaluation, prediction, explanation and embedding all read their image
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 from vitrail.core.errors import UserError
 from vitrail.core.native_size import NativeSize
 from vitrail.core.passport import Preprocessing
-from vitrail.data.images import BadImage, Pixels
+from vitrail.data.images import BadImage
 from vitrail.data.pixels import (
     ImageSource,
     Item,
@@ -25,7 +24,7 @@ from vitrail.data.pixels import (
     not_an_image,
     read_pixels,
 )
-from vitrail.data.preprocess import FAST, normalise, resize_and_crop
+from vitrail.data.preprocess import FAST, at_native_size, normalise, resize_and_crop
 
 __all__ = [  # the door for other rooms; pixels is the part of it that needs no torch
     "ImageSource",
@@ -78,15 +77,8 @@ def read_native(
     scaled = not exact and preprocessing.interpolation in FAST
     at_least = native.at_least if scaled else None
     pixels = read_pixels(image, channels=len(preprocessing.mean), at_least=at_least)
-    return resize_and_crop(pixels, at_native_size(pixels, preprocessing, native), exact=exact)
-
-
-def at_native_size(
-    pixels: Pixels, preprocessing: Preprocessing, native: NativeSize
-) -> Preprocessing:
-    """The same preparation, for the whole of one image at its native size."""
-    height, width = pixels.shape[:2]
-    return replace(preprocessing, size=native.size(height, width), resize=None, squeeze=False)
+    how = at_native_size(preprocessing, native, pixels.shape[:2])
+    return resize_and_crop(pixels, how, exact=exact)
 
 
 def preprocess(
