@@ -86,7 +86,7 @@ def test_predictions_are_those_of_the_model_loaded_at_each_size(
         image = Image.open(name)
         size = native.size(image.height, image.width)
         grids.add(size)
-        alone = vitrail.load(model, image_size=size)
+        alone: Any = vitrail.load(model, image_size=size)
         how = replace(model.passport.preprocessing, size=size, resize=None, squeeze=False)
         with torch.no_grad():
             logits = alone(prepare(image, how)[None].to(next(alone.parameters())))[0]
@@ -164,7 +164,8 @@ def test_what_cannot_be_combined_is_refused(
 @pytest.mark.parametrize("family", ["swin", "beit", "mobilevit"])
 def test_other_families_are_refused(photos: list[str], family: str, tmp_path: Path) -> None:
     model = build(change(CONFIGS[family], {"num_classes": 3}))
-    for options in ({}, {"out": tmp_path / "labels.csv"}):
+    every: list[dict[str, Any]] = [{}, {"out": tmp_path / "labels.csv"}]
+    for options in every:
         with pytest.raises(UserError, match="need a ViT, DeiT or DINOv2 model"):
             vitrail.predict(model, photos, native_resolution=True, **options)
     assert not (tmp_path / "labels.csv").exists()

@@ -60,7 +60,7 @@ def test_equal_to_one_by_one(record: str, dtype: torch.dtype, tolerance: float) 
     pruned = packed_features(model, images, prune=True)
     logits = packed_logits(model, images, prune=True) if model.config.num_classes else None
     for place, image in enumerate(images):
-        alone = load(model, image_size=tuple(image.shape[1:]))
+        alone: Any = load(model, image_size=tuple(image.shape[1:]))
         assert close(tokens[place], alone.encode(image[None])[0], tolerance)
         assert close(features[place], alone.features(image[None])[0], tolerance)
         assert close(pruned[place], alone.features(image[None])[0], tolerance)
@@ -196,5 +196,6 @@ def test_a_merged_model_is_refused() -> None:
 
 @pytest.mark.parametrize("shape", [(3, 20, 24), (1, 24, 24), (3, 24), (3, 0, 24)])
 def test_images_that_cannot_be_cut_are_refused(shape: tuple[int, ...]) -> None:
+    model: Any = create("vit_ti_16", patch_size=8, depth=1)
     with pytest.raises(UserError, match=r"multiples of the patch|an image must be"):
-        packed_tokens(create("vit_ti_16", patch_size=8, depth=1), [torch.zeros(shape)])
+        packed_tokens(model, [torch.zeros(shape)])

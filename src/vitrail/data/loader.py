@@ -49,7 +49,7 @@ class Loaded:
         """Every image by itself."""
         if self.shapes is None:
             return list(self.images)
-        parts = self.images.split([shape.numel() for shape in self.shapes])
+        parts = torch.split(self.images, [shape.numel() for shape in self.shapes])
         return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
 
@@ -59,7 +59,7 @@ class Batch:
     it, and which were broken. Of the `planned` images of a step, those of all processes and the
     broken ones among them, these have their `places`."""
 
-    images: Float[Tensor, "B C H W"] | ImageList
+    images: Any  # Float[Tensor, "B C H W"], or at native sizes an ImageList
     targets: Float[Tensor, "B K"]
     indices: NDArray[np.int64]
     broken: tuple[BadImage, ...] = ()

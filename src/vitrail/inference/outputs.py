@@ -53,7 +53,7 @@ def compute_outputs(
     (179, 10)
     """
     model.eval()
-    compute: Callable[[Any], NDArray[np.float32]]
+    compute: Callable[[Any], NDArray[np.float32]]  # of a batch's images
     if native is not None:
         compute = PackedRunner(model, "logits", max_tokens=native.max_tokens)
     else:

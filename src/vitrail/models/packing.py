@@ -190,9 +190,10 @@ def positions_for(model: ViT, grid: Grid) -> Float[Tensor, "N D"] | None:
 
 
 def forward_block(
-    block: Block, x: Float[Tensor, "T D"], lengths: Sequence[int]
+    block: nn.Module, x: Float[Tensor, "T D"], lengths: Sequence[int]
 ) -> Float[Tensor, "T D"]:
     """`Block.forward` for images of so many tokens each."""
+    assert isinstance(block, Block)
 
     def attention_branch(x: Tensor, lengths: Sequence[int]) -> Tensor:
         return block.scale1(block.dropout(attend(block.attention, block.norm1(x), lengths)))
@@ -250,7 +251,9 @@ def runs_of(x: Float[Tensor, "T D"], lengths: Sequence[int]) -> Iterator[Float[T
 def read_by_head(model: ViT) -> int | None:
     """The first tokens of an image that its head reads, where these are not all (None), and the
     last block can compute them alone."""
-    reads_few = model.config.pool == "cls" and model.blocks[-1].attention.can_split_queries
+    last = model.blocks[-1]
+    assert isinstance(last, Block)
+    reads_few = model.config.pool == "cls" and last.attention.can_split_queries
     return model.config.prefix if reads_few else None
 
 
