@@ -198,3 +198,19 @@ def test_a_recipe_that_blends_gives_way_and_says_so(photos: Path) -> None:
     assert any("no mixup, cutmix" in reason for reason in run.recipe.reasons)
     with pytest.raises(UserError, match="mixup must be 0"):
         vitrail.train(photos, native_resolution=True, set={"augmentation.mixup": 0.5}, dry_run=True)
+
+
+@pytest.mark.slow  # starts two processes
+def test_two_processes_train_as_one_does(photos: Path, tmp_path: Path) -> None:
+    still = {"policy": "none", "erase": 0.0, "flip": 0.0}
+    changes = {f"augmentation.{name}": value for name, value in still.items()}
+    runs = [
+        vitrail.train(
+            photos, out=tmp_path / str(processes), steps=4, native_resolution=True, seed=1,
+            processes=processes, threads=1, device="cpu", set=changes,
+        )
+        for processes in (1, 2)
+    ]  # fmt: skip
+    one, two = (load(run.last).state_dict() for run in runs if run.last)
+    for name, weight in one.items():
+        torch.testing.assert_close(two[name], weight, rtol=1e-3, atol=1e-5, msg=name)
