@@ -17,6 +17,7 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from pathlib import Path
 from statistics import mean, quantiles
 from typing import Any
@@ -105,12 +106,17 @@ def pad(images: Images) -> list[Tensor]:
     return [F.pad(one, (0, wide - one.shape[2], 0, high - one.shape[1])) for one in images]
 
 
+@lru_cache(maxsize=1)  # once for all blocks of a batch
+def make_mask(lengths: tuple[int, ...]) -> Tensor:
+    own = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
+    return torch.zeros(1, 1, len(own), len(own)).masked_fill_(own[:, None] != own, -torch.inf)
+
+
 def masked() -> AbstractContextManager[object]:
     """Attention of the whole sequence under a block-diagonal mask."""
 
     def attend(attention: SelfAttention, x: Tensor, lengths: Sequence[int]) -> Tensor:
-        own = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
-        bias = torch.zeros(1, 1, len(own), len(own)).masked_fill_(own[:, None] != own, -torch.inf)
+        bias = make_mask(tuple(lengths))
         q, k, v = rearrange(
             attention.project_all(x), "n (t h d) -> t 1 h n d", t=3, h=attention.heads
         )
@@ -121,7 +127,7 @@ def masked() -> AbstractContextManager[object]:
 
 def take_turns(
     sides: dict[str, Callable[[Images, Images], object]],
-    batches: list[tuple[Images, Images]],
+    batches: Sequence[tuple[Images, Images]],
     rounds: int,
     clock: Callable[[], float],
 ) -> dict[str, list[float]]:
@@ -139,7 +145,7 @@ def take_turns(
 
 
 def tokens_of(
-    batches: list[tuple[Images, Images]], patch_size: int, prefix: int
+    batches: Sequence[tuple[Images, Images]], patch_size: int, prefix: int
 ) -> dict[str, float]:
     """Tokens that each contender computes for an image, in the mean."""
 

@@ -50,7 +50,10 @@ def check_packable(model: nn.Module) -> None:
 
 def why_not_packable(model: nn.Module) -> str | None:
     if not is_vit(model):
-        return f"{type(model).__name__}, which is not computed as one sequence of patches"
+        what = type(model).__name__
+        if isinstance(model, ViT):
+            return f"{what}, a ViT with other blocks"
+        return f"{what}, which computes maps, windows or relative biases of one grid"
     if model.config.stem is not None:
         return "a hybrid, whose stem normalises over the whole image"
     if model.config.positions == "relative":
