@@ -203,6 +203,7 @@ def test_a_curve_zooms_by_dragging_and_returns(show: Any, training: str) -> None
     assert scale[0] > 2
     assert not svg.locator("g.x-axis").is_visible()
     assert svg.locator("g:not([class]) > text:visible").count() >= 4
+    assert svg.locator("line.rule").count() >= 2
     reset.click()
     assert svg.locator("g.x-axis").is_visible()
     drag(page, svg, (0.4, 0.3), (0.7, 0.7))
