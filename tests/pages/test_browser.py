@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -308,7 +308,7 @@ def alike(number: int) -> list[ImageCard]:
     return [ImageCard(f"{LONG}/{n}.jpg", picture(n), score=1 - n / 50) for n in range(number)]
 
 
-PAGES = {
+PAGES: dict[str, Callable[[], str]] = {
     "evaluation of 2": lambda: evaluated(2, 40),
     "evaluation of 1,000": lambda: evaluated(1000, 4000),
     "training": lambda: training_page(run_facts(), classified(37, 800)),

@@ -197,7 +197,7 @@ def doctor_facts(classes: int) -> tuple[dict[str, Any], list[dict[str, Any]], di
 
 def benchmark_values() -> tuple[dict[str, Any], list[str], list[list[str]]]:
     """Facts, headings and cells of a benchmark of two models on three engines; one row failed."""
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "model": model,
             "engine": engine,
