@@ -110,7 +110,7 @@ NEW = ["embed", "{model}", "{photo}", "--out", "{new}"]
         (["embed", "{model}", "x.jpg"], "missing --out DIR"),
         (["embed", "{model}", "--out", "{new}"], "no images"),
         (["embed", "{model}", "gone.jpg", "--out", "{new}"], "gone.jpg: no such file"),
-        ([*NEW, "--batch-size", "0"], "batch_size must be at least 1, got 0"),
+        ([*NEW, "--batch-size", "0"], "--batch-size must be at least 1, got 0"),
         ([*NEW, "--address", "auto"], "use engine ray with it"),
         ([*NEW, "--threads", "0"], "threads must be at least 1, got 0"),
         ([*NEW, "--device", "tpu"], "device must be auto, cpu, cuda, cuda:N or mps, got 'tpu'"),

@@ -287,13 +287,13 @@ def test_patches_of_a_hybrid_are_counted_in_pixels_of_the_image(
             "--patch-sizes must be whole numbers of at least 1 like 8,16,32",
         ),
         (["--patch-sizes", "0"], "got '0'"),
-        (["--batch-size", "0"], "batch_size must be at least 1, got 0"),
+        (["--batch-size", "0"], "--batch-size must be at least 1, got 0"),
         (["--workers", "-1"], "workers must be at least 0, got -1"),
         (
             ["--corruptions", "--corrupted-images", "0"],
-            "corrupted_images must be at least 1, got 0",
+            "--corrupted-images must be at least 1, got 0",
         ),
-        (["--corrupted-images", "5"], "corrupted_images needs corruptions"),
+        (["--corrupted-images", "5"], "--corrupted-images needs corruptions"),
         (["--split", "tset"], "has no split 'tset', did you mean test?"),
         (["--out", "{photos}/test/red/1.png"], "cannot be written"),
     ],
@@ -351,7 +351,7 @@ def test_other_classes_are_refused(
     folder = make(tmp_path, labels=("cat", "dog", "hen"))
     code, _, err = run(capsys, folder, photos)
     assert code == 2
-    assert "or match by index (--by-index)" in err
+    assert "or match by index with --by-index" in err
     facts = asked(capsys, folder, photos, "--by-index")
     assert "class names differ" in facts["notes"][0]
 

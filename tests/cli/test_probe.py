@@ -209,7 +209,7 @@ def test_several_labels_are_refused_and_broken_images_named(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["digits", "--batch-size", "0"], "batch_size must be at least 1, got 0"),
+        (["digits", "--batch-size", "0"], "--batch-size must be at least 1, got 0"),
         (["digits", "--seeds", "0"], "seeds must be at least 1, got 0"),
         (["digits", "--images", "-1"], "images must be at least 1, got -1"),
         (["digits", "--workers", "-1"], "workers must be at least 0, got -1"),

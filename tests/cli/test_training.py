@@ -117,7 +117,7 @@ def test_train_evaluate_predict(
         (["train", "digits", "--recipe", "finetune"], "fine-tunes a checkpoint"),
         (["train", "digits", "--recipe", "deit_distilled"], "learns from a teacher"),
         (["train", "digits", "--epochs", "1", "--steps", "2"], "give one"),
-        (["train", "digits", "--val-share", "2"], "val_share must be in [0, 1), got 2"),
+        (["train", "digits", "--val-share", "2"], "--val-share must be in [0, 1), got 2"),
         (["train", "digits", "--processes", "0"], "processes must be at least 1, got 0"),
         (["train", "digits", "--threads", "0"], "threads must be at least 1 and at most 256"),
         (

@@ -193,7 +193,7 @@ def test_convert_warns_where_the_other_computes_differently(
         (["info", "vit_b_16", "--image-size", "225"], "not a multiple of patch 16: use 224 or 240"),
         (["info", "vit_b_16", "--set", "pool"], "--set must be field=value"),
         (["info", "vit_b_16", "--set", "pol=mean"], "unknown field 'pol', did you mean pool?"),
-        (["info", "vit_b_16", "--batch-size", "0"], "batch_size must be at least 1, got 0"),
+        (["info", "vit_b_16", "--batch-size", "0"], "--batch-size must be at least 1, got 0"),
         (
             ["info", "vit_b_16", "--why", "block.0"],
             "unknown module 'block.0', did you mean blocks.0?",
@@ -205,7 +205,7 @@ def test_convert_warns_where_the_other_computes_differently(
         ),
         (
             ["convert", "{native}", "{native}"],
-            "exists already: choose another name, or add --overwrite",
+            "exists already: choose another name, or pass --overwrite",
         ),
         (["predict", "digits", "{native}"], "the model comes first, then the data"),
         (["embed", "digits", "{native}", "--out", "{out}"], "the model comes first"),
@@ -215,7 +215,7 @@ def test_convert_warns_where_the_other_computes_differently(
         (["convert", "{native}", "{out}.npz"], "is a directory"),
         (
             ["convert", "{native}", "{out}.pth", "--to", "torchvision"],
-            "choose another --to, such as",
+            "use another dialect, such as",
         ),
         (["convert", "{native}/README.md", "{out}"], "unknown format '.md'"),
         (

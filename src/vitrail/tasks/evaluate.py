@@ -315,9 +315,7 @@ def check_corrupted(images: int | None, corruptions: bool) -> None:
     if images is not None:
         check_count("corrupted_images", images, at_least=1)
         if not corruptions:
-            raise UserError(
-                "corrupted_images needs corruptions: add corruptions=True (--corruptions)"
-            )
+            raise UserError("corrupted_images needs corruptions: pass corruptions=True")
 
 
 def check_split(split: str | None, data: str | Path) -> None:

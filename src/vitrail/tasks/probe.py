@@ -289,7 +289,7 @@ def run_linear(options: Options, train: Features, test: Features, classes: int) 
     if needed > MAX_BYTES:
         found.notes.append(
             f"no logistic regression: it needs {needed / 2**30:.1f} GiB of memory, more than "
-            f"{MAX_BYTES / 2**30:.0f}: use fewer images (--images)"
+            f"{MAX_BYTES / 2**30:.0f}: use fewer training images"
         )
         return found
     fitted = fit_logistic_regression(

@@ -39,8 +39,8 @@ class Results:
         ours = self.listed()
         if ours and not self.overwrite:
             raise UserError(
-                f"{self.out}: holds results of vitrail {self.verb} already: choose another --out, "
-                "or pass overwrite=True"
+                f"{self.out}: holds results of vitrail {self.verb} already: choose another "
+                "directory, or pass overwrite=True"
             )
         there = [name for name in names if os.path.lexists(self.out / name)]
         if alone and not ours and self.out.is_dir():
@@ -107,7 +107,7 @@ class Results:
             if name not in ours or not path.is_file() or digest(path) != ours[name]:
                 raise UserError(
                     f"{path}: is not as vitrail {self.verb} wrote it, and is left alone: choose "
-                    "another --out, or move it away"
+                    "another directory, or move it away"
                 )
 
     def _read(self) -> dict[str, dict[str, str]]:
@@ -123,7 +123,7 @@ class Results:
             return {}
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             raise UserError(
-                f"{self.out / LISTING}: cannot be read: remove it, or choose another --out"
+                f"{self.out / LISTING}: cannot be read: remove it, or choose another directory"
             ) from None
 
     def _record(self, files: dict[str, str]) -> None:

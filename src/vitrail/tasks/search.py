@@ -110,8 +110,7 @@ def open_index_model(
         return open_model(checkpoint, device=device, precision=precision)
     if not manifest.model:
         raise UserError(
-            f"{folder}: was embedded by a model that exists in memory only: pass it: "
-            "search(…, checkpoint=model)"
+            f"{folder}: was embedded by a model that exists in memory only: pass checkpoint=MODEL"
         )
     values = {**loading, "source": manifest.model}
     source = validate(ModelSource, values, where=str(folder / MANIFEST))

@@ -167,7 +167,7 @@ def choose_run(options: RunOptions, world: World) -> tuple[Path, Recipe, bool]:
         return out, resumed_recipe(options, out), True
     if (out / NAME).exists():
         raise UserError(
-            f"{out}: already holds a run: choose another out directory, or continue it with resume"
+            f"{out}: already holds a run: choose another directory, or pass resume=True"
         )
     recipe = recipe or new_recipe(options)
     refuse_taken(out, recipe.data)

@@ -133,7 +133,7 @@ def find_heads(facts: Facts, inner: int, request: Request, notes: list[str]) -> 
         if heads is None:
             raise UserError(
                 f"{where}: the file does not specify how many heads its attention has: "
-                "give heads=N (--set heads=N, or fields.heads=N of a run), or the model's name"
+                "give heads=N, or the model's name"
             )
         notes.append(f"{heads} heads, as every published ViT of width {facts['dim']} has")
     if not isinstance(heads, int) or heads < 1:
@@ -199,7 +199,7 @@ def requested_grid(
         raise UserError(
             f"{table} positions may be a grid of {requested[0]}x{requested[1]} or of "
             f"{other[0]}x{other[1]}: "
-            "give the one that the file has by grid=(rows, columns) (--grid ROWSxCOLUMNS)"
+            "give the one that the file has by grid=(rows, columns)"
         )
     if requested in fitting:
         yield requested, ""
@@ -226,7 +226,7 @@ def first_fitting(
     holds = f"it holds {table} positions" if table is not None else "it holds no position table"
     raise UserError(
         f"{where}: {holds}, of which {prefix} may be of prefix tokens, and nothing specifies its "
-        "grid: give grid=(rows, columns) (--grid ROWSxCOLUMNS), or image_size and the model's name"
+        "grid: give grid=(rows, columns), or image_size and the model's name"
     )
 
 
