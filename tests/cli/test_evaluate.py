@@ -83,7 +83,8 @@ def test_everything_about_a_model(
     )
     facts = asked(capsys, folder, photos, *words)
     assert (facts["split"], facts["images"]) == ("test", 21)
-    assert list(facts["broken"].values()) == ["its header is broken, or it is none of " + FORMATS]
+    (broken,) = facts["broken"]
+    assert broken["reason"] == "its header is broken, or it is none of " + FORMATS
     assert "halves" in facts["temperature"]["fitted_on"], "val has 3 images only"
     assert list(facts["corruptions"]["by_severity"]) == list(CORRUPTIONS)
     assert facts["corruptions"]["images"] == 4

@@ -75,4 +75,4 @@ def embed(options: Embed) -> None:
     else:
         known = f", {done.before} were there already" if done.before else ""
         embedded = plural(done.embedded, "image")
-        say(f"{done.out}: {embedded} embedded, {done.broken} cannot be read{known}")
+        say(f"{done.out}: {embedded} embedded, {len(done.broken)} cannot be read{known}")

@@ -26,7 +26,7 @@ from vitrail.cli.options import (
     parse_size,
     use_threads,
 )
-from vitrail.cli.output import is_quiet, plural, say, say_json
+from vitrail.cli.output import is_quiet, plural, say, say_broken, say_json
 from vitrail.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from vitrail.evaluation.calibration import TemperatureScaling
     from vitrail.tasks.evaluation import Evaluation, SizeResult
 
-MAX_CLASSES, MAX_CONFUSIONS, MAX_BROKEN = 5, 5, 10  # lines: --out has all
+MAX_CLASSES, MAX_CONFUSIONS = 5, 5  # lines: --out has all
 
 
 @dataclass(frozen=True)
@@ -101,11 +101,7 @@ def print_evaluation(found: Evaluation) -> None:
         print_robustness(found)
     print_sizes("image size", found.resolutions)
     print_sizes("patch size", found.patch_sizes)
-    broken = list(outputs.broken.items())
-    for path, reason in broken[:MAX_BROKEN]:
-        say(f"left out {path}: {reason}")
-    if len(broken) > MAX_BROKEN:
-        say(f"left out {len(broken) - MAX_BROKEN} more: --out names all {len(broken)}")
+    say_broken(found.broken)
     for name, file in found.files.items():
         say(f"{name}: {file}")
 

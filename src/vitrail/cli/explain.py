@@ -19,8 +19,9 @@ from vitrail.cli.options import (
     parse_list,
     use_threads,
 )
-from vitrail.cli.output import is_verbose, say, say_json
+from vitrail.cli.output import is_verbose, say, say_broken, say_json
 from vitrail.cli.progress import progress
+from vitrail.core.broken import list_broken
 from vitrail.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -110,8 +111,7 @@ def print_explanations(found: Explanation | Explanations) -> None:
         say(f"auto chose {run.auto.method}: {run.auto.reason}")
     for image in found:
         say(f"{image.name}  {image.answer}  {image.files[image.method]}")
-    for path, reason in run.problems.items():
-        say(f"{path}  cannot be read: {reason}")
+    say_broken(list_broken(run.problems))
     for path, note in run.notes.items():
         say(f"{path}  {note}")
     for name, check in run.checks.items():

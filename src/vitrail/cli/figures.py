@@ -15,7 +15,7 @@ from vitrail.cli.options import (
     model_source,
     use_threads,
 )
-from vitrail.cli.output import say, say_json
+from vitrail.cli.output import say, say_broken, say_json
 from vitrail.cli.progress import progress
 
 
@@ -59,6 +59,5 @@ def figures(options: Figures) -> None:
         return
     for panel in found:
         say(f"{panel.title}: {panel.caption}", "")
-    for path, reason in found.broken.items():
-        say(f"left out {path}: {reason}")
+    say_broken(found.broken)
     say(f"report: {facts['report']}")

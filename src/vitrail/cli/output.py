@@ -18,6 +18,10 @@ from vitrail.core.json_text import to_json
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from vitrail.core.broken import BrokenImage
+
+MAX_BROKEN = 10  # lines: --json has all
+
 Verbosity: TypeAlias = Literal["quiet", "normal", "verbose"]
 _verbosity: ContextVar[Verbosity] = ContextVar("verbosity", default="normal")
 
@@ -82,6 +86,13 @@ def say_table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, right: in
         placed = zip(row, widths, range(len(row)), strict=True)
         line = "  ".join(c.ljust(w) if n < left else c.rjust(w) for c, w, n in placed)
         say(line.rstrip())
+
+
+def say_broken(broken: Sequence[BrokenImage]) -> None:
+    """Print the first images that could not be read, and why."""
+    say(*(f"left out {one.image}: {one.reason}" for one in broken[:MAX_BROKEN]))
+    if len(broken) > MAX_BROKEN:
+        say(f"left out {len(broken) - MAX_BROKEN} more: --json names all {len(broken)}")
 
 
 def plural(number: int, one: str, many: str | None = None) -> str:

@@ -6,7 +6,6 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from vitrail.cli.display import MOST_BROKEN
 from vitrail.cli.options import (
     BatchSize,
     ComputeOptions,
@@ -23,7 +22,7 @@ from vitrail.cli.options import (
     parse_counts,
     use_threads,
 )
-from vitrail.cli.output import is_quiet, plural, say, say_json
+from vitrail.cli.output import is_quiet, plural, say, say_broken, say_json
 from vitrail.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -101,8 +100,4 @@ def print_probe(found: ProbeResult) -> None:
         say("")
     for note in () if is_quiet() else found.notes:
         say(f"note: {note}")
-    broken = sorted(found.broken.items())
-    for path, reason in broken[:MOST_BROKEN]:
-        say(f"left out {path}: {reason}")
-    if len(broken) > MOST_BROKEN:
-        say(f"left out {len(broken) - MOST_BROKEN} more: --json names all {len(broken)}")
+    say_broken(found.broken)

@@ -27,10 +27,14 @@ class DataReport(Findings, HtmlRecord):
     def facts(self) -> dict[str, Any]:
         """Plain values for JSON: all but the images themselves."""
         facts = super().facts()
-        return {"report": facts.pop("report"), **facts}
+        broken = [{**bad.pop("image"), **bad} for bad in facts.pop("broken")]
+        named = [{"image": bad.pop("name"), **bad} for bad in broken]
+        for split in facts["splits"]:
+            split["broken_images"] = split.pop("broken")
+        return {"report": facts.pop("report"), **facts, "broken": named}
 
     def html(self) -> str:
-        return data_page(self.facts(), **page_images(self))
+        return data_page(super().facts(), **page_images(self))
 
 
 def page_images(found: Findings) -> dict[str, Any]:

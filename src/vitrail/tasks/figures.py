@@ -1,7 +1,7 @@
 """`vitrail.figures`: what a model has learnt, as the papers draw it, on one page."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitrail.core.broken import BrokenImage, list_broken
 from vitrail.core.errors import UserError, nearest, writing
 from vitrail.core.eval_mode import eval_mode
 from vitrail.core.json_text import plain_values, to_json
@@ -41,7 +42,7 @@ class Figures(HtmlRecord):
     model: str
     summary: dict[str, int]
     panels: tuple[Panel, ...]
-    broken: dict[str, str]
+    broken: tuple[BrokenImage, ...]
     out: Path | None = None
 
     def __iter__(self) -> Iterator[Panel]:
@@ -71,7 +72,7 @@ class Figures(HtmlRecord):
             "model": self.model,
             "facts": self.summary,
             "figures": panels,
-            "broken": self.broken,
+            "broken": [asdict(one) for one in self.broken],
         }
         return plain_values(facts)
 
@@ -168,7 +169,11 @@ def figures(
                 loaded, batched(chosen, batch_size), ablated=ablated, on_progress=on_progress
             )
         found = Figures(
-            name or name_of(model), summary, panels, broken, None if out is None else Path(out)
+            name or name_of(model),
+            summary,
+            panels,
+            list_broken(broken),
+            None if out is None else Path(out),
         )
         if draft is not None:
             found.save(draft)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitrail.core.broken import BrokenImage
 from vitrail.core.errors import UserError
 from vitrail.core.eval_mode import eval_mode
 from vitrail.core.html_text import html_table
@@ -65,22 +66,23 @@ class Predictions(list[Prediction], HtmlRecord):
 
 @dataclass(frozen=True)
 class PredictionFile:
-    """A file of predictions: how many images it has, and how many of these could not be read."""
+    """A file of predictions: how many images it has, and which of these could not be read."""
 
     out: str
     images: int
-    broken: int
-    first_problem: str | None
+    broken: tuple[BrokenImage, ...]
 
     def facts(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {"out": self.out, "images": self.images, "broken": self.broken}
+        return {**asdict(self), "broken": [asdict(one) for one in self.broken]}
 
     def __repr__(self) -> str:
-        return f"PredictionFile({self.out}, {self.images} images, {self.broken} cannot be read)"
+        return (
+            f"PredictionFile({self.out}, {self.images} images, {len(self.broken)} cannot be read)"
+        )
 
     def _repr_html_(self) -> str:
-        return html_table("Predictions", self.facts())
+        return html_table("Predictions", {**self.facts(), "broken": len(self.broken)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,23 +308,22 @@ def predict_to_file(
 ) -> PredictionFile:
     """All predictions to a file, which appears when it is complete; of `total` images, or of at
     least `images`, if that is known."""
-    done, broken, first = 0, 0, None
+    done, broken = 0, list[BrokenImage]()
     resumable = partial(resumable_predictions, model, items, out, options)
     with resumable(restart=overwrite, images=total or images, on_progress=on_progress) as found:
 
         def count() -> Iterator[Prediction]:
-            nonlocal done, broken, first
+            nonlocal done
             for one in found:
                 done += 1
                 if one.problem is not None:
-                    broken += 1
-                    first = first or f"{one.name}: {one.problem}"
+                    broken.append(BrokenImage(one.name, one.problem))
                 on_progress("predicting", done, total)
                 yield one
 
         top = min(options.top, model.config.num_classes)
         write_predictions(out, count(), top=top, overwrite=overwrite)
-    return PredictionFile(str(out), done, broken, first)
+    return PredictionFile(str(out), done, tuple(broken))
 
 
 def plan_predictions(model: Model, items: Iterable[Item], out: Path) -> DryRun:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from vitrail.core.broken import BrokenImage, list_broken
 from vitrail.core.errors import UserError, nearest, writing
 from vitrail.core.eval_mode import eval_mode
 from vitrail.core.html_text import escape_html
@@ -88,7 +89,7 @@ class ProbeResult:
     results: dict[str, Any]
     table: tuple[str, ...]
     notes: tuple[str, ...]
-    broken: dict[str, str]
+    broken: tuple[BrokenImage, ...]
 
     def facts(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -198,7 +199,7 @@ def run_probe(
         results=found.facts,
         table=tuple(found.lines),
         notes=tuple(found.notes),
-        broken={**train.broken, **test.broken},
+        broken=list_broken({**train.broken, **test.broken}),
     )
 
 

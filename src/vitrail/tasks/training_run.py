@@ -122,7 +122,7 @@ def perform(options: RunOptions, observer: Observer, world: World) -> EndedRun |
     task = prepare_task(recipe, splits, scorer)
     if options.dry_run:
         plan, total = plan_of(task, splits, world)
-        return Run(out=out, recipe=recipe, step=0, total=total, plan=plan, scores={}, broken={})
+        return Run(out=out, recipe=recipe, step=0, total=total, plan=plan, scores={})
     made = not out.exists()
     world.wait()  # until every process has seen that there is no run yet
     try:
