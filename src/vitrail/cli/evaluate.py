@@ -10,6 +10,7 @@ from vitrail.cli.options import (
     BatchSize,
     ComputeOptions,
     Data,
+    DryRunOption,
     LocalEngineName,
     ModelOptions,
     Out,
@@ -26,7 +27,7 @@ from vitrail.cli.options import (
     parse_size,
     use_threads,
 )
-from vitrail.cli.output import is_quiet, plural, say, say_broken, say_json
+from vitrail.cli.output import is_quiet, plural, say, say_broken, say_dry_run, say_json
 from vitrail.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ MAX_CLASSES, MAX_CONFUSIONS = 5, 5  # lines: --out has all
 
 
 @dataclass(frozen=True)
-class Evaluate(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
+class Evaluate(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, OutputOptions):
     """Evaluate a model on labelled images."""
 
     source: Source
@@ -74,6 +75,7 @@ def evaluate(options: Evaluate) -> None:
       vitrail evaluate runs/pets/best pets --out pets-evaluation
       vitrail evaluate runs/pets/best pets --corruptions --resolutions 160,224,288
     """
+    from vitrail.tasks.dry_run import DryRun
     from vitrail.tasks.evaluate import evaluate as run
 
     sizes = parse_list(options.resolutions, "--resolutions", "112,160,224")
@@ -85,6 +87,8 @@ def evaluate(options: Evaluate) -> None:
         found = run(model_source(options), options.data, **arguments_of(options, run, **parsed))
     if options.json:
         say_json(found.facts())
+    elif isinstance(found, DryRun):
+        say_dry_run(found)
     else:
         print_evaluation(found)
 

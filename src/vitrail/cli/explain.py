@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from vitrail.cli.options import (
     ComputeOptions,
+    DryRunOption,
     Images,
     ModelOptions,
     OutputOptions,
@@ -19,7 +20,7 @@ from vitrail.cli.options import (
     parse_list,
     use_threads,
 )
-from vitrail.cli.output import is_verbose, say, say_broken, say_json
+from vitrail.cli.output import is_verbose, say, say_broken, say_dry_run, say_json
 from vitrail.cli.progress import progress
 from vitrail.core.broken import list_broken
 from vitrail.core.errors import UserError
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Explain(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
+class Explain(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, OutputOptions):
     """Which model to look into, over which images, and how."""
 
     source: Source
@@ -71,6 +72,7 @@ def explain(options: Explain) -> None:
       vitrail explain runs/pets/best photos/ --method attention,gradcam --target cat
     """
     from vitrail.data.paths import check_paths
+    from vitrail.tasks.dry_run import DryRun
     from vitrail.tasks.explain import explain as run
 
     check_paths(options.images)
@@ -83,6 +85,8 @@ def explain(options: Explain) -> None:
         found = run(model_source(options), images, **arguments_of(options, run, **parsed))
     if options.json:
         say_json(found.facts())
+    elif isinstance(found, DryRun):
+        say_dry_run(found)
     else:
         print_explanations(found)
 

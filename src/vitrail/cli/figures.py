@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from vitrail.cli.options import (
     BatchSize,
     ComputeOptions,
+    DryRunOption,
     ModelOptions,
     OutputOptions,
     OverwriteOption,
@@ -15,12 +16,12 @@ from vitrail.cli.options import (
     model_source,
     use_threads,
 )
-from vitrail.cli.output import say, say_broken, say_json
+from vitrail.cli.output import say, say_broken, say_dry_run, say_json
 from vitrail.cli.progress import progress
 
 
 @dataclass(frozen=True)
-class Figures(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
+class Figures(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, OutputOptions):
     """Which model to draw, over which images."""
 
     source: Source
@@ -47,6 +48,7 @@ def figures(options: Figures) -> None:
       vitrail figures B_16.npz
       vitrail figures runs/pets/best pets --images 64 --out pets-figures
     """
+    from vitrail.tasks.dry_run import DryRun
     from vitrail.tasks.figures import figures as run
 
     use_threads(options.threads)
@@ -56,6 +58,9 @@ def figures(options: Figures) -> None:
     facts = found.facts()
     if options.json:
         say_json(facts)
+        return
+    if isinstance(found, DryRun):
+        say_dry_run(found)
         return
     for panel in found:
         say(f"{panel.title}: {panel.caption}", "")

@@ -48,8 +48,8 @@ class Predict(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, Outpu
     top: int = 5
     """Number of labels for each image."""
     out: Out = None
-    """File for the predictions: .jsonl, .csv or .parquet. An interrupted run is resumed by the same
-    command."""
+    """File for the predictions: .jsonl, .csv, .parquet, or .html for a page with the images. An
+    interrupted run is resumed by the same command."""
     fast: Annotated[bool, Parameter(group=COMPUTING)] = False
     """Decode large images at reduced size and resize with torch: faster, but scores differ in the
     third digit. By default both are exactly as in the authors' code."""
@@ -173,7 +173,14 @@ def write(options: Predict, out: Path, model: Model, how: PredictOptions) -> Non
         return
     with progress() as on_progress:
         done = predict_to_file(
-            model, images, out, how, options.overwrite, on_progress, count_images(options.images)
+            model,
+            images,
+            out,
+            how,
+            options.overwrite,
+            on_progress,
+            total=count_images(options.images),
+            name=options.source,
         )
     if options.json:
         say_json(done.facts())

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from vitrail.cli.options import (
     BatchSize,
     ComputeOptions,
     Data,
+    DryRunOption,
     LocalEngineName,
     ModelOptions,
     Out,
@@ -22,7 +22,7 @@ from vitrail.cli.options import (
     parse_counts,
     use_threads,
 )
-from vitrail.cli.output import is_quiet, plural, say, say_broken, say_json
+from vitrail.cli.output import is_quiet, plural, say, say_broken, say_dry_run, say_json, say_report
 from vitrail.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Probe(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
+class Probe(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, OutputOptions):
     """Evaluate the frozen features of a model."""
 
     source: Source
@@ -61,7 +61,7 @@ class Probe(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
     no_cache: bool = False
     """Neither read nor write cached features."""
     out: Out = None
-    """Directory for probe.json."""
+    """Directory for report.html and probe.json."""
 
 
 def probe(options: Probe) -> None:
@@ -71,7 +71,7 @@ def probe(options: Probe) -> None:
       vitrail probe B_16.npz pets --shots 1,5,10
       vitrail probe B_16.npz pets --method knn --neighbours 10,20
     """
-    from vitrail.tasks.probe import OUT
+    from vitrail.tasks.dry_run import DryRun
     from vitrail.tasks.probe import probe as run
 
     shots = parse_counts(options.shots, "--shots", "1,5,10")
@@ -83,10 +83,11 @@ def probe(options: Probe) -> None:
         found = run(model_source(options), options.data, **arguments_of(options, run, **parsed))
     if options.json:
         say_json(found.facts())
-        return
-    print_probe(found)
-    if options.out is not None:
-        say(f"written: {Path(options.out) / OUT}")
+    elif isinstance(found, DryRun):
+        say_dry_run(found)
+    else:
+        print_probe(found)
+        say_report(options.out)
 
 
 def print_probe(found: ProbeResult) -> None:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitrail.core.errors import UserError, writing
-from vitrail.core.json_text import plain_values, to_json
+from vitrail.core.errors import UserError
+from vitrail.core.json_text import plain_values
 from vitrail.pages.render import number
 from vitrail.pages.runs import (
     RunSummary,
@@ -15,13 +15,13 @@ from vitrail.pages.runs import (
     runs_page,
     settings_that_differ,
 )
-from vitrail.tasks.html_record import HtmlRecord
+from vitrail.tasks.html_record import PAGE, HtmlRecord
 from vitrail.tasks.results import writing_results
 from vitrail.training.log import Log
 from vitrail.training.recipe_file import NAME as RECIPE
 from vitrail.training.recipe_file import as_plain_values, read_recipe
 
-PAGE, FACTS = "report.html", "runs.json"
+FACTS = "runs.json"
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,9 +85,7 @@ recipe.yaml and metrics.jsonl
     with writing_results(out, "report", (PAGE, FACTS), overwrite=overwrite) as draft:
         found = RunComparison(tuple(_summary(Path(name), name) for name in names))
         if draft is not None:
-            with writing(draft):
-                found.save_html(draft / PAGE)
-                (draft / FACTS).write_text(to_json(found.facts()) + "\n", encoding="utf-8")
+            found.save_report(draft, FACTS)
     return found
 
 

@@ -138,16 +138,24 @@ class Results:
 
 @contextmanager
 def writing_results(
-    out: str | PathLike[str] | None, verb: str, names: Sequence[str] | None, *, overwrite: bool
+    out: str | PathLike[str] | None,
+    verb: str,
+    names: Sequence[str] | None,
+    *,
+    overwrite: bool,
+    dry_run: bool = False,
 ) -> Iterator[Path | None]:
     """A directory to write `names` into, which move to `out` when all are written; None where there
-    is no `out`. Where `names` is None they are not known yet, so that `out` must hold nothing else.
-    What could not be written is refused before the work begins."""
+    is no `out`, and in a dry run. Where `names` is None they are not known yet, so that `out` must
+    hold nothing else. What could not be written is refused before the work begins."""
     if out is None:
         yield None
         return
     results = Results(Path(out), verb, overwrite)
     results.check(names or (), alone=names is None)
+    if dry_run:
+        yield None
+        return
     with results.draft() as draft:
         yield draft
 
