@@ -1,7 +1,7 @@
 """`vitrail.report`: training runs side by side, with their scores, curves and settings."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,14 @@ class RunComparison(HtmlRecord):
 
     def facts(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        runs = [{"run": run.name, **run.facts, "best": best_values(run)} for run in self.runs]
+        runs = [
+            {
+                "run": run.name,
+                **run.facts,
+                "best": {name: asdict(best) for name, best in best_values(run).items()},
+            }
+            for run in self.runs
+        ]
         return plain_values({"runs": runs, "settings": self.settings})
 
     def html(self) -> str:
@@ -51,7 +58,8 @@ class RunComparison(HtmlRecord):
         """The state and the best values of each run."""
         lines = []
         for run in self.runs:
-            scores = ", ".join(f"{name} {number(best)}" for name, best in best_values(run).items())
+            best = best_values(run).items()
+            scores = ", ".join(f"{name} {number(one.value)} ({one.place})" for name, one in best)
             lines.append(f"{run.name}: {run.facts['state']}; best {scores or 'unknown'}")
         return lines
 
