@@ -107,7 +107,8 @@ def find_grid(patch_size: int, relations: int, given: Any, request: Request) -> 
         sure = pair(request.grid, "grid") if request.grid is not None else cells(given)
         if not fits(sure):
             raise UserError(
-                f"{where}: its {relations} relations are not those of a grid of {sure[0]}x{sure[1]}"
+                f"{where}: its {relations} relations are not those of a grid of "
+                f"{sure[0]}x{sure[1]}: correct image_size in its config, or grid=(rows, columns)"
             )
         return sure, ""
     side = (math.isqrt(max(relations - CLASS_RELATIONS, 0)) + 1) // 2
