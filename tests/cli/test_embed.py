@@ -110,7 +110,7 @@ NEW = ["embed", "{model}", "{photo}", "--out", "{new}"]
     ("arguments", "sentence"),
     [
         (["embed", "{model}", "x.jpg"], "missing --out DIR"),
-        (["embed", "{model}", "--out", "{new}"], "no images"),
+        (["embed", "{model}", "--out", "{new}"], "IMAGES is missing: name files or directories"),
         (["embed", "{model}", "gone.jpg", "--out", "{new}"], "gone.jpg: no such file"),
         ([*NEW, "--batch-size", "0"], "--batch-size must be at least 1, got 0"),
         ([*NEW, "--address", "auto"], "use engine ray with it"),

@@ -257,7 +257,7 @@ def test_a_file_is_written_whole_or_not_at_all(
         (["{photo}", "--dry-run"], "--dry-run needs out"),
         (["{photo}", "-q", "-v"], "contradict"),
         (["nothing-like-*.jpg"], "no file matches"),
-        ([], "no images"),
+        ([], "IMAGES is missing: name files or directories"),
     ],
 )
 def test_a_mistake_is_one_sentence(

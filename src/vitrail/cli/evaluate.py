@@ -11,13 +11,13 @@ from vitrail.cli.options import (
     ComputeOptions,
     Data,
     DryRunOption,
+    ExportedSource,
     LocalEngineName,
     ModelOptions,
     Out,
     OutputOptions,
     OverwriteOption,
     Seed,
-    Source,
     SpeedUp,
     Workers,
     arguments_of,
@@ -42,7 +42,7 @@ MAX_CLASSES, MAX_CONFUSIONS = 5, 5  # lines: --out has all
 class Evaluate(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, OutputOptions):
     """Evaluate a model on labelled images."""
 
-    source: Source
+    source: ExportedSource
     data: Data
     _: KW_ONLY
     split: str | None = None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from vitrail.cli.options import (
+    OUTPUT,
     ComputeOptions,
     DryRunOption,
     Images,
@@ -59,7 +60,7 @@ class Explain(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, Outpu
     """Test whether the maps track the model: about 60 forward passes."""
     checks: int = 4
     """Number of images that the test uses."""
-    out: str = "explained"
+    out: Annotated[str, Parameter(group=OUTPUT)] = "explained"
     """Directory for report.html, explain.json, maps.npz and overlays as PNG."""
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from vitrail.cli.options import (
+    OUTPUT,
     BatchSize,
     ComputeOptions,
     DryRunOption,
@@ -36,7 +40,7 @@ class Figures(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, Outpu
     ablated: int = 4
     """Number of images for the position ablation, which runs the model once for each tile."""
     batch_size: BatchSize = 8
-    out: str = "figures"
+    out: Annotated[str, Parameter(group=OUTPUT)] = "figures"
     """Directory for report.html, each figure as SVG and PNG, figures.json and figures.npz."""
 
 

@@ -14,12 +14,12 @@ from vitrail.cli.options import (
     ComputeOptions,
     DryRunOption,
     EngineName,
+    ExportedSource,
     Images,
     ModelOptions,
     Out,
     OutputOptions,
     OverwriteOption,
-    Source,
     SpeedUp,
     model_source,
 )
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 class Predict(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, OutputOptions):
     """Which model labels which images."""
 
-    source: Source
-    images: Images = ()
+    source: ExportedSource
+    images: Images
     _: KW_ONLY
     top: int = 5
     """Number of labels for each image."""

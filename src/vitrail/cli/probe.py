@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
 
 from vitrail.cli.options import (
+    COMPUTING,
     BatchSize,
     ComputeOptions,
     Data,
@@ -54,7 +57,7 @@ class Probe(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, OutputO
     batch_size: BatchSize = 64
     workers: Workers = 0
     engine: LocalEngineName = "auto"
-    seed: int = 0
+    seed: Annotated[int, Parameter(group=COMPUTING)] = 0
     """Random seed; with fewshot the first one."""
     cache: str = "runs/features"
     """Directory to cache features in; it can be deleted at any time."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from vitrail.cli.options import ARGUMENTS, OutputOptions, OverwriteOption
+from vitrail.cli.options import ARGUMENTS, Out, OutputOptions, OverwriteOption
 from vitrail.cli.output import say, say_json, say_report
 
 
@@ -18,7 +18,7 @@ class Report(OverwriteOption, OutputOptions):
     runs: Annotated[tuple[str, ...], Parameter(group=ARGUMENTS)]
     """Directories of training runs, finished or not."""
     _: KW_ONLY
-    out: str | None = None
+    out: Out = None
     """Directory for report.html and runs.json."""
 
 
