@@ -36,7 +36,7 @@ SIGNATURES = {
     "doctor": (
         "data, *, val_share=0.1, out=None, overwrite=False, threads=None, on_progress=<silent>"
     ),
-    "duplicates": "directory, *, threshold=None",
+    "duplicates": "directory, *, threshold=None, out=None, overwrite=False",
     "embed": (
         "model, images, *, out, tokens=False, exact=True, vector_precision='float32', "
         "batch_size=8, engine='auto', address=None, device='auto', precision=None, threads=None, "
@@ -45,13 +45,13 @@ SIGNATURES = {
     "evaluate": (
         "model, data, *, split=None, corruptions=False, corrupted_images=None, resolutions=(), "
         "patch_sizes=(), by_index=False, batch_size=64, workers=0, engine='auto', speed_up=None, "
-        "device='auto', precision=None, seed=0, out=None, overwrite=False, name=None, "
-        "on_progress=<silent>"
+        "device='auto', precision=None, seed=0, out=None, overwrite=False, dry_run=False, "
+        "name=None, on_progress=<silent>"
     ),
     "explain": (
         "model, images, *, method='auto', target=None, layer=None, head=None, query=None, "
         "fusion=None, discard=None, verdict=True, checks=4, device='auto', precision=None, "
-        "out=None, overwrite=False, name=None, on_progress=<silent>"
+        "out=None, overwrite=False, dry_run=False, name=None, on_progress=<silent>"
     ),
     "export": (
         "model, out, *, to=None, images=None, precision='fp32', max_drop=1.0, preprocessing=False, "
@@ -60,7 +60,7 @@ SIGNATURES = {
     ),
     "figures": (
         "model, data=None, *, split=None, images=128, ablated=4, batch_size=8, device='auto', "
-        "precision=None, out=None, overwrite=False, name=None, on_progress=<silent>"
+        "precision=None, out=None, overwrite=False, dry_run=False, name=None, on_progress=<silent>"
     ),
     "open_data": "spec, *, val_share=0.1, seed=0",
     "predict": (
@@ -72,9 +72,11 @@ SIGNATURES = {
         "model, data, *, method='fewshot', split=None, shots=(1, 5, 10, 25), seeds=3, "
         "neighbours=(10, 20, 100, 200), steps=None, images=None, batch_size=64, workers=0, "
         "engine='auto', device='auto', precision=None, seed=0, cache='runs/features', out=None, "
-        "overwrite=False, name=None, on_progress=<silent>"
+        "overwrite=False, dry_run=False, name=None, on_progress=<silent>"
     ),
-    "search": "directory, image, *, k=10, checkpoint=None, device='auto'",
+    "search": (
+        "directory, image, *, k=10, checkpoint=None, device='auto', out=None, overwrite=False"
+    ),
     "pretrain": f"data, *, objective=None, tokenizer=None, {RUN_OPTIONS}",
     "register_dialect": "dialect",
     "register_family": "name, *, config, model, variants, aliases=None",

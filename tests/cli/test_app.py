@@ -140,3 +140,23 @@ def test_help_ends_with_two_examples(verb: str, capsys: pytest.CaptureFixture[st
 def test_options_may_stand_between_arguments(line: str) -> None:
     record = app.build_parser()(line.split())
     assert (record.source, record.images, record.top) == ("m", ("a", "b"), 3)
+
+
+SHARED = (
+    "--out", "--overwrite", "--dry-run", "--json", "--quiet", "--verbose", "--device", "--threads",
+    "--workers", "--engine",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("option", SHARED)
+def test_an_option_stands_in_the_same_group_of_every_verb(option: str) -> None:
+    verbs = [verb.__name__ for verb in app.VERBS.values()]
+    groups = {
+        verb: group.name
+        for verb in verbs
+        for argument in app.build_parser()[verb].assemble_argument_collection()
+        if option in argument.names
+        for group in argument.parameter.group or ()
+    }
+    assert len(groups) >= 2
+    assert len(set(groups.values())) == 1, groups

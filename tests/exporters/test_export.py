@@ -184,7 +184,7 @@ MISTAKES = {
     "unknown suffix": (("m.bin", {}), "must end in .onnx, .xml"),
     "target and suffix differ": (("m.onnx", {"to": "openvino"}), "must end in .xml"),
     "precision": (("m.pte", {"precision": "int8"}), "precision must be fp32"),
-    "int8": (("m.onnx", {"precision": "int8"}), "real images, got none: give some with --images"),
+    "int8": (("m.onnx", {"precision": "int8"}), "real images, got none: give some with images="),
     "size": (("m.onnx", {"dynamic_size": True}), "load the model with image_size"),
     "no folder": (("file/m.onnx", {}), "cannot be written: Not a directory|cannot be written"),
     "no photo": (("m.onnx", {"images": []}), "at least one photo"),

@@ -74,6 +74,6 @@ def test_openvino_in_int8(model: Model, photos: Path, tmp_path: Path) -> None:
 
 def test_too_few_images_are_refused(model: Model, tmp_path: Path) -> None:
     names = write_photos(tmp_path / "photos", 3)
-    with pytest.raises(UserError, match=r"at least 16 images .* got 3: give more with --images"):
+    with pytest.raises(UserError, match=r"at least 16 images .* got 3: give more with images="):
         vitrail.export(model, tmp_path / "model.onnx", images=names, precision="int8")
     assert [file.name for file in tmp_path.iterdir()] == ["photos"]

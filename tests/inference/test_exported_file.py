@@ -127,7 +127,7 @@ def test_features_are_embedded_where_the_file_has_them(
     with torch.no_grad():
         torch.testing.assert_close(open_model(file).features(images), model.features(images))
     assert vitrail.embed(file, photos, out=tmp_path / "exported").facts()["embedded"] == 2
-    with pytest.raises(UserError, match="export the model with --features"):
+    with pytest.raises(UserError, match="export the model again with features"):
         vitrail.embed(pixels_file, photos, out=tmp_path / "none")
 
 

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from vitrail.cli.options import (
+    ARGUMENTS,
     COMPUTING,
     Out,
     OutputOptions,
     OverwriteOption,
+    Threads,
     arguments_of,
     parse_counts,
     parse_list,
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 class Bench(OverwriteOption, OutputOptions):
     """Which models to measure, and how."""
 
-    models: tuple[str, ...] = ()
+    models: Annotated[tuple[str, ...], Parameter(group=ARGUMENTS)] = ()
     """Vitrail directories, foreign checkpoints, or architectures with fresh weights (see vitrail
     models)."""
     _: KW_ONLY
@@ -37,19 +39,18 @@ class Bench(OverwriteOption, OutputOptions):
         "8",
         "32",
     )
-    """Images computed at once: several numbers, separated by spaces or commas."""
+    """Images per batch: one number or several, separated by spaces or commas."""
     engine: Annotated[tuple[str, ...], Parameter(group=COMPUTING, consume_multiple=True)] = ()
     """Engines: eager, compiled, onnxruntime, openvino. [default: all that are installed]"""
     guest: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = ()
     """Classifiers of torchvision to measure beside them: torchvision:mobilenet_v2."""
     data: str | None = None
     """Labelled images, to measure the accuracy on each engine too."""
-    threads: Annotated[int | None, Parameter(group=COMPUTING)] = None
-    """CPU threads. [default: one for each processor]"""
+    threads: Threads = None
     seconds: Annotated[float, Parameter(group=COMPUTING)] = 5.0
     """Seconds to measure each model on each engine with each batch size."""
     clear: bool = False
-    """Remove first what engines have built and measured before."""
+    """Delete cached engines and measurements first."""
     out: Out = None
     """Directory for report.html and bench.json."""
 

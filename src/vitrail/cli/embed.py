@@ -13,11 +13,11 @@ from vitrail.cli.options import (
     ComputeOptions,
     DryRunOption,
     EngineName,
+    ExportedSource,
     Images,
     ModelOptions,
     Out,
     OutputOptions,
-    Source,
     arguments_of,
     model_source,
 )
@@ -31,12 +31,11 @@ from vitrail.data.paths import check_paths
 class Embed(ModelOptions, ComputeOptions, DryRunOption, OutputOptions):
     """Which model embeds which images."""
 
-    source: Source
-    images: Images = ()
+    source: ExportedSource
+    images: Images
     _: KW_ONLY
     out: Out = None
-    """Directory for Parquet files. Images that have a row there are skipped. [required]
-    """
+    """Directory for Parquet files. Images already embedded there are skipped. [required]"""
     tokens: bool = False
     """Write the features of every token instead of the pooled ones that the head reads."""
     vector_precision: Literal["float16", "float32"] = "float32"
@@ -75,4 +74,4 @@ def embed(options: Embed) -> None:
     else:
         known = f", {done.before} were there already" if done.before else ""
         embedded = plural(done.embedded, "image")
-        say(f"{done.out}: {embedded} embedded, {done.broken} cannot be read{known}")
+        say(f"{done.out}: {embedded} embedded, {len(done.broken)} cannot be read{known}")

@@ -31,7 +31,7 @@ class Export(ModelOptions, DryRunOption, OverwriteOption, OutputOptions):
     """Format of the file. [default: by the suffix of OUT]"""
     out: Annotated[str | None, Parameter(group=OUTPUT)] = None
     """The file: .onnx, .xml (OpenVINO), .mlpackage (Core ML), .pte (ExecuTorch) or .tflite
-    (LiteRT)."""
+    (LiteRT). [required]"""
     images: tuple[str, ...] = ()
     """Photos to compare the file with the model on: files, directories or patterns. [default: two
     photos that come with scikit-learn]"""

@@ -33,8 +33,15 @@ Source: TypeAlias = Annotated[
     str,
     Parameter(
         name="model",
-        help="Vitrail directory, file or directory of another library, or hub id owner/name; to "
-        "predict, evaluate or embed also an exported .onnx or .xml file.",
+        help="Vitrail directory, file or directory of another library, or hub id owner/name.",
+    ),
+]
+ExportedSource: TypeAlias = Annotated[
+    str,
+    Parameter(
+        name="model",
+        help="Vitrail directory, file or directory of another library, hub id owner/name, or "
+        "exported .onnx or .xml file.",
     ),
 ]
 # help calls them IMAGES
@@ -56,10 +63,7 @@ Data: TypeAlias = Annotated[
 Precision: TypeAlias = Literal["float16", "bfloat16", "float32", "float64"]
 Out: TypeAlias = Annotated[str | None, Parameter(group=OUTPUT)]
 BatchSize: TypeAlias = Annotated[int, Parameter(group=COMPUTING, help="Images per batch.")]
-ENGINE_HELP = (
-    "measures which is fastest on this machine where that pays, and remembers it; a short job is "
-    "computed by eager."
-)
+ENGINE_HELP = "measures which is fastest on this machine and remembers it; short jobs run on eager."
 EngineName: TypeAlias = Annotated[
     str,
     Parameter(
@@ -91,6 +95,10 @@ Device: TypeAlias = Annotated[
     Parameter(
         group=COMPUTING, help="Device: auto (cuda, then mps, then cpu), cpu, cuda, cuda:N or mps."
     ),
+]
+Threads: TypeAlias = Annotated[
+    int | None,
+    Parameter(group=COMPUTING, help="CPU threads. [default: one for each processor]"),
 ]
 Seed: TypeAlias = Annotated[int, Parameter(group=COMPUTING, help="Random seed.")]
 
@@ -129,8 +137,7 @@ class ComputeOptions:
     device: Device = "auto"
     precision: Annotated[Precision | None, Parameter(group=COMPUTING)] = None
     """Precision of weights and activations. [default: that of the file]"""
-    threads: Annotated[int | None, Parameter(group=COMPUTING)] = None
-    """CPU threads. [default: one for each processor]"""
+    threads: Threads = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,23 +14,24 @@ from vitrail.cli.options import (
     ComputeOptions,
     DryRunOption,
     EngineName,
+    ExportedSource,
     Images,
     ModelOptions,
     Out,
     OutputOptions,
     OverwriteOption,
-    Source,
     SpeedUp,
     model_source,
 )
 from vitrail.cli.output import note, plural, say, say_json
 from vitrail.cli.progress import progress
+from vitrail.core.broken import BrokenImage
 from vitrail.core.errors import UserError
 from vitrail.core.ranges import check_count
 from vitrail.data.paths import check_paths, count_images, list_images
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from vitrail.inference.prediction import Prediction
     from vitrail.models.model import Model
@@ -41,14 +42,14 @@ if TYPE_CHECKING:
 class Predict(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, OutputOptions):
     """Which model labels which images."""
 
-    source: Source
-    images: Images = ()
+    source: ExportedSource
+    images: Images
     _: KW_ONLY
     top: int = 5
     """Number of labels for each image."""
     out: Out = None
-    """File for the predictions: .jsonl, .csv or .parquet. An interrupted run is resumed by the same
-    command."""
+    """File for the predictions: .jsonl, .csv, .parquet, or .html for a page with the images. An
+    interrupted run is resumed by the same command."""
     fast: Annotated[bool, Parameter(group=COMPUTING)] = False
     """Decode large images at reduced size and resize with torch: faster, but scores differ in the
     third digit. By default both are exactly as in the authors' code."""
@@ -154,17 +155,16 @@ def print_lines(options: Predict, found: Iterable[Prediction]) -> None:
     """A line for each image, as soon as it is computed."""
     from vitrail.inference.writers import format_line
 
-    images, broken, first = 0, 0, None
+    images, broken = 0, list[BrokenImage]()
     for one in found:
         images += 1
         if one.problem is not None:
-            broken += 1
-            first = first or f"{one.name}: {one.problem}"
+            broken.append(BrokenImage(one.name, one.problem))
         if options.json:
             say_json(one.facts())
         else:
             say(format_line(one))
-    refuse_no_labels(images, broken, first)
+    refuse_no_labels(images, broken)
 
 
 def write(options: Predict, out: Path, model: Model, how: PredictOptions) -> None:
@@ -181,19 +181,27 @@ def write(options: Predict, out: Path, model: Model, how: PredictOptions) -> Non
         return
     with progress() as on_progress:
         done = predict_to_file(
-            model, images, out, how, options.overwrite, on_progress, count_images(options.images)
+            model,
+            images,
+            out,
+            how,
+            options.overwrite,
+            on_progress,
+            total=count_images(options.images),
+            name=options.source,
         )
     if options.json:
         say_json(done.facts())
     else:
-        say(f"{done.out}: {plural(done.images, 'image')}, {done.broken} cannot be read")
-    refuse_no_labels(done.images, done.broken, done.first_problem)
+        say(f"{done.out}: {plural(done.images, 'image')}, {len(done.broken)} cannot be read")
+    refuse_no_labels(done.images, done.broken)
 
 
-def refuse_no_labels(images: int, broken: int, first: str | None) -> None:
+def refuse_no_labels(images: int, broken: Sequence[BrokenImage]) -> None:
     """A run that labelled nothing has failed."""
-    if images == broken:
-        raise UserError(f"none of {plural(images, 'image')} could be labelled: {first}")
+    if images == len(broken):
+        first = f": {broken[0].image}: {broken[0].reason}" if broken else ""
+        raise UserError(f"none of {plural(images, 'image')} could be labelled{first}")
 
 
 def warn_untrained(model: Model) -> None:

@@ -34,7 +34,7 @@ class Samples:
         if (count := len(self.images)) < MIN_IMAGES:
             raise UserError(
                 f"int8 needs at least {MIN_IMAGES} images to calibrate and measure on, got "
-                f"{count}: give more with --images"
+                f"{count}: give more with images="
             )
         chosen = np.zeros(count, dtype=bool)
         chosen[np.linspace(0, count - 1, min(CALIBRATE, count // 2)).round().astype(int)] = True
@@ -49,7 +49,7 @@ def read_calibration(model: Model, images: Sequence[ImageSource]) -> UInt8[Tenso
     """Every image as the passport prepares it; one that cannot be read is named."""
     if not images:
         raise UserError(
-            "int8 is calibrated and measured on real images, got none: give some with --images"
+            "int8 is calibrated and measured on real images, got none: give some with images="
         )
     try:
         return torch.stack([read_image(one, model.passport.preprocessing) for one in images])

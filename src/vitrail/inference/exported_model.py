@@ -39,7 +39,7 @@ class ExportedModel(Model):
         return self.run(image, "logits", "this model has no head")
 
     def features(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
-        return self.run(image, "pooled", "it has no features: export the model with --features")
+        return self.run(image, "pooled", "it has no features: export the model again with features")
 
     def encode(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B ..."]:
         raise UserError(f"{self.file.path}: an exported file has no tokens: use the checkpoint")

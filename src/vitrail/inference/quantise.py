@@ -189,7 +189,7 @@ def try_nodes(
     if not nodes:
         raise UserError(
             "int8 needs layers that can be quantised, but every one is too sensitive or none was "
-            "found: use --precision fp16"
+            'found: use precision="fp16"'
         )
     done = quantise_nodes(proto, nodes, how, calibration.fed)
     error = relative_error(expected, run_graph(done, calibration.fed))
@@ -267,12 +267,12 @@ def check_drop(record: Quantisation, max_drop: float) -> None:
             return
         raise UserError(
             f"int8 may change features by {MAX_ERROR:.0%}, but changes them by {record.error:.1%} "
-            f"on {record.images} images: nothing was written; use --precision fp16"
+            f'on {record.images} images: nothing was written; use precision="fp16"'
         )
     if record.drop <= max_drop:
         return
     what = "accuracy" if record.accuracy is not None else "label agreement"
     raise UserError(
         f"int8 may lose {max_drop:g} points of {what}, but loses {record.drop:.2f} on "
-        f"{record.images} images: nothing was written; raise --max-drop, or use --precision fp16"
+        f'{record.images} images: nothing was written; raise max_drop, or use precision="fp16"'
     )

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, get_args, overload
 
+from vitrail.core.broken import BrokenImage, list_broken
 from vitrail.core.errors import UserError
 from vitrail.core.eval_mode import eval_mode
 from vitrail.core.html_text import html_table
@@ -32,8 +33,11 @@ from vitrail.inference.parts import (
     MANIFEST,
     Manifest,
     check_parts,
+    columns_of,
     count_rows,
+    finished_parts,
     open_parts,
+    problem_column,
     read_manifest,
 )
 from vitrail.inference.predict import count_ahead, iter_images
@@ -49,13 +53,13 @@ from vitrail.weights.digest import digest_of
 
 @dataclass(frozen=True, repr=False)
 class Index:
-    """A directory of embeddings: how many images had one `before`, were `embedded` now, and of
-    those could not be read (`broken`)."""
+    """A directory of embeddings: how many images had one `before` and how many were `embedded` now;
+    `broken` are all images of the directory that could not be read."""
 
     out: str
     before: int
     embedded: int
-    broken: int
+    broken: tuple[BrokenImage, ...]
     model: Model = field(compare=False)
 
     def search(self, image: ImageSource, k: int = 10) -> SearchResult:
@@ -68,15 +72,16 @@ class Index:
 
     def facts(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        names = ("out", "before", "embedded", "broken")
-        return {name: getattr(self, name) for name in names}
+        names = ("out", "before", "embedded")
+        facts = {name: getattr(self, name) for name in names}
+        return {**facts, "broken": [asdict(one) for one in self.broken]}
 
     def __repr__(self) -> str:
         images = f"{self.before + self.embedded:,} images, {self.embedded:,} of them new"
-        return f"Index({self.out}, {images}, {self.broken:,} cannot be read)"
+        return f"Index({self.out}, {images}, {len(self.broken):,} cannot be read)"
 
     def _repr_html_(self) -> str:
-        return html_table("Index", self.facts())
+        return html_table("Index", {**self.facts(), "broken": len(self.broken)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +220,7 @@ def embed(
             open_parts(Path(out), manifest)
             compute = partial(compute_embeddings, loaded, names, Path(out), options)
             done = compute(manifest.engine, threads, opened, on_progress)
-    return Index(str(out), done.before, done.embedded, done.broken, loaded)
+    return Index(str(out), done.before, done.embedded, broken_rows(Path(out)), loaded)
 
 
 def image_names(images: Iterable[str | Path]) -> Iterator[str]:
@@ -236,6 +241,16 @@ def count_names(images: str | Path | Iterable[str | Path]) -> tuple[int | None, 
         return None, names
     count, items = count_ahead(names)
     return count, map(str, items)
+
+
+def broken_rows(out: Path) -> tuple[BrokenImage, ...]:
+    """The images of a directory that have a problem in place of an embedding."""
+    reasons = dict[str, str]()
+    for part in finished_parts(out):
+        columns = columns_of(part, "id", problem_column(part))
+        rows = zip(*(column.to_pylist() for column in columns), strict=True)
+        reasons |= {name: problem for name, problem in rows if problem is not None}
+    return list_broken(reasons)
 
 
 def engine_of(out: Path, options: EmbedOptions) -> str:

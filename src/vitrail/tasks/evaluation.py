@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from vitrail.core.broken import BrokenImage, list_broken
 from vitrail.core.json_text import plain_values
 from vitrail.core.outputs import Outputs
 from vitrail.core.passport import Preprocessing
@@ -72,6 +73,11 @@ class Evaluation(HtmlRecord):
         return self.outputs.images
 
     @property
+    def broken(self) -> tuple[BrokenImage, ...]:
+        """Images that could not be read, and why."""
+        return list_broken(self.outputs.broken)
+
+    @property
     def accuracy(self) -> float | None:
         """None where an image may have several labels: metrics has mean_precision then."""
         return self.metrics.get("accuracy")
@@ -103,7 +109,7 @@ class Evaluation(HtmlRecord):
             "speed_up": None if self.speed_up is None else dict(self.speed_up),
             "nonfinite": outputs.nonfinite,
             "notes": list(self.notes),
-            "broken": dict(outputs.broken),
+            "broken": [asdict(one) for one in self.broken],
             "files": self.files,
         }
         return dict(plain_values(facts))
@@ -143,7 +149,7 @@ class Evaluation(HtmlRecord):
                 outputs, self.source, "loss", MAX_MISTAKES
             )
         return evaluation_page(
-            self.facts() | {"classes": class_facts(outputs)},
+            self.facts() | {"classes": class_facts(outputs), "broken": dict(outputs.broken)},
             title=self.title,
             preprocessing=preprocessing_sentence(self.preprocessing),
             mistakes=galleries,

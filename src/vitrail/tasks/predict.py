@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitrail.core.broken import BrokenImage
 from vitrail.core.errors import UserError
 from vitrail.core.eval_mode import eval_mode
 from vitrail.core.html_text import html_table
@@ -29,7 +30,7 @@ from vitrail.inference.predict import (
     iter_images,
     open_predictions,
 )
-from vitrail.inference.writers import check_out, format_line, write_predictions
+from vitrail.inference.writers import WRITERS, check_out, format_line, write_predictions
 from vitrail.models.model import Model
 from vitrail.tasks.arguments import check_not_swapped
 from vitrail.tasks.dry_run import DryRun
@@ -39,9 +40,11 @@ from vitrail.tasks.models import AnyModel, Device, Precision, open_model
 from vitrail.tasks.names import name_of
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.speed_up import with_speed_up
+from vitrail.weights.atomic import check_writable, refuse_existing
 from vitrail.weights.digest import digest_of
 
 SHOWN = 5  # predictions in a repr
+PAGE = ".html"  # suffix of a page, in place of a table
 RESUMES = "repeat the command to resume"
 
 
@@ -66,22 +69,23 @@ class Predictions(list[Prediction], HtmlRecord):
 
 @dataclass(frozen=True)
 class PredictionFile:
-    """A file of predictions: how many images it has, and how many of these could not be read."""
+    """A file of predictions: how many images it has, and which of these could not be read."""
 
     out: str
     images: int
-    broken: int
-    first_problem: str | None
+    broken: tuple[BrokenImage, ...]
 
     def facts(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {"out": self.out, "images": self.images, "broken": self.broken}
+        return {**asdict(self), "broken": [asdict(one) for one in self.broken]}
 
     def __repr__(self) -> str:
-        return f"PredictionFile({self.out}, {self.images} images, {self.broken} cannot be read)"
+        return (
+            f"PredictionFile({self.out}, {self.images} images, {len(self.broken)} cannot be read)"
+        )
 
     def _repr_html_(self) -> str:
-        return html_table("Predictions", self.facts())
+        return html_table("Predictions", {**self.facts(), "broken": len(self.broken)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,9 +221,9 @@ def predict(
     One image gives one `Prediction`, and a `UserError` where it cannot be read. A directory, a
     pattern, an array (N, H, W, C) or any other iterable gives a list, in which an image that cannot
     be read has its `problem` in place of a label and a score. With `out` (.jsonl, .csv, .parquet)
-    predictions go to that file as they are computed; a run that was interrupted is resumed.
-    `exact=False` decodes large images smaller and resizes them by torch: faster, and scores differ
-    in their third digit.
+    predictions go to that file as they are computed, with .html to a page with the images; a run
+    that was interrupted is resumed.
+    `exact=False` decodes large images smaller and resizes them by torch: scores differ a little.
 
     `engine` computes: "eager" (PyTorch), "compiled", "onnxruntime", "openvino" or "ray". "auto"
     takes eager for short jobs, and for longer ones the fastest on this machine, which it finds by
@@ -246,8 +250,8 @@ def predict(
         if dry_run:
             return plan_predictions(loaded, items, Path(out), options.job)
         count, items = count_ahead(items)
-        write = partial(predict_to_file, loaded, items, Path(out), options, overwrite)
-        return write(on_progress, images=count)
+        write = partial(predict_to_file, loaded, items, Path(out), options, overwrite, on_progress)
+        return write(images=count, name=name_of(model))
     count, items = count_ahead(items)
     count = len(images) if count is None and isinstance(images, Sized) else count
     with stream_predictions(loaded, items, options, count, on_progress) as found:
@@ -272,11 +276,22 @@ def check_writing(
 ) -> None:
     """Refuse, before a model is loaded, a file that could not be written."""
     if out is not None:
-        check_out(Path(out), overwrite=overwrite)
+        check_file(Path(out), overwrite=overwrite)
     elif dry_run:
         raise UserError("dry_run needs out: it reports what would be written there")
     elif options.on_ray:
         raise UserError("engine ray needs out: give a file for the predictions")
+
+
+def check_file(out: Path, *, overwrite: bool) -> None:
+    if out.suffix.lower() == PAGE:
+        check_writable(out)
+        refuse_existing(out, overwrite)
+    elif out.suffix.lower() not in WRITERS:
+        known = ", ".join((*WRITERS, PAGE))
+        raise UserError(f"out must be a file that ends in {known}, got {str(out)!r}")
+    else:
+        check_out(out, overwrite=overwrite)
 
 
 @contextmanager
@@ -326,26 +341,31 @@ def predict_to_file(
     on_progress: OnProgress = silent,
     total: int | None = None,
     images: int | None = None,
+    name: str = "",
 ) -> PredictionFile:
     """All predictions to a file, which appears when it is complete; of `total` images, or of at
-    least `images`, if that is known."""
-    done, broken, first = 0, 0, None
+    least `images`, if that is known. A page shows the `name` of the model."""
+    done, broken = 0, list[BrokenImage]()
     resumable = partial(resumable_predictions, model, items, out, options)
     with resumable(restart=overwrite, images=total or images, on_progress=on_progress) as found:
 
         def count() -> Iterator[Prediction]:
-            nonlocal done, broken, first
+            nonlocal done
             for one in found:
                 done += 1
                 if one.problem is not None:
-                    broken += 1
-                    first = first or f"{one.name}: {one.problem}"
+                    broken.append(BrokenImage(one.name, one.problem))
                 on_progress("predicting", done, total)
                 yield one
 
-        top = min(options.top, model.config.num_classes)
-        write_predictions(out, count(), top=top, overwrite=overwrite)
-    return PredictionFile(str(out), done, broken, first)
+        if out.suffix.lower() == PAGE:
+            page = Predictions(count())
+            page.model = name
+            page.save_html(out, overwrite=overwrite)
+        else:
+            top = min(options.top, model.config.num_classes)
+            write_predictions(out, count(), top=top, overwrite=overwrite)
+    return PredictionFile(str(out), done, tuple(broken))
 
 
 def plan_predictions(model: Model, items: Iterable[Item], out: Path, job: Job) -> DryRun:

@@ -18,9 +18,12 @@ from vitrail.inference.nearest import Match, find_nearest
 from vitrail.inference.parts import MANIFEST, Manifest, read_manifest
 from vitrail.inference.predict import iter_images
 from vitrail.models.model import Model
-from vitrail.tasks.html_record import HtmlRecord
+from vitrail.tasks.html_record import PAGE, HtmlRecord
 from vitrail.tasks.image_pages import show_matches
 from vitrail.tasks.models import AnyModel, Device, ModelSource, open_model
+from vitrail.tasks.results import writing_results
+
+FACTS = "search.json"
 
 
 @dataclass(frozen=True)
@@ -60,10 +63,12 @@ def search(
     k: int = 10,
     checkpoint: AnyModel | None = None,
     device: Device = "auto",
+    out: str | Path | None = None,
+    overwrite: bool = False,
 ) -> SearchResult:
     """Find the `k` images of a directory that `embed` wrote that are nearest to `image`, by the
     cosine of their features. The image is embedded by the model that embedded the directory, which
-    is loaded from where it was, or is `checkpoint`.
+    is loaded from where it was, or is `checkpoint`. `out` gets report.html and search.json.
 
     >>> from vitrail import embed
     >>> index = embed("pets-model", "photos/", out="vectors")
@@ -79,12 +84,16 @@ def search(
     manifest = read_manifest(folder)
     if manifest.output != "pooled":
         raise UserError(f"{folder}: holds tokens, but search compares pooled features")
-    model = open_index_model(folder, manifest, checkpoint, device)
-    with eval_mode(model):
-        item = as_item(image)
-        vector: NDArray[Any] = embed_one(model, item, manifest, where=str(folder))
-    name = item if isinstance(item, str) else item.name
-    return SearchResult(str(directory), name, tuple(find_nearest(folder, vector, k=k)))
+    with writing_results(out, "search", (PAGE, FACTS), overwrite=overwrite) as draft:
+        model = open_index_model(folder, manifest, checkpoint, device)
+        with eval_mode(model):
+            item = as_item(image)
+            vector: NDArray[Any] = embed_one(model, item, manifest, where=str(folder))
+        name = item if isinstance(item, str) else item.name
+        found = SearchResult(str(directory), name, tuple(find_nearest(folder, vector, k=k)))
+        if draft is not None:
+            found.save_report(draft, FACTS)
+    return found
 
 
 def is_index(path: str | Path) -> bool:
@@ -110,8 +119,7 @@ def open_index_model(
         return open_model(checkpoint, device=device, precision=precision)
     if not manifest.model:
         raise UserError(
-            f"{folder}: was embedded by a model that exists in memory only: pass it: "
-            "search(…, checkpoint=model)"
+            f"{folder}: was embedded by a model that exists in memory only: pass checkpoint=MODEL"
         )
     values = {**loading, "source": manifest.model}
     source = validate(ModelSource, values, where=str(folder / MANIFEST))
