@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from vitrail.cli.options import (
     BatchSize,
-    ComputeOptions,
     Data,
+    Int8Options,
     LocalEngineName,
     ModelOptions,
     Out,
@@ -38,7 +38,7 @@ MAX_CLASSES, MAX_CONFUSIONS, MAX_BROKEN = 5, 5, 10  # lines: --out has all
 
 
 @dataclass(frozen=True)
-class Evaluate(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
+class Evaluate(ModelOptions, Int8Options, OverwriteOption, OutputOptions):
     """Evaluate a model on labelled images."""
 
     source: Source

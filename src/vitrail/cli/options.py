@@ -54,6 +54,7 @@ Data: TypeAlias = Annotated[
     ),
 ]
 Precision: TypeAlias = Literal["float16", "bfloat16", "float32", "float64"]
+EnginePrecision: TypeAlias = Literal["float16", "bfloat16", "float32", "float64", "int8"]
 Out: TypeAlias = Annotated[str | None, Parameter(group=OUTPUT)]
 BatchSize: TypeAlias = Annotated[int, Parameter(group=COMPUTING, help="Images per batch.")]
 ENGINE_HELP = (
@@ -131,6 +132,20 @@ class ComputeOptions:
     """Precision of weights and activations. [default: that of the file]"""
     threads: Annotated[int | None, Parameter(group=COMPUTING)] = None
     """CPU threads. [default: one for each processor]"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Int8Options(ComputeOptions):
+    """And in int8."""
+
+    precision: Annotated[EnginePrecision | None, Parameter(group=COMPUTING)] = None
+    """Precision of weights and activations. int8 (engines onnxruntime and openvino) is calibrated
+    on real images before the run. [default: that of the file]"""
+    calibrate: Annotated[tuple[str, ...] | None, Parameter(group=COMPUTING)] = None
+    """Images that int8 is calibrated and measured on, at least 16; may be repeated.
+    [default: of those given]"""
+    max_drop: Annotated[float, Parameter(group=COMPUTING)] = 1.0
+    """Per cent of equal labels that int8 may lose. More is refused."""
 
 
 @dataclass(frozen=True, kw_only=True)

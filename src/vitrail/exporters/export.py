@@ -14,7 +14,7 @@ from vitrail.data.reader import ImageSource
 from vitrail.exporters.target import CannotRunError, Request, Target
 from vitrail.exporters.verify import Check, verify
 from vitrail.inference.graph import quiet
-from vitrail.inference.quantise import Quantisation
+from vitrail.inference.quantisation import Quantisation
 from vitrail.weights.atomic import write_together
 
 Step = Callable[[str], None]

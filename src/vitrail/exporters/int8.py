@@ -10,7 +10,8 @@ from vitrail.exporters.target import Request, feed
 from vitrail.inference.calibration import Samples, labels_of, read_calibration
 from vitrail.inference.graph import to_onnx
 from vitrail.inference.int8_openvino import quantise_openvino
-from vitrail.inference.quantise import Quantisation, check_drop, quantise
+from vitrail.inference.quantisation import Quantisation, check_drop
+from vitrail.inference.quantise import quantise
 from vitrail.models.model import Model
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from vitrail.exporters.int8 import int8_onnx
 from vitrail.exporters.target import Request, Runner, Target
 from vitrail.inference.graph import quiet, to_onnx
 from vitrail.inference.onnx_file import OnnxFile
-from vitrail.inference.quantise import Quantisation
+from vitrail.inference.quantisation import Quantisation
 
 if TYPE_CHECKING:
     from onnx import ModelProto

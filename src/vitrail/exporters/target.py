@@ -17,7 +17,7 @@ from vitrail.core.exported import Exported, ExportedGraph, ExportPrecision
 from vitrail.data.preprocess import normalise
 from vitrail.inference.calibration import Samples
 from vitrail.inference.graph import Graph, GraphOutput, refuse_dynamic_size, trace
-from vitrail.inference.quantise import MAX_DROP, Quantisation
+from vitrail.inference.quantisation import MAX_DROP, Quantisation
 from vitrail.models.attention_outputs import attention_layouts
 from vitrail.models.model import Model
 

@@ -1,6 +1,6 @@
 """`vitrail.evaluate`: how good a model is on labelled images."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from vitrail.core.eval_mode import eval_mode
 from vitrail.core.json_text import to_json
 from vitrail.core.outputs import Outputs
 from vitrail.core.ranges import check_count, check_counts
+from vitrail.data.reader import ImageSource
 from vitrail.data.source import Source
 from vitrail.data.sources import open_data
 from vitrail.data.sources.origin import Origin, Subset
@@ -32,15 +33,18 @@ from vitrail.evaluation.robustness import (
     Robustness,
     measure_robustness,
 )
+from vitrail.inference.calibration import Calibration
 from vitrail.inference.engines.auto import OpenRunner
 from vitrail.inference.engines.catalogue import AUTO, EAGER, check_engine
 from vitrail.inference.outputs import compute_outputs, open_logits
+from vitrail.inference.quantisation import MAX_DROP
 from vitrail.inference.variants import Variants, compute_variants
 from vitrail.models.model import Model
 from vitrail.models.vit import ViTConfig
 from vitrail.tasks.arguments import check_not_swapped
 from vitrail.tasks.evaluation import Evaluation, SizeResult
-from vitrail.tasks.models import AnyModel, Device, Precision, open_model
+from vitrail.tasks.int8 import INT8, calibrate_on_split, check_int8, open_float
+from vitrail.tasks.models import AnyModel, Device, Precision
 from vitrail.tasks.names import name_of, short_name
 from vitrail.tasks.progress import OnProgress, silent, steps_of
 from vitrail.tasks.results import writing_results
@@ -70,6 +74,8 @@ def evaluate(
     speed_up: float | None = None,
     device: Device = "auto",
     precision: Precision = None,
+    calibrate: ImageSource | Iterable[ImageSource] | None = None,
+    max_drop: float = MAX_DROP,
     seed: int = 0,
     out: str | Path | None = None,
     overwrite: bool = False,
@@ -82,7 +88,9 @@ def evaluate(
     `patch_sizes` other sizes of images and patches, in pixels. Classes are matched by name, or with
     `by_index` by index. `engine` computes, as in `predict`, by default the fastest where that pays.
     `speed_up=1.8` merges similar tokens (ViT, DeiT, BEiT) until the model is that many times as
-    fast, and evaluates the result. `out` gets report.html, evaluation.json and predictions.csv.
+    fast, and evaluates the result. `precision="int8"` is calibrated on images of `calibrate`, by
+    default of the data's train split, and refused as in `predict`. `out` gets report.html,
+    evaluation.json and predictions.csv.
 
     >>> model = create("vit_ti_16", depth=1, num_classes=10, channels=1, image_size=16)
     >>> evaluate(model, "digits").images
@@ -94,10 +102,11 @@ def evaluate(
     check_engine(engine)
     sides = check_sizes("resolutions", resolutions)
     patch_sizes = check_counts("patch_sizes", patch_sizes, at_least=1)
-    check_speed_up(speed_up, sides, patch_sizes)
+    check_one_size(speed_up, precision, [*sides, *patch_sizes])
+    check_int8(precision, calibrate, max_drop)
     with writing_results(out, "evaluate", list(FILES), overwrite=overwrite) as draft:
-        loaded = open_model(model, device=device, precision=precision)
-        loaded, merged = with_speed_up(loaded, speed_up, batch_size=batch_size)
+        loaded = open_float(model, device=device, precision=precision)
+        loaded, merged = with_speed_up(loaded, speed_up, batch_size=batch_size, engine=engine)
         run = Run(loaded, name or name_of(model), str(data), batch_size, workers, seed, on_progress)
         with eval_mode(loaded):
             patches = patch_fields(patch_sizes, loaded)
@@ -105,10 +114,16 @@ def evaluate(
             count = sum(len(one.source) for one in splits.values())
             if corruptions:
                 count += len(VARIANTS) * min(corrupted_images or count, len(splits[split].source))
+            if precision == INT8:
+                source = run.parts().get("train", splits[split].source)
+                int8 = calibrate_on_split(loaded, source, precision, calibrate, max_drop)
+                run = replace(run, calibration=int8)
             run = replace(run, opened=run.open(loaded, engine, count), engine=engine)
             outputs = run.outputs(splits[split])
             held_out = run.outputs(splits["val"]) if split != "val" and "val" in splits else None
             found = summarise(run, outputs, held_out, splits[split].source, notes)
+            if found.quantisation is not None:
+                found = replace(found, notes=[*found.quantisation.lines(), *found.notes])
             if merged is not None:
                 notes = [speed_up_note(merged), *found.notes]
                 found = replace(found, speed_up=merged.facts(), notes=notes)
@@ -131,14 +146,13 @@ def files_in(out: Path) -> dict[str, str]:
     return {what: str(out / name) for name, what in FILES.items()}
 
 
-def check_speed_up(
-    speed_up: float | None, resolutions: Sequence[Size], patch_sizes: Sequence[int]
-) -> None:
-    if speed_up is not None and (resolutions or patch_sizes):
-        raise UserError(
-            "speed_up is measured for one image and patch size: leave out resolutions and "
-            "patch_sizes, or speed_up"
-        )
+def check_one_size(speed_up: float | None, precision: Precision, sizes: Sequence[Size]) -> None:
+    for name, given in (("speed_up", speed_up is not None), ("int8", precision == INT8)):
+        if given and sizes:
+            raise UserError(
+                f"{name} is measured for one image and patch size: leave out resolutions and "
+                f"patch_sizes, or {name}"
+            )
 
 
 @dataclass(frozen=True)
@@ -163,13 +177,29 @@ class Run:
     on_progress: OnProgress
     engine: str = EAGER
     opened: OpenRunner | None = None
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         check_count("batch_size", self.batch_size, at_least=1)
         check_count("workers", self.workers)
 
     def open(self, model: Model, engine: str, images: int) -> OpenRunner:
-        return open_logits(model, batch_size=self.batch_size, engine=engine, images=images)
+        return open_logits(
+            model,
+            batch_size=self.batch_size,
+            engine=engine,
+            images=images,
+            calibration=self.calibration,
+        )
+
+    def parts(self) -> Mapping[str, Source]:
+        """The splits of the data; one that was drawn for the training of the model is drawn
+        again."""
+        return open_data(self.data, val_share=self.val_share).parts
+
+    @property
+    def val_share(self) -> float:
+        return float(self.model.passport.provenance.get("recipe", {}).get("val_share", 0.1))
 
     def outputs(self, split: Split, model: Model | None = None, what: str = "") -> Outputs:
         """The outputs for one split, of the model or of a resized copy."""
@@ -291,6 +321,7 @@ def summarise(
         resamples=metrics.resamples,
         reliability=reliability(confidence.reshape(-1), right.reshape(-1)),
         temperature=temperature,
+        quantisation=None if run.opened is None else run.opened.quantisation,
         notes=[*notes, *output_notes(outputs, metrics.values["ece"], temperature)],
     )
 
@@ -371,9 +402,7 @@ def open_splits(
     """The split to evaluate on, and val where it can choose a temperature; which split it is; and
     what was assumed."""
     passport = run.model.passport
-    # a split that was drawn for the training of this model is drawn again
-    share = passport.provenance.get("recipe", {}).get("val_share", 0.1)
-    parts = open_data(run.data, val_share=share).parts
+    parts = run.parts()
     labelled = [name for name in parts if parts[name].targets is not None] or list(parts)
     split = split or next(name for name in ("test", "val", *labelled) if name in labelled)
     chosen = {split: parts[split]}
@@ -392,8 +421,8 @@ def open_splits(
     notes = [found[split].match.note, multi_label_note(run.model, parts[split])]
     if split == "val" and "val" not in open_data(run.data, val_share=0).parts:
         notes.append(
-            f"the data has no val split: evaluated on the same {share:.0%} of train that training "
-            "holds out"
+            f"the data has no val split: evaluated on the same {run.val_share:.0%} of train that "
+            "training holds out"
         )
     return found, split, [note for note in notes if note is not None]
 

@@ -15,7 +15,7 @@ from vitrail.exporters.targets import find_target
 from vitrail.exporters.verify import read_photos, sample_photos
 from vitrail.inference.calibration import MAX_IMAGES
 from vitrail.inference.predict import is_one, iter_images
-from vitrail.inference.quantise import MAX_DROP
+from vitrail.inference.quantisation import MAX_DROP
 from vitrail.tasks.dry_run import DryRun
 from vitrail.tasks.models import AnyModel, open_model, refuse_exported
 from vitrail.tasks.progress import OnProgress, silent
