@@ -19,7 +19,7 @@ from vitrail.data.sources import open_data
 from vitrail.data.sources.origin import Subset
 from vitrail.evaluation.corruptions import CORRUPTIONS
 from vitrail.models.resnet import ResNetConfig
-from vitrail.tasks.evaluate import thin_out
+from vitrail.tasks.evaluation_splits import thin_out
 
 LABELS = ("blue", "green", "red")
 SMALL = {"dim": 24, "depth": 1, "heads": 3, "mlp_dim": 32, "image_size": 16, "patch_size": 8}

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from vitrail.data.preprocess import normalise
 from vitrail.data.reader import ImageSource
-from vitrail.exporters.target import Request, feed
+from vitrail.exporters.target import QUANTISED, Request, feed
 from vitrail.inference.calibration import Samples, labels_of, read_calibration
 from vitrail.inference.graph import to_onnx
+from vitrail.inference.int8_graph import Method
 from vitrail.inference.int8_openvino import quantise_openvino
 from vitrail.inference.quantisation import Quantisation, check_drop
 from vitrail.inference.quantise import quantise
@@ -33,7 +34,9 @@ def int8_onnx(request: Request) -> tuple["ModelProto", Quantisation]:
     def to_graph(model: Model) -> "ModelProto":
         return to_onnx(replace(request, model=model).program(batch=None))
 
-    proto, record = quantise(request.model, request.samples, to_graph)
+    method: Method | None = "weights" if request.precision.endswith("weights") else None
+    bits = QUANTISED[request.precision]
+    proto, record = quantise(request.model, request.samples, to_graph, method=method, bits=bits)
     check_drop(record, request.max_drop)
     return proto, record
 

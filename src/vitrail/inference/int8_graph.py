@@ -195,8 +195,9 @@ def quantise_weights(source: "ModelProto", nodes: Collection[str], how: Int8) ->
 def strip(proto: "ModelProto") -> "ModelProto":
     """Without the exporter's notes about every node, which quote source files, and without shapes
     in between."""
-    for node in proto.graph.node:
-        del node.metadata_props[:]
+    for part in (*proto.graph.node, *proto.graph.initializer, *proto.graph.input, proto.graph):
+        del part.metadata_props[:]
+        part.ClearField("doc_string")
     del proto.graph.value_info[:]
     return proto
 

@@ -1,6 +1,6 @@
 """`vitrail.evaluate`: how good a model is on labelled images."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,6 @@ from vitrail.core.ranges import check_count, check_counts
 from vitrail.data.reader import ImageSource
 from vitrail.data.source import Source
 from vitrail.data.sources import open_data
-from vitrail.data.sources.origin import Origin, Subset
 from vitrail.evaluation.calibration import (
     TemperatureScaling,
     confidences,
@@ -25,7 +24,6 @@ from vitrail.evaluation.calibration import (
     scale_temperature,
 )
 from vitrail.evaluation.corruptions import CORRUPTIONS, corrupt, published_side
-from vitrail.evaluation.matching import LabelMatch, match_labels
 from vitrail.evaluation.metrics import compute_metrics
 from vitrail.evaluation.robustness import (
     EXAMPLE_SEVERITY,
@@ -43,6 +41,7 @@ from vitrail.models.model import Model
 from vitrail.models.vit import ViTConfig
 from vitrail.tasks.arguments import check_not_swapped
 from vitrail.tasks.evaluation import Evaluation, SizeResult
+from vitrail.tasks.evaluation_splits import Split, open_splits, parts_of
 from vitrail.tasks.int8 import INT8, calibrate_on_split, check_int8, open_float
 from vitrail.tasks.models import AnyModel, Device, Precision
 from vitrail.tasks.names import name_of, short_name
@@ -52,7 +51,6 @@ from vitrail.tasks.speed_up import speed_up_note, with_speed_up
 from vitrail.weights.load import load
 
 FILES = {"report.html": "report", "evaluation.json": "facts", "predictions.csv": "predictions"}
-MIN_HELD_OUT, MAX_HELD_OUT = 500, 5000  # images of val that choose a temperature
 
 Size = int | tuple[int, int]
 Sizes = list[tuple[str, dict[str, Any]]]
@@ -110,12 +108,14 @@ def evaluate(
         run = Run(loaded, name or name_of(model), str(data), batch_size, workers, seed, on_progress)
         with eval_mode(loaded):
             patches = patch_fields(patch_sizes, loaded)
-            splits, split, notes = open_splits(run, split, by_index=by_index)
+            splits, split, notes = open_splits(
+                loaded, run.data, split, model_name=run.model_name, by_index=by_index
+            )
             count = sum(len(one.source) for one in splits.values())
             if corruptions:
                 count += len(VARIANTS) * min(corrupted_images or count, len(splits[split].source))
             if precision == INT8:
-                source = run.parts().get("train", splits[split].source)
+                source = parts_of(loaded, run.data).get("train", splits[split].source)
                 int8 = calibrate_on_split(loaded, source, precision, calibrate, max_drop)
                 run = replace(run, calibration=int8)
             run = replace(run, opened=run.open(loaded, engine, count), engine=engine)
@@ -156,15 +156,6 @@ def check_one_size(speed_up: float | None, precision: Precision, sizes: Sequence
 
 
 @dataclass(frozen=True)
-class Split:
-    """One split of the data, and which of its classes is which output of the model."""
-
-    name: str
-    source: Source
-    match: LabelMatch
-
-
-@dataclass(frozen=True)
 class Run:
     """A model that is run over data, and how."""
 
@@ -191,15 +182,6 @@ class Run:
             images=images,
             calibration=self.calibration,
         )
-
-    def parts(self) -> Mapping[str, Source]:
-        """The splits of the data; one that was drawn for the training of the model is drawn
-        again."""
-        return open_data(self.data, val_share=self.val_share).parts
-
-    @property
-    def val_share(self) -> float:
-        return float(self.model.passport.provenance.get("recipe", {}).get("val_share", 0.1))
 
     def outputs(self, split: Split, model: Model | None = None, what: str = "") -> Outputs:
         """The outputs for one split, of the model or of a resized copy."""
@@ -394,59 +376,6 @@ def patch_fields(sizes: Sequence[int], model: Model) -> Sizes:
                 f"{size}"
             )
     return [(str(size), {"patch_size": size // stride}) for size in sizes]
-
-
-def open_splits(
-    run: Run, split: str | None, *, by_index: bool
-) -> tuple[dict[str, Split], str, list[str]]:
-    """The split to evaluate on, and val where it can choose a temperature; which split it is; and
-    what was assumed."""
-    passport = run.model.passport
-    parts = run.parts()
-    labelled = [name for name in parts if parts[name].targets is not None] or list(parts)
-    split = split or next(name for name in ("test", "val", *labelled) if name in labelled)
-    chosen = {split: parts[split]}
-    if split != "val" and "val" in labelled and is_enough(len(parts["val"]), len(parts[split])):
-        chosen["val"] = thin_out(parts["val"])
-    found: dict[str, Split] = {}
-    for name, source in chosen.items():
-        match = match_labels(
-            passport.labels,
-            source.labels if source.targets is not None else (),
-            outputs=run.model.config.num_classes,
-            names=(run.model_name, run.data),
-            by_index=by_index,
-        )
-        found[name] = Split(name, source, match)
-    notes = [found[split].match.note, multi_label_note(run.model, parts[split])]
-    if split == "val" and "val" not in open_data(run.data, val_share=0).parts:
-        notes.append(
-            f"the data has no val split: evaluated on the same {run.val_share:.0%} of train that "
-            "training holds out"
-        )
-    return found, split, [note for note in notes if note is not None]
-
-
-def multi_label_note(model: Model, source: Source) -> str | None:
-    """Where one side has several labels an image and the other has one."""
-    multi_label = source.targets is not None and source.targets.ndim == 2
-    if multi_label == model.passport.multi_label or model.passport.labels is None:
-        return None
-    if multi_label:
-        return "the model was trained for one label an image: each output counts above 0.5"
-    return "the model was trained for several labels an image: the highest output counts"
-
-
-def is_enough(images: int, evaluated: int) -> bool:
-    """Whether a split can choose a temperature at least as well as half of those evaluated."""
-    return images >= min(evaluated / 2, MIN_HELD_OUT)
-
-
-def thin_out(source: Source) -> Source:
-    """A temperature is one number: of a large split some images, spread over it, are enough."""
-    if len(source) <= MAX_HELD_OUT or not isinstance(source, Origin):
-        return source
-    return Subset(source, np.linspace(0, len(source) - 1, MAX_HELD_OUT).astype(np.int64))
 
 
 def write(found: Evaluation, out: Path) -> None:

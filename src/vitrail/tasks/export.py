@@ -19,6 +19,7 @@ from vitrail.inference.quantisation import MAX_DROP
 from vitrail.tasks.dry_run import DryRun
 from vitrail.tasks.models import AnyModel, open_model, refuse_exported
 from vitrail.tasks.progress import OnProgress, silent
+from vitrail.tasks.speed_up import with_speed_up
 from vitrail.weights.atomic import check_writable, refuse_existing
 
 MOST_PHOTOS = 32  # that an export is compared on
@@ -36,6 +37,7 @@ def export(
     attention: bool = False,
     features: bool = False,
     dynamic_size: bool = False,
+    speed_up: float | None = None,
     overwrite: bool = False,
     dry_run: bool = False,
     on_progress: OnProgress = silent,
@@ -50,7 +52,13 @@ def export(
     and normalises them itself. `attention` adds the weights of every attention as outputs, by the
     names that `capture` gives them; `features` adds what the head reads, as "pooled". The first
     output is "logits", or "pooled" for a model without a head. ONNX and OpenVINO files take any
-    number of images at once, the others one. `dynamic_size` is refused for every family so far.
+    number of images at once, the others one. With `dynamic_size` an ONNX file of a ViT or DeiT
+    takes any multiples of its patches for height and width, with positions resized as `load` does.
+
+    `precision="int8-weights"` and "int4-weights" (ONNX) store the weights of linear layers in 8 or
+    4 bits for smaller files, and compute in float; they need `images` to be measured on, too.
+    `speed_up` merges tokens of a ViT, DeiT or BEiT until it is measured to be that many times as
+    fast in PyTorch with one image at a time; a model that merges already is exported as it is.
 
     `precision="int8"` (ONNX and OpenVINO) is calibrated and measured on `images`: 16 or more, at
     most 1,024 are used. A file that loses more than `max_drop` percentage points is not written:
@@ -65,6 +73,7 @@ def export(
     refuse_exported(model, "export again")
     check_out(out, overwrite=overwrite)
     loaded = open_model(model, device="cpu", precision="float32")
+    loaded, _ = with_speed_up(loaded, speed_up, batch_size=1)
     request = Request(
         model=loaded,
         precision=precision,
@@ -94,7 +103,7 @@ def export(
 def with_photos(request: Request, images: Any) -> tuple[Request, list[ImageSource]]:
     """The photos to compare on, and the request with those that int8 is calibrated on. One that
     cannot be read is found here, before the conversion."""
-    if request.precision == "int8":
+    if request.needs_samples:
         every = [] if images is None else find_photos(images, most=None)
         request = with_samples(request, spread(every, MAX_IMAGES))
         photos = spread(every, MOST_PHOTOS)
