@@ -13,7 +13,7 @@ from torch import nn
 from vitrail.core.errors import UserError, writing
 from vitrail.core.json_text import plain_values, to_json
 from vitrail.core.processor import processor
-from vitrail.core.ranges import check, check_count
+from vitrail.core.ranges import check, check_count, check_counts
 from vitrail.inference.benchmark.contender import FLOAT32, INT8, Contender, open_source
 from vitrail.inference.benchmark.guests import PREFIX, check_guest
 from vitrail.inference.benchmark.rounds import ROUNDS, Measured, measure_in_turns, middle
@@ -179,23 +179,19 @@ def bench(
     architectures by name with fresh weights; `guest` names classifiers of torchvision, as
     "torchvision:mobilenet_v2". Every model runs on every `engine` (by default all that are
     installed) with every `batch_size`, each in a process of its own, in turns, for `seconds` each.
-    With `data`, the accuracy of each model on each engine is measured too. `precision` is float32,
-    int8 or both; int8 is calibrated on images of `calibrate`, without any on tiles of two photos
-    that come with scikit-learn, and its error is in the row. With `speed_up` every model is also
-    measured with as many tokens merged as make it that many times as fast with eager. `clear` first
-    removes what engines have built before. `out` gets report.html and bench.json.
+    With `data`, the accuracy of each is measured too. `precision` is float32, int8 or both; int8 is
+    calibrated on images of `calibrate`, by default on tiles of scikit-learn's two photos. With
+    `speed_up` models are also measured with as many tokens merged as make them so many times as
+    fast with eager. `clear` removes what engines built. `out` gets report.html and bench.json.
 
     >>> bench(clear=True).rows
     ()
     """
-    sizes = [batch_size] if isinstance(batch_size, int) else list(batch_size)
-    for size in sizes:
-        check_count("batch_size", size, at_least=1)
+    sizes = check_counts("batch_size", batch_size, at_least=1)
     check("seconds", seconds, above=0)
-    if threads is not None:
-        check_count("threads", threads, at_least=1)
+    check_count("threads", 1 if threads is None else threads, at_least=1)
     engines, precisions = check_engines(engine), check_precisions(precision)
-    images = [calibrate] if isinstance(calibrate, str | Path) else list(calibrate)
+    images = tuple(map(str, [calibrate] if isinstance(calibrate, str | Path) else calibrate))
     guests = [check_guest(name) for name in ([guest] if isinstance(guest, str) else guest)]
     if not (models or guests or clear):
         raise UserError("bench needs a model, a guest, or clear to empty the cache, got none")
@@ -207,11 +203,9 @@ def bench(
             found, peaks = [], list[float]()
             for size in sizes if sources else ():
                 contenders = [
-                    Contender(source, engine, size, threads, *variant, tuple(map(str, images)))
+                    replace(one, calibrate=images)
                     for source in sources
-                    for variant in variants(source, precisions, speed_up, size)
-                    for engine in engines
-                    if can_compute(engine, variant[0])
+                    for one in variants(source, engines, precisions, speed_up, size, threads)
                 ]
                 measured, more = measure_in_turns(
                     contenders, seconds=seconds, on_progress=on_progress
@@ -219,7 +213,7 @@ def bench(
                 found += measured
                 peaks += more
             peak = median(peaks) if peaks else None
-            accuracies = measure_accuracy(sources, found, data, max(sizes), on_progress)
+            accuracies = measure_accuracy(found, data, max(sizes), on_progress)
             rows = [to_row(one, sources, peak, accuracies) for one in found]
         result = Benchmark(
             rows=tuple(rows),
@@ -250,15 +244,26 @@ def can_compute(engine: str, precision: str) -> bool:
 
 
 def variants(
-    source: str, precisions: Sequence[str], speed_up: float | None, batch_size: int
-) -> list[tuple[str, int]]:
-    """Precisions and merged tokens that a model is measured with; a guest is measured as it is."""
+    source: str,
+    engines: Sequence[str],
+    precisions: Sequence[str],
+    speed_up: float | None,
+    batch_size: int,
+    threads: int,
+) -> list[Contender]:
+    """A model on every engine, in every precision, and with tokens merged; a guest as it is."""
     if source.startswith(PREFIX):
-        return [(FLOAT32, 0)]
+        return [Contender(source, engine, batch_size, threads) for engine in engines]
     merged = [0]
     if speed_up is not None:
         merged.append(choose_merging(open_source(source), speed_up, batch_size=batch_size).r)
-    return [(name, r) for r in dict.fromkeys(merged) for name in precisions]
+    return [
+        Contender(source, engine, batch_size, threads, precision, r)
+        for r in dict.fromkeys(merged)
+        for precision in precisions
+        for engine in engines
+        if can_compute(engine, precision)
+    ]
 
 
 def check_engines(engine: str | Sequence[str] | None) -> list[str]:
@@ -289,7 +294,6 @@ def named_sources(models: Sequence[str | Path | nn.Module]) -> Iterator[dict[str
 
 
 def measure_accuracy(
-    sources: dict[str, str],
     found: Sequence[Measured],
     data: str | Path | None,
     batch_size: int,

@@ -240,15 +240,19 @@ def embed(
             open_parts(Path(out), manifest)
             compute = partial(compute_embeddings, loaded, names, Path(out), options)
             done = compute(manifest.engine, threads, opened, on_progress)
-    return Index(
-        str(out),
-        done.before,
-        done.embedded,
-        done.broken,
-        loaded,
-        speed_up=None if merged is None else merged.facts(),
-        quantisation=None if opened is None else opened.quantisation,
-    )
+    return to_index(str(out), done, loaded, merged, opened)
+
+
+def to_index(
+    out: str,
+    done: EmbedProgress,
+    model: Model,
+    merged: SpeedUp | None,
+    opened: OpenRunner | None,
+) -> Index:
+    speed_up = None if merged is None else merged.facts()
+    quantisation = None if opened is None else opened.quantisation
+    return Index(out, done.before, done.embedded, done.broken, model, speed_up, quantisation)
 
 
 def merge_as_begun(

@@ -36,6 +36,7 @@ from vitrail.inference.engines.auto import OpenRunner
 from vitrail.inference.engines.catalogue import AUTO, EAGER, check_engine
 from vitrail.inference.outputs import compute_outputs, open_logits
 from vitrail.inference.quantisation import MAX_DROP
+from vitrail.inference.speed_up import SpeedUp
 from vitrail.inference.variants import Variants, compute_variants
 from vitrail.models.model import Model
 from vitrail.models.vit import ViTConfig
@@ -86,9 +87,8 @@ def evaluate(
     `patch_sizes` other sizes of images and patches, in pixels. Classes are matched by name, or with
     `by_index` by index. `engine` computes, as in `predict`, by default the fastest where that pays.
     `speed_up=1.8` merges similar tokens (ViT, DeiT, BEiT) until the model is that many times as
-    fast, and evaluates the result. `precision="int8"` is calibrated on images of `calibrate`, by
-    default of the data's train split, and refused as in `predict`. `out` gets report.html,
-    evaluation.json and predictions.csv.
+    fast. `precision="int8"` is calibrated on images of `calibrate`, by default of the train split,
+    and refused as in `predict`. `out` gets report.html, evaluation.json and predictions.csv.
 
     >>> model = create("vit_ti_16", depth=1, num_classes=10, channels=1, image_size=16)
     >>> evaluate(model, "digits").images
@@ -114,31 +114,28 @@ def evaluate(
             count = sum(len(one.source) for one in splits.values())
             if corruptions:
                 count += len(VARIANTS) * min(corrupted_images or count, len(splits[split].source))
-            if precision == INT8:
-                source = parts_of(loaded, run.data).get("train", splits[split].source)
-                int8 = calibrate_on_split(loaded, source, precision, calibrate, max_drop)
-                run = replace(run, calibration=int8)
+            run = run.calibrated(splits[split].source, precision, calibrate, max_drop)
             run = replace(run, opened=run.open(loaded, engine, count), engine=engine)
             outputs = run.outputs(splits[split])
             held_out = run.outputs(splits["val"]) if split != "val" and "val" in splits else None
             found = summarise(run, outputs, held_out, splits[split].source, notes)
-            if found.quantisation is not None:
-                found = replace(found, notes=[*found.quantisation.lines(), *found.notes])
-            if merged is not None:
-                notes = [speed_up_note(merged), *found.notes]
-                found = replace(found, speed_up=merged.facts(), notes=notes)
+            found = with_costs(found, merged)
             if corruptions:
                 known = run.corrupted(outputs, splits[split].source, corrupted_images)
                 found = replace(found, robustness=known)
-            sizes: Sizes = [(size_text(size), {"image_size": size}) for size in sides]
-            found = replace(
-                found,
-                resolutions=run.at_sizes(splits[split], sizes, "image sizes"),
-                patch_sizes=run.at_sizes(splits[split], patches, "patch sizes"),
-            )
+            found = run.resized(found, splits[split], sides, patches)
         if draft is not None:
             write(found, draft)
     return found if out is None else replace(found, files=files_in(Path(out)))
+
+
+def with_costs(found: Evaluation, merged: SpeedUp | None) -> Evaluation:
+    """The same with notes on what int8 and merged tokens are."""
+    if found.quantisation is not None:
+        found = replace(found, notes=[*found.quantisation.lines(), *found.notes])
+    if merged is None:
+        return found
+    return replace(found, speed_up=merged.facts(), notes=[speed_up_note(merged), *found.notes])
 
 
 def files_in(out: Path) -> dict[str, str]:
@@ -181,6 +178,27 @@ class Run:
             engine=engine,
             images=images,
             calibration=self.calibration,
+        )
+
+    def calibrated(
+        self, source: Source, precision: Precision, calibrate: Any, max_drop: float
+    ) -> "Run":
+        """For int8: calibrated on given images, else on the train split, else on those at hand."""
+        if precision != INT8:
+            return self
+        source = parts_of(self.model, self.data).get("train", source)
+        int8 = calibrate_on_split(self.model, source, precision, calibrate, max_drop)
+        return replace(self, calibration=int8)
+
+    def resized(
+        self, found: Evaluation, split: Split, sides: Sequence[Size], patches: Sizes
+    ) -> Evaluation:
+        """With the headline metric at other image and patch sizes."""
+        sizes: Sizes = [(size_text(size), {"image_size": size}) for size in sides]
+        return replace(
+            found,
+            resolutions=self.at_sizes(split, sizes, "image sizes"),
+            patch_sizes=self.at_sizes(split, patches, "patch sizes"),
         )
 
     def outputs(self, split: Split, model: Model | None = None, what: str = "") -> Outputs:

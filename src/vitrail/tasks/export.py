@@ -47,22 +47,19 @@ def export(
     litert, by default what the suffix of `out` says: .onnx, .xml, .mlpackage, .pte, .tflite.
 
     The photos are `images` (at most 32 are used), by default two that come with scikit-learn. The
-    file carries the labels and the passport, and the record of the comparison is written beside it,
-    OUT.json. With `preprocessing` the file reads uint8 RGB pixels (B, H, W, C) at the model's size
-    and normalises them itself. `attention` adds the weights of every attention as outputs, by the
-    names that `capture` gives them; `features` adds what the head reads, as "pooled". The first
-    output is "logits", or "pooled" for a model without a head. ONNX and OpenVINO files take any
-    number of images at once, the others one. With `dynamic_size` an ONNX file of a ViT or DeiT
-    takes any multiples of its patches for height and width, with positions resized as `load` does.
-
-    `precision="int8-weights"` and "int4-weights" (ONNX) store the weights of linear layers in 8 or
-    4 bits for smaller files, and compute in float; they need `images` to be measured on, too.
-    `speed_up` merges tokens of a ViT, DeiT or BEiT until it is measured to be that many times as
-    fast in PyTorch with one image at a time; a model that merges already is exported as it is.
+    file carries the labels and the passport; the record of the comparison is written to OUT.json.
+    With `preprocessing` the file reads uint8 RGB pixels (B, H, W, C) at the model's size and
+    normalises them itself. `attention` adds the weights of every attention as outputs, by the names
+    that `capture` gives them; `features` adds what the head reads, as "pooled". The first output is
+    "logits", or "pooled" for a model without a head. ONNX and OpenVINO files take any number of
+    images at once, the others one. With `dynamic_size` an ONNX file of a ViT or DeiT takes any
+    multiples of its patches for height and width, with positions resized as `load` does.
+    `speed_up` merges tokens of a ViT, DeiT or BEiT until it is that many times as fast in PyTorch.
 
     `precision="int8"` (ONNX and OpenVINO) is calibrated and measured on `images`: 16 or more, at
     most 1,024 are used. A file that loses more than `max_drop` percentage points is not written:
     of accuracy where their folders are named after the model's classes, else of equal labels.
+    "int8-weights" and "int4-weights" (ONNX) make smaller files that compute in float.
 
     >>> done = export(create("vit_ti_16", depth=1, num_classes=3), "model.onnx")
     >>> done.target, done.check.label_agreement
@@ -72,8 +69,8 @@ def export(
     target = find_target(out, to)
     refuse_exported(model, "export again")
     check_out(out, overwrite=overwrite)
-    loaded = open_model(model, device="cpu", precision="float32")
-    loaded, _ = with_speed_up(loaded, speed_up, batch_size=1)
+    whole = open_model(model, device="cpu", precision="float32")
+    loaded, _ = with_speed_up(whole, speed_up, batch_size=1)
     request = Request(
         model=loaded,
         precision=precision,

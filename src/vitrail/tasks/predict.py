@@ -206,7 +206,7 @@ def predict(
 
     One image gives one `Prediction`, and a `UserError` where it cannot be read. A directory, a
     pattern, an array (N, H, W, C) or any other iterable gives a list, in which an image that cannot
-    be read has its `problem` in place of a label and a score. With `out` (.jsonl, .csv, .parquet)
+    be read has a `problem`, no label and no score. With `out` (.jsonl, .csv, .parquet)
     predictions go to that file as they are computed; a run that was interrupted is resumed.
     `exact=False` decodes large images smaller and resizes them by torch: faster, and scores differ
     in their third digit.
@@ -216,9 +216,8 @@ def predict(
     measuring and remembers. While something observes the model, as `capture` does, it is eager.
     `speed_up=1.8` merges tokens of a ViT, DeiT or BEiT until it is measured to be that many times
     as fast; a run that is resumed measures again, and is refused if it merges another number.
-    `precision="int8"` (engines onnxruntime and openvino) is calibrated on 16 to 320 images of
-    `calibrate`, by default of `images`, and refused if it changes more than `max_drop` per cent of
-    the labels of those that it was not calibrated on.
+    `precision="int8"` (engines onnxruntime and openvino) is calibrated on images of `calibrate`, by
+    default of `images`, and refused if it changes more than `max_drop` per cent of their labels.
 
     >>> predict(model, np.zeros((300, 400, 3), dtype=np.uint8)).label
     'class 0'
@@ -240,26 +239,35 @@ def predict(
     loaded = open_float(model, device=device, precision=precision)
     loaded, merged = with_speed_up(loaded, speed_up, batch_size=batch_size, engine=engine)
     int8 = make_calibration(loaded, images, precision, calibrate, max_drop)
-    options = replace(options, calibration=int8)
-    one = is_one(images)
+    options, one = replace(options, calibration=int8), is_one(images)
     items = iter_images([images] if one or isinstance(images, str | Path) else images)
-    if out is not None:
-        if dry_run:
-            return plan_predictions(loaded, items, Path(out))
-        count, items = count_ahead(items)
-        write = partial(predict_to_file, loaded, items, Path(out), options, overwrite)
-        return write(on_progress, images=count)
+    if out is not None and dry_run:
+        return plan_predictions(loaded, items, Path(out))
     count, items = count_ahead(items)
+    if out is not None:
+        how = (options, overwrite, on_progress)
+        return predict_to_file(loaded, items, Path(out), *how, images=count)
     count = len(images) if count is None and isinstance(images, Sized) else count
-    with open_run(loaded, items, options, options.engine, count, on_progress) as run:
-        predictions = Predictions()
-        predictions.model = name_of(model)
-        predictions.speed_up = None if merged is None else merged.facts()
+    predictions = list_predictions(loaded, items, options, count, on_progress)
+    predictions.model, predictions.speed_up = name_of(model), merged and merged.facts()
+    return only_prediction(predictions) if one else predictions
+
+
+def list_predictions(
+    model: Model,
+    items: Iterable[Item],
+    options: PredictOptions,
+    images: int | None,
+    on_progress: OnProgress,
+) -> Predictions:
+    """All predictions, in memory."""
+    predictions = Predictions()
+    with open_run(model, items, options, options.engine, images, on_progress) as run:
         predictions.quantisation = run.opened.quantisation
         for prediction in run.predict(top=options.top):
             predictions.append(prediction)
             on_progress("predicting", len(predictions), None)
-    return only_prediction(predictions) if one else predictions
+    return predictions
 
 
 def only_prediction(predictions: Predictions) -> Prediction:
