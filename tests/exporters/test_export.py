@@ -78,6 +78,17 @@ def test_every_output_is_compared_and_the_file_knows_its_model(
     assert str(Path(vitrail.__file__).parent).encode() not in (folder / name).read_bytes()
 
 
+@pytest.mark.slow
+def test_a_mobilevit_takes_any_size(folder: Path) -> None:
+    with pytest.raises(UserError, match="64x96 is no multiple of 64"):
+        export(make("mobilevit", configs=SHALLOW), folder / "m.onnx", dynamic_size=True)
+    mobile = vitrail.load(make("mobilevit", configs=SHALLOW), image_size=64)
+    done = export(mobile, folder / "m.onnx", dynamic_size=True)
+    assert done.check is not None
+    assert len(set(done.check.sizes)) >= 3
+    assert done.check.max_difference < 1e-4
+
+
 def test_a_model_that_merges_tokens_is_exported_as_it_is(model: Model, folder: Path) -> None:
     merged = merge_tokens(model.eval(), 4)
     done = export(merged, folder / "MERGED.ONNX")

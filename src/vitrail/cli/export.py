@@ -51,7 +51,7 @@ class Export(ModelOptions, DryRunOption, OverwriteOption, OutputOptions):
     features: bool = False
     """Also output the features that the head reads."""
     dynamic_size: bool = False
-    """Take images whose sides are any multiples of the patches (ONNX; ViT and DeiT)."""
+    """Take images whose sides are any multiples of the patches (ONNX; ViT, DeiT, MobileViT)."""
     speed_up: SpeedUp = None
 
 

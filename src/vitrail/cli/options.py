@@ -138,7 +138,9 @@ class ComputeOptions:
 class Int8Options(ComputeOptions):
     """And in int8."""
 
-    precision: Annotated[EnginePrecision | None, Parameter(group=COMPUTING)] = None
+    precision: Annotated[  # type: ignore[assignment]  # one more than other verbs have
+        EnginePrecision | None, Parameter(group=COMPUTING)
+    ] = None
     """Precision of weights and activations. int8 (engines onnxruntime and openvino) is calibrated
     on real images before the run. [default: that of the file]"""
     calibrate: Annotated[tuple[str, ...] | None, Parameter(group=COMPUTING)] = None

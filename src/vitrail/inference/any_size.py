@@ -19,7 +19,7 @@ from vitrail.layers.position import LearnedPositions, SinCosPositions
 from vitrail.models import vit
 from vitrail.models.model import Model
 
-FOLDED = 64  # pixels: MobileViT's last maps have a stride of 32, and patches of 2
+LAST_STRIDE = 32  # of MobileViT's last maps, which are cut into patches
 CUBIC, CUBIC_ANTIALIASED = -0.75, -0.5  # Keys' parameter in torch's two bicubic kernels
 
 
@@ -120,8 +120,13 @@ def for_any_size(model: Model) -> Model:
 
 def why_one_size(model: Model) -> str | None:
     """What of a model is made for one image size, if something is."""
+    step, (height, width) = size_step(model), model.config.image_size
     if model.any_size:
-        return None
+        return (
+            f"its own {height}x{width} is no multiple of {step}"
+            if height % step or width % step
+            else None
+        )
     if model.merged_tokens:
         return "the number of tokens that it merges is chosen for one image size"
     if type(model) is not vit.ViT:
@@ -137,7 +142,9 @@ def why_one_size(model: Model) -> str | None:
 
 def size_step(model: Model) -> int:
     """What the sides of images must be multiples of."""
-    return model.config.stride if isinstance(model.config, vit.ViTConfig) else FOLDED
+    if isinstance(model.config, vit.ViTConfig):
+        return model.config.stride
+    return LAST_STRIDE * int(getattr(model.config, "patch_size", 1))
 
 
 def coordinates(old: int, new: int) -> tuple[Float[Tensor, "new 1"], Float[Tensor, "1 old"], float]:

@@ -52,8 +52,8 @@ def export(
     normalises them itself. `attention` adds the weights of every attention as outputs, by the names
     that `capture` gives them; `features` adds what the head reads, as "pooled". The first output is
     "logits", or "pooled" for a model without a head. ONNX and OpenVINO files take any number of
-    images at once, the others one. With `dynamic_size` an ONNX file of a ViT or DeiT takes any
-    multiples of its patches for height and width, with positions resized as `load` does.
+    images at once, the others one. With `dynamic_size` an ONNX file of a ViT, DeiT or MobileViT
+    takes any multiples of its patches as height and width; positions are resized as `load` does.
     `speed_up` merges tokens of a ViT, DeiT or BEiT until it is that many times as fast in PyTorch.
 
     `precision="int8"` (ONNX and OpenVINO) is calibrated and measured on `images`: 16 or more, at

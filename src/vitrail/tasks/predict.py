@@ -249,7 +249,7 @@ def predict(
         return predict_to_file(loaded, items, Path(out), *how, images=count)
     count = len(images) if count is None and isinstance(images, Sized) else count
     predictions = list_predictions(loaded, items, options, count, on_progress)
-    predictions.model, predictions.speed_up = name_of(model), merged and merged.facts()
+    predictions.model, predictions.speed_up = name_of(model), merged.facts() if merged else None
     return only_prediction(predictions) if one else predictions
 
 
