@@ -46,7 +46,9 @@ def test_write_go_on_and_search(
         "",
     )
     (facts,) = told(capsys, model, f"{tmp_path}/photos", "--out", out)
-    assert facts == {"out": out, "before": 7, "embedded": 4, "broken": 1}
+    assert facts == {
+        "out": out, "before": 7, "embedded": 4, "broken": 1, "speed_up": None, "quantisation": None
+    }  # fmt: skip
     assert pq.read_table(out)["id"].to_pylist() == photos
     monkeypatch.chdir("/")  # the manifest knows where the model is
     found = told(capsys, out, photos[3], "-k", "3", verb="search")[0]["matches"]

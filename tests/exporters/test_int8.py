@@ -93,7 +93,7 @@ def test_weights_alone_make_smaller_files(
     record = done.quantisation
     assert record is not None
     assert (record.method, record.bits) == ("weights", int(precision[3]))
-    assert 0 < record.error < 0.2
+    assert 0 < record.error < {8: 0.02, 4: 0.3}[record.bits]
     assert file.stat().st_size < 0.6 * record.size[0]
     assert OnnxFile(file).metadata().graph.precision == precision
     with pytest.raises(UserError, match="precision must be fp32 or fp16 or int8 for OpenVINO"):

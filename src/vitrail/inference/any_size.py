@@ -2,7 +2,7 @@
 
 Resizing a grid of positions is linear and works on each axis by itself, so it is a product with one
 small matrix an axis. The matrices are computed from the size of the image by operators that every
-format has: ONNX's own Resize rounds otherwise, and its cubic with antialiasing is not torch's.
+format has, in the ways that checkpoints' own code resizes.
 """
 
 from collections.abc import Callable
