@@ -17,6 +17,7 @@ from vitrail.cli.app import main
 from vitrail.inference.engines.auto import open_runner
 from vitrail.inference.engines.runner import Plan
 from vitrail.inference.merging import merge_tokens
+from vitrail.inference.quantisation import check_drop
 from vitrail.inference.quantise import relative_error
 from vitrail.models.model import Model
 from vitrail.tasks.int8 import make_calibration
@@ -82,12 +83,10 @@ def test_what_an_image_gets_does_not_depend_on_its_batch(model: Model, photos: P
 
 
 def test_too_much_lost_is_refused(model: Model, photos: Path, tmp_path: Path) -> None:
-    from vitrail.inference.engines import auto
-
     record = vitrail.predict(model, photos, precision="int8", max_drop=100).quantisation
     assert record is not None
     with pytest.raises(UserError, match=r"may lose 1 points of label agreement, but loses 50"):
-        auto.check_drop(replace(record, agreement=0.5), 1.0)
+        check_drop(replace(record, agreement=0.5), 1.0)
     with pytest.raises(UserError, match=r"at least 16 images .* got 3: give more with --calibrate"):
         vitrail.predict(model, sorted(photos.iterdir())[:3], precision="int8")
     with pytest.raises(UserError, match="int8 is computed by the engine onnxruntime or openvino"):

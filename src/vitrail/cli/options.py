@@ -124,23 +124,27 @@ class ModelOptions(LoadOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComputeOptions:
-    """Where and how to compute."""
+class PlaceOptions:
+    """Where to compute."""
 
     device: Device = "auto"
-    precision: Annotated[Precision | None, Parameter(group=COMPUTING)] = None
-    """Precision of weights and activations. [default: that of the file]"""
     threads: Annotated[int | None, Parameter(group=COMPUTING)] = None
     """CPU threads. [default: one for each processor]"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Int8Options(ComputeOptions):
-    """And in int8."""
+class ComputeOptions(PlaceOptions):
+    """And how."""
 
-    precision: Annotated[  # type: ignore[assignment]  # one more than other verbs have
-        EnginePrecision | None, Parameter(group=COMPUTING)
-    ] = None
+    precision: Annotated[Precision | None, Parameter(group=COMPUTING)] = None
+    """Precision of weights and activations. [default: that of the file]"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Int8Options(PlaceOptions):
+    """And how, also in int8."""
+
+    precision: Annotated[EnginePrecision | None, Parameter(group=COMPUTING)] = None
     """Precision of weights and activations. int8 (engines onnxruntime and openvino) is calibrated
     on real images before the run. [default: that of the file]"""
     calibrate: Annotated[tuple[str, ...] | None, Parameter(group=COMPUTING)] = None

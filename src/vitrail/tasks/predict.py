@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
@@ -13,13 +13,13 @@ from PIL import Image
 
 from vitrail.core.errors import UserError
 from vitrail.core.eval_mode import eval_mode
-from vitrail.core.html_text import html_table
 from vitrail.core.ranges import check_count
 from vitrail.data.reader import ImageSource, Item
 from vitrail.inference.calibration import Calibration
 from vitrail.inference.engine import BATCH, Engine, Job, usable_threads
 from vitrail.inference.engines.catalogue import AUTO, split_ray
 from vitrail.inference.journal import Journal, stopped_engine
+from vitrail.inference.packing import only_eager
 from vitrail.inference.predict import (
     Prediction,
     PredictRun,
@@ -30,20 +30,18 @@ from vitrail.inference.predict import (
     open_predictions,
 )
 from vitrail.inference.quantisation import MAX_DROP, Quantisation
-from vitrail.inference.writers import check_out, format_line, write_predictions
+from vitrail.inference.writers import check_out, write_predictions
 from vitrail.models.model import Model
 from vitrail.tasks.arguments import check_not_swapped
 from vitrail.tasks.dry_run import DryRun
-from vitrail.tasks.html_record import HtmlRecord
-from vitrail.tasks.image_pages import show_predictions
 from vitrail.tasks.int8 import check_int8, make_calibration, open_float
 from vitrail.tasks.models import AnyModel, Device, Precision
 from vitrail.tasks.names import name_of
+from vitrail.tasks.predictions import PredictionFile, Predictions
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.speed_up import with_speed_up
 from vitrail.weights.digest import digest_of
 
-SHOWN = 5  # predictions in a repr
 RESUMES = "repeat the command to resume"
 
 OnInt8 = Callable[[Quantisation], None]
@@ -51,49 +49,6 @@ OnInt8 = Callable[[Quantisation], None]
 
 def ignore(found: Quantisation) -> None:
     """Nobody asks what int8 cost."""
-
-
-class Predictions(list[Prediction], HtmlRecord):
-    """Predictions in the order of the images; `speed_up` has the tokens that were merged in every
-    block and how many times as fast that was, if it was wanted, and `quantisation` what int8
-    cost."""
-
-    model = ""
-    speed_up: dict[str, Any] | None = None
-    quantisation: Quantisation | None = None
-
-    def html(self) -> str:
-        return show_predictions(self, self.model)
-
-    def facts(self) -> list[dict[str, Any]]:
-        """Plain values for JSON, one object an image."""
-        return [one.facts() for one in self]
-
-    def __repr__(self) -> str:
-        more = [f"… {len(self) - SHOWN} more"] if len(self) > SHOWN else []
-        return "\n".join(["Predictions", *map(format_line, self[:SHOWN]), *more])
-
-
-@dataclass(frozen=True)
-class PredictionFile:
-    """A file of predictions: how many images it has, and how many of these could not be read."""
-
-    out: str
-    images: int
-    broken: int
-    first_problem: str | None
-    quantisation: Quantisation | None = None
-
-    def facts(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        int8 = {} if self.quantisation is None else {"quantisation": self.quantisation.facts()}
-        return {"out": self.out, "images": self.images, "broken": self.broken, **int8}
-
-    def __repr__(self) -> str:
-        return f"PredictionFile({self.out}, {self.images} images, {self.broken} cannot be read)"
-
-    def _repr_html_(self) -> str:
-        return html_table("Predictions", self.facts())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +61,8 @@ class PredictOptions:
     engine: str = AUTO
     address: str | None = None
     speed_up: float | None = None
+    native_resolution: bool = False
+    max_tokens: int | None = None
     threads: int | None = None
     calibration: Calibration | None = None
 
@@ -118,8 +75,25 @@ class PredictOptions:
             raise UserError("address is for a Ray cluster: use engine ray with it")
         if self.speed_up is not None and self.on_ray:
             raise UserError("speed_up is measured on this machine: use another engine than ray")
-
         split_ray(self.engine)  # it refuses what is unknown or not installed
+        self.check_native()
+
+    def check_native(self) -> None:
+        if self.max_tokens is not None:
+            check_count("max_tokens", self.max_tokens, at_least=1)
+            if not self.native_resolution:
+                raise UserError(
+                    "max_tokens is for images at native resolution: use native_resolution with it"
+                )
+        if self.native_resolution:
+            only_eager(self.engine)
+            if self.speed_up is not None:
+                raise UserError(
+                    "speed_up must be left out with native_resolution: merging needs images of "
+                    "one size"
+                )
+            if self.calibration is not None:
+                raise UserError("int8 must be left out with native_resolution: it is one size's")
 
     @property
     def on_ray(self) -> bool:
@@ -127,7 +101,13 @@ class PredictOptions:
 
     @property
     def job(self) -> Job:
-        return Job(output="scores", batch_size=self.batch_size, exact=self.exact)
+        return Job(
+            output="scores",
+            batch_size=self.batch_size,
+            exact=self.exact,
+            native_resolution=self.native_resolution,
+            max_tokens=self.max_tokens,
+        )
 
 
 class Keywords(TypedDict, total=False):
@@ -140,6 +120,8 @@ class Keywords(TypedDict, total=False):
     engine: str
     address: str | None
     speed_up: float | None
+    native_resolution: bool
+    max_tokens: int | None
     device: Device
     precision: Precision
     calibrate: ImageSource | Iterable[ImageSource] | None
@@ -193,6 +175,8 @@ def predict(
     engine: str = AUTO,
     address: str | None = None,
     speed_up: float | None = None,
+    native_resolution: bool = False,
+    max_tokens: int | None = None,
     device: Device = "auto",
     precision: Precision = None,
     calibrate: ImageSource | Iterable[ImageSource] | None = None,
@@ -218,21 +202,16 @@ def predict(
     as fast; a run that is resumed measures again, and is refused if it merges another number.
     `precision="int8"` (engines onnxruntime and openvino) is calibrated on images of `calibrate`, by
     default of `images`, and refused if it changes more than `max_drop` per cent of their labels.
+    `native_resolution=True` keeps the aspect ratio of images, and their size up to as many patches
+    as the model's own grid has, or `max_tokens`: for ViT, DeiT and DINOv2, by the engine eager.
 
     >>> predict(model, np.zeros((300, 400, 3), dtype=np.uint8)).label
     'class 0'
     >>> len(predict(model, [Image.new("RGB", (40, 30)), Image.new("L", (20, 20))]))
     2
     """
-    options = PredictOptions(
-        top=top,
-        exact=exact,
-        batch_size=batch_size,
-        engine=engine,
-        address=address,
-        speed_up=speed_up,
-        threads=threads,
-    )
+    names, given = {field.name for field in fields(PredictOptions)}, locals()
+    options = PredictOptions(**{name: given[name] for name in names & given.keys()})
     check_not_swapped(model, images)
     check_int8(precision, calibrate, max_drop, engine)
     check_writing(out, options, overwrite=overwrite, dry_run=dry_run)
@@ -242,7 +221,7 @@ def predict(
     options, one = replace(options, calibration=int8), is_one(images)
     items = iter_images([images] if one or isinstance(images, str | Path) else images)
     if out is not None and dry_run:
-        return plan_predictions(loaded, items, Path(out))
+        return plan_predictions(loaded, items, Path(out), options.job)
     count, items = count_ahead(items)
     if out is not None:
         how = (options, overwrite, on_progress)
@@ -363,9 +342,9 @@ def predict_to_file(
     return PredictionFile(str(out), done, broken, first, *int8)
 
 
-def plan_predictions(model: Model, items: Iterable[Item], out: Path) -> DryRun:
+def plan_predictions(model: Model, items: Iterable[Item], out: Path, job: Job) -> DryRun:
     """How many images a file of predictions would have."""
-    Engine(model, Job(output="scores"))  # it refuses a model without a head
+    Engine(model, job)  # it refuses a model without a head
     images = sum(1 for _ in items)
     return DryRun("predict", str(out), {"images": images, "classes": model.config.num_classes})
 
