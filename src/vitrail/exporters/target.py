@@ -15,14 +15,18 @@ from torch.export import ExportedProgram
 from vitrail.core.errors import UserError
 from vitrail.core.exported import Exported, ExportedGraph, ExportPrecision
 from vitrail.data.preprocess import normalise
+from vitrail.inference.any_size import for_any_size, size_step
 from vitrail.inference.calibration import Samples
-from vitrail.inference.graph import Graph, GraphOutput, refuse_dynamic_size, trace
-from vitrail.inference.quantise import MAX_DROP, Quantisation
+from vitrail.inference.graph import Graph, GraphOutput, trace
+from vitrail.inference.quantisation import MAX_DROP, Quantisation
 from vitrail.models.attention_outputs import attention_layouts
 from vitrail.models.model import Model
 
 # Images as the file reads them -> its outputs by name.
 Runner: TypeAlias = "Callable[[NDArray[np.generic]], dict[str, NDArray[np.float32]]]"
+
+
+QUANTISED = {"int8": 8, "int8-weights": 8, "int4-weights": 4}  # bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +53,11 @@ class Request:
         """Whether features are a second output."""
         return self.features and self.output != "pooled"
 
+    @property
+    def needs_samples(self) -> bool:
+        """Whether what the precision costs is measured on images."""
+        return self.precision in QUANTISED
+
     def graph(self) -> Graph:
         """The module that is exported."""
         return Graph(
@@ -67,6 +76,7 @@ class Request:
             batch=batch,
             attention=self.attention,
             features=self.both,
+            dynamic_size=self.dynamic_size,
             from_pixels=self.preprocessing,
         )
 
@@ -86,6 +96,7 @@ class Target:
     open: Callable[[Path], Runner]
     precisions: tuple[ExportPrecision, ...] = ("fp32", "fp16")
     batch: int | None = None
+    dynamic_size: bool = False
     embeds_metadata: bool = True
 
     def check(self, request: Request) -> None:
@@ -96,13 +107,27 @@ class Target:
                 f"{request.precision}"
             )
         if request.dynamic_size:
-            refuse_dynamic_size(request.model)
+            self.check_dynamic_size(request)
         missing = [name for name in self.packages if find_spec(name) is None]
         if missing:
             raise UserError(
                 f"{self.title} is written with {missing[0]}, which is not installed: "
                 f"pip install 'vitrail[{self.extra}]'"
             )
+
+    def check_dynamic_size(self, request: Request) -> None:
+        if not self.dynamic_size:
+            raise UserError(f"dynamic_size is for ONNX files, got {self.title}: leave it out")
+        if request.attention:
+            raise UserError(
+                "attention outputs have the layout of one image size: leave out attention, or "
+                "dynamic_size"
+            )
+        if request.precision not in ("fp32", "fp16"):
+            raise UserError(
+                f"{request.precision} is measured at one image size: leave out dynamic_size"
+            )
+        for_any_size(request.model)
 
     def metadata(self, request: Request) -> Exported:
         """What the file says about itself."""
@@ -114,6 +139,8 @@ class Target:
             input="uint8" if request.preprocessing else "float",
             precision=request.precision,
             batch=self.batch,
+            sides=size_step(request.model) if request.dynamic_size else None,
+            merged_tokens=request.model.merged_tokens,
             attention=layouts,
             version=version("vitrail"),
         )

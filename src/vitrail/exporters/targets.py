@@ -19,12 +19,12 @@ def find_target(out: Path, to: str | None) -> Target:
         raise UserError(f"to must be an export target, got {to!r}: {nearest(to, TARGETS)}")
     known = {target.suffix: target for target in TARGETS.values()}
     if to is None:
-        if out.suffix not in known:
+        if out.suffix.lower() not in known:
             raise UserError(
                 f"{out}: the file must end in {', '.join(known)}, got {out.suffix!r}: "
                 "its suffix names the target"
             )
-        return known[out.suffix]
-    if out.suffix != TARGETS[to].suffix:
+        return known[out.suffix.lower()]
+    if out.suffix.lower() != TARGETS[to].suffix:
         raise UserError(f"{out}: a file for {to} must end in {TARGETS[to].suffix}")
     return TARGETS[to]
