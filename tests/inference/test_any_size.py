@@ -11,7 +11,7 @@ from tests.models.kinds import SMALL, perturbed
 from tests.parity.test_every_family import SHALLOW, make
 from vitrail import UserError
 from vitrail.inference.any_size import MATRICES, for_any_size, size_step
-from vitrail.weights.resize import resize_positions
+from vitrail.models.position_resize import resize_positions
 
 SIZES = ((32, 48), (8, 8), (40, 24), (16, 96))
 

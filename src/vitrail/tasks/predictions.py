@@ -1,4 +1,4 @@
-"""The records of `vitrail.predict`: predictions in memory, or the file that they were written to."""
+"""The records of `vitrail.predict`: predictions in memory, or the file they were written to."""
 
 from dataclasses import dataclass
 from typing import Any
