@@ -26,7 +26,7 @@ def export_cell(family: str, target: str) -> str:
     with TemporaryDirectory() as folder:
         out = Path(folder) / f"model{TARGETS[target].suffix}"
         try:
-            done = vitrail.export(model, out, attention=True, features=True)
+            done = vitrail.export(model, out, to=target, attention=True, features=True)
         except UserError as error:
             return f"no: {str(error).replace('|', '/')}"
     assert isinstance(done, Export)

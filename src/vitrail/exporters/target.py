@@ -16,7 +16,13 @@ from vitrail.core.errors import UserError
 from vitrail.core.exported import Exported, ExportedGraph, ExportPrecision
 from vitrail.data.preprocess import normalise
 from vitrail.inference.calibration import Samples
-from vitrail.inference.graph import Graph, GraphOutput, refuse_dynamic_size, trace
+from vitrail.inference.graph import (
+    Graph,
+    GraphOutput,
+    ReduceWeights,
+    refuse_dynamic_size,
+    trace,
+)
 from vitrail.inference.quantise import MAX_DROP, Quantisation
 from vitrail.models.attention_outputs import attention_layouts
 from vitrail.models.model import Model
@@ -25,10 +31,21 @@ from vitrail.models.model import Model
 Runner: TypeAlias = "Callable[[NDArray[np.generic]], dict[str, NDArray[np.float32]]]"
 
 
+@dataclass(frozen=True)
+class AttentionMaps:
+    """Small maps (B, rows, columns) in place of all attention weights: the function that makes them
+    in the graph, and by the name of each output how far it reaches along the image's height and
+    width, beyond the image where it is above 1."""
+
+    reduce: ReduceWeights
+    covers: dict[str, tuple[float, float]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """A model, and what its exported graph takes and gives; for int8, the images to calibrate and
-    measure on, and how many percentage points may be lost on them."""
+    measure on, and how many percentage points may be lost on them. For the web, `maps` in place of
+    attention weights, and where ONNX Runtime Web is."""
 
     model: Model
     precision: ExportPrecision = "fp32"
@@ -38,6 +55,8 @@ class Request:
     dynamic_size: bool = False
     samples: Samples | None = None
     max_drop: float = MAX_DROP
+    maps: AttentionMaps | None = None
+    runtime: Path | None = None
 
     @property
     def output(self) -> GraphOutput:
@@ -54,9 +73,10 @@ class Request:
         return Graph(
             self.model,
             self.output,
-            attention=self.attention,
+            attention=self.attention or self.maps is not None,
             features=self.both,
             from_pixels=self.preprocessing,
+            reduce=self.maps.reduce if self.maps else None,
         )
 
     def program(self, batch: int | None) -> ExportedProgram:
@@ -65,9 +85,10 @@ class Request:
             self.model,
             output=self.output,
             batch=batch,
-            attention=self.attention,
+            attention=self.attention or self.maps is not None,
             features=self.both,
             from_pixels=self.preprocessing,
+            reduce=self.maps.reduce if self.maps else None,
         )
 
 
@@ -75,7 +96,8 @@ class Request:
 class Target:
     """A format: its suffix, the packages that convert to it (`extra` installs them), what it can
     hold, and the functions that write a file and run it. `open` raises `CannotRunError`
-    where files of this format do not run."""
+    where files of this format do not run. With `folder` a folder is written in place of a file.
+    `refuse` raises for what else this format needs."""
 
     name: str
     title: str
@@ -87,6 +109,8 @@ class Target:
     precisions: tuple[ExportPrecision, ...] = ("fp32", "fp16")
     batch: int | None = None
     embeds_metadata: bool = True
+    folder: bool = False
+    refuse: Callable[[Request], None] = lambda request: None
 
     def check(self, request: Request) -> None:
         """Refuse, before any work, what this format cannot hold or what is not installed."""
@@ -103,11 +127,13 @@ class Target:
                 f"{self.title} is written with {missing[0]}, which is not installed: "
                 f"pip install 'vitrail[{self.extra}]'"
             )
+        self.refuse(request)
 
     def metadata(self, request: Request) -> Exported:
         """What the file says about itself."""
         layouts = attention_layouts(request.model) if request.attention else {}
-        names = (request.output, *(("pooled",) if request.both else ()), *layouts)
+        maps = request.maps.covers if request.maps else ()
+        names = (request.output, *(("pooled",) if request.both else ()), *layouts, *maps)
         graph = ExportedGraph(
             target=self.name,
             outputs=names,
