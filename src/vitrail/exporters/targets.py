@@ -7,9 +7,7 @@ from vitrail.exporters import coreml, executorch, litert, onnx, openvino
 from vitrail.exporters.target import Target
 from vitrail.exporters.web import target as web
 
-TARGETS = {
-    one.TARGET.name: one.TARGET for one in (onnx, openvino, coreml, executorch, litert, web)
-}
+TARGETS = {one.TARGET.name: one.TARGET for one in (onnx, openvino, coreml, executorch, litert, web)}
 
 
 def find_target(out: Path, to: str | None) -> Target:

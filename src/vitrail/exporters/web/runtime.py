@@ -155,9 +155,7 @@ def npm_pack(place: Path) -> Path:
         raise UserError(f"{archive_path()}: is damaged, and npm is not installed to fetch it again")
     line = [npm, "pack", f"{PACKAGE}@{VERSION}", "--ignore-scripts", "--silent"]
     try:
-        subprocess.run(
-            line, cwd=place, check=True, capture_output=True, text=True, timeout=SECONDS
-        )
+        subprocess.run(line, cwd=place, check=True, capture_output=True, text=True, timeout=SECONDS)
     except subprocess.CalledProcessError as error:
         said = [text for text in (error.stderr or error.stdout).splitlines() if text.strip()]
         reason = said[0].strip() if said else f"it exited with {error.returncode}"

@@ -1,11 +1,11 @@
 """The web target: a static folder with the graph, ONNX Runtime Web and the files of the page.
 
-    index.html  style.css  strings.json  app/…   the page, as it is in site/
-    model.onnx  model.json                       the graph, and what the page must know about it
-    sw.js                                        caches all of it, so that it works offline
-    manifest.webmanifest  icons/…                an app that can be installed
-    runtime/…                                    ONNX Runtime Web and its licence
-    export.json                                  the record of the comparison
+index.html  style.css  strings.json  app/…   the page, as it is in site/
+model.onnx  model.json                       the graph, and what the page must know about it
+sw.js                                        caches all of it, so that it works offline
+manifest.webmanifest  icons/…                an app that can be installed
+runtime/…                                    ONNX Runtime Web and its licence
+export.json                                  the record of the comparison
 """
 
 import hashlib
@@ -67,7 +67,7 @@ def model_facts(request: Request, file: Path) -> dict[str, Any]:
     """What the page must know, as plain values."""
     passport, runner = request.model.passport, OnnxFile(file)
     how = passport.preprocessing
-    images = normalise_pixels(test_pattern(how.size, len(how.mean)), how)
+    images = normalise_pixels(device_pattern(how.size, len(how.mean)), how)
     found = runner.run(images[None])
     with file.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -94,7 +94,7 @@ def model_facts(request: Request, file: Path) -> dict[str, Any]:
     }
 
 
-def test_pattern(size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
+def device_pattern(size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
     """The image by which a device tests itself (`testPattern` of preprocess.js): (C, H, W)."""
     c, y, x = np.ogrid[:channels, : size[0], : size[1]]
     return ((7 * x + 13 * y + 29 * c + ((x * y) >> 3)) & 255).astype(np.uint8)
@@ -112,8 +112,9 @@ def vertical_first() -> bool:
 def write_worker(out: Path) -> None:
     """The service worker begins with the files that it caches, and a name for their content."""
     digest = hashlib.sha256()
-    names = sorted(file.relative_to(out).as_posix() for file in out.rglob("*") if file.is_file())
-    for name in names:
+    every = (file.relative_to(out).as_posix() for file in out.rglob("*") if file.is_file())
+    names = sorted(name for name in every if name != "sw.js")
+    for name in (*names, "sw.js"):
         digest.update(name.encode() + b"\0" + hashlib.sha256((out / name).read_bytes()).digest())
     head = f'const BUILD = "{digest.hexdigest()[:16]}";\nconst FILES = {to_json(names)};\n'
     code = (SITE / "sw.js").read_text(encoding="utf-8")

@@ -42,7 +42,7 @@ export function text(key, values = {}) {
 }
 
 export function percent(share) {
-  return new Intl.NumberFormat(chosen, { style: "percent", maximumFractionDigits: 1 }).format(share);
+  return new Intl.NumberFormat(chosen, { style: "percent", minimumFractionDigits: 1, maximumFractionDigits: 1 }).format(share);
 }
 
 export function number(value, digits) {

@@ -300,7 +300,7 @@ function showLoading() {
   const loading = find("loading");
   loading.hidden = state.loading === null;
   if (!state.loading) return;
-  loading.querySelector("p").textContent = text(state.loading, { share: percent(Math.floor(100 * state.share) / 100) });
+  loading.querySelector("p").textContent = text(state.loading, { share: percent(state.share) });
   if (state.loading === "loading.model") loading.querySelector("progress").value = state.share;
   else loading.querySelector("progress").removeAttribute("value");
 }
@@ -337,8 +337,8 @@ function about(facts) {
   const family = facts.title;
   if (!facts.classes) return text("about.features", { family });
   const names = facts.labels ?? Array.from({ length: facts.classes }, (_, place) => `class ${place}`);
-  const first = names.slice(0, SHOWN_NAMES).join(", ");
-  const rest = names.length - SHOWN_NAMES;
-  const listed = rest > 0 ? text("about.more", { names: first, count: rest }) : first;
+  const shown = names.length > SHOWN_NAMES + 2 ? names.slice(0, SHOWN_NAMES) : names;
+  const rest = { names: shown.join(", "), count: names.length - shown.length };
+  const listed = rest.count ? text("about.more", rest) : rest.names;
   return text("about.classes", { family, count: names.length, names: listed });
 }

@@ -30,7 +30,7 @@ export function taughtScores(feature, { head, names, ranges }) {
     scores.map((score, k) => {
       const [low, high] = ranges[k];
       const share = Math.min(Math.max((score - low) / Math.max(high - low, 1e-9), 0), 1);
-      return { label: names[k], score, share, shown: number(score, 3) };
+      return { label: names[k], score, share, shown: percent(share), detail: number(score, 3) };
     }),
   );
 }
@@ -42,8 +42,9 @@ function rank(rows) {
 export function showBars(list, rows) {
   const items = rows.slice(0, TOP).map((row, place) => {
     const item = list.children[place] ?? list.appendChild(newBar());
-    const [name, value, bar] = item.querySelectorAll("b, span, i");
+    const [name, detail, value, bar] = item.querySelectorAll("b, small, em, i");
     name.textContent = row.label;
+    detail.textContent = row.detail ?? "";
     value.textContent = row.shown;
     bar.style.width = `${(100 * row.share).toFixed(1)}%`;
     item.dataset.label = row.label;
@@ -59,7 +60,9 @@ function newBar() {
   bar.className = "bar";
   bar.append(document.createElement("i"));
   bar.setAttribute("aria-hidden", "true");
-  item.append(document.createElement("b"), document.createElement("span"), bar);
+  const values = document.createElement("span");
+  values.append(document.createElement("small"), document.createElement("em"));
+  item.append(document.createElement("b"), values, bar);
   return item;
 }
 
