@@ -1,10 +1,10 @@
-"""Maps inside an exported graph are those that `attention` and `rollout` give for a running model."""
+"""Maps inside an exported graph are those that `attention` and `rollout` give."""
 
 import pytest
 import torch
+from tests.parity.test_every_family import CONFIGS, FAMILIES, make, picture
 from torch.testing import assert_close
 
-from tests.parity.test_every_family import CONFIGS, FAMILIES, make, picture
 from vitrail.explanation.graph_maps import map_covers, map_names, reduce_weights
 from vitrail.explanation.rollout import attention, rollout
 from vitrail.models.attention_outputs import attention_layouts, attention_outputs

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -179,7 +178,9 @@ def test_the_scripts_are_valid(page: Path) -> None:
     """Parsed by node, not run: they need a browser."""
     code = """
     import vm from "vm";
-    for (const [name, text] of Object.entries(given)) new vm.SourceTextModule(text, { identifier: name });
+    for (const [identifier, text] of Object.entries(given)) {
+      new vm.SourceTextModule(text, { identifier });
+    }
     console.log(Object.keys(given).length);
     """
     files = [*sorted((page / "app").iterdir()), page / "sw.js"]
@@ -393,8 +394,8 @@ def pack(folder: Path, out: Path, names: dict[str, str] | None = None) -> Path:
 
 
 @pytest.fixture
-def places(dist: Path, tmp_path: Path) -> Iterator[dict[str, Path]]:
-    yield {
+def places(dist: Path, tmp_path: Path) -> dict[str, Path]:
+    return {
         "package": dist,
         "dist": dist / "dist",
         "tgz": pack(dist, tmp_path / "runtime.tgz"),
@@ -457,6 +458,6 @@ def test_what_a_page_cannot_do_is_one_sentence(
 ) -> None:
     with pytest.raises(UserError, match=sentence):
         vitrail.export(model, tmp_path / "page", **({"to": "web", "runtime": dist} | options))
-    with pytest.raises(UserError, match="must not end in .onnx"):
+    with pytest.raises(UserError, match=r"must not end in \.onnx"):
         vitrail.export(model, tmp_path / "page.onnx", to="web")
     assert not list(tmp_path.iterdir())

@@ -144,7 +144,7 @@ def check_out(out: Path, target: Target, *, overwrite: bool) -> None:
 
 
 def check_folder(out: Path, record: Path, *, overwrite: bool) -> None:
-    """Refuse a folder with files, unless they are to be overwritten and an export wrote them all."""
+    """Refuse a folder with files, unless they are overwritten and an export wrote them all."""
     if out.exists() and not out.is_dir():
         raise UserError(f"{out}: is a file, where a directory is to be written")
     if not out.is_dir() or not any(out.iterdir()):

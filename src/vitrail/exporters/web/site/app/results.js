@@ -47,7 +47,7 @@ export function showBars(list, rows) {
     detail.textContent = row.detail ?? "";
     value.textContent = row.shown;
     bar.style.width = `${(100 * row.share).toFixed(1)}%`;
-    item.dataset.label = row.label;
+    item.dataset.name = row.label;
     item.dataset.score = row.score;
     return item;
   });
