@@ -55,8 +55,8 @@ SIGNATURES = {
     ),
     "export": (
         "model, out, *, to=None, images=None, precision='fp32', max_drop=1.0, preprocessing=False, "
-        "attention=False, features=False, dynamic_size=False, overwrite=False, dry_run=False, "
-        "on_progress=<silent>"
+        "attention=False, features=False, dynamic_size=False, runtime=None, overwrite=False, "
+        "dry_run=False, on_progress=<silent>"
     ),
     "figures": (
         "model, data=None, *, split=None, images=128, ablated=4, batch_size=8, device='auto', "

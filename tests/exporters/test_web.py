@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 import vitrail
+from tests.exporters.table import placeholder_runtime
 from tests.parity.test_every_family import SHALLOW, make
 from vitrail import UserError
 from vitrail.core.passport import Preprocessing
@@ -48,11 +49,7 @@ def model() -> Model:
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files by the names of ONNX Runtime Web's, which nobody runs."""
-    folder = tmp_path_factory.mktemp("package")
-    (folder / "package.json").write_text('{"name": "onnxruntime-web", "version": "9.9.9"}')
-    (folder / "dist").mkdir()
-    for name in runtime.EVERY:
-        (folder / "dist" / name).write_text(f"// {name}")
+    folder = placeholder_runtime(tmp_path_factory.mktemp("runtime"))
     (folder / "dist" / "ort.all.min.js").write_text("// nobody needs this one")
     return folder
 
@@ -449,7 +446,7 @@ def test_a_package_with_another_digest_is_not_used(
     ("options", "sentence"),
     [
         ({"preprocessing": True}, "preprocessing must be off for the web"),
-        ({"to": "onnx"}, "must end in .onnx"),
+        ({"to": "onnx"}, r"must end in \.onnx"),
         ({"precision": "int4"}, "precision must be fp32 or fp16 or int8 for Web"),
     ],
 )
@@ -460,4 +457,6 @@ def test_what_a_page_cannot_do_is_one_sentence(
         vitrail.export(model, tmp_path / "page", **({"to": "web", "runtime": dist} | options))
     with pytest.raises(UserError, match=r"must not end in \.onnx"):
         vitrail.export(model, tmp_path / "page.onnx", to="web")
+    with pytest.raises(UserError, match="runtime must be left out for ONNX"):
+        vitrail.export(model, tmp_path / "model.onnx", runtime=dist)
     assert not list(tmp_path.iterdir())

@@ -119,6 +119,8 @@ class Target:
                 f"precision must be {' or '.join(self.precisions)} for {self.title}, got "
                 f"{request.precision}"
             )
+        if request.runtime is not None and not self.folder:
+            raise UserError(f"runtime must be left out for {self.title}: it is for the target web")
         if request.dynamic_size:
             refuse_dynamic_size(request.model)
         missing = [name for name in self.packages if find_spec(name) is None]

@@ -46,9 +46,8 @@ def export(
     on_progress: OnProgress = silent,
 ) -> Export | DryRun:
     """Write a model as one file that runs without PyTorch, after comparing the file with the model
-    on photos; a file that differs is not kept. `to` is onnx, openvino, coreml, executorch or
-    litert, by default what the suffix of `out` says: .onnx, .xml, .mlpackage, .pte, .tflite; or
-    web, for which `out` is a folder.
+    on photos; a file that differs is not kept. `to` is onnx, openvino, coreml, executorch, litert
+    or web, by default what the suffix of `out` says: .onnx, .xml, .mlpackage, .pte, .tflite.
 
     The photos are `images` (at most 32 are used), by default two that come with scikit-learn. The
     file carries the labels and the passport, and the record of the comparison is written beside it,
@@ -62,10 +61,8 @@ def export(
     most 1,024 are used. A file that loses more than `max_drop` percentage points is not written:
     of accuracy where their folders are named after the model's classes, else of equal labels.
 
-    `to="web"` writes a static page that predicts, shows attention and learns new classes from a few
-    photos in the browser. Features and attention maps are always outputs of its graph, and the
-    record is export.json in the folder. ONNX Runtime Web comes from its npm package, by npm or from
-    `runtime`, a directory or .tgz of onnxruntime-web.
+    `to="web"` writes a folder: a page that predicts, shows attention and learns new classes in the
+    browser. ONNX Runtime Web is fetched by npm, or taken from `runtime`, a directory or .tgz of it.
 
     >>> done = export(create("vit_ti_16", depth=1, num_classes=3), "model.onnx")
     >>> done.target, done.check.label_agreement
@@ -87,22 +84,16 @@ def export(
         runtime=Path(runtime) if runtime is not None else None,
     )
     target.check(request)
-    if runtime is not None and target.name != "web":
-        raise UserError(f"runtime is for the target web, got {target.name}: leave it out")
-    if target.name == "web":
-        request = with_maps(request)
+    request = with_maps(request) if target.folder else request
     request, photos = with_photos(request, images)
     if dry_run:
         return plan_export(request, target, out, len(photos))
     steps = iter(range(3))
-    done = export_model(
-        request,
-        target,
-        out,
-        photos,
-        overwrite=overwrite,
-        on_step=lambda step: on_progress(step, next(steps), 2),
-    )
+
+    def on_step(step: str) -> None:
+        on_progress(step, next(steps), 2)
+
+    done = export_model(request, target, out, photos, overwrite=overwrite, on_step=on_step)
     on_progress("done", 2, 2)
     return done
 
