@@ -238,7 +238,7 @@ def test_attention_changes_with_the_layer_and_fades(
 def test_the_camera_is_classified_until_it_is_stopped(visit: Any) -> None:
     page = visit()
     page.click("#camera")
-    page.wait_for_selector("#live:not([hidden])")
+    page.wait_for_selector("#live:not([hidden], .still)")
     first = shown_scores(page)
     assert sum(first.values()) == pytest.approx(1, abs=1e-6)
     page.wait_for_function(
@@ -248,7 +248,11 @@ def test_the_camera_is_classified_until_it_is_stopped(visit: Any) -> None:
     assert page.locator("#camera").text_content() == "Stop the camera"
     page.click("#camera")
     assert page.locator("#camera").text_content() == "Use the camera"
-    assert page.locator("#live").is_hidden()
+    page.wait_for_selector("#live.still", state="attached")
+    track = "() => document.getElementById('photo').toDataURL()"
+    last = page.evaluate(track)
+    page.wait_for_timeout(300)
+    assert page.evaluate(track) == last
 
 
 def test_three_classes_are_taught_with_five_photos_each(
@@ -304,7 +308,7 @@ def test_what_the_camera_shows_can_be_taught(visit: Any, photos: dict[str, list[
     button = page.locator("#classes > li").last.locator(".shown")
     assert button.is_disabled()
     page.click("#camera")
-    page.wait_for_selector("#live:not([hidden])")
+    page.wait_for_selector("#live:not([hidden], .still)")
     button.click()
     page.wait_for_selector("#now:not([hidden])")
     page.wait_for_function("document.querySelector('#now b').textContent.startsWith('screen')")

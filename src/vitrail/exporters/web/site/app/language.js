@@ -41,8 +41,9 @@ export function text(key, values = {}) {
   return catalogue[chosen][key].replace(/\{(\w+)\}/g, (_, name) => String(values[name]));
 }
 
-export function percent(share) {
-  return new Intl.NumberFormat(chosen, { style: "percent", minimumFractionDigits: 1, maximumFractionDigits: 1 }).format(share);
+export function percent(share, digits = 1) {
+  const format = { style: "percent", minimumFractionDigits: digits, maximumFractionDigits: digits };
+  return new Intl.NumberFormat(chosen, format).format(share);
 }
 
 export function number(value, digits) {

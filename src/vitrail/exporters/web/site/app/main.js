@@ -129,6 +129,7 @@ async function showPhoto(file) {
   }
   if (!state.facts) return; // it is shown when the model is there
   showHeat(null);
+  find("live").hidden = true;
   showImage(bitmap, bitmap.width, bitmap.height, state.facts.preprocessing);
   bitmap.close();
   describeStage(text("stage.shown"));
@@ -161,6 +162,7 @@ async function toggleCamera() {
   }
   state.photo = null;
   showHeat(null);
+  find("live").hidden = true;
   describeStage(text("stage.camera"));
   showTexts();
   find("flip").hidden = !(await camera.several());
@@ -198,7 +200,7 @@ function stopCamera() {
 function setResult(result) {
   state.result = result;
   find("notice").hidden = true;
-  find("attention").disabled = false;
+  find("attention").hidden = !result.maps.length;
   state.teacher.showAvailable(true);
   showResult();
   showAttention();
@@ -220,7 +222,8 @@ function showResult() {
   find("run-ms").textContent = text("timing.ms", { value: number(result.run, result.run < 10 ? 1 : 0) });
   find("prepare-ms").textContent = text("timing.ms", { value: number(result.prepare, result.prepare < 10 ? 1 : 0) });
   if (rows.length) announce(find("said"), rows[0], camera.running);
-  find("live").hidden = !(camera.running && rows.length);
+  find("live").hidden = !rows.length;
+  find("live").classList.toggle("still", !camera.running);
   if (rows.length) find("live").textContent = `${rows[0].label}  ${rows[0].shown}`;
 }
 
@@ -300,7 +303,7 @@ function showLoading() {
   const loading = find("loading");
   loading.hidden = state.loading === null;
   if (!state.loading) return;
-  loading.querySelector("p").textContent = text(state.loading, { share: percent(state.share) });
+  loading.querySelector("p").textContent = text(state.loading, { share: percent(state.share, 0) });
   if (state.loading === "loading.model") loading.querySelector("progress").value = state.share;
   else loading.querySelector("progress").removeAttribute("value");
 }
@@ -308,7 +311,6 @@ function showLoading() {
 function listLayers() {
   const layers = find("layer");
   layers.replaceChildren(...state.facts.maps.map(({ name }) => new Option("", name)));
-  find("attention").hidden = !layers.options.length;
 }
 
 // Everything that is written by code, in the chosen language.
@@ -316,7 +318,6 @@ function showTexts() {
   const { facts, backend } = state;
   find("camera").textContent = text(camera.running ? "camera.stop" : "camera.start");
   find("camera").classList.toggle("stop", camera.running);
-  if (!camera.running) find("live").hidden = true;
   showLoading();
   if (!facts) return;
   for (const option of find("layer").options) {

@@ -30,7 +30,7 @@ export function taughtScores(feature, { head, names, ranges }) {
     scores.map((score, k) => {
       const [low, high] = ranges[k];
       const share = Math.min(Math.max((score - low) / Math.max(high - low, 1e-9), 0), 1);
-      return { label: names[k], score, share, shown: percent(share), detail: number(score, 3) };
+      return { label: names[k], score, share, shown: percent(share, 0), detail: number(score, 3) };
     }),
   );
 }
