@@ -299,12 +299,14 @@ def test_a_taught_file_is_read_back_and_others_are_refused(tmp_path: Path) -> No
     """
     name, feature, wrong = run_node(code, None)
     assert name == "고양이"
-    assert feature == np.float32([1.5, -2, 3e-7]).tolist()
+    assert feature == np.array([1.5, -2, 3e-7], np.float32).tolist()
     assert wrong == ["bad"] * 5 + ["other"]
 
 
 @needs_node
-def test_a_device_tests_itself_on_the_image_that_was_computed_here(page: Path) -> None:
+def test_a_device_tests_itself_on_the_image_that_was_computed_here(
+    page: Path, model: Model
+) -> None:
     code = """
     import { testPattern } from "APP/preprocess.js";
     console.log(JSON.stringify(Array.from(testPattern(given))));
@@ -312,10 +314,7 @@ def test_a_device_tests_itself_on_the_image_that_was_computed_here(page: Path) -
     facts = json.loads((page / "model.json").read_text(encoding="utf-8"))
     pixels = device_pattern((32, 48), 3)
     assert run_node(code, facts["preprocessing"]) == pixels.transpose(1, 2, 0).flatten().tolist()
-    how = Preprocessing(**{
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in facts["preprocessing"].items() if key != "vertical_first"
-    })  # fmt: skip
+    how = model.passport.preprocessing
     logits = OnnxFile(page / "model.onnx").run(normalise_pixels(pixels, how)[None])["logits"][0]
     np.testing.assert_allclose(facts["test"]["values"], logits, atol=1e-6)
 
@@ -454,7 +453,7 @@ def test_what_a_page_cannot_do_is_one_sentence(
     options: dict[str, Any], sentence: str, model: Model, dist: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=sentence):
-        vitrail.export(model, tmp_path / "page", **({"to": "web", "runtime": dist} | options))
+        vitrail.export(model, tmp_path / "page", **{"to": "web", "runtime": dist, **options})
     with pytest.raises(UserError, match=r"must not end in \.onnx"):
         vitrail.export(model, tmp_path / "page.onnx", to="web")
     with pytest.raises(UserError, match="runtime must be left out for ONNX"):

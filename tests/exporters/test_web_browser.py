@@ -89,15 +89,21 @@ def address(folder: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def launch() -> Iterator[Any]:
+    """Starts a headless Chromium with some more flags."""
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
         pytest.skip(f"no browser is installed: needs one of {', '.join(BROWSERS)}")
     with api.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=path, args=[*FLAGS])
-        yield opened
-        opened.close()
+        yield lambda *flags: driver.chromium.launch(executable_path=path, args=[*FLAGS, *flags])
+
+
+@pytest.fixture(scope="module")
+def browser(launch: Any) -> Iterator[Any]:
+    opened = launch()
+    yield opened
+    opened.close()
 
 
 @pytest.fixture
@@ -110,6 +116,10 @@ def visit(browser: Any, address: str) -> Iterator[Any]:
         if not request.url.startswith((address, "blob:")):
             problems.append(request.url)
 
+    def check_message(message: Any) -> None:
+        if message.type == "error":
+            problems.append(message.text)
+
     def visited(**options: Any) -> Any:
         settings = {"viewport": {"width": 1280, "height": 900}, "locale": "en-US"} | options
         context = browser.new_context(reduced_motion="reduce", **settings)
@@ -117,7 +127,7 @@ def visit(browser: Any, address: str) -> Iterator[Any]:
         context.on("request", check_request)
         page = context.new_page()
         page.set_default_timeout(120_000)
-        page.on("console", lambda said: said.type == "error" and problems.append(said.text))
+        page.on("console", check_message)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.goto(address)
         page.wait_for_selector(READY)
@@ -193,6 +203,52 @@ def test_photos_get_the_scores_that_python_gives(
     assert "ms" in page.locator("#run-ms").text_content()
     assert "WebAssembly" in page.locator("#backend").text_content()
     assert page.locator("#said").text_content().startswith(expected.label)
+
+
+def test_webgpu_gives_the_same_scores(
+    launch: Any, folder: Path, address: str, model: Model, photos: dict[str, list[Path]]
+) -> None:
+    """By an adapter in software, which is slow: the page is told to take it all the same."""
+    worker = folder / "app" / "worker.js"
+    code = worker.read_text(encoding="utf-8")
+    slow = code.replace("const FAST = 100;", "const FAST = 1e9;").replace("&& !software", "")
+    assert slow.count("1e9") == 1
+    opened = launch("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader")
+    try:
+        worker.write_text(slow, encoding="utf-8")
+        page = opened.new_page(locale="en-US")
+        page.set_default_timeout(120_000)
+        page.goto(address)
+        if not page.evaluate("async () => Boolean(await navigator.gpu?.requestAdapter())"):
+            pytest.skip("this browser has no WebGPU, not even in software")
+        page.wait_for_selector(READY)
+        assert page.locator("#backend").text_content() == "WebGPU"
+        (expected,) = vitrail.predict(model, [photos["daisy"][0]], top=4)
+        assert show(page, photos["daisy"][0]) == pytest.approx(dict(expected.top), abs=CLOSE)
+    finally:
+        worker.write_text(code, encoding="utf-8")
+        opened.close()
+
+
+def test_a_device_that_computes_other_values_is_refused(
+    launch: Any, folder: Path, address: str
+) -> None:
+    """What the page expects of its test image is changed, as if the device were wrong."""
+    facts = folder / "model.json"
+    kept = facts.read_text(encoding="utf-8")
+    changed = json.loads(kept)
+    changed["test"]["values"][0] += 1
+    opened = launch()
+    try:
+        facts.write_text(json.dumps(changed), encoding="utf-8")
+        page = opened.new_page(locale="en-US")
+        page.set_default_timeout(120_000)
+        page.goto(address)
+        page.wait_for_selector("#notice:not([hidden])")
+        assert "computes other values" in page.locator("#notice").text_content()
+    finally:
+        facts.write_text(kept, encoding="utf-8")
+        opened.close()
 
 
 def test_a_jpeg_that_lies_on_its_side_is_turned(

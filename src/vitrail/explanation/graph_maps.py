@@ -91,7 +91,7 @@ def reduce_weights(model: nn.Module, layouts: Mapping[str, TokenLayout]) -> Redu
 
 def map_names(layouts: Mapping[str, TokenLayout]) -> tuple[str, ...]:
     """The outputs of `reduce_weights`, in their order."""
-    names = [*([ROLLOUT] if len(layouts) > 1 else []), *reversed(layouts)]
+    names = [*([ROLLOUT] if len(layouts) > 1 else []), *reversed(list(layouts))]
     return tuple(f"{PREFIX}{name}" for name in names)
 
 

@@ -143,7 +143,11 @@ def fetch_archive() -> Path:
                 f"npm: {PACKAGE} {VERSION} must have the SHA-512 {SHA512[:12]}…, got "
                 f"{found[:12]}…: it was not used"
             )
-        write_file(kept, lambda draft: shutil.copyfile(fetched, draft), overwrite=True)
+
+        def fill(draft: Path) -> None:
+            shutil.copyfile(fetched, draft)
+
+        write_file(kept, fill, overwrite=True)
     return kept
 
 
