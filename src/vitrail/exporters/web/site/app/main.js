@@ -327,7 +327,8 @@ function showTexts() {
   find("about").textContent = about(facts);
   find("made").textContent = text("footer.made", { version: facts.version, runtime: facts.runtime });
   if (backend) {
-    const key = backend.backend === "webgpu" ? "backend.webgpu" : backend.threads > 1 ? "backend.threads" : "backend.wasm";
+    const wasm = backend.threads > 1 ? "backend.threads" : "backend.wasm";
+    const key = backend.backend === "webgpu" ? "backend.webgpu" : wasm;
     find("backend").textContent = text(key, { count: backend.threads });
   }
   state.teacher?.show();

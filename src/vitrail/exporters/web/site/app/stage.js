@@ -3,9 +3,8 @@ import { seenBox } from "./preprocess.js";
 
 const LARGEST = 1024; // pixels of a side
 // matplotlib's plasma, from what is looked at least to most
-const COLOURS = ["0d0887", "46039f", "7201a8", "9c179e", "bd3786", "d8576b", "ed7953", "fb9f3a", "fdca26", "f0f921"].map(
-  (hex) => [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16)),
-);
+const PLASMA = "0d0887 46039f 7201a8 9c179e bd3786 d8576b ed7953 fb9f3a fdca26 f0f921";
+const COLOURS = PLASMA.split(" ").map((hex) => [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16)));
 
 const photo = document.getElementById("photo");
 const heat = document.getElementById("heat");
