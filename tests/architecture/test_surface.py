@@ -65,8 +65,8 @@ SIGNATURES = {
     "open_data": "spec, *, val_share=0.1, seed=0",
     "predict": (
         "model, images, *, top=5, exact=True, batch_size=8, out=None, overwrite=False, "
-        "engine='auto', address=None, speed_up=None, device='auto', precision=None, threads=None, "
-        "dry_run=False, on_progress=<silent>"
+        "engine='auto', address=None, speed_up=None, native_resolution=False, max_tokens=None, "
+        "device='auto', precision=None, threads=None, dry_run=False, on_progress=<silent>"
     ),
     "probe": (
         "model, data, *, method='fewshot', split=None, shots=(1, 5, 10, 25), seeds=3, "
@@ -84,7 +84,10 @@ SIGNATURES = {
         "on_step=None, on_progress=<silent>"
     ),
     "save": "model, directory, *, overwrite=False",
-    "train": f"data, *, {RUN_OPTIONS}",
+    "train": "data, *, "
+    + RUN_OPTIONS.replace(
+        "image_size=None,", "image_size=None, native_resolution=False, max_tokens=None,"
+    ),
 }
 NAMES = [
     "UserError", "__version__", "bench", "capture", "convert", "create", "doctor", "duplicates",

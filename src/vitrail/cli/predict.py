@@ -57,6 +57,11 @@ class Predict(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, Outpu
     address: Annotated[str | None, Parameter(group=COMPUTING)] = None
     """Ray cluster: auto, or host:port. [default: one on this machine]"""
     speed_up: SpeedUp = None
+    native_resolution: Annotated[bool, Parameter(group=COMPUTING)] = False
+    """Keep the aspect ratio of images, and their size up to a number of patches. For ViT, DeiT and
+    DINOv2; computed by eager."""
+    max_tokens: Annotated[int | None, Parameter(group=COMPUTING)] = None
+    """Patches that an image may have at native resolution. [default: those of the model's grid]"""
 
 
 def predict(options: Predict) -> None:
@@ -86,6 +91,8 @@ def predict(options: Predict) -> None:
         engine=options.engine,
         address=options.address,
         speed_up=options.speed_up,
+        native_resolution=options.native_resolution,
+        max_tokens=options.max_tokens,
         threads=options.threads,
     )
     check_writing(options.out, how, overwrite=options.overwrite, dry_run=options.dry_run)
@@ -123,7 +130,8 @@ def check_exported_options(options: Predict) -> None:
     device = options.device not in ("auto", "cpu")
     given |= {"device": device, "precision": options.precision, "fast": options.fast}
     given |= {"engine": options.engine != "auto", "speed_up": options.speed_up}
-    given |= {"address": options.address}
+    given |= {"address": options.address, "native_resolution": options.native_resolution}
+    given |= {"max_tokens": options.max_tokens is not None}
     if options.dry_run:
         raise UserError("--dry-run lists what would be written: add --out")
     for name, value in given.items():
@@ -165,7 +173,7 @@ def write(options: Predict, out: Path, model: Model, how: PredictOptions) -> Non
 
     images = list_images(options.images)
     if options.dry_run:
-        plan = plan_predictions(model, images, out)
+        plan = plan_predictions(model, images, out, how.job)
         if options.json:
             say_json(plan.facts())
         else:

@@ -23,6 +23,7 @@ from vitrail.inference.engine import (
 )
 from vitrail.inference.engines.auto import OnProgress, OpenRunner, open_runner, silent
 from vitrail.inference.engines.catalogue import EAGER
+from vitrail.inference.packing import only_eager
 from vitrail.inference.prediction import Prediction as Prediction
 from vitrail.inference.prediction import rank_classes as rank_classes
 from vitrail.models.model import Model
@@ -88,6 +89,8 @@ def open_predictions(
     ours, torchs = (1, threads) if size < job.batch_size else (threads, 1)
     job = replace(job, batch_size=size)
     with torch_threads(torchs):
+        if job.native_resolution:
+            engine = only_eager(engine)
         plan = plan_of(model, job, callers=ours, threads=torchs)
         opened = open_runner(model, plan, engine, images=images, on_progress=on_progress)
         yield PredictRun(model, items, job, ours, opened)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
@@ -19,6 +19,7 @@ from vitrail.data.reader import ImageSource, Item
 from vitrail.inference.engine import BATCH, Engine, Job, usable_threads
 from vitrail.inference.engines.catalogue import AUTO, split_ray
 from vitrail.inference.journal import Journal, stopped_engine
+from vitrail.inference.packing import only_eager
 from vitrail.inference.predict import (
     Prediction,
     PredictRun,
@@ -93,6 +94,8 @@ class PredictOptions:
     engine: str = AUTO
     address: str | None = None
     speed_up: float | None = None
+    native_resolution: bool = False
+    max_tokens: int | None = None
     threads: int | None = None
 
     def __post_init__(self) -> None:
@@ -104,8 +107,23 @@ class PredictOptions:
             raise UserError("address is for a Ray cluster: use engine ray with it")
         if self.speed_up is not None and self.on_ray:
             raise UserError("speed_up is measured on this machine: use another engine than ray")
-
         split_ray(self.engine)  # it refuses what is unknown or not installed
+        self.check_native()
+
+    def check_native(self) -> None:
+        if self.max_tokens is not None:
+            check_count("max_tokens", self.max_tokens, at_least=1)
+            if not self.native_resolution:
+                raise UserError(
+                    "max_tokens is for images at native resolution: use native_resolution with it"
+                )
+        if self.native_resolution:
+            only_eager(self.engine)
+            if self.speed_up is not None:
+                raise UserError(
+                    "speed_up must be left out with native_resolution: merging needs images of "
+                    "one size"
+                )
 
     @property
     def on_ray(self) -> bool:
@@ -113,7 +131,13 @@ class PredictOptions:
 
     @property
     def job(self) -> Job:
-        return Job(output="scores", batch_size=self.batch_size, exact=self.exact)
+        return Job(
+            output="scores",
+            batch_size=self.batch_size,
+            exact=self.exact,
+            native_resolution=self.native_resolution,
+            max_tokens=self.max_tokens,
+        )
 
 
 class Keywords(TypedDict, total=False):
@@ -126,6 +150,8 @@ class Keywords(TypedDict, total=False):
     engine: str
     address: str | None
     speed_up: float | None
+    native_resolution: bool
+    max_tokens: int | None
     device: Device
     precision: Precision
     threads: int | None
@@ -177,6 +203,8 @@ def predict(
     engine: str = AUTO,
     address: str | None = None,
     speed_up: float | None = None,
+    native_resolution: bool = False,
+    max_tokens: int | None = None,
     device: Device = "auto",
     precision: Precision = None,
     threads: int | None = None,
@@ -198,21 +226,16 @@ def predict(
     measuring and remembers. While something observes the model, as `capture` does, it is eager.
     `speed_up=1.8` merges tokens of a ViT, DeiT or BEiT until it is measured to be that many times
     as fast; a run that is resumed measures again, and is refused if it merges another number.
+    `native_resolution=True` keeps the aspect ratio of images, and their size up to as many patches
+    as the model's own grid has, or `max_tokens`: for ViT, DeiT and DINOv2, by the engine eager.
 
     >>> predict(model, np.zeros((300, 400, 3), dtype=np.uint8)).label
     'class 0'
     >>> len(predict(model, [Image.new("RGB", (40, 30)), Image.new("L", (20, 20))]))
     2
     """
-    options = PredictOptions(
-        top=top,
-        exact=exact,
-        batch_size=batch_size,
-        engine=engine,
-        address=address,
-        speed_up=speed_up,
-        threads=threads,
-    )
+    given = locals()
+    options = PredictOptions(**{field.name: given[field.name] for field in fields(PredictOptions)})
     check_not_swapped(model, images)
     check_writing(out, options, overwrite=overwrite, dry_run=dry_run)
     loaded = open_model(model, device=device, precision=precision)
@@ -221,7 +244,7 @@ def predict(
     items = iter_images([images] if one or isinstance(images, str | Path) else images)
     if out is not None:
         if dry_run:
-            return plan_predictions(loaded, items, Path(out))
+            return plan_predictions(loaded, items, Path(out), options.job)
         count, items = count_ahead(items)
         write = partial(predict_to_file, loaded, items, Path(out), options, overwrite)
         return write(on_progress, images=count)
@@ -325,9 +348,9 @@ def predict_to_file(
     return PredictionFile(str(out), done, broken, first)
 
 
-def plan_predictions(model: Model, items: Iterable[Item], out: Path) -> DryRun:
+def plan_predictions(model: Model, items: Iterable[Item], out: Path, job: Job) -> DryRun:
     """How many images a file of predictions would have."""
-    Engine(model, Job(output="scores"))  # it refuses a model without a head
+    Engine(model, job)  # it refuses a model without a head
     images = sum(1 for _ in items)
     return DryRun("predict", str(out), {"images": images, "classes": model.config.num_classes})
 
