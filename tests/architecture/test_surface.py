@@ -56,7 +56,8 @@ SIGNATURES = {
     ),
     "export": (
         "model, out, *, to=None, images=None, precision='fp32', max_drop=1.0, preprocessing=False, "
-        "attention=False, features=False, dynamic_size=False, speed_up=None, overwrite=False, "
+        "attention=False, features=False, dynamic_size=False, speed_up=None, runtime=None, "
+        "overwrite=False, "
         "dry_run=False, on_progress=<silent>"
     ),
     "figures": (

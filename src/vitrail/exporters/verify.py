@@ -123,7 +123,9 @@ def reference(request: Request, pixels: Tensor) -> dict[str, NDArray[np.float32]
             found["logits"] = model(images)
         if request.both or request.output == "pooled":
             found["pooled"] = model.features(images)
-    if request.attention:
+    if request.maps is not None:
+        found |= request.maps.reduce(weights)
+    elif request.attention:
         found |= weights
     return {name: value.numpy() for name, value in found.items()}
 

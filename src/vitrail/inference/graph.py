@@ -7,10 +7,10 @@ of `vitrail.capture` for attention weights.
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 from jaxtyping import Float, Shaped, UInt8
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 GraphOutput = Literal["logits", "scores", "pooled", "tokens"]
+# The weights of every attention by name -> what is returned of them, by name.
+ReduceWeights: TypeAlias = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
 
 INPUT = "images"
 UINT8 = 2  # in ONNX's list of types
@@ -58,7 +60,7 @@ class Normalise(nn.Module):
 class Graph(nn.Module):
     """What is traced. images (B, C, H, W), preprocessed floats, or with `from_pixels` uint8 RGB
     pixels (B, H, W, C) -> outputs by name: `output`, with `features` beside logits also "pooled",
-    with `attention` the weights of every attention."""
+    with `attention` the weights of every attention, or what `reduce` makes of them."""
 
     def __init__(
         self,
@@ -68,6 +70,7 @@ class Graph(nn.Module):
         attention: bool = False,
         features: bool = False,
         from_pixels: bool = False,
+        reduce: ReduceWeights | None = None,
     ) -> None:
         super().__init__()
         if output in ("logits", "scores") and model.config.num_classes == 0:
@@ -76,7 +79,7 @@ class Graph(nn.Module):
                 "num_classes and train it"
             )
         self.model, self.output, self.attention = model, output, attention
-        self.features = features
+        self.features, self.reduce = features, reduce
         self.normalise = Normalise(model.passport.preprocessing) if from_pixels else nn.Identity()
 
     def forward(self, images: Shaped[Tensor, "B _ _ _"]) -> dict[str, Tensor]:
@@ -84,7 +87,8 @@ class Graph(nn.Module):
         if not self.attention:
             return self.outputs(images)
         with attention_outputs(self.model) as weights:
-            return self.outputs(images) | weights
+            outputs = self.outputs(images)
+            return outputs | (weights if self.reduce is None else self.reduce(weights))
 
     def outputs(self, images: Float[Tensor, "B C H W"]) -> dict[str, Tensor]:
         if not self.features:
@@ -120,6 +124,7 @@ def trace(
     attention: bool = False,
     features: bool = False,
     from_pixels: bool = False,
+    reduce: ReduceWeights | None = None,
 ) -> ExportedProgram:
     """The program of a model in evaluation mode, in the precision it has. `batch` images at once,
     or any number (None). `from_pixels` reads uint8 RGB pixels (B, H, W, C) and normalises them
@@ -127,7 +132,7 @@ def trace(
 
     Its module returns a dictionary: the output by its name, with `features` also "pooled" beside
     logits, and with `attention` the weights of every attention by the names that `vitrail.capture`
-    gives them.
+    gives them, or what `reduce` makes of them.
 
     >>> program = trace(create("vit_ti_16", depth=1, num_classes=3), output="scores", batch=1)
     >>> program.module()(torch.zeros(1, 3, 224, 224))["scores"].shape
@@ -141,7 +146,10 @@ def trace(
         for axis, name in ((first, "rows"), (first + 1, "columns")):
             dynamic[axis] = step * Dim(name, min=1)
         images = images.new_zeros(dynamic_example(images.shape, first, step))
-    graph = Graph(model, output, attention=attention, features=features, from_pixels=from_pixels)
+    graph = Graph(
+        model, output, attention=attention, features=features, from_pixels=from_pixels,
+        reduce=reduce,
+    )  # fmt: skip
     with eval_mode(graph), torch.no_grad(), quiet():
         return torch.export.export(graph, (images,), dynamic_shapes=(dynamic,), strict=False)
 
