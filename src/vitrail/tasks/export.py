@@ -2,8 +2,9 @@
 as a page that runs in a browser."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -96,12 +97,14 @@ def export(
     if dry_run:
         return plan_export(request, target, out, len(photos))
     steps = count()
-    done = export_model(
-        request, target, out, photos, overwrite=overwrite,
-        on_step=lambda step: on_progress(step, next(steps), 2),
-    )  # fmt: skip
+    step = partial(report_step, on_progress, steps)
+    done = export_model(request, target, out, photos, overwrite=overwrite, on_step=step)
     on_progress("done", 2, 2)
     return done
+
+
+def report_step(on_progress: OnProgress, steps: Iterator[int], what: str) -> None:
+    on_progress(what, next(steps), 2)
 
 
 def with_photos(request: Request, images: Any) -> tuple[Request, list[ImageSource]]:
