@@ -19,7 +19,7 @@ from vitrail.data.sources import open_data
 from vitrail.data.sources.origin import Subset
 from vitrail.evaluation.corruptions import CORRUPTIONS
 from vitrail.models.resnet import ResNetConfig
-from vitrail.tasks.evaluate import thin_out
+from vitrail.tasks.splits import thin_out
 
 LABELS = ("blue", "green", "red")
 SMALL = {"dim": 24, "depth": 1, "heads": 3, "mlp_dim": 32, "image_size": 16, "patch_size": 8}
@@ -83,7 +83,8 @@ def test_everything_about_a_model(
     )
     facts = asked(capsys, folder, photos, *words)
     assert (facts["split"], facts["images"]) == ("test", 21)
-    assert list(facts["broken"].values()) == ["its header is broken, or it is none of " + FORMATS]
+    (broken,) = facts["broken"]
+    assert broken["reason"] == "its header is broken, or it is none of " + FORMATS
     assert "halves" in facts["temperature"]["fitted_on"], "val has 3 images only"
     assert list(facts["corruptions"]["by_severity"]) == list(CORRUPTIONS)
     assert facts["corruptions"]["images"] == 4
@@ -287,13 +288,13 @@ def test_patches_of_a_hybrid_are_counted_in_pixels_of_the_image(
             "--patch-sizes must be whole numbers of at least 1 like 8,16,32",
         ),
         (["--patch-sizes", "0"], "got '0'"),
-        (["--batch-size", "0"], "batch_size must be at least 1, got 0"),
+        (["--batch-size", "0"], "--batch-size must be at least 1, got 0"),
         (["--workers", "-1"], "workers must be at least 0, got -1"),
         (
             ["--corruptions", "--corrupted-images", "0"],
-            "corrupted_images must be at least 1, got 0",
+            "--corrupted-images must be at least 1, got 0",
         ),
-        (["--corrupted-images", "5"], "corrupted_images needs corruptions"),
+        (["--corrupted-images", "5"], "--corrupted-images needs corruptions"),
         (["--split", "tset"], "has no split 'tset', did you mean test?"),
         (["--out", "{photos}/test/red/1.png"], "cannot be written"),
     ],
@@ -351,7 +352,7 @@ def test_other_classes_are_refused(
     folder = make(tmp_path, labels=("cat", "dog", "hen"))
     code, _, err = run(capsys, folder, photos)
     assert code == 2
-    assert "or match by index (--by-index)" in err
+    assert "or match by index with --by-index" in err
     facts = asked(capsys, folder, photos, "--by-index")
     assert "class names differ" in facts["notes"][0]
 

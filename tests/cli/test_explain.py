@@ -196,7 +196,7 @@ def test_an_image_that_cannot_be_read_is_a_line_with_its_reason(
     code, printed, _ = run(capsys, folder, photos, "--out", out)
     assert code == 0
     lines = printed.splitlines()
-    assert any(line.startswith(f"{photos}/broken.png  cannot be read: ") for line in lines)
+    assert any(line.startswith(f"left out {photos}/broken.png: ") for line in lines)
     assert any(line.startswith("attribution: ") and "the model" in line for line in lines)
     assert any(line.startswith("The test is strict") for line in lines)
     assert not any(line.startswith("A map tracks the model if") for line in lines), "with -v only"

@@ -28,7 +28,7 @@ def test_a_page_and_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     told = capsys.readouterr().out
     assert {path.suffix for path in out.glob("[!.]*")} == {".html", ".json", ".npz", ".svg", ".png"}
     assert "Mean attention distance: A dot for each head, over 8 images" in told
-    assert "a larger --images" in told  # than the similarity of layers needs
+    assert "give data, and more images of it" in told  # than the similarity of layers needs
     assert f"report: {out / 'report.html'}" in told
 
 
@@ -66,7 +66,7 @@ def test_more_channels_than_photos_have(tmp_path: Path, capsys: pytest.CaptureFi
     ("words", "told"),
     [
         (["digits", "--images", "0"], "images must be at least 1, got 0"),
-        (["digits", "--batch-size", "0"], "batch_size must be at least 1, got 0"),
+        (["digits", "--batch-size", "0"], "--batch-size must be at least 1, got 0"),
         (["digits", "--split", "tset"], "digits has no split 'tset'"),
         (["no-such-data"], "no-such-data"),
     ],

@@ -163,7 +163,7 @@ def test_results_are_replaced_as_a_whole_and_only_when_asked(
     assert run(verb, places, out) == 0
     first = contents(out)
     assert run(verb, places, out) == 2
-    assert "or add --overwrite" in capsys.readouterr().err
+    assert "or pass --overwrite" in capsys.readouterr().err
     assert contents(out) == first
     (out / "notes.txt").write_text("mine")
     other = {**places, "photo": places["photo"].replace("00000", "00001")}

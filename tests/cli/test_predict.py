@@ -250,14 +250,14 @@ def test_a_file_is_written_whole_or_not_at_all(
     [
         (["{photo}", "--top", "0"], "top must be at least 1, got 0"),
         (["{photo}", "--threads", "0"], "threads must be at least 1, got 0"),
-        (["{photo}", "--batch-size", "0"], "batch_size must be at least 1"),
+        (["{photo}", "--batch-size", "0"], "--batch-size must be at least 1"),
         (["{photo}", "--out", "said.txt"], "must be a file that ends in .jsonl, .csv, .parquet"),
         (["{photo}", "--engine", "ray"], "engine ray needs out"),
         (["{photo}", "--address", "auto"], "use engine ray with it"),
-        (["{photo}", "--dry-run"], "dry_run needs out"),
+        (["{photo}", "--dry-run"], "--dry-run needs out"),
         (["{photo}", "-q", "-v"], "contradict"),
         (["nothing-like-*.jpg"], "no file matches"),
-        ([], "no images"),
+        ([], "IMAGES is missing: name files or directories"),
     ],
 )
 def test_a_mistake_is_one_sentence(

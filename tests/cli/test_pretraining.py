@@ -56,7 +56,7 @@ def test_every_objective_runs_on_a_folder_without_labels_and_is_fine_tuned(
     begin(photos, out, objective)
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert told["step"] == told["total"] == 6
-    assert told["broken"] == {f"{photos}/broken.png": told["broken"][f"{photos}/broken.png"]}
+    assert [one["image"] for one in told["broken"]] == [f"{photos}/broken.png"]
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "From top to bottom: original" in page
     assert "data:image/png" in page

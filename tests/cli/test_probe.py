@@ -15,6 +15,7 @@ from vitrail import load, save
 from vitrail.cli.app import main
 from vitrail.data.sources import open_data
 from vitrail.evaluation.fewshot import few_shot
+from vitrail.evaluation.intervals import wilson_interval
 from vitrail.evaluation.knn import knn_predict
 from vitrail.inference.features import compute_features
 from vitrail.models.catalogue import build
@@ -90,7 +91,7 @@ def test_neighbours(
     assert [one["neighbours"] for one in facts["results"]] == [10, 20]
     assert facts["notes"] == ["left out 100, 200 neighbours: there are not as many training images"]
     assert main(["probe", *words, "--neighbours", "5"]) == 0
-    assert "neighbours  accuracy\n         5" in capsys.readouterr().out
+    assert "neighbours  accuracy  95% interval\n         5" in capsys.readouterr().out
     assert main(["probe", *words, "--images", "50"]) == 0
     assert "note: left out 100, 200 neighbours" in capsys.readouterr().out
     assert main(["probe", *words, "--images", "50", "--quiet"]) == 0
@@ -104,7 +105,7 @@ def test_lines(
     words = [model, data, "--method", "linear", *cache, "--steps", "40", "--out", str(out)]
     facts = asked(capsys, *words)
     assert json.loads((out / "probe.json").read_text()) == facts
-    assert [path.name for path in out.glob("[!.]*")] == ["probe.json"]
+    assert {path.name for path in out.glob("[!.]*")} == {"probe.json", "report.html"}
     assert list(facts["sweep"]["tried"]) == ["head", "class_2", "class_mean_1", "class_mean_2"]
     assert len(facts["sweep"]["learning_rates"]) == 13
     assert facts["sweep"]["held_out"] == max(map(max, facts["sweep"]["tried"].values()))
@@ -115,7 +116,7 @@ def test_lines(
     assert "logistic regression  head" in told
     assert f"{facts['regression']['accuracy']:.4f}" in told
     assert "from cached features" in told
-    assert f"written: {out / 'probe.json'}" in told
+    assert f"report: {out / 'report.html'}" in told
 
 
 def test_regression_that_would_take_too_much_is_left_out(
@@ -157,7 +158,9 @@ def test_a_foreign_file(
     train, test = (compute_features(loaded, parts[part], name=data) for part in ("train", "test"))
     said = knn_predict(train.head, train.targets, test.head, classes=10, neighbours=[7])[7]
     assert facts["width"] == 32
-    assert facts["results"] == [{"neighbours": 7, "accuracy": (said == test.targets).mean()}]
+    right = said == test.targets
+    interval = list(wilson_interval(int(right.sum()), len(right)))
+    assert facts["results"] == [{"neighbours": 7, "accuracy": right.mean(), "interval": interval}]
 
 
 def test_where_there_is_no_test_part_the_one_of_training_is_drawn_again(
@@ -209,7 +212,7 @@ def test_several_labels_are_refused_and_broken_images_named(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["digits", "--batch-size", "0"], "batch_size must be at least 1, got 0"),
+        (["digits", "--batch-size", "0"], "--batch-size must be at least 1, got 0"),
         (["digits", "--seeds", "0"], "seeds must be at least 1, got 0"),
         (["digits", "--images", "-1"], "images must be at least 1, got -1"),
         (["digits", "--workers", "-1"], "workers must be at least 0, got -1"),

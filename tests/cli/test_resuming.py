@@ -82,10 +82,8 @@ def test_one_command_is_repeated_until_the_run_is_done(
     assert json.loads(capsys.readouterr().out)["notes"]
     plain = [word for word in command if word not in ("--resume", "auto")]
     assert main([*plain, "--dry-run"]) == 2
-    assert (
-        "already holds a run: choose another --out, or continue it with --resume"
-        in capsys.readouterr().err
-    )
+    message = "already holds a run: choose another directory, or pass --resume"
+    assert message in capsys.readouterr().err
     assert main([word for word in command if word != "auto"]) == 0  # a flag takes no word
     assert main(["train", str(photos), "--out", str(out), "--resume", "maybe"]) == 2
 
@@ -120,7 +118,7 @@ def test_options_may_be_repeated_and_not_changed(
         pairs = list(zip(words[::2], words[1::2], strict=True))
         taken = {f"--{option}"} - {"--set"} | ({"--steps"} if option == "epochs" else set())
         rest = [word for pair in pairs if pair[0] not in taken for word in pair]
-        named = {"set": f"set {value}", "from": r"start \(--from\)"}
+        named = {"set": f"set {value}", "from": "start"}
         what = named.get(option, option.replace("-", "_"))
         with pytest.raises(UserError, match=f"^{what} cannot change in a run that is resumed"):
             resumed_recipe(options(*rest, f"--{option}", value, "--resume"), out)

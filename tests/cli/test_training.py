@@ -53,7 +53,7 @@ def test_train_evaluate_predict(
     assert told["step"] == told["total"]
     assert told["score"] >= 0.5
     assert told["best"] == f"{out}/best"
-    assert sorted(Path(name).parent.name for name in told["broken"]) == ["bright", "dark"]
+    assert sorted(Path(one["image"]).parent.name for one in told["broken"]) == ["bright", "dark"]
     for name in (
         "best/model.safetensors",
         "last/config.json",
@@ -64,7 +64,7 @@ def test_train_evaluate_predict(
         assert (Path(out) / name).is_file()
 
     page = check_page((Path(out) / "report.html").read_text(encoding="utf-8")).text
-    assert all(name.removeprefix(f"{photos}/") in page for name in told["broken"])
+    assert all(one["image"].removeprefix(f"{photos}/") in page for one in told["broken"])
 
     assert main(asked) == 2
     assert "already holds a run" in capsys.readouterr().err
@@ -117,7 +117,7 @@ def test_train_evaluate_predict(
         (["train", "digits", "--recipe", "finetune"], "fine-tunes a checkpoint"),
         (["train", "digits", "--recipe", "deit_distilled"], "learns from a teacher"),
         (["train", "digits", "--epochs", "1", "--steps", "2"], "give one"),
-        (["train", "digits", "--val-share", "2"], "val_share must be in [0, 1), got 2"),
+        (["train", "digits", "--val-share", "2"], "--val-share must be in [0, 1), got 2"),
         (["train", "digits", "--processes", "0"], "processes must be at least 1, got 0"),
         (["train", "digits", "--threads", "0"], "threads must be at least 1 and at most 256"),
         (

@@ -89,7 +89,7 @@ def test_a_dry_run_builds_what_the_run_builds(
         refused = ["train", str(photos), "--image-size", size, "--out", str(tmp_path / "no")]
         for more in ([], ["--dry-run"]):
             assert main([*refused, *more]) == 2
-            assert "image_size must divide into patches" in capsys.readouterr().err
+            assert "--image-size must divide into patches" in capsys.readouterr().err
     patch = ["--set", "fields.patch_size=7", "--out", str(tmp_path / "no")]
     sentences = []
     for more in ([], ["--dry-run"]):

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from tests.models.kinds import SMALL
 
 from vitrail import load, save
-from vitrail.cli.app import main
+from vitrail.cli.app import VERBS, main
 from vitrail.models.catalogue import build
 
 
@@ -193,7 +193,7 @@ def test_convert_warns_where_the_other_computes_differently(
         (["info", "vit_b_16", "--image-size", "225"], "not a multiple of patch 16: use 224 or 240"),
         (["info", "vit_b_16", "--set", "pool"], "--set must be field=value"),
         (["info", "vit_b_16", "--set", "pol=mean"], "unknown field 'pol', did you mean pool?"),
-        (["info", "vit_b_16", "--batch-size", "0"], "batch_size must be at least 1, got 0"),
+        (["info", "vit_b_16", "--batch-size", "0"], "--batch-size must be at least 1, got 0"),
         (
             ["info", "vit_b_16", "--why", "block.0"],
             "unknown module 'block.0', did you mean blocks.0?",
@@ -205,7 +205,7 @@ def test_convert_warns_where_the_other_computes_differently(
         ),
         (
             ["convert", "{native}", "{native}"],
-            "exists already: choose another name, or add --overwrite",
+            "exists already: choose another name, or pass --overwrite",
         ),
         (["predict", "digits", "{native}"], "the model comes first, then the data"),
         (["embed", "digits", "{native}", "--out", "{out}"], "the model comes first"),
@@ -215,7 +215,7 @@ def test_convert_warns_where_the_other_computes_differently(
         (["convert", "{native}", "{out}.npz"], "is a directory"),
         (
             ["convert", "{native}", "{out}.pth", "--to", "torchvision"],
-            "choose another --to, such as",
+            "use another dialect, such as",
         ),
         (["convert", "{native}/README.md", "{out}"], "unknown format '.md'"),
         (
@@ -278,3 +278,39 @@ def test_another_demo_takes_the_place_of_the_first(
     before = (out / "digits" / "report.html").stat().st_mtime_ns
     assert run(capsys, *words, "--overwrite")[0] == 0
     assert (out / "digits" / "report.html").stat().st_mtime_ns > before
+
+
+WRONG = {
+    "models": ["zebra*"],
+    "info": ["no-such-model"],
+    "convert": ["no-such-model", "{out}"],
+    "export": ["no-such-model", "--out", "{out}.onnx"],
+    "doctor": ["no-such-data"],
+    "train": ["no-such-data", "--out", "{out}"],
+    "pretrain": ["no-such-data", "--out", "{out}"],
+    "evaluate": ["no-such-model", "digits"],
+    "probe": ["no-such-model", "digits"],
+    "predict": ["no-such-model", "{out}.png"],
+    "embed": ["no-such-model", "{out}.png", "--out", "{out}"],
+    "search": ["no-such-vectors", "{out}.png"],
+    "duplicates": ["no-such-vectors"],
+    "explain": ["no-such-model", "{out}.png", "--out", "{out}"],
+    "figures": ["no-such-model", "--out", "{out}"],
+    "report": ["no-such-run"],
+    "bench": ["vit_ti_16", "--batch-size", "0"],
+    "demo": ["--epochs", "0", "--out", "{out}"],
+}
+
+
+@pytest.mark.parametrize("verb", [verb.__name__ for verb in VERBS.values()])
+def test_an_error_is_json_where_that_is_wanted(
+    verb: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for words in (["--no-such-option"], [word.format(out=tmp_path / "x") for word in WRONG[verb]]):
+        code, out, err = run(capsys, verb, *words, "--json")
+        assert (code, out) == (2, "")
+        error = json.loads(err.splitlines()[-1])
+        assert error.keys() == {"error", "code"}
+        assert error["code"] == 2
+        assert error["error"]
+    assert not list(tmp_path.iterdir())

@@ -53,10 +53,10 @@ def test_few_classes_few_images_and_one_class() -> None:
     assert few.startswith("the model was evaluated on only 20 validation images, so")
     always = find_warnings(outputs(truth[:60] % 2, np.zeros(60, int), 2))
     assert "only 1 of 2 classes is ever predicted: 'class 0'" in always
-    assert any("--from" in note for note in always)
+    assert any("start from a checkpoint" in note for note in always)
     begun = find_warnings(outputs(truth[:60] % 2, np.zeros(60, int), 2), pretrained=True)
     assert len(begun) == len(always)
-    assert not any("--from" in note for note in begun)
+    assert not any("start from a checkpoint" in note for note in begun)
     (one, few) = find_warnings(outputs([0, 0, 0], [0, 0, 0], 1))
     assert "one class, 'class 0'" in one
     assert find_warnings(outputs(truth, truth, 5)) == []

@@ -102,7 +102,7 @@ def test_features_that_float16_cannot_hold_are_a_reason(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "x.parquet")
     (row,) = pq.read_table(tmp_path / "x.parquet").to_pylist()
     assert row["embedding"] is None
-    assert "float16 cannot hold: use --vector-precision float32" in row["problem"]
+    assert "float16 cannot hold: use vector_precision float32" in row["problem"]
 
 
 def test_no_two_names_have_one_id() -> None:

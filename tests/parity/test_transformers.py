@@ -491,3 +491,19 @@ def test_strange_tensors_end_in_a_sentence(
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(UserError):
         load(tmp_path)
+
+
+def test_an_image_size_that_the_weights_contradict_is_named(tmp_path: Path) -> None:
+    peer = make("vit")
+    peer.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["image_size"] = 64
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError) as error:
+        load(tmp_path)
+    table = peer.vit.embeddings.position_embeddings.shape[1]
+    side = peer.config.image_size
+    message = str(error.value)
+    assert f"it holds {table} positions" in message
+    assert "its config has image_size 64x64, which makes 64 in patches of 8" in message
+    assert f"correct image_size in config.json to {side}, or give grid=" in message

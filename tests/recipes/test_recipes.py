@@ -93,7 +93,7 @@ def test_an_unknown_recipe_is_told_the_nearest() -> None:
 
 @pytest.mark.parametrize("name", ["tune", "finetune", "beit", "beit_22k"])
 def test_fine_tuning_needs_a_checkpoint(name: str) -> None:
-    with pytest.raises(UserError, match=f"{name} fine-tunes a checkpoint.*--from"):
+    with pytest.raises(UserError, match=f"{name} fine-tunes a checkpoint: give start=CHECKPOINT"):
         choose(name, asked())
 
 
@@ -152,7 +152,7 @@ def test_no_row_of_the_paper_is_left_out() -> None:
         assert how.rows.keys() == TABLE[name].keys()
     assert paper.JFT.rows["vit_l_16"].shorter == 7
     assert paper.IMAGENET_21K.rows["vit_l_16"].shorter == 30
-    assert "--epochs 30" in " ".join(recipe("imagenet21k", model="vit_l_16").reasons)
+    assert "too, of 30 epochs" in " ".join(recipe("imagenet21k", model="vit_l_16").reasons)
 
 
 def test_a_model_without_a_row_is_told_the_rows() -> None:

@@ -39,7 +39,7 @@ WRONG: dict[str, tuple[str, Callable[[Any], object]]] = {
     ),
     "workers": (
         "workers must be a whole number, got '2'",
-        lambda model: vitrail.evaluate(model, "digits", workers="2"),  # type: ignore[arg-type]
+        lambda model: vitrail.evaluate(model, "digits", workers="2"),  # type: ignore[call-overload]
     ),
     "resolutions": (
         "resolutions must be sides like [160, 224], got '16'",

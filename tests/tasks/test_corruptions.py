@@ -23,8 +23,9 @@ from vitrail.evaluation.matching import LabelMatch
 from vitrail.evaluation.robustness import VARIANTS, Robustness
 from vitrail.inference.variants import IDLE, Variants, order_for_workers
 from vitrail.models.model import Model
-from vitrail.tasks.evaluate import Run, Split, apply_corruption
+from vitrail.tasks.evaluate import Run, apply_corruption
 from vitrail.tasks.progress import OnProgress, silent
+from vitrail.tasks.splits import Split
 
 LABELS = ("dark", "middle", "bright")
 

@@ -49,7 +49,7 @@ def test_device_and_precision_leave_the_model_as_it_was(model: Model) -> None:
 def test_a_probe_shows_its_table(model: Model) -> None:
     found = vitrail.probe(model, "digits", method="knn", neighbours=[3], cache=None, device="cpu")
     assert repr(found).splitlines()[0] == "ProbeResult(ViT on digits, knn)"
-    assert found._repr_html_().startswith("<pre>ProbeResult(ViT on digits, knn)\nneighbours")
+    assert "95 % interval" in found.html()
 
 
 def outputs_with(logits: list[list[float]]) -> Outputs:

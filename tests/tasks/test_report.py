@@ -49,9 +49,11 @@ def test_runs_are_compared(
     found = vitrail.report(*runs)
     assert facts == json.loads(to_json(found.facts()))
     assert facts == json.loads((out / "runs.json").read_text(encoding="utf-8"))
-    assert facts["runs"][0]["best"]["accuracy"] == max(
-        line["accuracy"] for line in lines_of() if "accuracy" in line
-    )
+    value, step = max((line["accuracy"], line["step"]) for line in lines_of() if "accuracy" in line)
+    best = {"value": value, "step": step, "epoch": None}
+    assert facts["runs"][0]["best"]["accuracy"] == best
+    assert f"(step {step:,})" in printed
+    assert f"step {step:,}" in read.text
     assert "srcdoc" in found._repr_html_()
     assert "best accuracy" in repr(found)
 

@@ -69,6 +69,23 @@ CALLS: dict[str, Callable[[str, Path], Any]] = {
     "embed {model} {photos} --out {out} --dry-run": lambda model, out: vitrail.embed(
         model, out.parent / "photos", out=out, dry_run=True
     ),
+    "probe {model} digits --no-cache --out {out} --dry-run": lambda model, out: vitrail.probe(
+        model, "digits", cache=None, out=out, dry_run=True
+    ),
+    "evaluate {model} digits --by-index --corruptions --out {out} --dry-run": (
+        lambda model, out: vitrail.evaluate(
+            model, "digits", by_index=True, corruptions=True, out=out, dry_run=True
+        )
+    ),
+    "explain {model} {photos} --out {out} --dry-run": lambda model, out: vitrail.explain(
+        model, [str(out.parent / "photos")], out=out, dry_run=True
+    ),
+    "figures {model} digits --images 4 --out {out} --dry-run": lambda model, out: vitrail.figures(
+        model, "digits", images=4, out=out, dry_run=True
+    ),
+    "predict {model} {photos} --overwrite --out {out}.html": lambda model, out: vitrail.predict(
+        model, out.parent / "photos", overwrite=True, out=f"{out}.html"
+    ),
     "search {vectors} {photos}/1.png -k 2": lambda model, out: vitrail.search(
         out.parent / "vectors", out.parent / "photos/1.png", k=2
     ),
@@ -167,10 +184,12 @@ def test_no_verb_is_left_out() -> None:
     assert not compared & elsewhere
 
 
-PAGES = ("doctor", "evaluate", "search", "duplicates")
+PAGES = ("doctor", "evaluate", "probe", "search", "duplicates")
 
 
-@pytest.mark.parametrize("line", [line for line in CALLS if line.startswith(PAGES)])
+@pytest.mark.parametrize(
+    "line", [line for line in CALLS if line.startswith(PAGES) and "--dry-run" not in line]
+)
 def test_a_record_shows_itself_as_a_page(line: str, model: str, tmp_path: Path) -> None:
     prepare(tmp_path, model, line)
     record = CALLS[line](model, tmp_path / "out")

@@ -55,7 +55,7 @@ def test_two_grids_that_both_fit_are_asked_about(tmp_path: Path) -> None:
         ({"model": "vit_b_16"}, "its dim is 192, the model you named has 768"),
         ({"model": "deit_ti_16_distilled"}, "its distilled is False, the model you named has True"),
         ({"model": "vit_r_ti_16"}, "the model you named has"),
-        ({"grid": (13, 13)}, "nothing specifies its grid"),
+        ({"grid": (13, 13)}, "but grid is 13x13, which makes 169: correct grid"),
         ({"grid": "ab"}, "grid must be a whole number, or two of them, got 'ab'"),
         ({"image_size": "32"}, "image_size must be a whole number, or two of them, got '32'"),
         ({"heads": 5}, "192 attention channels do not make 5 heads"),

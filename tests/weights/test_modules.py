@@ -223,6 +223,26 @@ def test_what_is_no_classifier_or_no_transformer_is_refused() -> None:
         load(transformers.SwinForMaskedImageModeling(config))
 
 
+@pytest.mark.parametrize("kind", ["ViTMAEForPreTraining", "ViTMAEModel"])
+def test_a_masked_autoencoder_is_its_encoder_as_in_its_file(kind: str, tmp_path: Path) -> None:
+    decoder = {"decoder_num_hidden_layers": 1, "decoder_num_attention_heads": 1}
+    widths = {"decoder_hidden_size": 32, "decoder_intermediate_size": 64, "hidden_size": 32}
+    config = transformers.ViTMAEConfig(
+        image_size=32, patch_size=8, mask_ratio=0.75, **decoder, **widths, **SMALL
+    )
+    module: Any = shaken(getattr(transformers, kind)(config)).double()
+    ours = load(module)
+    assert module.config.mask_ratio == 0.75, "the module is left as it was"
+    image = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1)).double()
+    module.config.mask_ratio = 0.0
+    order = torch.arange(16).expand(2, -1)  # every patch in its place
+    theirs = module.base_model(image, noise=order).last_hidden_state
+    torch.testing.assert_close(ours.encode(image), theirs, rtol=0, atol=1e-9)
+    module.save_pretrained(tmp_path)
+    filed = load(tmp_path).double()
+    assert torch.equal(filed.encode(image), ours.encode(image))
+
+
 def test_a_model_without_a_head_is_held_against_its_tokens() -> None:
     config = transformers.ViTConfig(image_size=32, patch_size=8, hidden_size=32, **SMALL)
     module = shaken(transformers.ViTModel(config, add_pooling_layer=False))

@@ -44,6 +44,7 @@ from vitrail.cli.explain import Explain, explain
 from vitrail.cli.export import Export, export
 from vitrail.cli.figures import Figures, figures
 from vitrail.cli.info import Info, info
+from vitrail.cli.messages import options_of, with_options
 from vitrail.cli.models import Models, models
 from vitrail.cli.output import Verbosity, is_verbose, say, verbosity, warn, warn_lines
 from vitrail.cli.predict import Predict, predict
@@ -73,16 +74,6 @@ MOVED = {
     ("embed", "--count"): "vitrail search DIR IMAGE -k N",
     ("embed", "--threshold"): "vitrail duplicates DIR --threshold T",
     ("search", "--count"): "-k N",
-}
-
-# Tasks name the arguments of Python functions.
-IN_THE_SHELL = {
-    "pass overwrite=True": "add --overwrite",
-    "another out directory, or continue it with resume": "another --out, or continue it with "
-    "--resume",
-    "choose another dialect, such as": "choose another --to, such as",
-    "match by index (by_index)": "match by index (--by-index)",
-    "pass it: search(…, checkpoint=model)": "give it with --checkpoint",
 }
 
 # No verb may import torch before it runs: `vitrail --help` answers at once.
@@ -225,10 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run_command(words)
     except UserError as error:
-        message = str(error)
-        for argument, option in IN_THE_SHELL.items():
-            message = message.replace(argument, option)
-        return end(message, code=2, json=json)
+        return end(with_options(str(error), options_of(record_of(words))), code=2, json=json)
     except CycloptsError as error:
         return end(explain_parse_error(error), code=2, json=json)
     except KeyboardInterrupt as stop:  # a verb that saved its work says how to go on
@@ -244,6 +232,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it fails at exit
             return end(f"standard output cannot be written: {error.strerror}", code=2, json=json)
         raise
+
+
+def record_of(words: Sequence[str]) -> type | None:
+    """The record of the verb that a command line names."""
+    named = {verb.__name__: record for record, verb in VERBS.items()}
+    return next((named[word] for word in words if word in named), None)
 
 
 def run_command(words: list[str]) -> int:

@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from vitrail.cli.options import (
+    ARGUMENTS,
     COMPUTING,
     Out,
     OutputOptions,
     OverwriteOption,
+    SpeedUp,
+    Threads,
     arguments_of,
     parse_counts,
     parse_list,
 )
 from vitrail.cli.output import plural, say, say_json, say_table
 from vitrail.cli.progress import progress
+from vitrail.core.errors import UserError
 
 if TYPE_CHECKING:
     from vitrail.tasks.bench import Benchmark
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
 class Bench(OverwriteOption, OutputOptions):
     """Which models to measure, and how."""
 
-    models: tuple[str, ...] = ()
+    models: Annotated[tuple[str, ...], Parameter(group=ARGUMENTS)] = ()
     """Vitrail directories, foreign checkpoints, or architectures with fresh weights (see vitrail
     models)."""
     _: KW_ONLY
@@ -37,19 +41,26 @@ class Bench(OverwriteOption, OutputOptions):
         "8",
         "32",
     )
-    """Images computed at once: several numbers, separated by spaces or commas."""
+    """Images per batch: one number or several, separated by spaces or commas."""
     engine: Annotated[tuple[str, ...], Parameter(group=COMPUTING, consume_multiple=True)] = ()
     """Engines: eager, compiled, onnxruntime, openvino. [default: all that are installed]"""
     guest: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = ()
     """Classifiers of torchvision to measure beside them: torchvision:mobilenet_v2."""
     data: str | None = None
     """Labelled images, to measure the accuracy on each engine too."""
-    threads: Annotated[int | None, Parameter(group=COMPUTING)] = None
-    """CPU threads. [default: one for each processor]"""
+    precision: Annotated[tuple[str, ...], Parameter(group=COMPUTING, consume_multiple=True)] = (
+        "float32",
+    )
+    """Precisions: float32, int8 (engines onnxruntime and openvino), or both."""
+    calibrate: Annotated[tuple[str, ...], Parameter(group=COMPUTING, consume_multiple=True)] = ()
+    """Images that int8 is calibrated and measured on. [default: tiles of two photos that come with
+    scikit-learn]"""
+    speed_up: SpeedUp = None
+    threads: Threads = None
     seconds: Annotated[float, Parameter(group=COMPUTING)] = 5.0
     """Seconds to measure each model on each engine with each batch size."""
     clear: bool = False
-    """Remove first what engines have built and measured before."""
+    """Delete cached engines and measurements first."""
     out: Out = None
     """Directory for report.html and bench.json."""
 
@@ -60,6 +71,7 @@ def bench(options: Bench) -> None:
 
     Examples:
       vitrail bench runs/pets/best --batch-size 1 8 --engine eager openvino
+      vitrail bench vit_b_16 --precision float32 int8 --speed-up 1.8
       vitrail bench mobilevit_xs --guest torchvision:mobilenet_v2 --out speed
     """
     from vitrail.tasks.bench import PAGE
@@ -68,6 +80,7 @@ def bench(options: Bench) -> None:
     parsed = {
         "batch_size": parse_counts(options.batch_size, "--batch-size", "1,8,32"),
         "engine": parse_list(options.engine, "--engine", "eager,openvino") or None,
+        "precision": parse_list(options.precision, "--precision", "float32,int8"),
         "guest": parse_list(options.guest, "--guest", "torchvision:mobilenet_v2"),
     }
     with progress() as on_progress:
@@ -76,10 +89,13 @@ def bench(options: Bench) -> None:
         )
     if options.json:
         say_json(found.facts())
-        return
-    print_benchmark(found, cleared=options.clear)
-    if options.out is not None:
-        say(f"page: {Path(options.out) / PAGE}")
+    else:
+        print_benchmark(found, cleared=options.clear)
+        if options.out is not None:
+            say(f"page: {Path(options.out) / PAGE}")
+    if found.rows and all(row.problem is not None for row in found.rows):
+        problem = f"{found.rows[0].engine}: {found.rows[0].problem}"
+        raise UserError(f"none of {plural(len(found.rows), 'row')} could be measured: {problem}")
 
 
 def print_benchmark(found: Benchmark, *, cleared: bool) -> None:

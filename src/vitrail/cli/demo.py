@@ -1,8 +1,11 @@
 """`vitrail demo`: a short tour, on the digits that scikit-learn ships."""
 
 from dataclasses import KW_ONLY, dataclass
+from typing import Annotated
 
-from vitrail.cli.options import OutputOptions, OverwriteOption, use_threads
+from cyclopts import Parameter
+
+from vitrail.cli.options import COMPUTING, OUTPUT, OutputOptions, OverwriteOption, use_threads
 from vitrail.cli.output import is_quiet, plural, say, say_json
 
 
@@ -11,13 +14,13 @@ class Demo(OverwriteOption, OutputOptions):
     """How the tour is run."""
 
     _: KW_ONLY
-    out: str = "demo"
+    out: Annotated[str, Parameter(group=OUTPUT)] = "demo"
     """Directory for the results."""
     epochs: float = 60.0
     """Epochs to train."""
     seed: int = 0
     """Random seed."""
-    threads: int = 2
+    threads: Annotated[int, Parameter(group=COMPUTING)] = 2
     """CPU threads."""
 
 

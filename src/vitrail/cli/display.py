@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.output import is_quiet, say, say_above, say_json
+from vitrail.cli.output import is_quiet, say, say_above, say_broken, say_json
 from vitrail.cli.progress import escape_markup
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from vitrail.tasks.run import Run
     from vitrail.training.progress import Progress
 
-MOST_BROKEN = 10  # lines: the report has all
 # What a speed is taken from, and the seconds from which the time left is worth a line.
 ENOUGH_STEPS, ENOUGH_SECONDS, WORTH_A_LINE = 20, 5.0, 60.0
 
@@ -135,10 +134,7 @@ def print_run(run: Run) -> None:
         say(f"best {best} at step {run.best_step} of {run.total}: {run.out}/best")
     if run.test is not None:
         say(test_line(run.test))
-    broken = sorted(run.broken.items())
-    say(*(f"left out {name}: {reason}" for name, reason in broken[:MOST_BROKEN]))
-    if len(broken) > MOST_BROKEN:
-        say(f"left out {len(broken) - MOST_BROKEN} more: the report names all {len(broken)}")
+    say_broken(run.broken)
     say(*(f"note: {note}" for note in run.notes))
     if run.report is not None:
         say(f"report: {run.report}")

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
-from vitrail.cli.options import Data, OutputOptions, OverwriteOption, arguments_of
+from vitrail.cli.options import (
+    Data,
+    Out,
+    OutputOptions,
+    OverwriteOption,
+    Threads,
+    arguments_of,
+)
 from vitrail.cli.output import say, say_json
 from vitrail.cli.progress import progress
 
@@ -15,12 +22,11 @@ class Doctor(OverwriteOption, OutputOptions):
 
     data: Data
     _: KW_ONLY
-    out: str | None = None
+    out: Out = None
     """Directory for report.html, a page with images, and doctor.json."""
     val_share: float = 0.1
     """Share of the images held out for validation if the data has no val split, as in training."""
-    threads: int | None = None
-    """Threads to decode with. [default: one for each processor]"""
+    threads: Threads = None
 
 
 def doctor(options: Doctor) -> None:

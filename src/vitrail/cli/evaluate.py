@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 
 from vitrail.cli.options import (
     BatchSize,
-    ComputeOptions,
     Data,
+    DryRunOption,
+    ExportedSource,
+    Int8Options,
     LocalEngineName,
     ModelOptions,
     Out,
     OutputOptions,
     OverwriteOption,
     Seed,
-    Source,
     SpeedUp,
     Workers,
     arguments_of,
@@ -26,7 +27,7 @@ from vitrail.cli.options import (
     parse_size,
     use_threads,
 )
-from vitrail.cli.output import is_quiet, plural, say, say_json
+from vitrail.cli.output import is_quiet, plural, say, say_broken, say_dry_run, say_json
 from vitrail.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -34,14 +35,14 @@ if TYPE_CHECKING:
     from vitrail.evaluation.calibration import TemperatureScaling
     from vitrail.tasks.evaluation import Evaluation, SizeResult
 
-MAX_CLASSES, MAX_CONFUSIONS, MAX_BROKEN = 5, 5, 10  # lines: --out has all
+MAX_CLASSES, MAX_CONFUSIONS = 5, 5  # lines: --out has all
 
 
 @dataclass(frozen=True)
-class Evaluate(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
+class Evaluate(ModelOptions, Int8Options, DryRunOption, OverwriteOption, OutputOptions):
     """Evaluate a model on labelled images."""
 
-    source: Source
+    source: ExportedSource
     data: Data
     _: KW_ONLY
     split: str | None = None
@@ -74,6 +75,7 @@ def evaluate(options: Evaluate) -> None:
       vitrail evaluate runs/pets/best pets --out pets-evaluation
       vitrail evaluate runs/pets/best pets --corruptions --resolutions 160,224,288
     """
+    from vitrail.tasks.dry_run import DryRun
     from vitrail.tasks.evaluate import evaluate as run
 
     sizes = parse_list(options.resolutions, "--resolutions", "112,160,224")
@@ -85,6 +87,8 @@ def evaluate(options: Evaluate) -> None:
         found = run(model_source(options), options.data, **arguments_of(options, run, **parsed))
     if options.json:
         say_json(found.facts())
+    elif isinstance(found, DryRun):
+        say_dry_run(found)
     else:
         print_evaluation(found)
 
@@ -101,11 +105,7 @@ def print_evaluation(found: Evaluation) -> None:
         print_robustness(found)
     print_sizes("image size", found.resolutions)
     print_sizes("patch size", found.patch_sizes)
-    broken = list(outputs.broken.items())
-    for path, reason in broken[:MAX_BROKEN]:
-        say(f"left out {path}: {reason}")
-    if len(broken) > MAX_BROKEN:
-        say(f"left out {len(broken) - MAX_BROKEN} more: --out names all {len(broken)}")
+    say_broken(found.broken)
     for name, file in found.files.items():
         say(f"{name}: {file}")
 

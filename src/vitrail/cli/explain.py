@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from vitrail.cli.options import (
+    OUTPUT,
     ComputeOptions,
+    DryRunOption,
     Images,
     ModelOptions,
     OutputOptions,
@@ -19,8 +21,9 @@ from vitrail.cli.options import (
     parse_list,
     use_threads,
 )
-from vitrail.cli.output import is_verbose, say, say_json
+from vitrail.cli.output import is_verbose, say, say_broken, say_dry_run, say_json
 from vitrail.cli.progress import progress
+from vitrail.core.broken import list_broken
 from vitrail.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Explain(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
+class Explain(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, OutputOptions):
     """Which model to look into, over which images, and how."""
 
     source: Source
@@ -57,7 +60,7 @@ class Explain(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
     """Test whether the maps track the model: about 60 forward passes."""
     checks: int = 4
     """Number of images that the test uses."""
-    out: str = "explained"
+    out: Annotated[str, Parameter(group=OUTPUT)] = "explained"
     """Directory for report.html, explain.json, maps.npz and overlays as PNG."""
 
 
@@ -70,6 +73,7 @@ def explain(options: Explain) -> None:
       vitrail explain runs/pets/best photos/ --method attention,gradcam --target cat
     """
     from vitrail.data.paths import check_paths
+    from vitrail.tasks.dry_run import DryRun
     from vitrail.tasks.explain import explain as run
 
     check_paths(options.images)
@@ -82,6 +86,8 @@ def explain(options: Explain) -> None:
         found = run(model_source(options), images, **arguments_of(options, run, **parsed))
     if options.json:
         say_json(found.facts())
+    elif isinstance(found, DryRun):
+        say_dry_run(found)
     else:
         print_explanations(found)
 
@@ -110,8 +116,7 @@ def print_explanations(found: Explanation | Explanations) -> None:
         say(f"auto chose {run.auto.method}: {run.auto.reason}")
     for image in found:
         say(f"{image.name}  {image.answer}  {image.files[image.method]}")
-    for path, reason in run.problems.items():
-        say(f"{path}  cannot be read: {reason}")
+    say_broken(list_broken(run.problems))
     for path, note in run.notes.items():
         say(f"{path}  {note}")
     for name, check in run.checks.items():

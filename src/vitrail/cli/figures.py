@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from vitrail.cli.options import (
+    OUTPUT,
     BatchSize,
     ComputeOptions,
+    DryRunOption,
     ModelOptions,
     OutputOptions,
     OverwriteOption,
@@ -15,12 +20,12 @@ from vitrail.cli.options import (
     model_source,
     use_threads,
 )
-from vitrail.cli.output import say, say_json
+from vitrail.cli.output import say, say_broken, say_dry_run, say_json
 from vitrail.cli.progress import progress
 
 
 @dataclass(frozen=True)
-class Figures(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
+class Figures(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, OutputOptions):
     """Which model to draw, over which images."""
 
     source: Source
@@ -35,7 +40,7 @@ class Figures(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
     ablated: int = 4
     """Number of images for the position ablation, which runs the model once for each tile."""
     batch_size: BatchSize = 8
-    out: str = "figures"
+    out: Annotated[str, Parameter(group=OUTPUT)] = "figures"
     """Directory for report.html, each figure as SVG and PNG, figures.json and figures.npz."""
 
 
@@ -47,6 +52,7 @@ def figures(options: Figures) -> None:
       vitrail figures B_16.npz
       vitrail figures runs/pets/best pets --images 64 --out pets-figures
     """
+    from vitrail.tasks.dry_run import DryRun
     from vitrail.tasks.figures import figures as run
 
     use_threads(options.threads)
@@ -57,8 +63,10 @@ def figures(options: Figures) -> None:
     if options.json:
         say_json(facts)
         return
+    if isinstance(found, DryRun):
+        say_dry_run(found)
+        return
     for panel in found:
         say(f"{panel.title}: {panel.caption}", "")
-    for path, reason in found.broken.items():
-        say(f"left out {path}: {reason}")
+    say_broken(found.broken)
     say(f"report: {facts['report']}")

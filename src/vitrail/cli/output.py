@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from vitrail.core.errors import printable
@@ -17,6 +18,11 @@ from vitrail.core.json_text import to_json
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from vitrail.core.broken import BrokenImage
+    from vitrail.tasks.dry_run import DryRun
+
+MAX_BROKEN = 10  # lines: --json has all
 
 Verbosity: TypeAlias = Literal["quiet", "normal", "verbose"]
 _verbosity: ContextVar[Verbosity] = ContextVar("verbosity", default="normal")
@@ -82,6 +88,32 @@ def say_table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, right: in
         placed = zip(row, widths, range(len(row)), strict=True)
         line = "  ".join(c.ljust(w) if n < left else c.rjust(w) for c, w, n in placed)
         say(line.rstrip())
+
+
+def say_broken(broken: Sequence[BrokenImage]) -> None:
+    """Print the first images that could not be read, and why."""
+    say(*(f"left out {one.image}: {one.reason}" for one in broken[:MAX_BROKEN]))
+    if len(broken) > MAX_BROKEN:
+        say(f"left out {len(broken) - MAX_BROKEN} more: --json names all {len(broken)}")
+
+
+def say_report(out: str | None) -> None:
+    """Print where the page of a verb is, if it was written."""
+    if out is not None:
+        say(f"report: {Path(out) / 'report.html'}")
+
+
+def say_dry_run(plan: DryRun) -> None:
+    """Print what a verb would do."""
+    say(f"dry run of vitrail {plan.verb}: nothing was computed or written")
+    written = {} if plan.out is None else {"out": plan.out}
+    for name, value in {**plan.details, **written}.items():
+        text = value
+        if isinstance(value, dict):
+            text = ", ".join(f"{count:,} {kind}" for kind, count in value.items())
+        elif isinstance(value, list | tuple):
+            text = ", ".join(map(str, value)) or "none"
+        say(f"{name.replace('_', ' '):12}{text}")
 
 
 def plural(number: int, one: str, many: str | None = None) -> str:

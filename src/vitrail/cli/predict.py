@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,44 +11,46 @@ from cyclopts import Parameter
 from vitrail.cli.options import (
     COMPUTING,
     BatchSize,
-    ComputeOptions,
     DryRunOption,
     EngineName,
+    ExportedSource,
     Images,
+    Int8Options,
     ModelOptions,
     Out,
     OutputOptions,
     OverwriteOption,
-    Source,
     SpeedUp,
     model_source,
 )
 from vitrail.cli.output import note, plural, say, say_json
 from vitrail.cli.progress import progress
+from vitrail.core.broken import BrokenImage
 from vitrail.core.errors import UserError
 from vitrail.core.ranges import check_count
 from vitrail.data.paths import check_paths, count_images, list_images
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from vitrail.inference.prediction import Prediction
+    from vitrail.inference.quantisation import Quantisation
     from vitrail.models.model import Model
     from vitrail.tasks.predict import PredictOptions
 
 
 @dataclass(frozen=True)
-class Predict(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, OutputOptions):
+class Predict(ModelOptions, Int8Options, DryRunOption, OverwriteOption, OutputOptions):
     """Which model labels which images."""
 
-    source: Source
-    images: Images = ()
+    source: ExportedSource
+    images: Images
     _: KW_ONLY
     top: int = 5
     """Number of labels for each image."""
     out: Out = None
-    """File for the predictions: .jsonl, .csv or .parquet. An interrupted run is resumed by the same
-    command."""
+    """File for the predictions: .jsonl, .csv, .parquet, or .html for a page with the images. An
+    interrupted run is resumed by the same command."""
     fast: Annotated[bool, Parameter(group=COMPUTING)] = False
     """Decode large images at reduced size and resize with torch: faster, but scores differ in the
     third digit. By default both are exactly as in the authors' code."""
@@ -79,6 +81,7 @@ def predict(options: Predict) -> None:
         print_exported(options)
         return
     from vitrail.tasks.arguments import check_not_swapped
+    from vitrail.tasks.int8 import check_int8, make_calibration, open_float
     from vitrail.tasks.predict import PredictOptions, check_writing
     from vitrail.tasks.speed_up import speed_up_note, with_speed_up
 
@@ -95,13 +98,20 @@ def predict(options: Predict) -> None:
         max_tokens=options.max_tokens,
         threads=options.threads,
     )
+    check_int8(options.precision, options.calibrate, options.max_drop, options.engine)
     check_writing(options.out, how, overwrite=options.overwrite, dry_run=options.dry_run)
     source = model_source(options)
-    model = source.load(device=options.device, precision=options.precision)
+    model = open_float(source, device=options.device, precision=options.precision)
     warn_untrained(model)
-    model, merged = with_speed_up(model, options.speed_up, batch_size=options.batch_size)
+    model, merged = with_speed_up(
+        model, options.speed_up, batch_size=options.batch_size, engine=options.engine
+    )
     if merged is not None:
         note(speed_up_note(merged))
+    int8 = make_calibration(
+        model, options.images, options.precision, options.calibrate, options.max_drop
+    )
+    how = replace(how, calibration=int8)
     if options.out is not None:
         write(options, Path(options.out), model, how)
     else:
@@ -130,7 +140,8 @@ def check_exported_options(options: Predict) -> None:
     device = options.device not in ("auto", "cpu")
     given |= {"device": device, "precision": options.precision, "fast": options.fast}
     given |= {"engine": options.engine != "auto", "speed_up": options.speed_up}
-    given |= {"address": options.address, "native_resolution": options.native_resolution}
+    given |= {"address": options.address, "calibrate": options.calibrate}
+    given |= {"native_resolution": options.native_resolution}
     given |= {"max_tokens": options.max_tokens is not None}
     if options.dry_run:
         raise UserError("--dry-run lists what would be written: add --out")
@@ -146,25 +157,29 @@ def print_predictions(options: Predict, model: Model, how: PredictOptions) -> No
     from vitrail.tasks.predict import stream_predictions
 
     names, count = list_images(options.images), count_images(options.images)
-    with stream_predictions(model, names, how, count) as found:
+    with stream_predictions(model, names, how, count, on_int8=note_int8) as found:
         print_lines(options, found)
+
+
+def note_int8(found: Quantisation) -> None:
+    for line in found.lines():
+        note(line)
 
 
 def print_lines(options: Predict, found: Iterable[Prediction]) -> None:
     """A line for each image, as soon as it is computed."""
     from vitrail.inference.writers import format_line
 
-    images, broken, first = 0, 0, None
+    images, broken = 0, list[BrokenImage]()
     for one in found:
         images += 1
         if one.problem is not None:
-            broken += 1
-            first = first or f"{one.name}: {one.problem}"
+            broken.append(BrokenImage(one.name, one.problem))
         if options.json:
             say_json(one.facts())
         else:
             say(format_line(one))
-    refuse_no_labels(images, broken, first)
+    refuse_no_labels(images, broken)
 
 
 def write(options: Predict, out: Path, model: Model, how: PredictOptions) -> None:
@@ -181,19 +196,29 @@ def write(options: Predict, out: Path, model: Model, how: PredictOptions) -> Non
         return
     with progress() as on_progress:
         done = predict_to_file(
-            model, images, out, how, options.overwrite, on_progress, count_images(options.images)
+            model,
+            images,
+            out,
+            how,
+            options.overwrite,
+            on_progress,
+            total=count_images(options.images),
+            name=options.source,
         )
     if options.json:
         say_json(done.facts())
     else:
-        say(f"{done.out}: {plural(done.images, 'image')}, {done.broken} cannot be read")
-    refuse_no_labels(done.images, done.broken, done.first_problem)
+        if done.quantisation is not None:
+            note_int8(done.quantisation)
+        say(f"{done.out}: {plural(done.images, 'image')}, {len(done.broken)} cannot be read")
+    refuse_no_labels(done.images, done.broken)
 
 
-def refuse_no_labels(images: int, broken: int, first: str | None) -> None:
+def refuse_no_labels(images: int, broken: Sequence[BrokenImage]) -> None:
     """A run that labelled nothing has failed."""
-    if images == broken:
-        raise UserError(f"none of {plural(images, 'image')} could be labelled: {first}")
+    if images == len(broken):
+        first = f": {broken[0].image}: {broken[0].reason}" if broken else ""
+        raise UserError(f"none of {plural(images, 'image')} could be labelled{first}")
 
 
 def warn_untrained(model: Model) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from vitrail.cli.display import MOST_BROKEN
+from cyclopts import Parameter
+
 from vitrail.cli.options import (
+    COMPUTING,
     BatchSize,
     ComputeOptions,
     Data,
+    DryRunOption,
     LocalEngineName,
     ModelOptions,
     Out,
@@ -23,7 +25,7 @@ from vitrail.cli.options import (
     parse_counts,
     use_threads,
 )
-from vitrail.cli.output import is_quiet, plural, say, say_json
+from vitrail.cli.output import is_quiet, plural, say, say_broken, say_dry_run, say_json, say_report
 from vitrail.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Probe(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
+class Probe(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, OutputOptions):
     """Evaluate the frozen features of a model."""
 
     source: Source
@@ -55,14 +57,14 @@ class Probe(ModelOptions, ComputeOptions, OverwriteOption, OutputOptions):
     batch_size: BatchSize = 64
     workers: Workers = 0
     engine: LocalEngineName = "auto"
-    seed: int = 0
+    seed: Annotated[int, Parameter(group=COMPUTING)] = 0
     """Random seed; with fewshot the first one."""
     cache: str = "runs/features"
     """Directory to cache features in; it can be deleted at any time."""
     no_cache: bool = False
     """Neither read nor write cached features."""
     out: Out = None
-    """Directory for probe.json."""
+    """Directory for report.html and probe.json."""
 
 
 def probe(options: Probe) -> None:
@@ -72,7 +74,7 @@ def probe(options: Probe) -> None:
       vitrail probe B_16.npz pets --shots 1,5,10
       vitrail probe B_16.npz pets --method knn --neighbours 10,20
     """
-    from vitrail.tasks.probe import OUT
+    from vitrail.tasks.dry_run import DryRun
     from vitrail.tasks.probe import probe as run
 
     shots = parse_counts(options.shots, "--shots", "1,5,10")
@@ -84,10 +86,11 @@ def probe(options: Probe) -> None:
         found = run(model_source(options), options.data, **arguments_of(options, run, **parsed))
     if options.json:
         say_json(found.facts())
-        return
-    print_probe(found)
-    if options.out is not None:
-        say(f"written: {Path(options.out) / OUT}")
+    elif isinstance(found, DryRun):
+        say_dry_run(found)
+    else:
+        print_probe(found)
+        say_report(options.out)
 
 
 def print_probe(found: ProbeResult) -> None:
@@ -101,8 +104,4 @@ def print_probe(found: ProbeResult) -> None:
         say("")
     for note in () if is_quiet() else found.notes:
         say(f"note: {note}")
-    broken = sorted(found.broken.items())
-    for path, reason in broken[:MOST_BROKEN]:
-        say(f"left out {path}: {reason}")
-    if len(broken) > MOST_BROKEN:
-        say(f"left out {len(broken) - MOST_BROKEN} more: --json names all {len(broken)}")
+    say_broken(found.broken)

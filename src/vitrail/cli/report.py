@@ -7,8 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from vitrail.cli.options import ARGUMENTS, OutputOptions, OverwriteOption
-from vitrail.cli.output import say, say_json
+from vitrail.cli.options import ARGUMENTS, Out, OutputOptions, OverwriteOption
+from vitrail.cli.output import say, say_json, say_report
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Report(OverwriteOption, OutputOptions):
     runs: Annotated[tuple[str, ...], Parameter(group=ARGUMENTS)]
     """Directories of training runs, finished or not."""
     _: KW_ONLY
-    out: str | None = None
+    out: Out = None
     """Directory for report.html and runs.json."""
 
 
@@ -29,9 +29,6 @@ def report(options: Report) -> None:
       vitrail report runs/a runs/b
       vitrail report runs/a runs/b runs/c --out comparison
     """
-    from pathlib import Path
-
-    from vitrail.tasks.report import PAGE
     from vitrail.tasks.report import report as run
 
     found = run(*options.runs, out=options.out, overwrite=options.overwrite)
@@ -39,5 +36,4 @@ def report(options: Report) -> None:
         say_json(found.facts())
         return
     say(*found.text().splitlines())
-    if options.out is not None:
-        say("", f"report: {Path(options.out) / PAGE}")
+    say_report(options.out)

@@ -13,6 +13,7 @@ from vitrail.cli.options import (
     Device,
     Out,
     OutputOptions,
+    Threads,
     parse_changes,
     parse_size,
 )
@@ -52,8 +53,7 @@ class RunOptions(OutputOptions):
     ] = None
     """Precision of matrix products; weights stay in float32. [default: float32]"""
     device: Device = "auto"
-    threads: Annotated[int | None, Parameter(group=COMPUTING)] = None
-    """CPU threads. [default: one for each processor]"""
+    threads: Threads = None
     workers: Annotated[int | None, Parameter(group=COMPUTING)] = None
     """Processes that read and augment images; any number gives the same result. [default: 0]"""
     processes: Annotated[int, Parameter(group=COMPUTING)] = 1

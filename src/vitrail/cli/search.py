@@ -7,12 +7,21 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from vitrail.cli.options import MODEL, Device, ModelOptions, OutputOptions, model_source
-from vitrail.cli.output import plural, say, say_json
+from vitrail.cli.options import (
+    MODEL,
+    Device,
+    ModelOptions,
+    Out,
+    OutputOptions,
+    OverwriteOption,
+    arguments_of,
+    model_source,
+)
+from vitrail.cli.output import plural, say, say_json, say_report
 
 
 @dataclass(frozen=True)
-class Search(ModelOptions, OutputOptions):
+class Search(ModelOptions, OverwriteOption, OutputOptions):
     """Which embeddings to search, and what for."""
 
     directory: str
@@ -25,6 +34,8 @@ class Search(ModelOptions, OutputOptions):
     checkpoint: Annotated[str | None, Parameter(group=MODEL)] = None
     """Model that embedded the directory. [default: the path it had then]"""
     device: Device = "auto"
+    out: Out = None
+    """Directory for report.html, a page with the images, and search.json."""
 
 
 def search(options: Search) -> None:
@@ -32,7 +43,7 @@ def search(options: Search) -> None:
 
     Examples:
       vitrail search vectors cat.jpg
-      vitrail search vectors cat.jpg -k 3 --json
+      vitrail search vectors cat.jpg -k 20 --out found
     """
     from vitrail.data.paths import check_paths, is_address
 
@@ -42,18 +53,17 @@ def search(options: Search) -> None:
 
     moved = options.checkpoint
     source = None if moved is None else model_source(options, moved)
-    found = run(
-        options.directory, options.image, k=options.k, checkpoint=source, device=options.device
-    )
+    found = run(options.directory, options.image, **arguments_of(options, run, checkpoint=source))
     if options.json:
         say_json(found.facts())
         return
     for match in found:
         say(f"{match.cosine:.4f}  {match.id}")
+    say_report(options.out)
 
 
 @dataclass(frozen=True)
-class Duplicates(OutputOptions):
+class Duplicates(OverwriteOption, OutputOptions):
     """Which embeddings to compare."""
 
     directory: str
@@ -62,6 +72,8 @@ class Duplicates(OutputOptions):
     threshold: float | None = None
     """Minimum cosine of a pair. [default: chosen from the data, so that only unusually close pairs
     count]"""
+    out: Out = None
+    """Directory for report.html, a page with the images, and duplicates.json."""
 
 
 def duplicates(options: Duplicates) -> None:
@@ -69,11 +81,11 @@ def duplicates(options: Duplicates) -> None:
 
     Examples:
       vitrail duplicates vectors
-      vitrail duplicates vectors --threshold 0.99 --json
+      vitrail duplicates vectors --threshold 0.99 --out found
     """
     from vitrail.tasks.duplicates import duplicates as run
 
-    found = run(options.directory, threshold=options.threshold)
+    found = run(options.directory, **arguments_of(options, run))
     if options.json:
         say_json(found.facts())
         return
@@ -81,3 +93,4 @@ def duplicates(options: Duplicates) -> None:
     say(f"{plural(len(found), 'pair')} with {limit}")
     for pair in found:
         say(f"{pair.cosine:.4f}  {pair.one}  {pair.other}")
+    say_report(options.out)

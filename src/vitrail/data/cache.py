@@ -178,7 +178,7 @@ def cached(source: Source, directory: Path, how: Decoding, slot: int) -> Origin:
         free = shutil.disk_usage(directory).free if directory.is_dir() else 0
         raise UserError(
             f"{path}: decoded images cannot be written: {error.strerror or error} "
-            f"({free / 2**20:,.0f} MiB are free there); --set cache=false trains without"
+            f"({free / 2**20:,.0f} MiB are free there); set cache to false to train without"
         ) from None
     return Cached(source, path, how, slot)
 

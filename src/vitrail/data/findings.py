@@ -221,7 +221,7 @@ def _describe(part: Part) -> str:
 def _listed(lines: list[str], most: int) -> list[str]:
     if len(lines) <= most:
         return lines
-    return [*lines[:most], f"  and {len(lines) - most:,} more: see --json or --out"]
+    return [*lines[:most], f"  and {len(lines) - most:,} more, in the report and the JSON"]
 
 
 def _count_groups(groups: tuple[DuplicateGroup, ...]) -> str:

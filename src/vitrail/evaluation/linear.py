@@ -86,7 +86,7 @@ def hold_out(
     if not held.any():
         raise UserError(
             "a class must have two training images, one of them to hold out, got one of each: "
-            "give more, or use --method fewshot --shots 1"
+            'give more, or use method="fewshot" with shots=1'
         )
     return held
 

@@ -73,7 +73,7 @@ def mismatch(known: tuple[str, ...], labels: tuple[str, ...], names: tuple[str, 
     'model does not know 1 of the 1 classes of data (emu), it knows cat, dog'
     """
     unknown = [label for label in labels if label not in known]
-    index = " or match by index (by_index)" if len(known) == len(labels) else ""
+    index = " or match by index with by_index=True" if len(known) == len(labels) else ""
     if not unknown:
         return f"two classes of {names[0]} have the same name: rename one,{index or ' and save it'}"
     return (

@@ -48,7 +48,7 @@ def find_warnings(outputs: Outputs, *, pretrained: bool = False) -> list[str]:
     if not outputs.targets.any():
         return []
     found = []
-    advice = LONGER if pretrained else f"{LONGER}, or start from a checkpoint with --from"
+    advice = LONGER if pretrained else f"{LONGER}, or start from a checkpoint"
     if len(outputs.labels) == 1:
         found.append(
             f"the data has one class, {outputs.labels[0]!r}: a model of one class is always right; "
@@ -64,7 +64,7 @@ def find_warnings(outputs: Outputs, *, pretrained: bool = False) -> list[str]:
         found.append(
             f"the model was evaluated on only {outputs.images} {kind}"
             f"{'' if outputs.images == 1 else 's'}, so its scores are uncertain; use more "
-            "(--val-share, or a val folder)"
+            "(a larger val_share, or a val folder)"
         )
     return found
 

@@ -175,7 +175,7 @@ def cka_panel(seen: ActivationStatistics) -> Panel:
     if matrix is None:
         caption = (
             f"The likeness of layers is not shown: it needs batches of at least 4 images, and "
-            f"there were {seen.images}. Give DATA, or a larger --images or --batch-size."
+            f"there were {seen.images}. Give data, more images or larger batches."
         )
         return Panel("cka", title, caption)
     values = matrix.numpy()
@@ -198,7 +198,7 @@ def cka_panel(seen: ActivationStatistics) -> Panel:
     few = seen.cka.images < 32
     doubt = (
         f" {seen.cka.images} images are few, so these numbers are rough: "
-        "give DATA and a larger --images for more."
+        "give data, and more images of it."
         if few
         else ""
     )

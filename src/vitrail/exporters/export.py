@@ -14,7 +14,7 @@ from vitrail.data.reader import ImageSource
 from vitrail.exporters.target import CannotRunError, Request, Target
 from vitrail.exporters.verify import Check, verify
 from vitrail.inference.graph import quiet
-from vitrail.inference.quantise import Quantisation
+from vitrail.inference.quantisation import Quantisation
 from vitrail.weights.atomic import write_directory, write_together
 
 Step = Callable[[str], None]
@@ -48,6 +48,7 @@ class Export:
             "max_difference": check.max_difference if check else None,
             "tolerance": check.tolerance if check else None,
             "label_agreement": check.label_agreement if check else None,
+            "sizes": [list(size) for size in check.sizes] if check else [],
             "latency_ms": check.latency_ms if check else None,
             "notes": list(self.notes),
             "quantisation": self.quantisation.facts() if self.quantisation else None,
@@ -64,6 +65,9 @@ class Export:
                 f"largest difference from the model {check.max_difference:.2g} on "
                 f"{check.images} photos{same}"
             )
+            if len(check.sizes) > 1:
+                sizes = ", ".join(f"{height}x{width}" for height, width in check.sizes)
+                lines.append(f"compared at {sizes}")
             lines.append(f"one image: {time['exported']:.1f} ms, in PyTorch {time['eager']:.1f} ms")
         if self.quantisation is not None:
             lines += self.quantisation.lines()

@@ -15,20 +15,18 @@ from torch.export import ExportedProgram
 from vitrail.core.errors import UserError
 from vitrail.core.exported import Exported, ExportedGraph, ExportPrecision
 from vitrail.data.preprocess import normalise
+from vitrail.inference.any_size import for_any_size, size_step
 from vitrail.inference.calibration import Samples
-from vitrail.inference.graph import (
-    Graph,
-    GraphOutput,
-    ReduceWeights,
-    refuse_dynamic_size,
-    trace,
-)
-from vitrail.inference.quantise import MAX_DROP, Quantisation
+from vitrail.inference.graph import Graph, GraphOutput, ReduceWeights, trace
+from vitrail.inference.quantisation import MAX_DROP, Quantisation
 from vitrail.models.attention_outputs import attention_layouts
 from vitrail.models.model import Model
 
 # Images as the file reads them -> its outputs by name.
 Runner: TypeAlias = "Callable[[NDArray[np.generic]], dict[str, NDArray[np.float32]]]"
+
+
+QUANTISED = {"int8": 8, "int8-weights": 8, "int4-weights": 4}  # bits
 
 
 @dataclass(frozen=True)
@@ -68,6 +66,11 @@ class Request:
         """Whether features are a second output."""
         return self.features and self.output != "pooled"
 
+    @property
+    def needs_samples(self) -> bool:
+        """Whether what the precision costs is measured on images."""
+        return self.precision in QUANTISED
+
     def graph(self) -> Graph:
         """The module that is exported."""
         return Graph(
@@ -87,6 +90,7 @@ class Request:
             batch=batch,
             attention=self.attention or self.maps is not None,
             features=self.both,
+            dynamic_size=self.dynamic_size,
             from_pixels=self.preprocessing,
             reduce=self.maps.reduce if self.maps else None,
         )
@@ -108,6 +112,7 @@ class Target:
     open: Callable[[Path], Runner]
     precisions: tuple[ExportPrecision, ...] = ("fp32", "fp16")
     batch: int | None = None
+    dynamic_size: bool = False
     embeds_metadata: bool = True
     folder: bool = False
     refuse: Callable[[Request], None] = lambda request: None
@@ -122,7 +127,7 @@ class Target:
         if request.runtime is not None and not self.folder:
             raise UserError(f"runtime must be left out for {self.title}: it is for the target web")
         if request.dynamic_size:
-            refuse_dynamic_size(request.model)
+            self.check_dynamic_size(request)
         missing = [name for name in self.packages if find_spec(name) is None]
         if missing:
             raise UserError(
@@ -130,6 +135,20 @@ class Target:
                 f"pip install 'vitrail[{self.extra}]'"
             )
         self.refuse(request)
+
+    def check_dynamic_size(self, request: Request) -> None:
+        if not self.dynamic_size:
+            raise UserError(f"dynamic_size is for ONNX files, got {self.title}: leave it out")
+        if request.attention:
+            raise UserError(
+                "attention outputs have the layout of one image size: leave out attention, or "
+                "dynamic_size"
+            )
+        if request.precision not in ("fp32", "fp16"):
+            raise UserError(
+                f"{request.precision} is measured at one image size: leave out dynamic_size"
+            )
+        for_any_size(request.model)
 
     def metadata(self, request: Request) -> Exported:
         """What the file says about itself."""
@@ -142,6 +161,8 @@ class Target:
             input="uint8" if request.preprocessing else "float",
             precision=request.precision,
             batch=self.batch,
+            sides=size_step(request.model) if request.dynamic_size else None,
+            merged_tokens=request.model.merged_tokens,
             attention=layouts,
             version=version("vitrail"),
         )

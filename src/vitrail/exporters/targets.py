@@ -20,15 +20,15 @@ def find_target(out: Path, to: str | None) -> Target:
         raise UserError(f"to must be an export target, got {to!r}: {nearest(to, TARGETS)}")
     known = {target.suffix: target for target in TARGETS.values() if not target.folder}
     if to is None:
-        if out.suffix not in known:
+        if out.suffix.lower() not in known:
             raise UserError(
                 f"{out}: the file must end in {', '.join(known)}, got {out.suffix!r}: "
                 "its suffix names the target, and --to web writes a folder"
             )
-        return known[out.suffix]
+        return known[out.suffix.lower()]
     if TARGETS[to].folder:
-        if out.suffix in known:
+        if out.suffix.lower() in known:
             raise UserError(f"{out}: a folder for {to} must not end in {out.suffix}")
-    elif out.suffix != TARGETS[to].suffix:
+    elif out.suffix.lower() != TARGETS[to].suffix:
         raise UserError(f"{out}: a file for {to} must end in {TARGETS[to].suffix}")
     return TARGETS[to]

@@ -50,7 +50,7 @@ class EmbeddingTable:
         if largest <= np.finfo(self.precision).max:
             return one
         reason = f"its features reach {largest:.3g}, which {self.precision} cannot hold"
-        return Output(one.name, None, f"{reason}: use --vector-precision float32")
+        return Output(one.name, None, f"{reason}: use vector_precision float32")
 
     def __call__(self, outputs: Sequence[Output]) -> Any:
         pa = pyarrow()

@@ -39,7 +39,7 @@ class ExportedModel(Model):
         return self.run(image, "logits", "this model has no head")
 
     def features(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
-        return self.run(image, "pooled", "it has no features: export the model with --features")
+        return self.run(image, "pooled", "it has no features: export the model again with features")
 
     def encode(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B ..."]:
         raise UserError(f"{self.file.path}: an exported file has no tokens: use the checkpoint")
@@ -60,7 +60,7 @@ class ExportedModel(Model):
 def digest_of_file(path: Path) -> Tensor:
     """SHA-256 of a file and, for OpenVINO, of the weights beside it."""
     found = hashlib.sha256()
-    for part in (path, path.with_suffix(".bin") if path.suffix == ".xml" else None):
+    for part in (path, path.with_suffix(".bin") if path.suffix.lower() == ".xml" else None):
         if part is not None:
             with part.open("rb") as file:
                 found.update(hashlib.file_digest(file, "sha256").digest())

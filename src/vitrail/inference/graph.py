@@ -7,10 +7,10 @@ of `vitrail.capture` for attention weights.
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
-from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 from jaxtyping import Float, Shaped, UInt8
@@ -21,6 +21,7 @@ from vitrail.core.errors import UserError
 from vitrail.core.eval_mode import eval_mode
 from vitrail.core.passport import Preprocessing
 from vitrail.data.framing import normalisation_factors
+from vitrail.inference.any_size import for_any_size, size_step
 from vitrail.inference.pruning import pruned_features, pruned_logits
 from vitrail.models.attention_outputs import attention_outputs
 from vitrail.models.model import Model
@@ -127,7 +128,7 @@ def trace(
 ) -> ExportedProgram:
     """The program of a model in evaluation mode, in the precision it has. `batch` images at once,
     or any number (None). `from_pixels` reads uint8 RGB pixels (B, H, W, C) and normalises them
-    itself. `dynamic_size` is refused: no family has a graph for images of any size yet.
+    itself. With `dynamic_size` images may have any size that is a multiple of the model's strides.
 
     Its module returns a dictionary: the output by its name, with `features` also "pooled" beside
     logits, and with `attention` the weights of every attention by the names that `vitrail.capture`
@@ -137,10 +138,14 @@ def trace(
     >>> program.module()(torch.zeros(1, 3, 224, 224))["scores"].shape
     torch.Size([1, 3])
     """
-    if dynamic_size:
-        refuse_dynamic_size(model)
     images = example_images(model, batch or 2, from_pixels=from_pixels)
-    dynamic = {} if batch else {0: Dim("batch", min=1)}
+    dynamic: dict[int, Any] = {} if batch else {0: Dim("batch", min=1)}
+    if dynamic_size:
+        model = for_any_size(model)
+        step, first = size_step(model), 1 if from_pixels else 2
+        for axis, name in ((first, "rows"), (first + 1, "columns")):
+            dynamic[axis] = step * Dim(name, min=1)
+        images = images.new_zeros(dynamic_example(images.shape, first, step))
     graph = Graph(
         model, output, attention=attention, features=features, from_pixels=from_pixels,
         reduce=reduce,
@@ -149,17 +154,11 @@ def trace(
         return torch.export.export(graph, (images,), dynamic_shapes=(dynamic,), strict=False)
 
 
-def refuse_dynamic_size(model: Model) -> NoReturn:
-    """No family has a graph for images of any size yet; the sentence says why not."""
-    why = (
-        "torch.export does not finish tracing its folds for any size"
-        if model.any_size
-        else "its positions and windows are made for one image size"
-    )
-    raise UserError(
-        f"dynamic_size must be off for {type(model).__name__}, because {why}: load the model with "
-        "image_size=… and export it for each size"
-    )
+def dynamic_example(shape: Sequence[int], first: int, step: int) -> list[int]:
+    """A shape whose height and width differ: torch.export takes equal ones for the same."""
+    found = list(shape)
+    found[first], found[first + 1] = 3 * step, 4 * step
+    return found
 
 
 def example_images(

@@ -83,7 +83,7 @@ class Journal:
             if not restart:
                 raise UserError(
                     f"{self.path}: holds the progress of a run with another model or other "
-                    f"options: choose another --out, or pass overwrite=True to start again"
+                    f"options: choose another file, or pass overwrite=True to start again"
                 )
             return
         for line in rows:

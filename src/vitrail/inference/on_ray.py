@@ -58,7 +58,7 @@ def ray_module(module: str = "ray") -> Any:
         return import_module(module)
     except ImportError:
         raise UserError(
-            "--engine ray needs Ray, which is not installed: pip install 'vitrail[ray]'"
+            "engine ray needs Ray, which is not installed: pip install 'vitrail[ray]'"
         ) from None
 
 
@@ -219,7 +219,7 @@ def _check_settings(path: Path, settings: dict[str, Any]) -> None:
         raise UserError(
             f"{path.parent}: holds the progress of a run with another model, other images or "
             f"settings: "
-            "choose another --out, or remove that directory"
+            "choose another out, or remove that directory"
         )
 
 

@@ -13,6 +13,7 @@ from vitrail.core.native_size import NativeSize
 from vitrail.core.outputs import Outputs
 from vitrail.data.loader import iterate_batches
 from vitrail.data.source import Source
+from vitrail.inference.calibration import Calibration
 from vitrail.inference.engine import Job, plan_of
 from vitrail.inference.engines.auto import OpenRunner, open_runner
 from vitrail.inference.engines.catalogue import EAGER
@@ -21,13 +22,18 @@ from vitrail.models.model import Model
 
 
 def open_logits(
-    model: Model, *, batch_size: int, engine: str = EAGER, images: int | None = None
+    model: Model,
+    *,
+    batch_size: int,
+    engine: str = EAGER,
+    images: int | None = None,
+    calibration: Calibration | None = None,
 ) -> OpenRunner:
     """An engine that computes logits, with all threads on one batch; for `images` images, if that
     is known."""
     job = Job(output="scores", batch_size=batch_size)
     plan = plan_of(model, job, threads=torch.get_num_threads())
-    return open_runner(model, plan, engine, images=images)
+    return open_runner(model, plan, engine, images=images, calibration=calibration)
 
 
 def compute_outputs(

@@ -53,6 +53,8 @@ class Manifest:
     exact: bool
     batch_size: int
     engine: str = EAGER
+    merged_tokens: tuple[int, ...] = ()  # in each block; none where nothing was merged
+    calibration: str = ""  # digest of the images that int8 was calibrated on; none for floats
     loading: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 
@@ -68,18 +70,20 @@ def open_parts(out: Path, manifest: Manifest) -> None:
 def check_parts(out: Path, manifest: Manifest) -> None:
     """Refuse a directory that holds something else, or embeddings made otherwise."""
     if utf8_name(str(out)) != str(out):  # pyarrow would not take it
-        raise UserError(f"{out}: must be a name in UTF-8: choose another --out")
+        raise UserError(f"{out}: must be a name in UTF-8: choose another directory")
     if not (out / MANIFEST).exists():
         if out.is_dir() and any(out.iterdir()):
-            raise UserError(f"{out}: holds something else already: choose another --out")
+            raise UserError(f"{out}: holds something else already: choose another directory")
         return
     there, here = asdict(read_manifest(out)), asdict(manifest)
     for name, value in here.items():
         if name not in FREE and there[name] != value:
             if name == "digest":
-                raise UserError(f"{out}: holds embeddings of another model: choose another --out")
+                raise UserError(
+                    f"{out}: holds embeddings of another model: choose another directory"
+                )
             raise UserError(
-                f"{out}: was made with {name} {there[name]}, not {value}: choose another --out"
+                f"{out}: was made with {name} {there[name]}, not {value}: choose another directory"
             )
 
 

@@ -13,6 +13,7 @@ from PIL import Image
 from vitrail.data.paths import is_one as is_one_path
 from vitrail.data.paths import list_images
 from vitrail.data.reader import Item, Named, is_one_image, not_an_image
+from vitrail.inference.calibration import Calibration
 from vitrail.inference.engine import (
     Engine,
     Job,
@@ -78,6 +79,7 @@ def open_predictions(
     engine: str = EAGER,
     images: int | None = None,
     threads: int | None = None,
+    calibration: Calibration | None = None,
     on_progress: OnProgress = silent,
 ) -> Iterator[PredictRun]:
     """A run over images, of which there are `images` if that is known, by `threads` (by default as
@@ -92,7 +94,9 @@ def open_predictions(
         if job.native_resolution:
             engine = only_eager(engine)
         plan = plan_of(model, job, callers=ours, threads=torchs)
-        opened = open_runner(model, plan, engine, images=images, on_progress=on_progress)
+        opened = open_runner(
+            model, plan, engine, images=images, calibration=calibration, on_progress=on_progress
+        )
         yield PredictRun(model, items, job, ours, opened)
 
 

@@ -58,7 +58,7 @@ class TokenizerConfig(Config):
         if self.num_classes:
             raise UserError(
                 f"num_classes must be 0, got {self.num_classes}: a tokenizer has no classes; BEiT "
-                f"is pre-trained on its tokens (vitrail pretrain --objective beit)"
+                "is pre-trained on its tokens"
             )
         if self.drop_path:
             raise UserError(

@@ -169,8 +169,7 @@ def check_encoder(model: Model) -> Beit:
     if config.pool != "cls" or config.num_classes:
         raise UserError(
             f"pool is {config.pool!r} and num_classes {config.num_classes}, but BEiT pre-trains an "
-            'encoder that norms every token and has no classes: use pool="cls", num_classes=0 '
-            "(--set fields.pool=cls)"
+            'encoder that norms every token and has no classes: use pool="cls", num_classes=0'
         )
     return model
 
@@ -178,13 +177,13 @@ def check_encoder(model: Model) -> Beit:
 def check_tokenizer(tokenizer: Model, model: Model) -> Tokenizer:
     if not isinstance(tokenizer, Tokenizer):
         raise UserError(
-            f"BEiT needs a tokenizer, not a {type(tokenizer).__name__}: train one by pretrain "
-            "--objective tokenizer, or load DALL-E's encoder"
+            f"BEiT needs a tokenizer, not a {type(tokenizer).__name__}: pretrain one with "
+            'objective="tokenizer", or load DALL-E\'s encoder'
         )
     theirs, ours = tokenizer.config.channels, model.config.channels
     if theirs != ours:
         raise UserError(
             f"the tokenizer reads {theirs} channels and the model {ours}: train one on images of "
-            f"{ours}, or give the model {theirs} (--set fields.channels={theirs})"
+            f"{ours}, or give the model channels={theirs}"
         )
     return tokenizer

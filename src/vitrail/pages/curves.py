@@ -31,7 +31,7 @@ TITLES = {
 # Drawn in one chart, training first in all of them, so that each keeps its colour.
 PAIRS = {"loss": "val_loss", "accuracy": "train_accuracy"}
 TRAINING = ("loss", "train_accuracy")
-NOT_DRAWN = ("step", "seconds")
+NOT_DRAWN = ("step", "epoch", "seconds")
 
 Line = Mapping[str, Any]
 

@@ -54,19 +54,41 @@ def runs_page(runs: Sequence[RunSummary]) -> str:
     return render_page(title, sections, kind="training runs", lead=lead)
 
 
-def best_values(run: RunSummary) -> dict[str, float]:
+@dataclass(frozen=True)
+class BestValue:
+    """The best of a score, at the first step that had it, and the epoch if the run logged it."""
+
+    value: float
+    step: int
+    epoch: float | None = None
+
+    @property
+    def place(self) -> str:
+        """
+        >>> BestValue(0.9, 1200, 3.0).place
+        'step 1,200, epoch 3'
+        """
+        epoch = "" if self.epoch is None else f", epoch {self.epoch:.4g}"
+        return f"step {self.step:,}{epoch}"
+
+
+def best_values(run: RunSummary) -> dict[str, BestValue]:
     """The best of each score, and of each loss."""
+    epochs = {line["step"]: line.get("epoch") for line in run.lines}
     best = {}
     for name in (*SHARES, "val_loss", "loss"):
-        values = [value for _, value in finite(points_of(run.lines, name))]
-        if values:
-            best[name] = min(values) if name in LOWER else max(values)
+        points = finite(points_of(run.lines, name))
+        if points:
+            lowest = 1 if name in LOWER else -1
+            step, value = min(points, key=lambda point: (lowest * point[1], point[0]))
+            best[name] = BestValue(value, int(step), epochs.get(step))
     return best
 
 
 def score_table(runs: Sequence[RunSummary]) -> dict[str, Any]:
     """Heads, and a row for each run whose cells say whether they are the best of their column."""
-    scores = {run.name: best_values(run) for run in runs}
+    best = {run.name: best_values(run) for run in runs}
+    scores = {run: {name: one.value for name, one in found.items()} for run, found in best.items()}
     names = [
         name for name in (*SHARES, "val_loss", "loss") if any(name in s for s in scores.values())
     ]
@@ -83,6 +105,7 @@ def score_table(runs: Sequence[RunSummary]) -> dict[str, Any]:
                 (
                     either(scores[run.name].get(name), is_share(name)),
                     len(runs) > 1 and scores[run.name].get(name) == winners[name],
+                    best[run.name][name].place if name in best[run.name] else "",
                 )
                 for name in names
             ],

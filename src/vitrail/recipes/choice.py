@@ -43,7 +43,7 @@ class Choice:
     def checkpoint(self, recipe: str) -> str:
         """What to begin from, for the recipes that make no sense without it."""
         if self.start is None:
-            raise UserError(f"{recipe} fine-tunes a checkpoint: give start (--from)")
+            raise UserError(f"{recipe} fine-tunes a checkpoint: give start=CHECKPOINT")
         return self.start
 
 

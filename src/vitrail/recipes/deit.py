@@ -71,8 +71,8 @@ def deit_distilled(choice: Choice) -> Recipe:
         goal=Distil(smoothing=0.1, distillation="hard", share=0.5, temperature=1.0),
         reasons=(
             *recipe.reasons,
-            "half of the loss is hard distillation from --set goal.teacher=CHECKPOINT; soft "
-            "distillation with --set goal.distillation=soft",
+            "half of the loss is hard distillation from the checkpoint goal.teacher; "
+            "goal.distillation may be set to soft",
         ),
     )
 

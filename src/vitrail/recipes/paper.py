@@ -124,9 +124,9 @@ def pretrain(name: str, how: Pretraining, choice: Choice) -> Recipe:
     if batch != BATCH:
         reasons.append(f"the paper's lr is for batches of {BATCH:,}; it is not scaled")
     if row.shorter:
-        reasons.append(f"the paper has a shorter run of {model} too: --epochs {row.shorter:g}")
+        reasons.append(f"the paper has a shorter run of {model} too, of {row.shorter:g} epochs")
     if batch > 512 and batch % 32 == 0:
-        reasons.append("if a batch does not fit into memory, split it: --set accumulate=32")
+        reasons.append("if a batch does not fit into memory, set accumulate to 32 to split it")
     return Recipe(
         data=choice.data,
         val_share=0.01,

@@ -4,17 +4,15 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from vitrail.core.errors import writing
-from vitrail.core.json_text import to_json
 from vitrail.data.doctor import examine
 from vitrail.data.findings import Findings
 from vitrail.data.sources import open_data
 from vitrail.pages.data_report import data_page
-from vitrail.tasks.html_record import HtmlRecord
+from vitrail.tasks.html_record import PAGE, HtmlRecord
 from vitrail.tasks.progress import OnProgress, silent, steps_of
 from vitrail.tasks.results import writing_results
 
-PAGE, FACTS = "report.html", "doctor.json"
+FACTS = "doctor.json"
 
 
 @dataclass(frozen=True, repr=False)
@@ -27,10 +25,14 @@ class DataReport(Findings, HtmlRecord):
     def facts(self) -> dict[str, Any]:
         """Plain values for JSON: all but the images themselves."""
         facts = super().facts()
-        return {"report": facts.pop("report"), **facts}
+        broken = [{**bad.pop("image"), **bad} for bad in facts.pop("broken")]
+        named = [{"image": bad.pop("name"), **bad} for bad in broken]
+        for split in facts["splits"]:
+            split["broken_images"] = split.pop("broken")
+        return {"report": facts.pop("report"), **facts, "broken": named}
 
     def html(self) -> str:
-        return data_page(self.facts(), **page_images(self))
+        return data_page(super().facts(), **page_images(self))
 
 
 def page_images(found: Findings) -> dict[str, Any]:
@@ -68,7 +70,5 @@ def doctor(
             report=None if out is None else str(Path(out) / PAGE),
         )
         if draft is not None:
-            with writing(draft):
-                found.save_html(draft / PAGE)
-                (draft / FACTS).write_text(to_json(found.facts()) + "\n", encoding="utf-8")
+            found.save_report(draft, FACTS)
     return found

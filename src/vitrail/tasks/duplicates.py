@@ -9,8 +9,11 @@ from vitrail.core.errors import UserError, printable
 from vitrail.core.json_text import plain_values
 from vitrail.inference.nearest import Pair, find_duplicates
 from vitrail.inference.parts import read_manifest
-from vitrail.tasks.html_record import HtmlRecord
+from vitrail.tasks.html_record import PAGE, HtmlRecord
 from vitrail.tasks.image_pages import show_duplicates
+from vitrail.tasks.results import writing_results
+
+FACTS = "duplicates.json"
 
 
 @dataclass(frozen=True)
@@ -43,10 +46,16 @@ class DuplicateReport(HtmlRecord):
         return "\n".join([f"{title}, cosine at least {self.threshold:.6g})", *shown])
 
 
-def duplicates(directory: str | Path, *, threshold: float | None = None) -> DuplicateReport:
+def duplicates(
+    directory: str | Path,
+    *,
+    threshold: float | None = None,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+) -> DuplicateReport:
     """Find every two images of a directory that `embed` wrote whose features have a cosine of at
     least `threshold`. By default it is chosen from the data: pairs count that are far closer to
-    each other than is usual in it.
+    each other than is usual in it. `out` gets report.html and duplicates.json.
 
     >>> from vitrail import embed
     >>> index = embed("pets-model", "photos/", out="vectors")
@@ -56,5 +65,10 @@ def duplicates(directory: str | Path, *, threshold: float | None = None) -> Dupl
     folder = Path(directory)
     if read_manifest(folder).output != "pooled":
         raise UserError(f"{folder}: holds tokens, but duplicates are found by pooled features")
-    found = find_duplicates(folder, threshold=threshold)
-    return DuplicateReport(str(directory), found.pairs, found.threshold, found.threshold_source)
+    with writing_results(out, "duplicates", (PAGE, FACTS), overwrite=overwrite) as draft:
+        found = find_duplicates(folder, threshold=threshold)
+        limit = (found.threshold, found.threshold_source)
+        report = DuplicateReport(str(directory), found.pairs, *limit)
+        if draft is not None:
+            report.save_report(draft, FACTS)
+    return report

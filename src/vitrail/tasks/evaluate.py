@@ -4,19 +4,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.core.errors import UserError, nearest, writing
+from vitrail.core.errors import UserError, writing
 from vitrail.core.eval_mode import eval_mode
 from vitrail.core.json_text import to_json
 from vitrail.core.outputs import Outputs
 from vitrail.core.ranges import check_count, check_counts
+from vitrail.data.reader import ImageSource
 from vitrail.data.source import Source
-from vitrail.data.sources import open_data
-from vitrail.data.sources.origin import Origin, Subset
 from vitrail.evaluation.calibration import (
     TemperatureScaling,
     confidences,
@@ -24,7 +23,6 @@ from vitrail.evaluation.calibration import (
     scale_temperature,
 )
 from vitrail.evaluation.corruptions import CORRUPTIONS, corrupt, published_side
-from vitrail.evaluation.matching import LabelMatch, match_labels
 from vitrail.evaluation.metrics import compute_metrics
 from vitrail.evaluation.robustness import (
     EXAMPLE_SEVERITY,
@@ -32,28 +30,50 @@ from vitrail.evaluation.robustness import (
     Robustness,
     measure_robustness,
 )
+from vitrail.inference.calibration import Calibration
 from vitrail.inference.engines.auto import OpenRunner
 from vitrail.inference.engines.catalogue import AUTO, EAGER, check_engine
 from vitrail.inference.outputs import compute_outputs, open_logits
+from vitrail.inference.quantisation import MAX_DROP
+from vitrail.inference.speed_up import SpeedUp
 from vitrail.inference.variants import Variants, compute_variants
 from vitrail.models.model import Model
 from vitrail.models.vit import ViTConfig
 from vitrail.tasks.arguments import check_not_swapped
+from vitrail.tasks.dry_run import DryRun, plan_images
 from vitrail.tasks.evaluation import Evaluation, SizeResult
-from vitrail.tasks.models import AnyModel, Device, Precision, open_model
+from vitrail.tasks.int8 import INT8, calibrate_on_split, check_int8, open_float
+from vitrail.tasks.keywords import EvaluateKeywords, Size
+from vitrail.tasks.models import AnyModel, Device, Precision
 from vitrail.tasks.names import name_of, short_name
 from vitrail.tasks.progress import OnProgress, silent, steps_of
 from vitrail.tasks.results import writing_results
 from vitrail.tasks.speed_up import speed_up_note, with_speed_up
+from vitrail.tasks.splits import Split, check_split, open_splits, parts_of
 from vitrail.weights.load import load
 
+VERB = "evaluate"
 FILES = {"report.html": "report", "evaluation.json": "facts", "predictions.csv": "predictions"}
-MIN_HELD_OUT, MAX_HELD_OUT = 500, 5000  # images of val that choose a temperature
 
-Size = int | tuple[int, int]
 Sizes = list[tuple[str, dict[str, Any]]]
 
 
+@overload
+def evaluate(
+    model: AnyModel,
+    data: str | Path,
+    *,
+    dry_run: Literal[False] = False,
+    **options: Unpack[EvaluateKeywords],
+) -> Evaluation: ...
+@overload
+def evaluate(
+    model: AnyModel,
+    data: str | Path,
+    *,
+    dry_run: bool,
+    **options: Unpack[EvaluateKeywords],
+) -> Evaluation | DryRun: ...
 def evaluate(
     model: AnyModel,
     data: str | Path,
@@ -70,19 +90,24 @@ def evaluate(
     speed_up: float | None = None,
     device: Device = "auto",
     precision: Precision = None,
+    calibrate: ImageSource | Iterable[ImageSource] | None = None,
+    max_drop: float = MAX_DROP,
     seed: int = 0,
     out: str | Path | None = None,
     overwrite: bool = False,
+    dry_run: bool = False,
     name: str | None = None,
     on_progress: OnProgress = silent,
-) -> Evaluation:
+) -> Evaluation | DryRun:
     """Evaluate a model on one split of a data set, by default test, else val: metrics with
     confidence intervals, calibration, classes and confusions. `corruptions` adds 15 common
     corruptions at 5 severities (of `corrupted_images` images, by default all), `resolutions` and
     `patch_sizes` other sizes of images and patches, in pixels. Classes are matched by name, or with
     `by_index` by index. `engine` computes, as in `predict`, by default the fastest where that pays.
     `speed_up=1.8` merges similar tokens (ViT, DeiT, BEiT) until the model is that many times as
-    fast, and evaluates the result. `out` gets report.html, evaluation.json and predictions.csv.
+    fast. `precision="int8"` is calibrated on images of `calibrate`, by default of the train split,
+    and refused as in `predict`. `out` gets report.html, evaluation.json and predictions.csv.
+    `dry_run` checks everything and returns what would be computed.
 
     >>> model = create("vit_ti_16", depth=1, num_classes=10, channels=1, image_size=16)
     >>> evaluate(model, "digits").images
@@ -94,36 +119,61 @@ def evaluate(
     check_engine(engine)
     sides = check_sizes("resolutions", resolutions)
     patch_sizes = check_counts("patch_sizes", patch_sizes, at_least=1)
-    check_speed_up(speed_up, sides, patch_sizes)
-    with writing_results(out, "evaluate", list(FILES), overwrite=overwrite) as draft:
-        loaded = open_model(model, device=device, precision=precision)
-        loaded, merged = with_speed_up(loaded, speed_up, batch_size=batch_size)
+    check_one_size(speed_up, precision, [*sides, *patch_sizes])
+    check_int8(precision, calibrate, max_drop)
+    with writing_results(out, VERB, list(FILES), overwrite=overwrite, dry_run=dry_run) as draft:
+        loaded = open_float(model, device=device, precision=precision)
+        wanted = None if dry_run else speed_up  # it takes a while to find
+        loaded, merged = with_speed_up(loaded, wanted, batch_size=batch_size, engine=engine)
         run = Run(loaded, name or name_of(model), str(data), batch_size, workers, seed, on_progress)
         with eval_mode(loaded):
-            patches = patch_fields(patch_sizes, loaded)
-            splits, split, notes = open_splits(run, split, by_index=by_index)
-            count = sum(len(one.source) for one in splits.values())
-            if corruptions:
-                count += len(VARIANTS) * min(corrupted_images or count, len(splits[split].source))
-            run = replace(run, opened=run.open(loaded, engine, count), engine=engine)
-            outputs = run.outputs(splits[split])
-            held_out = run.outputs(splits["val"]) if split != "val" and "val" in splits else None
-            found = summarise(run, outputs, held_out, splits[split].source, notes)
-            if merged is not None:
-                notes = [speed_up_note(merged), *found.notes]
-                found = replace(found, speed_up=merged.facts(), notes=notes)
-            if corruptions:
-                known = run.corrupted(outputs, splits[split].source, corrupted_images)
-                found = replace(found, robustness=known)
             sizes: Sizes = [(size_text(size), {"image_size": size}) for size in sides]
-            found = replace(
-                found,
-                resolutions=run.at_sizes(splits[split], sizes, "image sizes"),
-                patch_sizes=run.at_sizes(splits[split], patches, "patch sizes"),
-            )
+            patches = patch_fields(patch_sizes, loaded)
+            splits, split, notes = open_splits(loaded, run.names, split, by_index=by_index)
+            most = (corrupted_images or len(splits[split].source)) if corruptions else 0
+            images = count_images(splits, split, most)
+            if dry_run:
+                return plan(run, images | resized(sizes, patches, images[split]), out, engine)
+            run = run.calibrated(splits[split].source, precision, calibrate, max_drop)
+            run = run.started(engine, sum(images.values()))
+            found = with_costs(measure(run, splits, split, notes), merged)
+            if corruptions:
+                known = run.corrupted(found.outputs, found.source, corrupted_images)
+                found = replace(found, robustness=known)
+            found = run.at_all_sizes(found, splits[split], sizes, patches)
         if draft is not None:
             write(found, draft)
     return found if out is None else replace(found, files=files_in(Path(out)))
+
+
+def count_images(splits: dict[str, Split], split: str, corrupted: int) -> dict[str, int]:
+    """How many images are computed at the model's own size."""
+    images = {name: len(one.source) for name, one in splits.items()}
+    count = len(VARIANTS) * min(corrupted, images[split])
+    return images | ({"corrupted": count} if count else {})
+
+
+def resized(sizes: Sizes, patches: Sizes, images: int) -> dict[str, int]:
+    """How many images are evaluated at each of the other sizes."""
+    return {f"at {size}": images for size, _ in sizes} | {
+        f"in patches of {size}": images for size, _ in patches
+    }
+
+
+def plan(run: "Run", images: dict[str, int], out: str | Path | None, engine: str) -> DryRun:
+    how, size = {"engine": engine}, run.batch_size
+    return plan_images(
+        VERB, run.names, images, batch_size=size, out=out, files=list(FILES), details=how
+    )
+
+
+def with_costs(found: Evaluation, merged: SpeedUp | None) -> Evaluation:
+    """The same with notes on what int8 and merged tokens are."""
+    if found.quantisation is not None:
+        found = replace(found, notes=[*found.quantisation.lines(), *found.notes])
+    if merged is None:
+        return found
+    return replace(found, speed_up=merged.facts(), notes=[speed_up_note(merged), *found.notes])
 
 
 def files_in(out: Path) -> dict[str, str]:
@@ -131,23 +181,13 @@ def files_in(out: Path) -> dict[str, str]:
     return {what: str(out / name) for name, what in FILES.items()}
 
 
-def check_speed_up(
-    speed_up: float | None, resolutions: Sequence[Size], patch_sizes: Sequence[int]
-) -> None:
-    if speed_up is not None and (resolutions or patch_sizes):
-        raise UserError(
-            "speed_up is measured for one image and patch size: leave out resolutions and "
-            "patch_sizes, or speed_up"
-        )
-
-
-@dataclass(frozen=True)
-class Split:
-    """One split of the data, and which of its classes is which output of the model."""
-
-    name: str
-    source: Source
-    match: LabelMatch
+def check_one_size(speed_up: float | None, precision: Precision, sizes: Sequence[Size]) -> None:
+    for name, given in (("speed_up", speed_up is not None), ("int8", precision == INT8)):
+        if given and sizes:
+            raise UserError(
+                f"{name} is measured for one image and patch size: leave out resolutions and "
+                f"patch_sizes, or {name}"
+            )
 
 
 @dataclass(frozen=True)
@@ -163,13 +203,38 @@ class Run:
     on_progress: OnProgress
     engine: str = EAGER
     opened: OpenRunner | None = None
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         check_count("batch_size", self.batch_size, at_least=1)
         check_count("workers", self.workers)
 
+    @property
+    def names(self) -> tuple[str, str]:
+        return self.model_name, self.data
+
     def open(self, model: Model, engine: str, images: int) -> OpenRunner:
-        return open_logits(model, batch_size=self.batch_size, engine=engine, images=images)
+        return open_logits(
+            model,
+            batch_size=self.batch_size,
+            engine=engine,
+            images=images,
+            calibration=self.calibration,
+        )
+
+    def started(self, engine: str, images: int) -> "Run":
+        """With the engine that computes so many images."""
+        return replace(self, opened=self.open(self.model, engine, images), engine=engine)
+
+    def calibrated(
+        self, source: Source, precision: Precision, calibrate: Any, max_drop: float
+    ) -> "Run":
+        """For int8: calibrated on given images, else on the train split, else on those at hand."""
+        if precision != INT8:
+            return self
+        source = parts_of(self.model, self.data).get("train", source)
+        int8 = calibrate_on_split(self.model, source, precision, calibrate, max_drop)
+        return replace(self, calibration=int8)
 
     def outputs(self, split: Split, model: Model | None = None, what: str = "") -> Outputs:
         """The outputs for one split, of the model or of a resized copy."""
@@ -225,6 +290,16 @@ class Run:
             seed=self.seed,
         )
 
+    def at_all_sizes(
+        self, found: Evaluation, split: Split, sizes: Sizes, patches: Sizes
+    ) -> Evaluation:
+        """The evaluation, and the headline metric at other sizes of images and patches."""
+        return replace(
+            found,
+            resolutions=self.at_sizes(split, sizes, "image sizes"),
+            patch_sizes=self.at_sizes(split, patches, "patch sizes"),
+        )
+
     def at_sizes(self, split: Split, sizes: Sizes, what: str) -> list[SizeResult]:
         """The headline metric at each size, given as its text and the fields of `load`."""
         found = []
@@ -263,6 +338,13 @@ def apply_corruption(
     return corrupt(pixels, name, severity, seed=seed, index=index)
 
 
+def measure(run: Run, splits: dict[str, Split], split: str, notes: list[str]) -> Evaluation:
+    """All metrics of one split; val, if that is another one, chooses the temperature."""
+    outputs = run.outputs(splits[split])
+    held_out = run.outputs(splits["val"]) if split != "val" and "val" in splits else None
+    return summarise(run, outputs, held_out, splits[split].source, notes)
+
+
 def summarise(
     run: Run, outputs: Outputs, held_out: Outputs | None, source: Source, notes: list[str]
 ) -> Evaluation:
@@ -291,6 +373,7 @@ def summarise(
         resamples=metrics.resamples,
         reliability=reliability(confidence.reshape(-1), right.reshape(-1)),
         temperature=temperature,
+        quantisation=None if run.opened is None else run.opened.quantisation,
         notes=[*notes, *output_notes(outputs, metrics.values["ece"], temperature)],
     )
 
@@ -315,15 +398,7 @@ def check_corrupted(images: int | None, corruptions: bool) -> None:
     if images is not None:
         check_count("corrupted_images", images, at_least=1)
         if not corruptions:
-            raise UserError(
-                "corrupted_images needs corruptions: add corruptions=True (--corruptions)"
-            )
-
-
-def check_split(split: str | None, data: str | Path) -> None:
-    known = open_data(data).parts
-    if split is not None and split not in known:
-        raise UserError(f"{data} has no split {split!r}, {nearest(split, known)}")
+            raise UserError("corrupted_images needs corruptions: pass corruptions=True")
 
 
 def check_sizes(name: str, sizes: Any) -> list[Size]:
@@ -363,61 +438,6 @@ def patch_fields(sizes: Sequence[int], model: Model) -> Sizes:
                 f"{size}"
             )
     return [(str(size), {"patch_size": size // stride}) for size in sizes]
-
-
-def open_splits(
-    run: Run, split: str | None, *, by_index: bool
-) -> tuple[dict[str, Split], str, list[str]]:
-    """The split to evaluate on, and val where it can choose a temperature; which split it is; and
-    what was assumed."""
-    passport = run.model.passport
-    # a split that was drawn for the training of this model is drawn again
-    share = passport.provenance.get("recipe", {}).get("val_share", 0.1)
-    parts = open_data(run.data, val_share=share).parts
-    labelled = [name for name in parts if parts[name].targets is not None] or list(parts)
-    split = split or next(name for name in ("test", "val", *labelled) if name in labelled)
-    chosen = {split: parts[split]}
-    if split != "val" and "val" in labelled and is_enough(len(parts["val"]), len(parts[split])):
-        chosen["val"] = thin_out(parts["val"])
-    found: dict[str, Split] = {}
-    for name, source in chosen.items():
-        match = match_labels(
-            passport.labels,
-            source.labels if source.targets is not None else (),
-            outputs=run.model.config.num_classes,
-            names=(run.model_name, run.data),
-            by_index=by_index,
-        )
-        found[name] = Split(name, source, match)
-    notes = [found[split].match.note, multi_label_note(run.model, parts[split])]
-    if split == "val" and "val" not in open_data(run.data, val_share=0).parts:
-        notes.append(
-            f"the data has no val split: evaluated on the same {share:.0%} of train that training "
-            "holds out"
-        )
-    return found, split, [note for note in notes if note is not None]
-
-
-def multi_label_note(model: Model, source: Source) -> str | None:
-    """Where one side has several labels an image and the other has one."""
-    multi_label = source.targets is not None and source.targets.ndim == 2
-    if multi_label == model.passport.multi_label or model.passport.labels is None:
-        return None
-    if multi_label:
-        return "the model was trained for one label an image: each output counts above 0.5"
-    return "the model was trained for several labels an image: the highest output counts"
-
-
-def is_enough(images: int, evaluated: int) -> bool:
-    """Whether a split can choose a temperature at least as well as half of those evaluated."""
-    return images >= min(evaluated / 2, MIN_HELD_OUT)
-
-
-def thin_out(source: Source) -> Source:
-    """A temperature is one number: of a large split some images, spread over it, are enough."""
-    if len(source) <= MAX_HELD_OUT or not isinstance(source, Origin):
-        return source
-    return Subset(source, np.linspace(0, len(source) - 1, MAX_HELD_OUT).astype(np.int64))
 
 
 def write(found: Evaluation, out: Path) -> None:

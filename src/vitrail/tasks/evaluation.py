@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from vitrail.core.broken import BrokenImage, list_broken
 from vitrail.core.json_text import plain_values
 from vitrail.core.outputs import Outputs
 from vitrail.core.passport import Preprocessing
@@ -18,6 +19,7 @@ from vitrail.evaluation.corruptions import CORRUPTIONS, DIFFERS
 from vitrail.evaluation.intervals import LEVEL, METHODS
 from vitrail.evaluation.mistakes import labelled_prediction
 from vitrail.evaluation.robustness import Robustness
+from vitrail.inference.quantisation import Quantisation
 from vitrail.pages.evaluation import evaluation_page
 from vitrail.pages.thumbnails import data_uri
 from vitrail.tasks.examples import class_examples, class_facts, mistake_examples
@@ -62,7 +64,8 @@ class Evaluation(HtmlRecord):
     robustness: Robustness | None = None
     resolutions: Sequence[SizeResult] = ()
     patch_sizes: Sequence[SizeResult] = ()
-    speed_up: Mapping[str, float] | None = None
+    speed_up: Mapping[str, Any] | None = None
+    quantisation: Quantisation | None = None
     notes: Sequence[str] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     """Where the report, the facts and the predictions were written, if they were."""
@@ -70,6 +73,11 @@ class Evaluation(HtmlRecord):
     @property
     def images(self) -> int:
         return self.outputs.images
+
+    @property
+    def broken(self) -> tuple[BrokenImage, ...]:
+        """Images that could not be read, and why."""
+        return list_broken(self.outputs.broken)
 
     @property
     def accuracy(self) -> float | None:
@@ -101,9 +109,10 @@ class Evaluation(HtmlRecord):
             "patch_sizes": [asdict(row) for row in self.patch_sizes],
             "engine": self.engine,
             "speed_up": None if self.speed_up is None else dict(self.speed_up),
+            "quantisation": None if self.quantisation is None else self.quantisation.facts(),
             "nonfinite": outputs.nonfinite,
             "notes": list(self.notes),
-            "broken": dict(outputs.broken),
+            "broken": [asdict(one) for one in self.broken],
             "files": self.files,
         }
         return dict(plain_values(facts))
@@ -143,7 +152,7 @@ class Evaluation(HtmlRecord):
                 outputs, self.source, "loss", MAX_MISTAKES
             )
         return evaluation_page(
-            self.facts() | {"classes": class_facts(outputs)},
+            self.facts() | {"classes": class_facts(outputs), "broken": dict(outputs.broken)},
             title=self.title,
             preprocessing=preprocessing_sentence(self.preprocessing),
             mistakes=galleries,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack, overload
 from zipfile import ZIP_DEFLATED, ZipFile
 
 import numpy as np
@@ -17,7 +17,6 @@ from torch import Tensor
 
 from vitrail.core.errors import UserError, writing
 from vitrail.core.eval_mode import eval_mode
-from vitrail.core.json_text import to_json
 from vitrail.core.ranges import check_count
 from vitrail.data.images import BadImage
 from vitrail.data.paths import check_paths, is_address, is_one
@@ -45,6 +44,7 @@ from vitrail.explanation.verdict import MethodCheck, check_methods
 from vitrail.inference.predict import iter_images
 from vitrail.models.model import Model
 from vitrail.tasks.arguments import check_not_swapped
+from vitrail.tasks.dry_run import DryRun, plan_images
 from vitrail.tasks.explanation import (
     FACTS,
     MAPS,
@@ -56,6 +56,7 @@ from vitrail.tasks.explanation import (
     Pixels,
     visible_part,
 )
+from vitrail.tasks.keywords import ExplainKeywords
 from vitrail.tasks.models import AnyModel, Device, Precision, open_model, refuse_exported
 from vitrail.tasks.names import name_of as model_name
 from vitrail.tasks.progress import OnProgress, silent
@@ -67,6 +68,22 @@ MAX_DETAILED = 4  # images whose layers and heads the page shows
 Query = int | tuple[int, int]
 
 
+@overload
+def explain(
+    model: AnyModel,
+    images: "ImageSource | Iterable[ImageSource]",
+    *,
+    dry_run: Literal[False] = False,
+    **options: Unpack[ExplainKeywords],
+) -> Explanation | Explanations: ...
+@overload
+def explain(
+    model: AnyModel,
+    images: "ImageSource | Iterable[ImageSource]",
+    *,
+    dry_run: bool,
+    **options: Unpack[ExplainKeywords],
+) -> Explanation | Explanations | DryRun: ...
 def explain(
     model: AnyModel,
     images: "ImageSource | Iterable[ImageSource]",
@@ -84,9 +101,10 @@ def explain(
     precision: Precision = None,
     out: str | Path | None = None,
     overwrite: bool = False,
+    dry_run: bool = False,
     name: str | None = None,
     on_progress: OnProgress = silent,
-) -> Explanation | Explanations:
+) -> Explanation | Explanations | DryRun:
     """Explain predictions: which parts of an image drive them. One image gives an `Explanation`; a
     directory, a pattern or an iterable gives `Explanations`, one for each image that can be read.
 
@@ -96,7 +114,8 @@ def explain(
     predicted one. `layer` is for attention, gradcam and hirescam, `head` and `query` (a patch as
     (row, column), or the number of a token) are for attention, `fusion` and `discard` for rollout.
     With `verdict` the maps of the first `checks` images are tested: whether they track the model.
-    `out` gets report.html, explain.json, maps.npz, and overlays as PNG.
+    `out` gets report.html, explain.json, maps.npz, and overlays as PNG. `dry_run` checks everything
+    and returns what would be computed.
 
     >>> why = explain(model, Image.new("RGB", (64, 48)), checks=0)
     >>> why.method, why.map.shape, why.overlay().size
@@ -110,7 +129,7 @@ def explain(
     if isinstance(listed, list | tuple):
         check_listed(listed)
     one = is_one(str(images)) if isinstance(images, str | Path) else is_one_image(images)
-    with writing_results(out, "explain", None, overwrite=overwrite) as draft:
+    with writing_results(out, "explain", None, overwrite=overwrite, dry_run=dry_run) as draft:
         loaded = open_model(model, device=device, precision=precision)
         called = name or model_name(model)
         layer = int(layer) if isinstance(layer, str) and is_integer(layer) else layer
@@ -119,23 +138,32 @@ def explain(
         methods, auto = select_methods(method, loaded, options, called)
         if target is not None and not loaded.config.num_classes:
             raise UserError(f"{called} has no classification head: leave out target")
-        run = ExplainRun(
-            called,
-            loaded.passport.family,
-            loaded.passport.preprocessing,
-            methods,
-            auto,
-            None if out is None else Path(out),
-        )
+        passport, place = loaded.passport, None if out is None else Path(out)
+        run = ExplainRun(called, passport.family, passport.preprocessing, methods, auto, place)
         wanted = None if target is None else class_index(loaded, target)
-        work = Work(loaded, run, wanted, query, checks if verdict else 0, draft)
+        checks = checks if verdict and loaded.config.num_classes else 0
+        if dry_run:
+            return plan(run, [images] if one else images, checks)
+        work = Work(loaded, run, wanted, query, checks, draft)
         with eval_mode(loaded):
             found = work.explain_all(images if not one else [images], on_progress)
         if draft is not None:
-            with writing(draft):
-                found.save_html(draft / PAGE)
-                (draft / FACTS).write_text(to_json(found.facts()) + "\n", encoding="utf-8")
+            found.save_report(draft, FACTS)
     return found[0] if one else found
+
+
+def plan(run: ExplainRun, images: Any, checks: int) -> DryRun:
+    """What would be explained; an iterator is not read ahead."""
+    listed = [images] if isinstance(images, str | Path) else images
+    counts = {}
+    if isinstance(listed, list | tuple):
+        found = sum(1 for _ in iter_images(listed))
+        counts = {"explained": found, "tested": min(checks, found)}
+    names = (run.model, ", ".join(map(str, listed)) if counts else "images")
+    files, how = (PAGE, FACTS, MAPS, "*.png"), {"methods": list(run.methods)}
+    return plan_images(
+        "explain", names, counts, batch_size=1, out=run.out, files=files, details=how
+    )
 
 
 def check_listed(images: Sequence[Any]) -> None:

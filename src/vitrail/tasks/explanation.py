@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, UInt8
 from PIL import Image
 
+from vitrail.core.broken import BrokenImage, list_broken
 from vitrail.core.errors import UserError, nearest
 from vitrail.core.json_text import plain_values
 from vitrail.core.layout import TokenLayout
@@ -66,7 +67,7 @@ class ExplainRun:
             "images": [image.image_facts() for image in images],
             "verdicts": verdicts,
             **({"rule": RULE} if verdicts else {}),
-            "broken": self.problems,
+            "broken": [asdict(one) for one in list_broken(self.problems)],
             "notes": self.notes,
             **({"auto": asdict(self.auto)} if self.auto is not None else {}),
         }
@@ -201,8 +202,9 @@ class Explanations(Sequence[Explanation], HtmlRecord):
         return {name: check.verdict for name, check in self.run.checks.items()}
 
     @property
-    def problems(self) -> dict[str, str]:
-        return self.run.problems
+    def broken(self) -> tuple[BrokenImage, ...]:
+        """Images that could not be read, and why."""
+        return list_broken(self.run.problems)
 
     def facts(self) -> dict[str, Any]:
         """As JSON holds it: what `vitrail explain --json` prints."""
@@ -216,7 +218,7 @@ class Explanations(Sequence[Explanation], HtmlRecord):
 
     def __repr__(self) -> str:
         methods = ", ".join(self.run.methods)
-        return f"Explanations({len(self)} images by {methods}, {len(self.problems)} not read)"
+        return f"Explanations({len(self)} images by {methods}, {len(self.broken)} not read)"
 
 
 def visible_part(pixels: UInt8[np.ndarray, "h w *C"], how: Preprocessing) -> Pixels:

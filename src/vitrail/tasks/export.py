@@ -4,6 +4,7 @@ as a page that runs in a browser."""
 import json
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ from vitrail.exporters.targets import find_target
 from vitrail.exporters.verify import read_photos, sample_photos
 from vitrail.inference.calibration import MAX_IMAGES
 from vitrail.inference.predict import is_one, iter_images
-from vitrail.inference.quantise import MAX_DROP
+from vitrail.inference.quantisation import MAX_DROP
 from vitrail.models.attention_outputs import attention_layouts
 from vitrail.tasks.dry_run import DryRun
 from vitrail.tasks.models import AnyModel, open_model, refuse_exported
 from vitrail.tasks.progress import OnProgress, silent
+from vitrail.tasks.speed_up import with_speed_up
 from vitrail.weights.atomic import check_writable, refuse_existing
 
 MOST_PHOTOS = 32  # that an export is compared on
@@ -40,6 +42,7 @@ def export(
     attention: bool = False,
     features: bool = False,
     dynamic_size: bool = False,
+    speed_up: float | None = None,
     runtime: str | Path | None = None,
     overwrite: bool = False,
     dry_run: bool = False,
@@ -50,16 +53,19 @@ def export(
     or web, by default what the suffix of `out` says: .onnx, .xml, .mlpackage, .pte, .tflite.
 
     The photos are `images` (at most 32 are used), by default two that come with scikit-learn. The
-    file carries the labels and the passport, and the record of the comparison is written beside it,
-    OUT.json. With `preprocessing` the file reads uint8 RGB pixels (B, H, W, C) at the model's size
-    and normalises them itself. `attention` adds the weights of every attention as outputs, by the
-    names that `capture` gives them; `features` adds what the head reads, as "pooled". The first
-    output is "logits", or "pooled" for a model without a head. ONNX and OpenVINO files take any
-    number of images at once, the others one. `dynamic_size` is refused for every family so far.
+    file carries the labels and the passport; the record of the comparison is written to OUT.json.
+    With `preprocessing` the file reads uint8 RGB pixels (B, H, W, C) at the model's size and
+    normalises them itself. `attention` adds the weights of every attention as outputs, by the names
+    that `capture` gives them; `features` adds what the head reads, as "pooled". The first output is
+    "logits", or "pooled" for a model without a head. ONNX and OpenVINO files take any number of
+    images at once, the others one. With `dynamic_size` an ONNX file of a ViT, DeiT or MobileViT
+    takes any multiples of its patches as height and width; positions are resized as `load` does.
+    `speed_up` merges tokens of a ViT, DeiT or BEiT until it is that many times as fast in PyTorch.
 
     `precision="int8"` (ONNX and OpenVINO) is calibrated and measured on `images`: 16 or more, at
     most 1,024 are used. A file that loses more than `max_drop` percentage points is not written:
     of accuracy where their folders are named after the model's classes, else of equal labels.
+    "int8-weights" and "int4-weights" (ONNX) make smaller files that compute in float.
 
     `to="web"` writes a folder: a page that predicts, shows attention and learns new classes in the
     browser. ONNX Runtime Web is fetched by npm, or taken from `runtime`, a directory or .tgz of it.
@@ -72,7 +78,8 @@ def export(
     target = find_target(out, to)
     refuse_exported(model, "export again")
     check_out(out, target, overwrite=overwrite)
-    loaded = open_model(model, device="cpu", precision="float32")
+    whole = open_model(model, device="cpu", precision="float32")
+    loaded, _ = with_speed_up(whole, speed_up, batch_size=1)
     request = Request(
         model=loaded,
         precision=precision,
@@ -88,12 +95,11 @@ def export(
     request, photos = with_photos(request, images)
     if dry_run:
         return plan_export(request, target, out, len(photos))
-    steps = iter(range(3))
-
-    def on_step(step: str) -> None:
-        on_progress(step, next(steps), 2)
-
-    done = export_model(request, target, out, photos, overwrite=overwrite, on_step=on_step)
+    steps = count()
+    done = export_model(
+        request, target, out, photos, overwrite=overwrite,
+        on_step=lambda step: on_progress(step, next(steps), 2),
+    )  # fmt: skip
     on_progress("done", 2, 2)
     return done
 
@@ -101,7 +107,7 @@ def export(
 def with_photos(request: Request, images: Any) -> tuple[Request, list[ImageSource]]:
     """The photos to compare on, and the request with those that int8 is calibrated on. One that
     cannot be read is found here, before the conversion."""
-    if request.precision == "int8":
+    if request.needs_samples:
         every = [] if images is None else find_photos(images, most=None)
         request = with_samples(request, spread(every, MAX_IMAGES))
         photos = spread(every, MOST_PHOTOS)

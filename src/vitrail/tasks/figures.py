@@ -1,14 +1,15 @@
 """`vitrail.figures`: what a model has learnt, as the papers draw it, on one page."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Unpack, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from vitrail.core.broken import BrokenImage, list_broken
 from vitrail.core.errors import UserError, nearest, writing
 from vitrail.core.eval_mode import eval_mode
 from vitrail.core.json_text import plain_values, to_json
@@ -24,13 +25,16 @@ from vitrail.explanation.weight_figures import Panel
 from vitrail.pages.charts import Chart, chart_style, figure_png, figure_svg, svg_file
 from vitrail.pages.render import Section, render, render_page
 from vitrail.tasks.arguments import check_not_swapped
-from vitrail.tasks.html_record import HtmlRecord
+from vitrail.tasks.dry_run import DryRun, plan_images
+from vitrail.tasks.html_record import PAGE, HtmlRecord
+from vitrail.tasks.keywords import FiguresKeywords
 from vitrail.tasks.models import AnyModel, Device, Precision, open_model, refuse_exported
 from vitrail.tasks.names import name_of
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.results import writing_results
 
-PAGE, FACTS, ARRAYS = "report.html", "figures.json", "figures.npz"
+FACTS, ARRAYS = "figures.json", "figures.npz"
+SAMPLES = 10  # two photos, and the quarters of each
 
 
 @dataclass(frozen=True, repr=False)
@@ -41,7 +45,7 @@ class Figures(HtmlRecord):
     model: str
     summary: dict[str, int]
     panels: tuple[Panel, ...]
-    broken: dict[str, str]
+    broken: tuple[BrokenImage, ...]
     out: Path | None = None
 
     def __iter__(self) -> Iterator[Panel]:
@@ -71,7 +75,7 @@ class Figures(HtmlRecord):
             "model": self.model,
             "facts": self.summary,
             "figures": panels,
-            "broken": self.broken,
+            "broken": [asdict(one) for one in self.broken],
         }
         return plain_values(facts)
 
@@ -125,6 +129,22 @@ def as_chart(panel: Panel) -> Chart | None:
     return Chart(panel.title, figure_svg(panel.figure, panel.title), heads, rows)
 
 
+@overload
+def figures(
+    model: AnyModel,
+    data: str | Path | None = None,
+    *,
+    dry_run: Literal[False] = False,
+    **options: Unpack[FiguresKeywords],
+) -> Figures: ...
+@overload
+def figures(
+    model: AnyModel,
+    data: str | Path | None = None,
+    *,
+    dry_run: bool,
+    **options: Unpack[FiguresKeywords],
+) -> Figures | DryRun: ...
 def figures(
     model: AnyModel,
     data: str | Path | None = None,
@@ -137,14 +157,16 @@ def figures(
     precision: Precision = None,
     out: str | Path | None = None,
     overwrite: bool = False,
+    dry_run: bool = False,
     name: str | None = None,
     on_progress: OnProgress = silent,
-) -> Figures:
+) -> Figures | DryRun:
     """Draw what a model has learnt: filters, positions, attention distance, principal components of
     tokens, similarity of layers, attention sinks. `images` of one split of `data` are taken, spread
     over it; by default two photos that come with scikit-learn, and their quarters. Of `ablated`
     images positions are taken away, tile by tile. `out` gets report.html, every figure as SVG and
-    PNG, figures.json and figures.npz.
+    PNG, figures.json and figures.npz. `dry_run` checks everything and returns what would be
+    computed.
 
     >>> model = create("vit_ti_16", depth=1, num_classes=10, channels=1, image_size=16)
     >>> figures(model, "digits", images=4, ablated=0)
@@ -155,20 +177,30 @@ def figures(
     check_count("batch_size", batch_size, at_least=1)
     check_not_swapped(model, data)
     refuse_exported(model, "draw figures")
-    with writing_results(out, "figures", None, overwrite=overwrite) as draft:
+    with writing_results(out, "figures", None, overwrite=overwrite, dry_run=dry_run) as draft:
         loaded = open_model(model, device=device, precision=precision)
         how, broken = loaded.passport.preprocessing, dict[str, str]()
         if data is None:
-            chosen = sample_images(how)
+            chosen, count = sample_images(how), SAMPLES
         else:
             share = loaded.passport.provenance.get("recipe", {}).get("val_share", 0.1)
-            chosen = read_spread(open_split(str(data), split, share), how, images, broken)
+            source = open_split(str(data), split, share)
+            chosen, count = read_spread(source, how, images, broken), min(images, len(source))
+        if dry_run:
+            names = (name or name_of(model), str(data or "sample photos"))
+            wanted = {"drawn": count, "ablated": min(ablated, count)}
+            files, size = (PAGE, FACTS, ARRAYS, "*.svg", "*.png"), batch_size
+            return plan_images("figures", names, wanted, batch_size=size, out=out, files=files)
         with eval_mode(loaded), chart_style():
             summary, panels = draw_figures(
                 loaded, batched(chosen, batch_size), ablated=ablated, on_progress=on_progress
             )
         found = Figures(
-            name or name_of(model), summary, panels, broken, None if out is None else Path(out)
+            name or name_of(model),
+            summary,
+            panels,
+            list_broken(broken),
+            None if out is None else Path(out),
         )
         if draft is not None:
             found.save(draft)

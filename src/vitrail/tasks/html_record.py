@@ -2,9 +2,14 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+from vitrail.core.errors import writing
+from vitrail.core.json_text import to_json
 from vitrail.pages.render import as_iframe
 from vitrail.weights.atomic import write_file
+
+PAGE = "report.html"
 
 
 class HtmlRecord:
@@ -24,6 +29,17 @@ class HtmlRecord:
                 file.writelines(self.html_pieces())
 
         return write_file(Path(path), fill, overwrite=overwrite)
+
+    def facts(self) -> Any:
+        """Plain values for JSON."""
+        raise NotImplementedError
+
+    def save_report(self, directory: Path, facts: str) -> None:
+        """Write the page as report.html, and the facts to a JSON file."""
+        with writing(directory):
+            self.save_html(directory / PAGE)
+            text = to_json(self.facts()) + "\n"
+            (directory / facts).write_text(text, encoding="utf-8")
 
     def _repr_html_(self) -> str:
         return as_iframe(self.html())

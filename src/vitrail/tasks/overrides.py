@@ -72,7 +72,7 @@ def refuse_changes(options: RunOptions, recipe: Recipe) -> None:
         wrong = ["recipe"] if deciding_fields(again) != deciding_fields(recipe) else []
     if not wrong:
         return
-    what = {"start": "start (--from)"}.get(wrong[0], wrong[0])
+    what = wrong[0]
     if what == "set":
         each = ({name: value} for name, value in options.changes.items())
         found = (one for one in each if changes_run(replace(options, **(defaults | {"set": one}))))
@@ -123,7 +123,7 @@ def choose_recipe(options: RunOptions, train: Source) -> Recipe:
     if options.recipe is not None:
         raise UserError(
             f"recipe must be a recipe.yaml for pretrain, got {options.recipe!r}: choose the "
-            f"objective with --objective"
+            "objective with objective=NAME"
         )
     objective = options.objective or DEFAULT_OBJECTIVE
     return choose_pretraining(objective, choice, tokenizer=options.tokenizer)

@@ -1,21 +1,23 @@
 """`vitrail.probe`: how good the features of a model are, without training it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack, overload
 
 import numpy as np
 
-from vitrail.core.errors import UserError, nearest, writing
+from vitrail.core.broken import BrokenImage, list_broken
+from vitrail.core.errors import UserError, nearest
 from vitrail.core.eval_mode import eval_mode
-from vitrail.core.html_text import escape_html
-from vitrail.core.json_text import plain_values, to_json
+from vitrail.core.json_text import plain_values
 from vitrail.core.ranges import check_count, check_counts
 from vitrail.data.source import Source
 from vitrail.data.sources import open_data
 from vitrail.data.sources.origin import Origin, Subset
 from vitrail.evaluation.fewshot import few_shot
+from vitrail.evaluation.intervals import wilson_interval
 from vitrail.evaluation.knn import knn_predict
 from vitrail.evaluation.linear import (
     MAX_BYTES,
@@ -29,14 +31,23 @@ from vitrail.evaluation.linear import (
 from vitrail.inference.engines.catalogue import AUTO, EAGER, check_engine
 from vitrail.inference.features import Features, compute_features
 from vitrail.models.model import Model
+from vitrail.pages.probe import ProbeRow, probe_page
+from vitrail.pages.render import percent
 from vitrail.tasks.arguments import check_not_swapped
+from vitrail.tasks.dry_run import DryRun, plan_images
+from vitrail.tasks.html_record import PAGE, HtmlRecord
+from vitrail.tasks.keywords import ProbeKeywords
 from vitrail.tasks.models import AnyModel, Device, Precision, open_model
 from vitrail.tasks.names import name_of
 from vitrail.tasks.progress import OnProgress, silent, steps_of
 from vitrail.tasks.results import writing_results
 
-OUT = "probe.json"
+FACTS = "probe.json"
+FILES = (PAGE, FACTS)
+AXES = {"fewshot": "images of each class", "knn": "neighbours", "linear": "head"}
 TITLES = "head                 features        with          held out  accuracy"
+
+HEADS = (("SGD", "sweep", "learning_rate"), ("logistic regression", "regression", "C"))
 
 Method = Literal["fewshot", "knn", "linear"]
 
@@ -73,7 +84,7 @@ class Found:
 
 
 @dataclass(frozen=True, repr=False)
-class ProbeResult:
+class ProbeResult(HtmlRecord):
     """How well the features of a frozen model separate the classes: `results` for each number of
     shots or neighbours, or the linear heads, and the same as a `table` of text; `notes` list what
     was left out."""
@@ -88,7 +99,7 @@ class ProbeResult:
     results: dict[str, Any]
     table: tuple[str, ...]
     notes: tuple[str, ...]
-    broken: dict[str, str]
+    broken: tuple[BrokenImage, ...]
 
     def facts(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -100,11 +111,27 @@ class ProbeResult:
     def __repr__(self) -> str:
         return f"ProbeResult({self.model} on {self.data}, {self.method})\n" + "\n".join(self.table)
 
-    def _repr_html_(self) -> str:
-        lines = "\n".join(escape_html(line) for line in repr(self).splitlines())
-        return f"<pre>{lines}</pre>"
+    def html(self) -> str:
+        """The page: accuracy for each setting, as a table and a chart."""
+        return probe_page(self.facts(), list(page_rows(self)), AXES[self.method])
 
 
+@overload
+def probe(
+    model: AnyModel,
+    data: str | Path,
+    *,
+    dry_run: Literal[False] = False,
+    **options: Unpack[ProbeKeywords],
+) -> ProbeResult: ...
+@overload
+def probe(
+    model: AnyModel,
+    data: str | Path,
+    *,
+    dry_run: bool,
+    **options: Unpack[ProbeKeywords],
+) -> ProbeResult | DryRun: ...
 def probe(
     model: AnyModel,
     data: str | Path,
@@ -125,14 +152,16 @@ def probe(
     cache: str | Path | None = "runs/features",
     out: str | Path | None = None,
     overwrite: bool = False,
+    dry_run: bool = False,
     name: str | None = None,
     on_progress: OnProgress = silent,
-) -> ProbeResult:
+) -> ProbeResult | DryRun:
     """Evaluate the frozen features of a model. "fewshot": the paper's least squares from a few
     images of each class; "knn": the nearest training images vote; "linear": a sweep of linear
     heads, and logistic regression. At most `images` training images are used. `cache` keeps
-    features, so that the next probe reads no image again; `out` gets probe.json. `engine` computes
-    features, as in `predict`; "linear" also reads blocks, which eager alone gives.
+    features, so that the next probe reads no image again; `out` gets report.html and probe.json.
+    `engine` computes features, as in `predict`; "linear" also reads blocks, which eager alone
+    gives. `dry_run` checks everything and returns what would be computed.
 
     >>> model = create("vit_ti_16", depth=1, num_classes=10, channels=1, image_size=16)
     >>> found = probe(model, "digits", method="knn", neighbours=[5], cache=None)
@@ -146,30 +175,53 @@ def probe(
     if method == "linear" and check_engine(engine) not in (AUTO, EAGER):
         raise UserError(f"a linear probe reads blocks: engine must be eager or auto, got {engine}")
     check_not_swapped(model, data)
-    with writing_results(out, "probe", [OUT], overwrite=overwrite) as draft:
+    with writing_results(out, "probe", FILES, overwrite=overwrite, dry_run=dry_run) as draft:
         loaded = open_model(model, device=device, precision=precision)
         sources = open_splits(str(data), loaded, options)
+        names = (name or name_of(model), str(data))
+        if dry_run:
+            return plan(names, sources, {"method": method, "engine": engine}, batch_size, out)
+        compute = partial(
+            compute_features,
+            loaded,
+            with_blocks=method == "linear",
+            cache=None if cache is None else Path(cache),
+            batch_size=batch_size,
+            workers=workers,
+            engine=engine,
+        )
         with eval_mode(loaded):
-            features = [
-                compute_features(
-                    loaded,
-                    source,
-                    name=f"{data} ({which})",
-                    with_blocks=method == "linear",
-                    cache=None if cache is None else Path(cache),
-                    batch_size=batch_size,
-                    workers=workers,
-                    engine=engine,
-                    on_progress=steps_of(on_progress, f"reading {which}"),
-                )
-                for which, source in sources.items()
-            ]
-        names, classes = (name or name_of(model), str(data)), len(sources["train"].labels)
-        result = run_probe(options, names, dict(zip(sources, features, strict=True)), classes)
+            features = compute_all(compute, sources, str(data), on_progress)
+        classes = len(sources["train"].labels)
+        result = run_probe(options, names, features, classes)
         if draft is not None:
-            with writing(draft):
-                (draft / OUT).write_text(to_json(result.facts()) + "\n", encoding="utf-8")
+            result.save_report(draft, FACTS)
     return result
+
+
+def plan(
+    names: tuple[str, str],
+    sources: dict[str, Source],
+    how: dict[str, str],
+    batch_size: int,
+    out: str | Path | None,
+) -> DryRun:
+    images = {split: len(source) for split, source in sources.items()}
+    return plan_images(
+        "probe", names, images, batch_size=batch_size, out=out, files=FILES, details=how
+    )
+
+
+def compute_all(
+    compute: Callable[..., Features], sources: dict[str, Source], data: str, on_progress: OnProgress
+) -> dict[str, Features]:
+    """The features of each split."""
+    return {
+        split: compute(
+            source, name=f"{data} ({split})", on_progress=steps_of(on_progress, f"reading {split}")
+        )
+        for split, source in sources.items()
+    }
 
 
 def some_counts(name: str, values: int | Sequence[int]) -> tuple[int, ...]:
@@ -198,7 +250,7 @@ def run_probe(
         results=found.facts,
         table=tuple(found.lines),
         notes=tuple(found.notes),
-        broken={**train.broken, **test.broken},
+        broken=list_broken({**train.broken, **test.broken}),
     )
 
 
@@ -240,10 +292,16 @@ def run_few_shot(options: Options, train: Features, test: Features, classes: int
         shots=options.shots,
         seeds=range(options.seed, options.seed + options.seeds),
     )
-    lines = [f"shots  images  accuracy  std over {options.seeds} seeds"]
+    lines = [f"shots  images  accuracy  95% interval      std over {options.seeds} seeds"]
+    facts = []
     for one in results:
-        lines.append(f"{one.shots:5}{one.images:8}{one.mean:10.4f}{one.deviation:11.4f}")
-    facts = [{**asdict(one), "mean": one.mean, "deviation": one.deviation} for one in results]
+        ends = interval_of(one.mean, test)
+        lines.append(
+            f"{one.shots:5}{one.images:8}{one.mean:10.4f}  {ends[0]:.4f} to {ends[1]:.4f}"
+            f"{one.deviation:8.4f}"
+        )
+        mean = {"mean": one.mean, "interval": ends, "deviation": one.deviation}
+        facts.append({**asdict(one), **mean})
     counts = np.bincount(train.targets, minlength=classes)
     most = max(one.shots for one in results)
     notes = []
@@ -259,12 +317,12 @@ def run_knn(options: Options, train: Features, test: Features, classes: int) -> 
     predicted = knn_predict(
         train.head, train.targets, test.head, classes=classes, neighbours=options.neighbours
     )
-    facts = [
-        {"neighbours": count, "accuracy": float((labels == test.targets).mean())}
-        for count, labels in predicted.items()
-    ]
-    lines = ["neighbours  accuracy"]
-    lines += [f"{one['neighbours']:10}{one['accuracy']:10.4f}" for one in facts]
+    facts, lines = list[dict[str, Any]](), ["neighbours  accuracy  95% interval"]
+    for count, labels in predicted.items():
+        accuracy = float((labels == test.targets).mean())
+        ends = interval_of(accuracy, test)
+        facts.append({"neighbours": count, "accuracy": accuracy, "interval": ends})
+        lines.append(f"{count:10}{accuracy:10.4f}  {ends[0]:.4f} to {ends[1]:.4f}")
     more = sorted({count for count in options.neighbours if count not in predicted})
     note = f"left out {', '.join(map(str, more))} neighbours: there are not as many training images"
     return Found({"results": facts}, lines, [note] if more else [])
@@ -281,7 +339,7 @@ def run_linear(options: Options, train: Features, test: Features, classes: int) 
         options=SweepOptions(steps=options.steps, seed=options.seed),
         on_progress=steps_of(options.on_progress, "training heads"),
     )
-    facts = {"sweep": linear_facts(swept, "learning_rate"), "regression": None}
+    facts = {"sweep": linear_facts(swept, "learning_rate", test), "regression": None}
     found = Found(facts, [TITLES, table_row("SGD", swept)])
     if swept.at_limit:
         found.notes.append("the highest learning rate did best: more steps may do better still")
@@ -289,7 +347,7 @@ def run_linear(options: Options, train: Features, test: Features, classes: int) 
     if needed > MAX_BYTES:
         found.notes.append(
             f"no logistic regression: it needs {needed / 2**30:.1f} GiB of memory, more than "
-            f"{MAX_BYTES / 2**30:.0f}: use fewer images (--images)"
+            f"{MAX_BYTES / 2**30:.0f}: use fewer training images"
         )
         return found
     fitted = fit_logistic_regression(
@@ -300,19 +358,45 @@ def run_linear(options: Options, train: Features, test: Features, classes: int) 
         seed=options.seed,
         on_progress=steps_of(options.on_progress, "logistic regression"),
     )
-    found.facts["regression"] = {**linear_facts(fitted, "C"), "converged": fitted.converged}
+    found.facts["regression"] = {**linear_facts(fitted, "C", test), "converged": fitted.converged}
     found.lines.append(table_row("logistic regression", fitted))
     if not fitted.converged:
         found.notes.append(f"logistic regression did not converge in {MAX_ITERATIONS} iterations")
     return found
 
 
-def linear_facts(one: LinearProbe, choice: str) -> dict[str, Any]:
+def interval_of(accuracy: float, test: Features) -> tuple[float, float]:
+    """What other test images would give, with 95 % confidence."""
+    images = len(test.targets)
+    return wilson_interval(round(accuracy * images), images)
+
+
+def page_rows(found: ProbeResult) -> Iterator[ProbeRow]:
+    """The settings of a probe, as its page lists them."""
+    results = found.results
+    for one in results.get("results", ()):
+        place = one.get("shots", one.get("neighbours"))
+        remarks = {}
+        if found.method == "fewshot":
+            seeds = f"std over {len(one['accuracies'])} seeds"
+            remarks = {"images": f"{one['images']:,}", seeds: percent(one["deviation"])}
+        accuracy = one["mean"] if found.method == "fewshot" else one["accuracy"]
+        yield ProbeRow(str(place), accuracy, one["interval"], remarks, place)
+    for title, name, choice in HEADS if found.method == "linear" else ():
+        head = results[name]
+        if head is not None:
+            remarks = {"features": head["features"], "held out": percent(head["held_out"])}
+            remarks["chosen"] = f"{choice} {head[choice]:g}"
+            yield ProbeRow(title, head["accuracy"], head["interval"], remarks)
+
+
+def linear_facts(one: LinearProbe, choice: str, test: Features) -> dict[str, Any]:
     return {
         "features": one.features,
         choice: one.choice,
         "held_out": one.held_out,
         "accuracy": one.accuracy,
+        "interval": interval_of(one.accuracy, test),
         f"{choice}s": one.choices,
         "tried": dict(one.tried),
     }

@@ -1,12 +1,12 @@
 """`vitrail.report`: training runs side by side, with their scores, curves and settings."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vitrail.core.errors import UserError, writing
-from vitrail.core.json_text import plain_values, to_json
+from vitrail.core.errors import UserError
+from vitrail.core.json_text import plain_values
 from vitrail.pages.render import number
 from vitrail.pages.runs import (
     RunSummary,
@@ -15,13 +15,13 @@ from vitrail.pages.runs import (
     runs_page,
     settings_that_differ,
 )
-from vitrail.tasks.html_record import HtmlRecord
+from vitrail.tasks.html_record import PAGE, HtmlRecord
 from vitrail.tasks.results import writing_results
 from vitrail.training.log import Log
 from vitrail.training.recipe_file import NAME as RECIPE
 from vitrail.training.recipe_file import as_plain_values, read_recipe
 
-PAGE, FACTS = "report.html", "runs.json"
+FACTS = "runs.json"
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,7 +37,14 @@ class RunComparison(HtmlRecord):
 
     def facts(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        runs = [{"run": run.name, **run.facts, "best": best_values(run)} for run in self.runs]
+        runs = [
+            {
+                "run": run.name,
+                **run.facts,
+                "best": {name: asdict(best) for name, best in best_values(run).items()},
+            }
+            for run in self.runs
+        ]
         return plain_values({"runs": runs, "settings": self.settings})
 
     def html(self) -> str:
@@ -51,7 +58,8 @@ class RunComparison(HtmlRecord):
         """The state and the best values of each run."""
         lines = []
         for run in self.runs:
-            scores = ", ".join(f"{name} {number(best)}" for name, best in best_values(run).items())
+            best = best_values(run).items()
+            scores = ", ".join(f"{name} {number(one.value)} ({one.place})" for name, one in best)
             lines.append(f"{run.name}: {run.facts['state']}; best {scores or 'unknown'}")
         return lines
 
@@ -85,9 +93,7 @@ recipe.yaml and metrics.jsonl
     with writing_results(out, "report", (PAGE, FACTS), overwrite=overwrite) as draft:
         found = RunComparison(tuple(_summary(Path(name), name) for name in names))
         if draft is not None:
-            with writing(draft):
-                found.save_html(draft / PAGE)
-                (draft / FACTS).write_text(to_json(found.facts()) + "\n", encoding="utf-8")
+            found.save_report(draft, FACTS)
     return found
 
 

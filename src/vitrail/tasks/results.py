@@ -39,8 +39,8 @@ class Results:
         ours = self.listed()
         if ours and not self.overwrite:
             raise UserError(
-                f"{self.out}: holds results of vitrail {self.verb} already: choose another --out, "
-                "or pass overwrite=True"
+                f"{self.out}: holds results of vitrail {self.verb} already: choose another "
+                "directory, or pass overwrite=True"
             )
         there = [name for name in names if os.path.lexists(self.out / name)]
         if alone and not ours and self.out.is_dir():
@@ -107,7 +107,7 @@ class Results:
             if name not in ours or not path.is_file() or digest(path) != ours[name]:
                 raise UserError(
                     f"{path}: is not as vitrail {self.verb} wrote it, and is left alone: choose "
-                    "another --out, or move it away"
+                    "another directory, or move it away"
                 )
 
     def _read(self) -> dict[str, dict[str, str]]:
@@ -123,7 +123,7 @@ class Results:
             return {}
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             raise UserError(
-                f"{self.out / LISTING}: cannot be read: remove it, or choose another --out"
+                f"{self.out / LISTING}: cannot be read: remove it, or choose another directory"
             ) from None
 
     def _record(self, files: dict[str, str]) -> None:
@@ -138,16 +138,24 @@ class Results:
 
 @contextmanager
 def writing_results(
-    out: str | PathLike[str] | None, verb: str, names: Sequence[str] | None, *, overwrite: bool
+    out: str | PathLike[str] | None,
+    verb: str,
+    names: Sequence[str] | None,
+    *,
+    overwrite: bool,
+    dry_run: bool = False,
 ) -> Iterator[Path | None]:
     """A directory to write `names` into, which move to `out` when all are written; None where there
-    is no `out`. Where `names` is None they are not known yet, so that `out` must hold nothing else.
-    What could not be written is refused before the work begins."""
+    is no `out`, and in a dry run. Where `names` is None they are not known yet, so that `out` must
+    hold nothing else. What could not be written is refused before the work begins."""
     if out is None:
         yield None
         return
     results = Results(Path(out), verb, overwrite)
     results.check(names or (), alone=names is None)
+    if dry_run:
+        yield None
+        return
     with results.draft() as draft:
         yield draft
 

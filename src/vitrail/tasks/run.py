@@ -6,11 +6,12 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from vitrail.core.broken import BrokenImage, list_broken
 from vitrail.core.errors import UserError, printable
 from vitrail.core.json_text import plain_values
 from vitrail.training.checkpoint import steps_in
@@ -45,7 +46,7 @@ class Run:
     last: Path | None = None
     report: Path | None = None
     test: Mapping[str, Any] | None = None
-    broken: Mapping[str, str]
+    broken: Sequence[BrokenImage] = ()
     notes: Sequence[str] = ()
     plan: Sequence[str] = ()  # of a dry run: nothing else came of it
     was_finished: bool = False  # before it was resumed
@@ -74,7 +75,7 @@ class Run:
             "best_step": self.best_step,
             **paths,
             "test": self.test,
-            "broken": dict(self.broken),
+            "broken": [asdict(one) for one in self.broken],
             "notes": list(self.notes),
         }
         return plain_values(facts)
@@ -137,7 +138,7 @@ def ended_run(
         last=_checkpoint(out / "last"),
         report=report if report.exists() else None,
         test=test,
-        broken=state.broken,
+        broken=list_broken(state.broken),
         notes=tuple(notes),
     )
 
@@ -153,6 +154,7 @@ def run_of(facts: Mapping[str, Any], out: Path, **more: Any) -> Run:
         for name in ("best", "last", "report")
     }
     plain = {name: value for name, value in facts.items() if name not in ("out", *paths)}
+    plain["broken"] = tuple(BrokenImage(**one) for one in facts["broken"])
     return Run(out=out, recipe=read_recipe(out / RECIPE), **paths, **plain, **more)
 
 

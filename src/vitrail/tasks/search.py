@@ -14,13 +14,17 @@ from vitrail.core.ranges import check_count
 from vitrail.core.records import validate
 from vitrail.data.reader import ImageSource, Item
 from vitrail.inference.embed import embed_one
+from vitrail.inference.merging import merge_tokens
 from vitrail.inference.nearest import Match, find_nearest
 from vitrail.inference.parts import MANIFEST, Manifest, read_manifest
 from vitrail.inference.predict import iter_images
 from vitrail.models.model import Model
-from vitrail.tasks.html_record import HtmlRecord
+from vitrail.tasks.html_record import PAGE, HtmlRecord
 from vitrail.tasks.image_pages import show_matches
 from vitrail.tasks.models import AnyModel, Device, ModelSource, open_model
+from vitrail.tasks.results import writing_results
+
+FACTS = "search.json"
 
 
 @dataclass(frozen=True)
@@ -60,10 +64,12 @@ def search(
     k: int = 10,
     checkpoint: AnyModel | None = None,
     device: Device = "auto",
+    out: str | Path | None = None,
+    overwrite: bool = False,
 ) -> SearchResult:
     """Find the `k` images of a directory that `embed` wrote that are nearest to `image`, by the
     cosine of their features. The image is embedded by the model that embedded the directory, which
-    is loaded from where it was, or is `checkpoint`.
+    is loaded from where it was, or is `checkpoint`. `out` gets report.html and search.json.
 
     >>> from vitrail import embed
     >>> index = embed("pets-model", "photos/", out="vectors")
@@ -79,12 +85,16 @@ def search(
     manifest = read_manifest(folder)
     if manifest.output != "pooled":
         raise UserError(f"{folder}: holds tokens, but search compares pooled features")
-    model = open_index_model(folder, manifest, checkpoint, device)
-    with eval_mode(model):
-        item = as_item(image)
-        vector: NDArray[Any] = embed_one(model, item, manifest, where=str(folder))
-    name = item if isinstance(item, str) else item.name
-    return SearchResult(str(directory), name, tuple(find_nearest(folder, vector, k=k)))
+    with writing_results(out, "search", (PAGE, FACTS), overwrite=overwrite) as draft:
+        model = open_index_model(folder, manifest, checkpoint, device)
+        with eval_mode(model):
+            item = as_item(image)
+            vector: NDArray[Any] = embed_one(model, item, manifest, where=str(folder))
+        name = item if isinstance(item, str) else item.name
+        found = SearchResult(str(directory), name, tuple(find_nearest(folder, vector, k=k)))
+        if draft is not None:
+            found.save_report(draft, FACTS)
+    return found
 
 
 def is_index(path: str | Path) -> bool:
@@ -103,15 +113,27 @@ def open_index_model(
     checkpoint: AnyModel | None,
     device: Device,
 ) -> Model:
-    """The model that embedded a directory, in the precision that it had then."""
+    """The model that embedded a directory, in the precision that it had then, with as many tokens
+    merged; for int8 it is the float model that was quantised."""
+    model = load_index_model(folder, manifest, checkpoint, device)
+    if manifest.merged_tokens and not model.merged_tokens:
+        return merge_tokens(model.eval(), manifest.merged_tokens)
+    return model
+
+
+def load_index_model(
+    folder: Path,
+    manifest: Manifest,
+    checkpoint: AnyModel | None,
+    device: Device,
+) -> Model:
     loading = dict(manifest.loading)
     precision = loading.pop("precision", None)
     if checkpoint is not None:
         return open_model(checkpoint, device=device, precision=precision)
     if not manifest.model:
         raise UserError(
-            f"{folder}: was embedded by a model that exists in memory only: pass it: "
-            "search(…, checkpoint=model)"
+            f"{folder}: was embedded by a model that exists in memory only: pass checkpoint=MODEL"
         )
     values = {**loading, "source": manifest.model}
     source = validate(ModelSource, values, where=str(folder / MANIFEST))

@@ -122,7 +122,7 @@ def perform(options: RunOptions, observer: Observer, world: World) -> EndedRun |
     task = prepare_task(recipe, splits, scorer)
     if options.dry_run:
         plan, total = plan_of(task, splits, world)
-        return Run(out=out, recipe=recipe, step=0, total=total, plan=plan, scores={}, broken={})
+        return Run(out=out, recipe=recipe, step=0, total=total, plan=plan, scores={})
     made = not out.exists()
     world.wait()  # until every process has seen that there is no run yet
     try:
@@ -167,7 +167,7 @@ def choose_run(options: RunOptions, world: World) -> tuple[Path, Recipe, bool]:
         return out, resumed_recipe(options, out), True
     if (out / NAME).exists():
         raise UserError(
-            f"{out}: already holds a run: choose another out directory, or continue it with resume"
+            f"{out}: already holds a run: choose another directory, or pass resume=True"
         )
     recipe = recipe or new_recipe(options)
     refuse_taken(out, recipe.data)

@@ -62,7 +62,7 @@ def newest_step(directory: Path, world: World | None = None) -> Saved | None:
     if unread:
         raise UserError(
             f"{directory / name}: process {unread[0]} does not read what the main process reads "
-            "there: give an --out on a file system that all machines share"
+            "there: choose an out directory on a file system that all machines share"
         )
     return saved
 

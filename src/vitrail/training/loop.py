@@ -169,9 +169,9 @@ class Trainer:
     def write_line(self, log: Log | None, scores: Values) -> None:
         """A line of metrics, after which the tally is reset."""
         if log is not None:
-            log.write(
-                self.step, **self.run_state.tally.values(), lr=self.lr(self.step - 1), **scores
-            )
+            epoch = round(self.step / self.stream.steps, 4)
+            values = self.run_state.tally.values()
+            log.write(self.step, epoch=epoch, **values, lr=self.lr(self.step - 1), **scores)
         self.run_state.tally = Tally()
 
     def outage(self, batch: Batch) -> str | None:

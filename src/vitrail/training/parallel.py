@@ -263,7 +263,7 @@ def make_mesh(kind: Kind, world: World) -> DeviceMesh:
     if world.size % groups or world.size // groups < 2:
         raise UserError(
             f"hsdp with {world.size} processes: expected several groups of two or more, such as "
-            "--processes 4; use ddp or fsdp"
+            "processes=4; use ddp or fsdp"
         )
     shape = (groups, world.size // groups)
     return init_device_mesh(world.device.type, shape, mesh_dim_names=("copies", "shares"))

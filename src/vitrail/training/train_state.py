@@ -61,7 +61,7 @@ class TrainState:
         if not parts["now"]:
             raise UserError(
                 "this run was saved by an incompatible version of Vitrail: resume it with that "
-                "version, or start a new run with --from its last checkpoint"
+                "version, or start a new run from its last checkpoint"
             )
         fill(self.objective.state_dict(), parts["now"])
         if self.ema is not None:

@@ -97,7 +97,7 @@ def own_config(foreign: Foreign, named: Config | None, overrides: dict[str, Any]
     which = "several published models fit" if fitting else "no published model fits"
     raise UserError(
         f"{foreign.source}: its tensors have Vitrail's names, and {which}: give model=NAME "
-        "(--model NAME) and the fields it was created with, or save it with vitrail.save"
+        "and the fields it was created with, or save it with vitrail.save"
     )
 
 

@@ -28,7 +28,7 @@ from vitrail.exporters.target import Request, Runner, Target
 from vitrail.exporters.web.icons import write_icons
 from vitrail.exporters.web.runtime import FILES, check_runtime, copy_runtime
 from vitrail.inference.onnx_file import OnnxFile
-from vitrail.inference.quantise import Quantisation
+from vitrail.inference.quantisation import Quantisation
 
 SITE = Path(__file__).with_name("site")
 MODEL = "model.onnx"

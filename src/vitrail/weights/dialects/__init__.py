@@ -175,7 +175,7 @@ def choose(named: str, config: Config) -> Dialect:
     # the reason of the library's dialect for this family is more to the point
     family = family_of(config)
     own = (why for d, why in zip(choice, refusals, strict=True) if d.family == family)
-    raise UserError(f"{next(own, refusals[0])}: choose another dialect, such as vitrail")
+    raise UserError(f"{next(own, refusals[0])}: use another dialect, such as vitrail")
 
 
 def dialects_called(name: str) -> tuple[Dialect, ...]:

@@ -35,7 +35,7 @@ PLAIN = (
     "read as DeiT III: RoPE-ViT with absolute positions has the same tensors, and rotates its "
     "queries and keys besides"
 )
-REBUILT = "the decoder rebuilds hidden pixels in pre-training alone: pretrain --from keeps it"
+REBUILT = "the decoder rebuilds hidden pixels in pre-training alone: pretrain keeps it"
 ALONE = "a linear head alone: load the file of its backbone, whose name ends in _pretrain.pth"
 
 DEIT_ROWS = (

@@ -107,7 +107,8 @@ def find_grid(patch_size: int, relations: int, given: Any, request: Request) -> 
         sure = pair(request.grid, "grid") if request.grid is not None else cells(given)
         if not fits(sure):
             raise UserError(
-                f"{where}: its {relations} relations are not those of a grid of {sure[0]}x{sure[1]}"
+                f"{where}: its {relations} relations are not those of a grid of "
+                f"{sure[0]}x{sure[1]}: correct image_size in its config, or grid=(rows, columns)"
             )
         return sure, ""
     side = (math.isqrt(max(relations - CLASS_RELATIONS, 0)) + 1) // 2
@@ -116,8 +117,7 @@ def find_grid(patch_size: int, relations: int, given: Any, request: Request) -> 
     if requested != square and fits(requested) and fits(square):
         raise UserError(
             f"{relations} relations may be those of a grid of {requested[0]}x{requested[1]} or of "
-            f"{side}x{side}: give the one that the file has by grid=(rows, columns) "
-            "(--grid ROWSxCOLUMNS)"
+            f"{side}x{side}: give the one that the file has by grid=(rows, columns)"
         )
     if requested != square and fits(requested):
         return requested, ""
@@ -127,7 +127,7 @@ def find_grid(patch_size: int, relations: int, given: Any, request: Request) -> 
         return square, f"{side}x{side}: square grid, as nothing specifies another"
     raise UserError(
         f"{where}: it holds {relations} relations, and nothing known so far specifies its grid: "
-        "give grid=(rows, columns) (--grid ROWSxCOLUMNS), or image_size"
+        "give grid=(rows, columns), or image_size"
     )
 
 

@@ -155,8 +155,7 @@ def one_size(sizes: dict[Grid, Grid], request: Request) -> Grid:
         return pair(requested, "image_size")
     grids = " or ".join(f"{rows}x{columns}" for rows, columns in sizes)
     raise UserError(
-        f"{request.source}: its attention works on a grid of {grids}: "
-        "give grid=(rows, columns) (--grid ROWSxCOLUMNS)"
+        f"{request.source}: its attention works on a grid of {grids}: give grid=(rows, columns)"
     )
 
 

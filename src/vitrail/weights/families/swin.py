@@ -141,12 +141,12 @@ def _find_published(shape: Facts, family: str, request: Request) -> SwinConfig |
         names = ", ".join(str(variant_of(config)) for config in found)
         raise UserError(
             f"{where}: the file does not specify the size of its windows, and {names} have its "
-            "shape: name the model (model=, --model)"
+            "shape: give model=NAME"
         )
     if not found and "window_size" not in known:
         raise UserError(
-            f"{where}: the file does not specify the size of its windows: give window_size=N "
-            "(--set window_size=N), or the model's name"
+            f"{where}: the file does not specify the size of its windows: give window_size=N, "
+            "or the model's name"
         )
     return found[0] if found else None
 

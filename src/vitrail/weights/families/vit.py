@@ -102,7 +102,7 @@ def resolve_config(
     stride = facts["patch_size"] * (facts["stem"].stride if facts.get("stem") else 1)
     usual = published_heads(facts, inner) is not None
     candidates = candidate_grids(facts, table, request, stride, usual=usual, square=square)
-    (rows, columns), slots = first_fitting(facts, table, candidates, where, notes)
+    (rows, columns), slots = first_fitting(facts, table, candidates, request, notes)
     notes += note_cut_off(facts.get("image_size"), (rows * stride, columns * stride))
     with_class = facts["class_token"] + facts["distilled"]
     facts |= {
@@ -133,7 +133,7 @@ def find_heads(facts: Facts, inner: int, request: Request, notes: list[str]) -> 
         if heads is None:
             raise UserError(
                 f"{where}: the file does not specify how many heads its attention has: "
-                "give heads=N (--set heads=N, or fields.heads=N of a run), or the model's name"
+                "give heads=N, or the model's name"
             )
         notes.append(f"{heads} heads, as every published ViT of width {facts['dim']} has")
     if not isinstance(heads, int) or heads < 1:
@@ -199,7 +199,7 @@ def requested_grid(
         raise UserError(
             f"{table} positions may be a grid of {requested[0]}x{requested[1]} or of "
             f"{other[0]}x{other[1]}: "
-            "give the one that the file has by grid=(rows, columns) (--grid ROWSxCOLUMNS)"
+            "give the one that the file has by grid=(rows, columns)"
         )
     if requested in fitting:
         yield requested, ""
@@ -209,7 +209,7 @@ def first_fitting(
     facts: Facts,
     table: int | None,
     candidates: Iterator[tuple[Grid, str]],
-    where: str,
+    request: Request,
     notes: list[str],
 ) -> tuple[Grid, int | None]:
     """The first grid that makes a table of so many rows, and the prefix tokens with a position."""
@@ -223,10 +223,33 @@ def first_fitting(
             if note:
                 notes.append(f"{rows}x{columns}: {note}")
             return (rows, columns), slots
-    holds = f"it holds {table} positions" if table is not None else "it holds no position table"
-    raise UserError(
-        f"{where}: {holds}, of which {prefix} may be of prefix tokens, and nothing specifies its "
-        "grid: give grid=(rows, columns) (--grid ROWSxCOLUMNS), or image_size and the model's name"
+    raise UserError(f"{request.source}: {why_no_grid(facts, table, prefix, request)}")
+
+
+def why_no_grid(facts: Facts, table: int | None, prefix: int, request: Request) -> str:
+    """Why no grid fits, and what to do about it."""
+    size = facts.get("image_size")
+    if table is None:
+        return "it holds no position table: give grid=(rows, columns)"
+    holds = f"it holds {table} positions, of which {prefix} may be of prefix tokens"
+    if request.grid is not None:
+        rows, columns = pair(request.grid, "grid")
+        return f"{holds}, but grid is {rows}x{columns}, which makes {rows * columns}: correct grid"
+    if size is None:
+        return (
+            f"{holds}, and nothing specifies its grid: give grid=(rows, columns), or image_size "
+            "and the model's name"
+        )
+    height, width = pair(size, "image_size")
+    patch = facts["patch_size"] * (facts["stem"].stride if facts.get("stem") else 1)
+    rows, columns = height // patch, width // patch
+    sides = {math.isqrt(table - slots) for slots in range(prefix + 1) if table > slots}
+    fitting = [side * patch for side in sides if table - side**2 in range(prefix + 1)]
+    other = f" to {fitting[0]}" if len(fitting) == 1 else ""
+    return (
+        f"{holds}, but its config has image_size {height}x{width}, which makes "
+        f"{rows * columns} in patches of {patch}: correct image_size in config.json{other}, or "
+        "give grid=(rows, columns)"
     )
 
 

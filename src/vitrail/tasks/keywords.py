@@ -1,0 +1,74 @@
+"""The arguments of verbs that do not decide what they return: `dry_run` alone does.
+
+A type checker needs them to know that `evaluate(…)` gives an `Evaluation`, and a `DryRun` only with
+`dry_run`. They are those of the functions (tests/tasks/test_dry_run.py).
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, TypedDict
+
+from vitrail.data.reader import ImageSource
+from vitrail.tasks.models import Device, Precision
+from vitrail.tasks.progress import OnProgress
+
+Size = int | tuple[int, int]
+
+
+class Shared(TypedDict, total=False):
+    device: Device
+    precision: Precision
+    out: str | Path | None
+    overwrite: bool
+    name: str | None
+    on_progress: OnProgress
+
+
+class EvaluateKeywords(Shared, total=False):
+    split: str | None
+    corruptions: bool
+    corrupted_images: int | None
+    resolutions: Size | Sequence[Size]
+    patch_sizes: int | Sequence[int]
+    by_index: bool
+    batch_size: int
+    workers: int
+    engine: str
+    speed_up: float | None
+    calibrate: ImageSource | Iterable[ImageSource] | None
+    max_drop: float
+    seed: int
+
+
+class ProbeKeywords(Shared, total=False):
+    method: Literal["fewshot", "knn", "linear"]
+    split: str | None
+    shots: int | Sequence[int]
+    seeds: int
+    neighbours: int | Sequence[int]
+    steps: int | None
+    images: int | None
+    batch_size: int
+    workers: int
+    engine: str
+    seed: int
+    cache: str | Path | None
+
+
+class ExplainKeywords(Shared, total=False):
+    method: str | Sequence[str]
+    target: int | str | None
+    layer: int | str | None
+    head: int | None
+    query: Size | None
+    fusion: Literal["mean", "max", "min"] | None
+    discard: float | None
+    verdict: bool
+    checks: int
+
+
+class FiguresKeywords(Shared, total=False):
+    split: str | None
+    images: int
+    ablated: int
+    batch_size: int
