@@ -4,6 +4,7 @@ import functools
 import json
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -166,13 +167,21 @@ def shown_scores(page: Any) -> dict[str, float]:
     return dict(page.locator("#bars li").evaluate_all(read))
 
 
+def wait_until(page: Any, condition: str, seconds: float = 60) -> None:
+    """As `wait_for_function`, which evaluates text inside the page: its policy forbids that."""
+    end = time.monotonic() + seconds
+    while not page.evaluate(condition):
+        assert time.monotonic() < end, condition
+        page.wait_for_timeout(50)
+
+
 def teach(page: Any, name: str, files: list[Path]) -> None:
     page.fill("#class-name", name)
     page.click("#new-class button")
     card = page.locator("#classes > li").last
     card.locator("input[type=file]").set_input_files(files)
     card.locator(".pictures li").nth(len(files) - 1).wait_for()
-    page.wait_for_function("!document.getElementById('taught').textContent.includes('…')")
+    wait_until(page, "!document.getElementById('taught').textContent.includes('…')")
 
 
 def few_shot(model: Model, photos: dict[str, list[Path]]) -> Ridge:
@@ -219,9 +228,9 @@ def test_webgpu_gives_the_same_scores(
         page = opened.new_page(locale="en-US")
         page.set_default_timeout(120_000)
         page.goto(address)
+        page.wait_for_selector(READY)
         if not page.evaluate("async () => Boolean(await navigator.gpu?.requestAdapter())"):
             pytest.skip("this browser has no WebGPU, not even in software")
-        page.wait_for_selector(READY)
         assert page.locator("#backend").text_content() == "WebGPU"
         (expected,) = vitrail.predict(model, [photos["daisy"][0]], top=4)
         assert show(page, photos["daisy"][0]) == pytest.approx(dict(expected.top), abs=CLOSE)
@@ -297,10 +306,8 @@ def test_the_camera_is_classified_until_it_is_stopped(visit: Any) -> None:
     page.wait_for_selector("#live:not([hidden], .still)")
     first = shown_scores(page)
     assert sum(first.values()) == pytest.approx(1, abs=1e-6)
-    page.wait_for_function(
-        "old => document.querySelector('#bars li').dataset.score !== old",
-        arg=page.locator("#bars li").first.get_attribute("data-score"),
-    )
+    best = page.locator("#bars li").first.get_attribute("data-score")
+    wait_until(page, f"document.querySelector('#bars li').dataset.score !== '{best}'")
     assert page.locator("#camera").text_content() == "Stop the camera"
     page.click("#camera")
     assert page.locator("#camera").text_content() == "Use the camera"
@@ -347,11 +354,11 @@ def test_three_classes_are_taught_with_five_photos_each(
     np.testing.assert_allclose(weights, ridge.weights, atol=CLOSE)
     page.click("#delete")
     page.click("#ask button[value=yes]")
-    page.wait_for_function("document.querySelectorAll('#classes > li').length === 0")
+    wait_until(page, "document.querySelectorAll('#classes > li').length === 0")
     page.click("#tab-result")
     assert {*show(page, asked)} == {*(model.passport.labels or ())}
     page.set_input_files("#open", tmp_path / "taught.json")
-    page.wait_for_function("document.querySelectorAll('#classes > li').length === 3")
+    wait_until(page, "document.querySelectorAll('#classes > li').length === 3")
     check()
 
 
@@ -367,16 +374,17 @@ def test_what_the_camera_shows_can_be_taught(visit: Any, photos: dict[str, list[
     page.wait_for_selector("#live:not([hidden], .still)")
     button.click()
     page.wait_for_selector("#now:not([hidden])")
-    page.wait_for_function("document.querySelector('#now b').textContent.startsWith('screen')")
+    wait_until(page, "document.querySelector('#now b').textContent.startsWith('screen')")
 
 
 def test_a_file_that_is_no_photo_is_a_sentence(visit: Any, tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_text("no image")
     page = visit()
     page.set_input_files("#file", tmp_path / "bad.png")
+    page.wait_for_selector("#notice:not([hidden])")
     assert page.locator("#notice span").text_content() == "bad.png cannot be read as a photo."
     page.set_input_files("#open", tmp_path / "bad.png")
-    page.wait_for_function("document.querySelector('#notice span').textContent.includes('taught')")
+    wait_until(page, "document.querySelector('#notice span').textContent.includes('taught')")
 
 
 @pytest.mark.parametrize(
