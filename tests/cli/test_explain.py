@@ -153,7 +153,7 @@ def test_what_is_held_of_an_image_is_its_maps(
     out = tmp_path / "out"
     found = vitrail.explain(make("vit", tmp_path), photos, checks=1, out=out)
     assert isinstance(found, Explanations)
-    assert len(works[0].kept) == 1
+    assert len(works[0].tested) == 1
     assert [one.heads is not None for one in found] == [True] * 4 + [False] * 2
     assert all(isinstance(one.source, str) for one in found)
     assert {one.map.nbytes for one in found} == {8 * 8 * 4}

@@ -343,7 +343,7 @@ def test_the_verb_prints_and_writes(
     printed = json.loads(capsys.readouterr().out)
     assert written["report"] == f"{tmp_path}/out/report.html"
     assert printed == {**written, "report": None}, "no page was written"
-    assert printed["broken"][0]["image"]["name"] == f"{photos}/train/a/broken.jpg"
+    assert printed["broken"][0]["image"] == f"{photos}/train/a/broken.jpg"
     assert "thumbnails" not in printed
 
 

@@ -132,12 +132,12 @@ def print_layers(measured: Measure, options: Info) -> None:
         for layer in shown
     ]
     say_table(("module", "kind", "output", "parameters", "multiply-adds"), rows, right=2)
-    images, kept = images_text(options), megabytes(measured.activation_memory)
+    images, memory = images_text(options), megabytes(measured.activation_memory)
     say(
         "",
         f"parameters    {measured.params:,} ({megabytes(measured.parameter_memory)} in float32)",
         f"multiply-adds {measured.macs:,} for {images}",
-        f"activations   {kept} kept for the backward pass of {images}, with fused attention",
+        f"activations   {memory} saved for the backward pass of {images}, with fused attention",
     )
 
 

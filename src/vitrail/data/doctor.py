@@ -43,7 +43,7 @@ OnProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Look:
+class ImageStatistics:
     """What was found in an image; mean and mean square of each channel are of 255."""
 
     size: tuple[int, int]
@@ -97,11 +97,11 @@ def examine(
     """
     album = Album(splits)
     half = None if seconds is None else seconds / 2
-    looks, thumbs, broken = look_at_all(album, threads, on_progress, half)
-    seen = len(looks) + len(broken)
-    exact, near, not_compared = find_duplicates(album, looks, thumbs, half)
-    samples = choose_samples(album, looks)
-    colour = colour_of(album, looks)
+    measured, thumbs, broken = measure_all(album, threads, on_progress, half)
+    seen = len(measured) + len(broken)
+    exact, near, not_compared = find_duplicates(album, measured, thumbs, half)
+    samples = choose_samples(album, measured)
+    colour = colour_of(album, measured)
     shown = [
         *(image for groups in (exact, near) for image in first_images(groups)),
         *samples,
@@ -113,8 +113,8 @@ def examine(
         broken=tuple(Broken(album.image(number), why) for number, why in broken.items()),
         exact=exact,
         near=near,
-        sizes=sizes_of([seen.size for seen in looks.values()]),
-        modes=tally(seen.mode for seen in looks.values()),
+        sizes=sizes_of([seen.size for seen in measured.values()]),
+        modes=tally(seen.mode for seen in measured.values()),
         colour=colour,
         not_compared=not_compared,
         examined=None if seen == len(album) else seen,
@@ -124,21 +124,21 @@ def examine(
     )
 
 
-def look_at_all(
+def measure_all(
     album: Album, threads: int | None, on_progress: OnProgress | None, seconds: float | None
-) -> tuple[dict[int, Look], dict[int, Thumbs], dict[int, str]]:
-    """What each image looks like, its thumbnail, and why some cannot be looked at."""
-    looks: dict[int, Look] = {}
+) -> tuple[dict[int, ImageStatistics], dict[int, Thumbs], dict[int, str]]:
+    """Statistics of each image, its thumbnails, and why some images cannot be read."""
+    measured: dict[int, ImageStatistics] = {}
     thumbs: dict[int, Thumbs] = {}
     broken: dict[int, str] = {}
     count, end = len(album), None if seconds is None else time.monotonic() + seconds
     # where the time may run out any beginning of the order is a random sample
     order = range(count) if end is None else permutation("examine", count, 0, 0).tolist()
 
-    def at(place: int) -> tuple[Look, Thumbs] | BadImage:
+    def at(place: int) -> tuple[ImageStatistics, Thumbs] | BadImage:
         _, part, index = album.find(order[place])
         try:
-            return look(part, index)
+            return measure_image(part, index)
         except BadImage as problem:
             return problem
 
@@ -147,19 +147,19 @@ def look_at_all(
         if isinstance(seen, BadImage):
             broken[number] = seen.reason
         else:
-            looks[number], thumbs[number] = seen
+            measured[number], thumbs[number] = seen
         if on_progress is not None:
             on_progress(place + 1, count)
         if end is not None and time.monotonic() > end:
             break
     return (
-        {number: looks[number] for number in sorted(looks)},
+        {number: measured[number] for number in sorted(measured)},
         thumbs,
         {number: broken[number] for number in sorted(broken)},
     )
 
 
-def look(source: Source, index: int) -> tuple[Look, Thumbs]:
+def measure_image(source: Source, index: int) -> tuple[ImageStatistics, Thumbs]:
     raw = source.read(index)
     if isinstance(raw, bytes):
         pixels = decode(raw, source.name(index))
@@ -174,7 +174,7 @@ def look(source: Source, index: int) -> tuple[Look, Thumbs]:
     bands = np.array(image.histogram(), dtype=np.float64).reshape(-1, 256)[:3]
     shares = bands / bands[0].sum()
     values = np.arange(256)
-    seen = Look(
+    seen = ImageStatistics(
         size=(height, width),
         mode=f"{kind} {mode}",
         content=digest(pixels),
@@ -193,17 +193,20 @@ def digest(pixels: NDArray[np.uint8]) -> bytes:
 
 
 def find_duplicates(
-    album: Album, looks: Mapping[int, Look], thumbs: Mapping[int, Thumbs], seconds: float | None
+    album: Album,
+    measured: Mapping[int, ImageStatistics],
+    thumbs: Mapping[int, Thumbs],
+    seconds: float | None,
 ) -> tuple[tuple[DuplicateGroup, ...], tuple[DuplicateGroup, ...], int]:
     """Groups of images that agree in every pixel, and groups that look alike."""
     same: dict[bytes, list[int]] = {}
-    for number, seen in looks.items():
+    for number, seen in measured.items():
         same.setdefault(seen.content, []).append(number)
     groups = list(same.values())
     exact = tuple(group_of(album, group) for group in groups if len(group) > 1)
 
     first = np.array([thumbs[group[0]] for group in groups], dtype=np.uint8)
-    smallest = np.array([min(looks[group[0]].size) for group in groups], dtype=np.int64)
+    smallest = np.array([min(measured[group[0]].size) for group in groups], dtype=np.int64)
     first = first.reshape(-1, SIDE, SIDE)
     pairs, scores, not_compared = look_alikes(first, smallest, seconds=seconds)
     near = []
@@ -280,33 +283,33 @@ def sizes_of(sizes: Sequence[tuple[int, int]]) -> Sizes | None:
     return Sizes(low, middle, high, frequent, different=len(counts))
 
 
-def colour_of(album: Album, looks: Mapping[int, Look]) -> Colour | None:
+def colour_of(album: Album, measured: Mapping[int, ImageStatistics]) -> Colour | None:
     """Of grey data sets one channel, of others three."""
-    if not looks:
+    if not measured:
         return None
-    channels = 1 if all(seen.mode.split()[1] in GREYS for seen in looks.values()) else 3
+    channels = 1 if all(seen.mode.split()[1] in GREYS for seen in measured.values()) else 3
     means, squares = (
         np.array([np.resize(values, channels) for values in column])
-        for column in zip(*((seen.mean, seen.square) for seen in looks.values()), strict=True)
+        for column in zip(*((seen.mean, seen.square) for seen in measured.values()), strict=True)
     )
     blank = np.flatnonzero((squares - means**2).max(axis=1) < BLANK**2)
-    numbers = list(looks)
+    numbers = list(measured)
     mean = means.mean(axis=0)
     std = np.sqrt(np.maximum(squares.mean(axis=0) - mean**2, 0))
     return Colour(
         mean=tuple(np.round(mean / 255, 4).tolist()),
         std=tuple(np.round(std / 255, 4).tolist()),
-        grey=sum(seen.grey for seen in looks.values()),
+        grey=sum(seen.grey for seen in measured.values()),
         blank=tuple(album.image(numbers[place]) for place in blank),
     )
 
 
-def choose_samples(album: Album, looks: Mapping[int, Look]) -> tuple[ImageRef, ...]:
+def choose_samples(album: Album, measured: Mapping[int, ImageStatistics]) -> tuple[ImageRef, ...]:
     """Some images of each class of the first split, evenly from its beginning to its end."""
     if not album.names:
         return ()
     part = album.parts[album.names[0]]
-    good = np.array([number for number in looks if number < len(part)], dtype=np.int64)
+    good = np.array([number for number in measured if number < len(part)], dtype=np.int64)
     if part.targets is None:
         groups = [good]
     else:

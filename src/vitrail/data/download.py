@@ -117,9 +117,9 @@ def _response(address: str, deadline: Deadline) -> Iterator[HTTPResponse]:
         target += f"?{quote(url.query, safe=string.punctuation)}"
     headers = {"User-Agent": "vitrail", "Connection": "close"}
     proxy = getproxies().get(url.scheme)
-    through = None if proxy is None or proxy_bypass(url.netloc) else urlsplit(_with_scheme(proxy))
-    connection = _connection(url, through, deadline, headers)
-    if through is not None and url.scheme == "http":
+    proxy_url = None if proxy is None or proxy_bypass(url.netloc) else urlsplit(_with_scheme(proxy))
+    connection = _connection(url, proxy_url, deadline, headers)
+    if proxy_url is not None and url.scheme == "http":
         target = f"http://{url.netloc}{target}"
     try:
         connection.request("GET", target, headers=headers)

@@ -211,8 +211,8 @@ def _describe(part: Part) -> str:
     if part.imbalance is not None:
         low = min(number for number in part.classes.values() if number)
         high = max(part.classes.values())
-        spread = f"{low:,} to {high:,} each, {part.imbalance:.1f}x"
-        words.append(f"{low:,} each" if low == high else spread)
+        range_text = f"{low:,} to {high:,} each, {part.imbalance:.1f}x"
+        words.append(f"{low:,} each" if low == high else range_text)
     if part.empty:
         words.append(f"empty: {some(part.empty)}")
     return ", ".join(words)

@@ -269,9 +269,9 @@ def zoom_in(image: Pixels, factor: float) -> Pixels:
 @cache
 def zoom_matrix(side: int, factor: float) -> Float[np.ndarray, "side side"]:
     """Linear interpolation along one axis as the matrix that it is."""
-    kept = int(np.ceil(side / factor))
-    top = (side - kept) // 2
-    matrix = ndimage.zoom(np.eye(side)[top : top + kept], (factor, 1), order=1)
+    cropped = int(np.ceil(side / factor))
+    top = (side - cropped) // 2
+    matrix = ndimage.zoom(np.eye(side)[top : top + cropped], (factor, 1), order=1)
     spare = (len(matrix) - side) // 2
     return np.asarray(matrix[spare : spare + side])
 
@@ -366,9 +366,9 @@ def brightness(image: Pixels, more: float, draw: Draw) -> Pixels:
 # Digital
 
 
-def contrast(image: Pixels, kept: float, draw: Draw) -> Pixels:
+def contrast(image: Pixels, factor: float, draw: Draw) -> Pixels:
     mean = image.mean(axis=(0, 1), keepdims=True)
-    return (image - mean) * kept + mean
+    return (image - mean) * factor + mean
 
 
 def elastic_transform(image: Pixels, strength: tuple[float, float, float], draw: Draw) -> Pixels:
@@ -412,9 +412,9 @@ def smoothing_matrix(side: int, sigma: float) -> Float[np.ndarray, "side side"]:
     )
 
 
-def pixelate(image: Pixels, kept: float, draw: Draw) -> Pixels:
+def pixelate(image: Pixels, factor: float, draw: Draw) -> Pixels:
     height, width = image.shape[:2]
-    small = max(int(width * kept), 1), max(int(height * kept), 1)
+    small = max(int(width * factor), 1), max(int(height * factor), 1)
     small_image = to_pil(image).resize(small, Image.Resampling.BOX)
     return from_pil(small_image.resize((width, height), Image.Resampling.BOX))
 

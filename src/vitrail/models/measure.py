@@ -36,7 +36,7 @@ class Measure:
     params: int
     macs: int
     parameter_memory: int
-    activation_memory: int  # kept from the forward pass for the backward pass
+    activation_memory: int  # saved by the forward pass for the backward pass
 
 
 def measure(config: Config, batch_size: int = 1) -> Measure:
@@ -54,7 +54,7 @@ def measure(config: Config, batch_size: int = 1) -> Measure:
         if name
     ]
     counter = FlopCounterMode(display=False)
-    with counter, _kept(model) as kept:
+    with counter, _saved_storages(model) as saved:
         model(image)
     for handle in handles:
         handle.remove()
@@ -77,7 +77,7 @@ def measure(config: Config, batch_size: int = 1) -> Measure:
         params,
         counter.get_total_flops() // 2,
         FLOAT * params,
-        sum(kept.values()),
+        sum(saved.values()),
     )
 
 
@@ -94,19 +94,19 @@ def _shape_recorder(name: str, outputs: dict[str, tuple[int, ...]]) -> Any:
 
 
 @contextmanager
-def _kept(model: nn.Module) -> Iterator[dict[int, int]]:
+def _saved_storages(model: nn.Module) -> Iterator[dict[int, int]]:
     """Bytes by storage that autograd keeps. The meta device computes attention unfused and would
     keep its matrices; the fused kernels keep q, k, v and the result, so inside `Attend` these
     alone are counted."""
     own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
-    kept: dict[int, int] = {}
+    saved: dict[int, int] = {}
     alive = []  # a freed storage's address would be used again
     inside = [False]
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if not inside[0] and storage._cdata not in own:
-            kept[storage._cdata] = storage.nbytes()
+            saved[storage._cdata] = storage.nbytes()
             alive.append(storage)
         return tensor
 
@@ -128,7 +128,7 @@ def _kept(model: nn.Module) -> Iterator[dict[int, int]]:
             ]
     try:
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            yield kept
+            yield saved
     finally:
         for handle in handles:
             handle.remove()

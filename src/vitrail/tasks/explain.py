@@ -186,10 +186,10 @@ class Work:
     run: ExplainRun
     target: int | None
     query: Query | None
-    checks: int  # images that are kept for the verdict
+    checks: int  # images that the verdict is computed on
     out: Path | None  # where files are written
     stems: list[str] = field(default_factory=list)
-    kept: list[tuple[Tensor, int, dict[str, Relevance]]] = field(default_factory=list)
+    tested: list[tuple[Tensor, int, dict[str, Relevance]]] = field(default_factory=list)
 
     def explain_all(self, images: Any, on_progress: OnProgress) -> Explanations:
         items: Iterable[Item] = iter_images([images] if isinstance(images, str | Path) else images)
@@ -245,8 +245,8 @@ class Work:
             sheet = layers_and_heads(visible, heads, title=title)
             if detailed:
                 explanation = replace(explanation, heads=self.details(image, heads, sheet))
-        if len(self.kept) < self.checks and target is not None:
-            self.kept.append((image, target, maps))
+        if len(self.tested) < self.checks and target is not None:
+            self.tested.append((image, target, maps))
         return self.write(explanation, visible, sheet)
 
     def predict(self, image: Tensor) -> tuple[int | None, dict[str, Any]]:
@@ -295,10 +295,10 @@ class Work:
 
     def check_maps(self) -> dict[str, MethodCheck]:
         """The verdict on each method, on the first few images."""
-        if not self.kept:
+        if not self.tested:
             return {}
-        images = torch.cat([image for image, _, _ in self.kept])
-        target = torch.tensor([target for _, target, _ in self.kept], device=images.device)
+        images = torch.cat([image for image, _, _ in self.tested])
+        target = torch.tensor([target for _, target, _ in self.tested], device=images.device)
         with incomplete_noted("", {}):
             return check_methods(
                 {
@@ -310,7 +310,7 @@ class Work:
                 target,
                 multi_label=self.model.passport.multi_label,
                 maps={
-                    name: join_maps([maps[name] for _, _, maps in self.kept])
+                    name: join_maps([maps[name] for _, _, maps in self.tested])
                     for name in self.run.methods
                 },
             )

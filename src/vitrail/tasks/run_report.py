@@ -153,17 +153,17 @@ def best_outputs(ended: EndedRun) -> Outputs:
     Of a run that was interrupted before they were, none."""
     data, outcome = ended.task.recipe.data, ended.outcome
     part, source = validation_split(ended.splits, data)
-    kept = outcome.outputs
-    if kept is None and not outcome.stopped:
+    outputs = outcome.outputs
+    if outputs is None and not outcome.stopped:
         native, model = ended.task.objective.native, load(ended.out / "best")
         found = compute_outputs(model, source, name=data, split=part, native=native)
         return replace(found, broken=outcome.run_state.broken)
     empty = np.empty((0, len(source.labels)), dtype=np.float32)
     return Outputs(
         labels=source.labels,
-        logits=empty if kept is None else kept.logits,
-        targets=empty if kept is None else kept.targets,
-        indices=np.empty(0, dtype=np.int64) if kept is None else kept.indices,
+        logits=empty if outputs is None else outputs.logits,
+        targets=empty if outputs is None else outputs.targets,
+        indices=np.empty(0, dtype=np.int64) if outputs is None else outputs.indices,
         multi_label=source.targets is not None and source.targets.ndim == 2,
         split=part,
         broken=outcome.run_state.broken,

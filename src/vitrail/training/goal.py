@@ -104,8 +104,8 @@ def one_goal(goal: dict[str, Any]) -> dict[str, Any]:
         return goal
     every = {name: value for kind in (Distil, Masked) for name, value in asdict(kind()).items()}
     own = _names(KINDS[objective])
-    kept = {n: v for n, v in goal.items() if n in own or n not in every or v != every[n]}
-    return {**kept, "objective": objective}
+    fields = {n: v for n, v in goal.items() if n in own or n not in every or v != every[n]}
+    return {**fields, "objective": objective}
 
 
 def _names(kind: type[Labels | Distil | Masked]) -> set[str]:

@@ -100,9 +100,11 @@ def take_up(objective: Objective, model: Model, start: str) -> None:
                 f"image size that it was trained with"
             )
     objective.load_state_dict(objective.state_dict() | beside)
-    kept = model.passport.origin.changes
-    kept = tuple(one for one in kept if not one.endswith(FOR_PRETRAINING))  # nothing is left out
-    model.passport = with_changes(model.passport, kept)
+    changes = model.passport.origin.changes  # nothing is left out
+    changes = tuple(
+        one for one in changes if not one.endswith(FOR_PRETRAINING)
+    )  # nothing is left out
+    model.passport = with_changes(model.passport, changes)
 
 
 def with_changes(passport: Passport, changes: tuple[str, ...]) -> Passport:

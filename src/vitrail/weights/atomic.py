@@ -150,8 +150,8 @@ def _refuse_loss(draft: Path, out: Path) -> None:
         return
     if not out.is_dir():
         raise UserError(f"{out}: is a file, where a directory is to be written")
-    kept = {file.name for file in draft.iterdir()}
-    if lost := sorted(file.name for file in out.iterdir() if file.name not in kept):
+    written = {file.name for file in draft.iterdir()}
+    if lost := sorted(file.name for file in out.iterdir() if file.name not in written):
         raise UserError(
             f"{out}: overwriting it would delete {lost[0]}, which is no part of the new one: "
             "choose another name, or move that away"

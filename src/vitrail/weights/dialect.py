@@ -163,9 +163,7 @@ def both_versions(dialect: Dialect) -> tuple[Dialect, Dialect]:
     classic = replace(
         dialect,
         name=f"{dialect.name}-v4",
-        about=dialect.about.replace(
-            "names of version 5", "classic names, which versions 4 and 5 read"
-        ),
+        about=dialect.about.replace("names of version 5", "classic names"),
         rows=classic_first(dialect.rows),
         decoder=classic_first(dialect.decoder),
         accepts=lambda f: dialect.accepts(f) and is_classic(f),

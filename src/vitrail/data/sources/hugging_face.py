@@ -77,32 +77,32 @@ def open_hub(spec: str) -> dict[str, Origin]:
     name, _, revision = address.partition("@")
     datasets = require("datasets", extra="hub", reading=spec)
     try:
-        tables = datasets.load_dataset(name, options.get("config"), revision=revision or None)
+        loaded = datasets.load_dataset(name, options.get("config"), revision=revision or None)
     except Exception as error:  # the network, the hub and the data set fail in ways of their own
         raise UserError(
             f"{spec}: neither in the local cache nor given by the hub: download it where you can, "
             f"save it with save_to_disk and give that directory ({first_line(error)})"
         ) from None
-    return open_tables(spec, tables, options)
+    return open_dataset(spec, loaded, options)
 
 
 def open_saved(directory: str, options: Mapping[str, str] | None = None) -> dict[str, Origin]:
     """A directory that `save_to_disk` wrote."""
     datasets = require("datasets", extra="hub", reading=directory)
     try:
-        tables = datasets.load_from_disk(directory)
+        loaded = datasets.load_from_disk(directory)
     except Exception as error:
         raise UserError(f"{directory}: cannot be opened: {first_line(error)}") from None
-    return open_tables(directory, tables, options or {})
+    return open_dataset(directory, loaded, options or {})
 
 
-def open_tables(where: str, tables: Any, options: Mapping[str, str]) -> dict[str, Origin]:
+def open_dataset(where: str, loaded: Any, options: Mapping[str, str]) -> dict[str, Origin]:
     """The parts of a DatasetDict, or of one Dataset."""
     datasets = require("datasets", extra="hub", reading=where)
     parts = (
-        {split_name(name): table for name, table in tables.items()}
-        if isinstance(tables, datasets.DatasetDict)
-        else {"train": tables}
+        {split_name(name): table for name, table in loaded.items()}
+        if isinstance(loaded, datasets.DatasetDict)
+        else {"train": loaded}
     )
     features = next(iter(parts.values())).features
     image = choose(where, features, "image", options, image_columns(features, datasets))

@@ -288,7 +288,7 @@ TIMM = Dialect(
 TRANSFORMERS = hf_dialect(
     KIND,
     HF_ROWS,
-    about="Hugging Face transformers: MobileViT, the same names in versions 4 and 5",
+    about="MobileViT, the same names in versions 4 and 5",
     why_unsupported=other_depths,
 )
 CVNETS = Dialect(

@@ -119,7 +119,7 @@ KIND = replace(
 TRANSFORMERS = mobilevit.hf_dialect(
     KIND,
     HF_ROWS,
-    about="Hugging Face transformers: MobileViT V2, the same names in versions 4 and 5",
+    about="MobileViT V2, the same names in versions 4 and 5",
     why_unsupported=other_widths,
 )
 CVNETS = replace(

@@ -1,4 +1,4 @@
-"""Hugging Face transformers: ViT, DeiT, DINOv2 with or without registers, the encoder of ViTMAE.
+"""ViT, DeiT, DINOv2 with or without registers, the encoder of ViTMAE.
 
 Each in the names of version 5 (`vit.layers.0.attention.q_proj.weight`) and in the classic ones
 (`vit.encoder.layer.0.attention.attention.query.weight`), which both versions read. Version 5 holds
@@ -321,7 +321,7 @@ def dialect_of(kind: Kind) -> Dialect:
     return Dialect(
         **kind.in_common
         | {
-            "about": f"Hugging Face transformers: {kind.about}, names of version 5",
+            "about": f"{kind.about}, names of version 5",
             "rows": rows(kind),
             "decoder": kind.decoder,
             "hints": partial(hints, kind),

@@ -163,7 +163,7 @@ def why_unsupported(config: BeitConfig) -> str | None:
 TRANSFORMERS_BEIT = both_versions(
     Dialect(
         **KIND.in_common,
-        about="Hugging Face transformers: BEiT, names of version 5",
+        about="BEiT, names of version 5",
         family="beit",
         rows=ROWS,
         accepts=lambda foreign: any(name.endswith(TABLE) for name in foreign.tensors),

@@ -1,4 +1,4 @@
-"""Hugging Face transformers: Swin, in the names of version 5 and in the classic ones, and Swin V2,
+"""Swin, in the names of version 5 and in the classic ones, and Swin V2,
 whose names both versions share."""
 
 from dataclasses import replace
@@ -136,7 +136,7 @@ def why_unsupported(config: SwinConfig) -> str | None:
 TRANSFORMERS_SWIN = both_versions(
     Dialect(
         **KIND.in_common,
-        about="Hugging Face transformers: Swin, names of version 5",
+        about="Swin, names of version 5",
         family="swin",
         rows=rows((*NEW, *in_version("v4", CLASSIC))),
         accepts=swin.has("relative_position_bias_table"),
@@ -148,7 +148,7 @@ TRANSFORMERS_SWIN = both_versions(
 )
 TRANSFORMERS_SWINV2 = Dialect(
     **KIND_V2.in_common,
-    about="Hugging Face transformers: Swin V2, in the names of versions 4 and 5",
+    about="Swin V2, in the names of versions 4 and 5",
     family="swinv2",
     rows=rows(V2),
     accepts=swin.has(".logit_scale"),
