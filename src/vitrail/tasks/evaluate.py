@@ -384,7 +384,8 @@ def output_notes(outputs: Outputs, ece: float, temperature: TemperatureScaling |
     if temperature is not None and temperature.reliability.ece > ece:
         notes.append(
             f"temperature {temperature.temperature:.4g} makes calibration worse on these images: "
-            f"calibration error {ece:.4f} becomes {temperature.reliability.ece:.4f}; keep the logits as they are"
+            f"the error {ece:.4f} becomes {temperature.reliability.ece:.4f}; keep the logits as "
+            "they are"
         )
     return notes
 
