@@ -73,7 +73,7 @@ def test_notes_name_what_is_wrong_with_outputs() -> None:
     assert output_notes(fine, 0.1, None) == []
     assert output_notes(fine, 0.1, scaling(0.05)) == []
     [note] = output_notes(fine, 0.1, scaling(0.3))
-    assert note.startswith(
+    assert "worse on these images: the error 0.1000 becomes" in note
         "temperature 2.5 makes calibration worse on these images: the error 0.1000"
     )
     [note] = output_notes(outputs_with([[1, 0], [float("nan"), 0]]), 0.1, None)
