@@ -181,7 +181,7 @@ def test_convert_warns_where_the_other_computes_differently(
     assert code == 0
     expected = "activation is 'gelu_tanh' in these weights, but torchvision will assume 'gelu'"
     assert f"caution: {expected}" in printed
-    assert "caution: it does not specify how images were prepared" in printed
+    assert "caution: the format does not store preprocessing" in printed
 
 
 @pytest.mark.parametrize(
@@ -205,9 +205,9 @@ def test_convert_warns_where_the_other_computes_differently(
         ),
         (
             ["convert", "{native}", "{native}"],
-            "exists already: choose another name, or pass --overwrite",
+            "already exists: choose another name, or pass --overwrite",
         ),
-        (["predict", "digits", "{native}"], "the model comes first, then the data"),
+        (["predict", "digits", "{native}"], "expected MODEL, then DATA"),
         (["embed", "digits", "{native}", "--out", "{out}"], "the model comes first"),
         (["explain", "digits", "{native}", "--out", "{out}"], "the model comes first"),
         (["figures", "digits", "{native}", "--out", "{out}"], "the model comes first"),
@@ -257,7 +257,7 @@ def test_demo_trains_judges_and_shows(capsys: pytest.CaptureFixture[str], tmp_pa
     assert code == 0
     code, _, err = run(capsys, *words)
     assert code == 2
-    assert "holds results of vitrail demo already" in err
+    assert "already contains results of vitrail demo" in err
     assert "359 images of val" in told
     scores = [float(score) for score in re.findall(r"\baccuracy +(0\.\d+)", told)]
     assert scores[-1] > 0.3

@@ -355,7 +355,7 @@ def test_only_jpeg_is_scaled() -> None:
         (encoded(photo(), "PNG")[:-1], "ends too early"),
         (encoded(photo(), "BMP")[:-1], "ends too early"),
         (encoded(photo(), "GIF")[:5000], "ends too early"),
-        (b"P6\n-3 4\n255\n" + b"0" * 99, "header is broken"),
+        (b"P6\n-3 4\n255\n" + b"0" * 99, "corrupt header"),
     ],
 )
 def test_reasons(file: bytes, reason: str) -> None:

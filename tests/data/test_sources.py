@@ -358,7 +358,7 @@ def test_a_remote_file_that_is_gone(memory: str) -> None:
     source = opened(f"{memory}/list.csv")["train"]
     with pytest.raises(BadImage, match=r"bucket/1\.png: no such file"):
         source.read(0)
-    with pytest.raises(UserError, match="there is no such file or folder"):
+    with pytest.raises(UserError, match="no such file or folder"):
         open_data(f"{memory}/nowhere")
     with pytest.raises(UserError, match="cannot be reached: Protocol not known"):
         open_data("nonsense://bucket/photos")
@@ -630,7 +630,7 @@ def test_torchvision_never_downloads(
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        ("photo", "no such file, directory or data set, did you mean photos"),
+        ("photo", "no such file, directory or data set. Did you mean photos"),
         ("digit", "did you mean digits"),
         ("nowhere/photos", "no such file or directory, and no nowhere either"),
         ("xyzzy", "expected a folder of class folders"),

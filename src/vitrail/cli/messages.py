@@ -58,8 +58,8 @@ def parameters(hint: object) -> list[Parameter]:
 def with_options(message: str, options: Mapping[str, str]) -> str:
     """A message that names options where it named arguments.
 
-    >>> with_options("x.csv: exists already: pass overwrite=True", {"overwrite": "--overwrite"})
-    'x.csv: exists already: pass --overwrite'
+    >>> with_options("x.csv: already exists: pass overwrite=True", {"overwrite": "--overwrite"})
+    'x.csv: already exists: pass --overwrite'
     """
 
     def translate(match: re.Match[str]) -> str:

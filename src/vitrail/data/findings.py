@@ -188,7 +188,7 @@ def _paragraphs(found: Findings) -> Iterator[list[str]]:
     yield ["", f"broken        {count(len(found.broken), 'image') if found.broken else 'none'}"]
     lines = [f"  {found.short(bad.image.name)}: {bad.reason}" for bad in found.broken]
     yield _listed(lines, MOST_BROKEN)
-    for title, groups in (("duplicates", found.exact), ("look-alikes", found.near)):
+    for title, groups in (("duplicates", found.exact), ("near-duplicates", found.near)):
         yield [f"{title:14}{_count_groups(groups)}"]
         yield _listed([f"  {_format_group(found, group)}" for group in groups], MOST_GROUPS)
     if found.not_compared:
@@ -254,7 +254,7 @@ def leakage(found: Findings) -> str:
 
 def _count_conflicts(found: Findings) -> str:
     if not any(part.classes for part in found.splits):
-        return "none: no class folders"
+        return "no class folders"
     if not found.conflicts:
         return "no duplicates with different labels"
     return f"{count(len(found.conflicts), 'group')} of duplicates with different labels"
@@ -263,7 +263,7 @@ def _count_conflicts(found: Findings) -> str:
 def colour_notes(colour: Colour) -> str:
     words = []
     if colour.grey:
-        words.append(f"{count(colour.grey, 'image')} in colour files without colour")
+        words.append(f"{count(colour.grey, 'greyscale image')} stored as RGB")
     if colour.blank:
         words.append(f"{count(len(colour.blank), 'image')} of one colour only")
     return ", ".join(words)
