@@ -179,7 +179,10 @@ def test_results_are_replaced_as_a_whole_and_only_when_asked(
     changed = next(name for name in sorted(second) if not name.startswith("."))
     (out / changed).write_text("edited by hand")
     assert run(verb, places, out, "--overwrite") == 2
-    assert f"{changed} was not written by vitrail {verb}" in capsys.readouterr().err
+    assert (
+        f"{changed} was changed since vitrail {verb} wrote it and was not replaced"
+        in capsys.readouterr().err
+    )
     assert (out / changed).read_text() == "edited by hand"
 
 

@@ -41,7 +41,7 @@ def test_lines_for_people_in_the_order_of_names(
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert [line.split("  ")[0] for line in lines] == photos
-    assert lines[5].endswith("AVIF")
+    assert lines[5].endswith("AVIF)")
     label, second = lines[0].split("  ")[1:]
     assert label.endswith("%")
     assert second.endswith("%")
@@ -252,7 +252,7 @@ def test_a_file_is_written_whole_or_not_at_all(
         (["{photo}", "--threads", "0"], "threads must be at least 1, got 0"),
         (["{photo}", "--batch-size", "0"], "--batch-size must be at least 1"),
         (["{photo}", "--out", "said.txt"], "must be a file that ends in .jsonl, .csv, .parquet"),
-        (["{photo}", "--engine", "ray"], "engine ray needs out"),
+        (["{photo}", "--engine", "ray"], "engine ray needs --out FILE"),
         (["{photo}", "--address", "auto"], "use engine ray with it"),
         (["{photo}", "--dry-run"], "--dry-run needs --out FILE"),
         (["{photo}", "-q", "-v"], "contradict"),

@@ -203,14 +203,15 @@ def test_convert_warns_where_the_other_computes_differently(
             ["convert", "{native}", "{out}", "--to", "tim"],
             "unknown dialect 'tim', did you mean timm?",
         ),
+        (["convert", "{native}", "{native}", "--to", "tim"], "unknown dialect 'tim'"),
         (
             ["convert", "{native}", "{native}"],
             "already exists: choose another name, or pass --overwrite",
         ),
         (["predict", "digits", "{native}"], "expected MODEL, then DATA"),
-        (["embed", "digits", "{native}", "--out", "{out}"], "the model comes first"),
-        (["explain", "digits", "{native}", "--out", "{out}"], "the model comes first"),
-        (["figures", "digits", "{native}", "--out", "{out}"], "the model comes first"),
+        (["embed", "digits", "{native}", "--out", "{out}"], "expected MODEL, then DATA"),
+        (["explain", "digits", "{native}", "--out", "{out}"], "expected MODEL, then DATA"),
+        (["figures", "digits", "{native}", "--out", "{out}"], "expected MODEL, then DATA"),
         (["convert", "{native}", "{out}.foo"], "unknown suffix '.foo': use .safetensors, .npz"),
         (["convert", "{native}", "{out}.npz"], "is a directory"),
         (
@@ -229,6 +230,7 @@ def test_convert_warns_where_the_other_computes_differently(
             "IMAGES is missing: name files or directories (see vitrail explain --help)",
         ),
         (["report"], "RUNS is missing (see vitrail report --help)"),
+        (["resume", "runs/pets"], "Use vitrail train DATA --out RUN --resume"),
         (["infos"], "unknown command 'infos'. Did you mean info?"),
     ],
 )

@@ -631,7 +631,7 @@ def test_torchvision_never_downloads(
     ("spec", "sentence"),
     [
         ("photo", "no such file, directory or data set. Did you mean photos"),
-        ("digit", "did you mean digits"),
+        ("digit", "Did you mean digits"),
         ("nowhere/photos", "no such file or directory, and no nowhere either"),
         ("xyzzy", "expected a folder of class folders"),
         ("photos.zip", "is a packed archive: unpack it"),

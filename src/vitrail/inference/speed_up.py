@@ -80,8 +80,8 @@ def choose_merging(
     found = smallest_reaching(measure, speed_up, most=most, guess=guess, seconds=seconds)
     if not found.r:
         raise UserError(
-            f"merging tokens does not speed this model up at batch size {batch_size}, got speed_up "
-            f"{speed_up:g}: leave it out, or use larger batches"
+            f"merging tokens does not speed this model up at batch size {batch_size}: leave out "
+            f"speed_up={speed_up:g}, or use larger batches"
         )
     if found.ratio < speed_up:
         raise UserError(

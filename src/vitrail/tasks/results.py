@@ -111,8 +111,10 @@ class Results:
                         f"{self.out}: already contains results of vitrail {verb}: choose another "
                         "directory"
                     )
+                what = "was changed since" if name in ours else "was not written by"
+                wrote = " wrote it" if name in ours else ""
                 raise UserError(
-                    f"{path} was not written by vitrail {self.verb} and was not replaced: choose "
+                    f"{path} {what} vitrail {self.verb}{wrote} and was not replaced: choose "
                     "another directory, or move it away"
                 )
 
