@@ -18,8 +18,9 @@ RUN_OPTIONS = (
 # The one place to update when the surface changes on purpose: name -> parameters as written.
 SIGNATURES = {
     "bench": (
-        "*models, batch_size=(1, 8, 32), engine=None, guest=(), data=None, threads=None, "
-        "seconds=5.0, clear=False, out=None, overwrite=False, on_progress=<silent>"
+        "*models, batch_size=(1, 8, 32), engine=None, guest=(), data=None, precision='float32', "
+        "calibrate=(), speed_up=None, threads=None, seconds=5.0, clear=False, out=None, "
+        "overwrite=False, on_progress=<silent>"
     ),
     "capture": "model, where='*', *, reduce=None, differentiable=False",
     "create": "name, **fields",
@@ -39,14 +40,14 @@ SIGNATURES = {
     "duplicates": "directory, *, threshold=None, out=None, overwrite=False",
     "embed": (
         "model, images, *, out, tokens=False, exact=True, vector_precision='float32', "
-        "batch_size=8, engine='auto', address=None, device='auto', precision=None, threads=None, "
-        "dry_run=False, on_progress=<silent>"
+        "batch_size=8, engine='auto', address=None, speed_up=None, device='auto', precision=None, "
+        "calibrate=None, max_drop=1.0, threads=None, dry_run=False, on_progress=<silent>"
     ),
     "evaluate": (
         "model, data, *, split=None, corruptions=False, corrupted_images=None, resolutions=(), "
         "patch_sizes=(), by_index=False, batch_size=64, workers=0, engine='auto', speed_up=None, "
-        "device='auto', precision=None, seed=0, out=None, overwrite=False, dry_run=False, "
-        "name=None, on_progress=<silent>"
+        "device='auto', precision=None, calibrate=None, max_drop=1.0, seed=0, out=None, "
+        "overwrite=False, dry_run=False, name=None, on_progress=<silent>"
     ),
     "explain": (
         "model, images, *, method='auto', target=None, layer=None, head=None, query=None, "
@@ -55,8 +56,9 @@ SIGNATURES = {
     ),
     "export": (
         "model, out, *, to=None, images=None, precision='fp32', max_drop=1.0, preprocessing=False, "
-        "attention=False, features=False, dynamic_size=False, overwrite=False, dry_run=False, "
-        "on_progress=<silent>"
+        "attention=False, features=False, dynamic_size=False, speed_up=None, runtime=None, "
+        "overwrite=False, "
+        "dry_run=False, on_progress=<silent>"
     ),
     "figures": (
         "model, data=None, *, split=None, images=128, ablated=4, batch_size=8, device='auto', "
@@ -65,7 +67,8 @@ SIGNATURES = {
     "open_data": "spec, *, val_share=0.1, seed=0",
     "predict": (
         "model, images, *, top=5, exact=True, batch_size=8, out=None, overwrite=False, "
-        "engine='auto', address=None, speed_up=None, device='auto', precision=None, threads=None, "
+        "engine='auto', address=None, speed_up=None, native_resolution=False, max_tokens=None, "
+        "device='auto', precision=None, calibrate=None, max_drop=1.0, threads=None, "
         "dry_run=False, on_progress=<silent>"
     ),
     "probe": (
@@ -86,7 +89,10 @@ SIGNATURES = {
         "on_step=None, on_progress=<silent>"
     ),
     "save": "model, directory, *, overwrite=False",
-    "train": f"data, *, {RUN_OPTIONS}",
+    "train": "data, *, "
+    + RUN_OPTIONS.replace(
+        "image_size=None,", "image_size=None, native_resolution=False, max_tokens=None,"
+    ),
 }
 NAMES = [
     "UserError", "__version__", "bench", "capture", "convert", "create", "doctor", "duplicates",

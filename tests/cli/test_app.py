@@ -4,7 +4,8 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 import pytest
 
@@ -121,7 +122,7 @@ def test_no_verb_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("verb", [verb.__name__ for verb in app.VERBS.values()])
-def test_help_ends_with_two_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_ends_with_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     app.build_parser.cache_clear()  # another test may have built it from a verb of its own
     assert app.main([verb, "--help"]) == 0
     help_text = capsys.readouterr().out
@@ -129,7 +130,8 @@ def test_help_ends_with_two_examples(verb: str, capsys: pytest.CaptureFixture[st
     lines = [shlex.split(line) for line in examples.splitlines() if line.strip()]
     assert found
     assert "--source" not in help_text
-    assert [line[:2] for line in lines] == [["vitrail", verb]] * 2
+    assert len(lines) in (2, 3)
+    assert all(line[:2] == ["vitrail", verb] for line in lines)
     for line in lines:
         app.build_parser()(line[1:])  # every option in it exists
 
@@ -152,11 +154,11 @@ SHARED = (
 def test_an_option_stands_in_the_same_group_of_every_verb(option: str) -> None:
     verbs = [verb.__name__ for verb in app.VERBS.values()]
     groups = {
-        verb: group.name
+        verb: str(getattr(group, "name", group))
         for verb in verbs
         for argument in app.build_parser()[verb].assemble_argument_collection()
         if option in argument.names
-        for group in argument.parameter.group or ()
+        for group in cast("Iterable[Any]", argument.parameter.group or ())
     }
     assert len(groups) >= 2
     assert len(set(groups.values())) == 1, groups

@@ -47,7 +47,8 @@ def test_write_go_on_and_search(
     )
     (facts,) = told(capsys, model, f"{tmp_path}/photos", "--out", out)
     broken = facts.pop("broken")
-    assert facts == {"out": out, "before": 7, "embedded": 4}
+    costs = {"speed_up": None, "quantisation": None}
+    assert facts == {"out": out, "before": 7, "embedded": 4, **costs}
     assert [one["image"] for one in broken] == [str(photos[5])]
     assert pq.read_table(out)["id"].to_pylist() == photos
     monkeypatch.chdir("/")  # the manifest knows where the model is

@@ -46,7 +46,7 @@ def draw(model: nn.Module, batches: list[torch.Tensor], *, name: str, ablated: i
     """As the task does, of prepared images."""
     with chart_style():
         summary, panels = draw_figures(model, batches, ablated=ablated)
-    return Figures(name, summary, panels, {})
+    return Figures(name, summary, panels, ())
 
 
 def quick_or_slow(names: Iterable[str], quick: Sequence[str]) -> list[Any]:

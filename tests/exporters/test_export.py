@@ -22,6 +22,7 @@ from vitrail.exporters.export import Export
 from vitrail.exporters.target import Request, Target
 from vitrail.exporters.targets import TARGETS
 from vitrail.exporters.verify import sample_photos
+from vitrail.inference.merging import merge_tokens
 from vitrail.inference.onnx_file import OnnxFile
 from vitrail.inference.openvino_file import OpenVinoFile
 from vitrail.models.model import Model
@@ -74,6 +75,46 @@ def test_every_output_is_compared_and_the_file_knows_its_model(
     assert as_json(found.passport) == as_json(model.passport)
     assert found.graph.input == "uint8"
     assert found.graph.attention["blocks.0.attention"].grid == (4, 6)
+    assert str(Path(vitrail.__file__).parent).encode() not in (folder / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_a_mobilevit_takes_any_size(folder: Path) -> None:
+    with pytest.raises(UserError, match="64x96 is no multiple of 64"):
+        export(make("mobilevit", configs=SHALLOW), folder / "m.onnx", dynamic_size=True)
+    mobile = vitrail.load(make("mobilevit", configs=SHALLOW), image_size=64)
+    done = export(mobile, folder / "m.onnx", dynamic_size=True)
+    assert done.check is not None
+    assert len(set(done.check.sizes)) >= 3
+    assert done.check.max_difference < 1e-4
+
+
+def test_a_model_that_merges_tokens_is_exported_as_it_is(model: Model, folder: Path) -> None:
+    merged = merge_tokens(model.eval(), 4)
+    done = export(merged, folder / "MERGED.ONNX")
+    assert done.check is not None
+    assert done.check.max_difference < 1e-4
+    assert OnnxFile(folder / "MERGED.ONNX").metadata().graph.merged_tokens == (4,)
+    photo = sample_photos()[0]
+    with pytest.raises(UserError, match="export again"):
+        vitrail.export(folder / "MERGED.ONNX", folder / "x.onnx")
+    assert isinstance(photo, str)
+    found = vitrail.predict(folder / "MERGED.ONNX", photo)
+    assert found.label == vitrail.predict(merged, photo).label
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preprocessing", [False, True])
+def test_a_file_for_any_size_is_compared_at_several(
+    preprocessing: bool, model: Model, folder: Path
+) -> None:
+    done = export(model, folder / "m.onnx", dynamic_size=True, preprocessing=preprocessing)
+    assert done.check is not None
+    assert len(set(done.check.sizes)) == 4
+    assert done.check.max_difference < 1e-4
+    assert "compared at" in repr(done)
+    assert metadata_of(folder / "m.onnx").graph.sides == 8
+    assert done.facts()["sizes"][0] == list(model.config.image_size)
 
 
 @pytest.mark.alone
@@ -185,7 +226,8 @@ MISTAKES = {
     "target and suffix differ": (("m.onnx", {"to": "openvino"}), "must end in .xml"),
     "precision": (("m.pte", {"precision": "int8"}), "precision must be fp32"),
     "int8": (("m.onnx", {"precision": "int8"}), "real images, got none: give some with images="),
-    "size": (("m.onnx", {"dynamic_size": True}), "load the model with image_size"),
+    "size": (("m.xml", {"dynamic_size": True}), "dynamic_size is for ONNX files"),
+    "size and attention": (("m.onnx", {"dynamic_size": True, "attention": True}), "leave out att"),
     "no folder": (("file/m.onnx", {}), "cannot be written: Not a directory|cannot be written"),
     "no photo": (("m.onnx", {"images": []}), "at least one photo"),
     "bad photo": (("m.onnx", {"images": ["file"]}), "file: "),

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,3 +78,23 @@ def test_too_few_images_are_refused(model: Model, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"at least 16 images .* got 3: give more with images="):
         vitrail.export(model, tmp_path / "model.onnx", images=names, precision="int8")
     assert [file.name for file in tmp_path.iterdir()] == ["photos"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["int8-weights", "int4-weights"])
+def test_weights_alone_make_smaller_files(
+    precision: str, model: Model, photos: Path, tmp_path: Path
+) -> None:
+    wide: Model = perturbed(replace(SMALL, depth=1, dim=64, mlp_dim=256)).eval()
+    file = tmp_path / "model.onnx"
+    options: Any = {"precision": precision, "max_drop": 100}
+    done = vitrail.export(wide, file, images=photos, **options)
+    assert isinstance(done, Export)
+    record = done.quantisation
+    assert record is not None
+    assert (record.method, record.bits) == ("weights", int(precision[3]))
+    assert 0 < record.error < {8: 0.02, 4: 0.3}[record.bits]
+    assert file.stat().st_size < 0.6 * record.size[0]
+    assert OnnxFile(file).metadata().graph.precision == precision
+    with pytest.raises(UserError, match="precision must be fp32 or fp16 or int8 for OpenVINO"):
+        vitrail.export(wide, tmp_path / "m.xml", images=photos, **options)

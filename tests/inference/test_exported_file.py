@@ -21,6 +21,7 @@ from vitrail.data.framing import frame_image, normalise_pixels
 from vitrail.data.preprocess import denormalise, normalise
 from vitrail.data.reader import read_image
 from vitrail.exporters.verify import sample_photos
+from vitrail.inference.openvino_file import OpenVinoFile
 from vitrail.models.model import Model
 from vitrail.tasks.models import open_model
 
@@ -158,3 +159,13 @@ def test_a_file_that_is_none_is_one_sentence(
     assert re.fullmatch(r"vitrail: .*ONNX Runtime cannot read it: .*\n", capsys.readouterr().err)
     assert main(["predict", str(tmp_path / "model.pte"), photo]) == 2
     assert "ExecuTorch files are for devices" in capsys.readouterr().err
+
+
+def test_an_xml_file_of_something_else(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """OpenVINO would try to read it in every format, and print what each of them says."""
+    file = tmp_path / "model.xml"
+    file.write_text("not xml", encoding="utf-8")
+    file.with_suffix(".bin").touch()
+    with pytest.raises(UserError, match="it has no <net> element"):
+        OpenVinoFile(file)
+    assert not capfd.readouterr().err

@@ -120,6 +120,6 @@ def test_a_model_without_a_head_has_no_logits() -> None:
 
 
 def test_a_size_that_cannot_be_dynamic_is_refused() -> None:
-    for family in ("swinv2", "mobilevit"):
+    for family in ("swinv2", "beit"):
         with pytest.raises(UserError, match="load the model with image_size"):
             trace(make(family, configs=SHALLOW), dynamic_size=True)

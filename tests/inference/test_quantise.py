@@ -29,7 +29,8 @@ from vitrail.inference.int8_graph import (
     run_graph,
 )
 from vitrail.inference.int8_openvino import quantise_openvino, run_openvino
-from vitrail.inference.quantise import check_drop, choose_method, quantise, relative_error
+from vitrail.inference.quantisation import check_drop
+from vitrail.inference.quantise import choose_method, quantise, relative_error
 from vitrail.models.model import Model
 
 WIDE = replace(SMALL, depth=1, dim=64, mlp_dim=256)

@@ -31,7 +31,7 @@ def test_the_smallest_r_that_is_enough_is_found(steps: list[float], data: st.Dat
         return ratios[r]
 
     first = data.draw(st.integers(0, most + 5))
-    found = smallest_reaching(measure, wanted, most=most, first=first, seconds=60)
+    found = smallest_reaching(measure, wanted, most=most, guess=lambda ratio: first, seconds=60)
     assert found.ratio == ratios[found.r]
     assert found.ratio >= wanted > ratios[found.r - 1]
     assert len(tried) == len(set(tried))
@@ -39,19 +39,29 @@ def test_the_smallest_r_that_is_enough_is_found(steps: list[float], data: st.Dat
 
 
 def test_without_time_the_first_that_is_enough_is_taken() -> None:
-    found = smallest_reaching(lambda r: 1 + r / 10, 1.5, most=50, first=20, seconds=0)
+    found = smallest_reaching(lambda r: 1 + r / 10, 1.5, most=50, guess=lambda r: 20, seconds=0)
     assert found.r == 20
 
 
+def test_a_guess_that_is_short_is_raised_by_as_much() -> None:
+    """Merging as much as there is would be enough too, and cost far more accuracy."""
+    found = smallest_reaching(
+        lambda r: 1 + r / 20, 1.5, most=50, guess=lambda ratio: round(10 * (ratio - 1)), seconds=0
+    )
+    assert found.r == 10
+
+
 def test_out_of_reach_the_fastest_is_known() -> None:
-    """Two measurements tell."""
+    """Two measurements tell, where the second guess is as much as there is."""
     tried: list[int] = []
 
     def measure(r: int) -> float:
         tried.append(r)
         return 1 + r / 100
 
-    found = smallest_reaching(measure, 3, most=50, first=10, seconds=60)
+    found = smallest_reaching(
+        measure, 3, most=50, guess=lambda ratio: 10 if ratio == 3 else 90, seconds=60
+    )
     assert (found.r, found.ratio) == (50, 1.5)
     assert tried == [10, 50]
 
@@ -84,7 +94,9 @@ def test_a_real_model_is_measured() -> None:
     found = choose_merging(model, 1.1, batch_size=1, seconds=2)
     assert 1 <= found.r <= 512
     assert found.ratio >= 1.1
-    assert found.facts() == {"merged_tokens": found.r, "speed_up": round(found.ratio, 3)}
+    assert found.facts() == {
+        "merged_tokens": found.r, "speed_up": round(found.ratio, 3), "measured_on": "eager"
+    }  # fmt: skip
 
 
 def test_mistakes_are_one_sentence() -> None:

@@ -2,7 +2,8 @@
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,18 @@ import torch
 
 import vitrail
 from tests.pages.test_pages import evaluated
-from tests.pages.values import classified, doctor_facts, picture, run_facts
+from tests.pages.values import (
+    benchmark_values,
+    classified,
+    doctor_facts,
+    lines_of,
+    picture,
+    run_facts,
+)
+from vitrail.pages.benchmark import benchmark_page
 from vitrail.pages.data_report import data_page
-from vitrail.pages.predictions import ImageCard, predictions_page
+from vitrail.pages.predictions import ImageCard, duplicates_page, predictions_page, search_page
+from vitrail.pages.runs import RunSummary, runs_page
 from vitrail.pages.training import training_page
 
 pytestmark = pytest.mark.slow
@@ -193,6 +203,7 @@ def test_a_curve_zooms_by_dragging_and_returns(show: Any, training: str) -> None
     assert scale[0] > 2
     assert not svg.locator("g.x-axis").is_visible()
     assert svg.locator("g:not([class]) > text:visible").count() >= 4
+    assert svg.locator("line.rule").count() >= 2
     reset.click()
     assert svg.locator("g.x-axis").is_visible()
     drag(page, svg, (0.4, 0.3), (0.7, 0.7))
@@ -293,7 +304,11 @@ def hostile_predictions() -> str:
     return predictions_page(images, model=HOSTILE, broken={f"{LONG}.jpg": HOSTILE})
 
 
-PAGES = {
+def alike(number: int) -> list[ImageCard]:
+    return [ImageCard(f"{LONG}/{n}.jpg", picture(n), score=1 - n / 50) for n in range(number)]
+
+
+PAGES: dict[str, Callable[[], str]] = {
     "evaluation of 2": lambda: evaluated(2, 40),
     "evaluation of 1,000": lambda: evaluated(1000, 4000),
     "training": lambda: training_page(run_facts(), classified(37, 800)),
@@ -301,6 +316,12 @@ PAGES = {
         (found := doctor_facts(37))[0], samples=found[1], thumbnails=found[2]
     ),
     "predictions": hostile_predictions,
+    "search": lambda: search_page(alike(1)[0], alike(5), index=LONG),
+    "duplicates": lambda: duplicates_page([alike(2), alike(9)], index=HOSTILE, threshold=0.97),
+    "runs": lambda: runs_page(
+        [RunSummary(name, {}, lines_of()) for name in (f"runs/{LONG}", KOREAN, HOSTILE)]
+    ),
+    "benchmark": lambda: benchmark_page(*benchmark_values()),
 }
 
 
@@ -328,3 +349,125 @@ def test_paper_has_no_controls_and_says_what_is_left_out(show: Any, training: st
     ink, paper = (sum(map(int, NUMBER.findall(colour)[:3])) for colour in colours)
     assert ink < 150
     assert paper > 700
+
+
+def test_every_column_of_a_table_of_classes_is_seen_on_a_phone(show: Any) -> None:
+    found = classified(37, 800)
+    names = ("american_pit_bull_terrier", "n0022 European fire salamander")
+    rows = [{**row, "label": names[place % 2]} for place, row in enumerate(found.classes)]
+    page = show(training_page(run_facts(), replace(found, classes=rows)), width=360)
+    tables = page.locator("#classes .sideways, #confusions .sideways:has(.sortable)")
+    assert tables.count() == 2
+    assert all(tables.evaluate_all("boxes => boxes.map((b) => b.scrollWidth <= b.clientWidth)"))
+
+
+def test_a_benchmark_fits_a_screen_and_sorts_by_value(show: Any) -> None:
+    page = show(benchmark_page(*benchmark_values()))
+    box = page.locator("#speed .sideways:has(table.many)")
+    assert box.evaluate("box => box.scrollWidth <= box.clientWidth")
+    table = box.locator("table")
+    table.get_by_role("button", name="images/s").click()
+    speeds = [float(value) for value in column(table, 4)]
+    assert speeds == sorted(speeds, reverse=True)
+
+
+def test_no_word_is_broken_in_a_narrow_gallery(show: Any) -> None:
+    page = show(evaluated(37, 800), width=360)
+    broken = page.locator("#mistakes .pair .wrong, #mistakes .pair .right").evaluate_all(
+        """labels => labels.filter((label) => Array.from(label.childNodes).some((part) => {
+          if (part.nodeType !== 3) return false;
+          return part.textContent.split(" ").some((word, place, words) => {
+            const range = document.createRange();
+            const start = words.slice(0, place).join(" ").length + (place ? 1 : 0);
+            range.setStart(part, start);
+            range.setEnd(part, start + word.length);
+            return word && word.length < 15 && range.getClientRects().length > 1;
+          });
+        })).map((label) => label.textContent)"""
+    )
+    assert not broken
+
+
+def test_the_order_that_a_table_begins_with_is_marked(show: Any, training: str) -> None:
+    page = show(training)
+    heading = page.locator("#classes thead th[aria-sort]")
+    assert heading.inner_text().startswith("F1")
+    heading.locator("button").click()
+    assert heading.get_attribute("aria-sort") == "descending"
+
+
+def test_links_lead_to_images_that_are_there(show: Any) -> None:
+    page = show(evaluated(1000, 4000))
+    links = page.locator("a[data-what]")
+    assert links.count() > 20
+    empty = links.evaluate_all(
+        """links => links.filter(({ dataset: { truth, predicted } }) => !document.querySelector(
+          `figure[data-truth="${truth}"]`
+          + (predicted ? `[data-predicted="${predicted}"]` : "")))"""
+    )
+    assert not empty
+
+
+def test_groups_of_duplicates_stand_beside_each_other(show: Any) -> None:
+    html = duplicates_page([alike(2), alike(2)], index="vectors", threshold=0.97)
+    for width, beside in ((1280, True), (360, False)):
+        groups = show(html, width=width).locator(".group")
+        one, other = (groups.nth(place).bounding_box() for place in range(2))
+        assert (one["y"] == other["y"]) == beside
+
+
+def test_the_slider_stays_in_sight_while_maps_are_looked_at(show: Any, explained: str) -> None:
+    page = show(explained)
+    page.locator(".picker").scroll_into_view_if_needed()
+    page.mouse.wheel(0, 500)
+    page.wait_for_timeout(100)
+    slider = page.get_by_label("Opacity of the maps")
+    assert 0 <= slider.bounding_box()["y"] < 900
+
+
+def test_paper_keeps_rows_whole_and_sums_once(show: Any, training: str) -> None:
+    page = show(training)
+    page.emulate_media(media="print")
+    style = "(part, name) => getComputedStyle(part).getPropertyValue(name)"
+    row, foot = page.locator("#classes tbody tr").first, page.locator("#classes tfoot")
+    assert row.evaluate(style, "break-inside") == "avoid"
+    assert foot.evaluate(style, "display") == "table-row-group"
+    assert not page.get_by_text("Click a number").is_visible()
+
+
+def contrast(page: Any, selector: str) -> float:
+    """The least contrast of texts with the card or the page behind them (WCAG)."""
+    script = """(parts) => {
+      const channels = (text) => text.match(/[\\d.]+/g).map(Number);
+      const light = (text) => channels(text).slice(0, 3).map((value) => value / 255)
+        .map((value) => value <= .04045 ? value / 12.92 : ((value + .055) / 1.055) ** 2.4)
+        .reduce((sum, value, place) => sum + value * [.2126, .7152, .0722][place], 0);
+      const behind = (part) => {
+        const colour = getComputedStyle(part).backgroundColor, alpha = channels(colour)[3] ?? 1;
+        return alpha === 1 ? colour : behind(part.parentElement);
+      };
+      return Math.min(...parts.map((part) => {
+        const [a, b] = [light(getComputedStyle(part).color), light(behind(part))];
+        return (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+      }));
+    }"""
+    found = page.locator(selector)
+    assert found.count()
+    return float(found.evaluate_all(script))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_can_be_read_in_light_and_dark(show: Any, training: str, theme: str) -> None:
+    page = show(training, theme=theme)
+    for selector in (
+        "p",
+        "a",
+        "th",
+        "summary",
+        "figcaption span",
+        ".wrong",
+        ".right",
+        "dt",
+        "small",
+    ):
+        assert contrast(page, selector) >= 4.5, selector

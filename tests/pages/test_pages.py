@@ -1,5 +1,6 @@
 """Every page says what its values say, of 2, 37 and 1,000 classes, and is whole without script."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from tests.pages.html import NASTY, SAFE, check_page
 from tests.pages.values import (
+    benchmark_values,
     classified,
     confusion_of,
     doctor_facts,
@@ -18,6 +20,7 @@ from tests.pages.values import (
     picture,
     run_facts,
 )
+from vitrail.pages.benchmark import benchmark_page
 from vitrail.pages.classification import mistakes_section, most_confused_classes, pick_rows
 from vitrail.pages.data_report import data_body, data_page
 from vitrail.pages.evaluation import evaluation_page
@@ -278,3 +281,51 @@ def test_runs_side_by_side() -> None:
     assert "The first 6 of 9 runs" in text
     assert "None: the recipes are the same" in text
     check_page(runs_page(runs[:1]))
+
+
+def test_a_benchmark_draws_each_batch_size_with_the_fastest_first() -> None:
+    read = check_page(benchmark_page(*benchmark_values()))
+    assert read.charts == 2
+    first = read.figures[0]
+    assert "Images per second, batch 1" in first
+    table = first.partition("Table of values")[2]
+    assert table.index("onnxruntime") < table.index("compiled") < table.index("eager")
+    assert "no compiler" in read.text
+    facts, titles, cells = benchmark_values()
+    alone = benchmark_page({**facts, "rows": facts["rows"][:1]}, titles, cells[:1])
+    assert check_page(alone).charts == 0
+
+
+def test_only_what_has_images_is_a_link() -> None:
+    found = classified(37, 800)
+    one = found.by_class[0]
+    linked, bare = (
+        training_page(run_facts(), replace(found, by_class=examples)) for examples in ([one], [])
+    )
+    assert "data-what=" not in bare
+    assert "Click a number" not in bare
+    places = re.findall(r'<a href="#by-class" data-truth="(\d+)"', linked)
+    assert places
+    assert set(places) == {str(one.truth)}
+
+
+def test_scores_are_drawn_before_what_only_explains_them() -> None:
+    lines = [{"step": 1, "lr": 0.1, "grad_norm": 1.0, "loss": 2.0, "top5": 0.5, "accuracy": 0.3}]
+    read = check_page(training_page(run_facts(lines=lines), None))
+    titles = [
+        " ".join(figure.split()).split(" last")[0].split(" best")[0] for figure in read.figures
+    ]
+    assert titles == [
+        "Training loss",
+        "Accuracy",
+        "Top-5 accuracy",
+        "Gradient norm",
+        "Learning rate",
+    ]
+
+
+def test_many_groups_are_folded() -> None:
+    facts, samples, thumbnails = doctor_facts(2)
+    facts |= {"leaks": facts["leaks"][:1] * 20}
+    page = data_page(facts, samples=samples, thumbnails=thumbnails)
+    assert "<summary>14 more groups</summary>" in page

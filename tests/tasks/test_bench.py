@@ -164,3 +164,38 @@ def test_a_row_has_every_column() -> None:
     titles, [cells] = result.table()
     assert len(titles) == len(cells)
     assert "accuracy" in titles
+
+
+def test_no_row_at_all_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model").mkdir()
+    assert main(["bench", str(tmp_path / "model"), *OPTIONS]) == 2
+    printed = capsys.readouterr()
+    assert "failed" in printed.out
+    assert "none of 1 row could be measured: eager:" in printed.err
+
+
+@pytest.mark.slow
+def test_int8_and_merged_tokens_have_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vitrail.inference.speed_up import SpeedUp
+    from vitrail.tasks import bench as task
+
+    monkeypatch.setattr(task, "choose_merging", lambda *args, **options: SpeedUp(2, 1.5))
+    options: Any = {**QUICK, "engine": ["eager", "onnxruntime"], "precision": ["float32", "int8"]}
+    found = vitrail.bench(small_model(), speed_up=1.5, **options)
+    assert [(row.precision, row.merged_tokens, row.engine) for row in found.rows] == [
+        ("float32", 0, "eager"),
+        ("float32", 0, "onnxruntime"),
+        ("int8", 0, "onnxruntime"),
+        ("float32", 2, "eager"),
+        ("float32", 2, "onnxruntime"),
+        ("int8", 2, "onnxruntime"),
+    ]
+    assert not any(row.problem for row in found.rows)
+    assert found.rows[3].macs < found.rows[0].macs  # type: ignore[operator]
+    assert 0 < found.rows[2].int8_error < 0.3  # type: ignore[operator]
+    assert "int8 error" in found.table()[0]
+
+
+def test_precisions_that_are_not_measured() -> None:
+    with pytest.raises(vitrail.UserError, match="precision must be float32 or int8, got 'fp8'"):
+        vitrail.bench("vit_ti_16", precision="fp8")

@@ -125,6 +125,9 @@ CALLS: dict[str, Callable[[str, Path], Any]] = {
     "export {model} --out {out}.onnx --dry-run": lambda model, out: vitrail.export(
         model, f"{out}.onnx", dry_run=True
     ),
+    "export {model} --to web --out {out} --runtime {photos} --dry-run": lambda model, out: (
+        vitrail.export(model, out, to="web", runtime=out.parent / "photos", dry_run=True)
+    ),
     "convert {model} {out} --to timm --image-size 32 --overwrite": lambda model, out: (
         vitrail.convert(model, out, to="timm", image_size=(32, 32), overwrite=True)
     ),

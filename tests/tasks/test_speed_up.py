@@ -16,6 +16,8 @@ from vitrail.models.model import Model
 from vitrail.tasks import speed_up as task
 from vitrail.tasks.speed_up import with_speed_up
 
+SPEED_UP = {"merged_tokens": 5, "speed_up": 1.75, "measured_on": "eager"}
+
 
 def digits_model() -> Model:
     torch.manual_seed(0)
@@ -46,7 +48,7 @@ def test_evaluate_tells_what_was_merged(measured: list[dict[str, Any]]) -> None:
     plain = vitrail.evaluate(model, "digits", by_index=True, engine="eager")
     merged = vitrail.evaluate(model, "digits", by_index=True, engine="eager", speed_up=1.7)
     assert plain.facts()["speed_up"] is None
-    assert merged.facts()["speed_up"] == {"merged_tokens": 5, "speed_up": 1.75}
+    assert merged.facts()["speed_up"] == SPEED_UP
     assert merged.notes[0].startswith("5 tokens are merged in every block")
     assert merged.metrics["nll"] != plain.metrics["nll"]
     assert measured == [{"speed_up": 1.7, "batch_size": 64, "output": "scores"}]
@@ -64,7 +66,7 @@ def test_predict_in_python_and_in_the_shell(
     plain = vitrail.predict(model, photos, engine="eager")
     merged = vitrail.predict(model, photos, engine="eager", speed_up=1.5)
     assert plain.speed_up is None
-    assert merged.speed_up == {"merged_tokens": 5, "speed_up": 1.75}
+    assert merged.speed_up == SPEED_UP
     assert merged.facts() != plain.facts()
     capsys.readouterr()
     command = ["predict", saved, *photos, "--engine", "eager", "--speed-up", "1.5", "--json"]
@@ -86,6 +88,8 @@ def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
     model = digits_model()
     with pytest.raises(UserError, match="leave out resolutions"):
         vitrail.evaluate(model, "digits", speed_up=2, resolutions=[16])
+    with pytest.raises(UserError, match=r"int8 is measured for one image .* leave out resolutions"):
+        vitrail.evaluate(model, "digits", precision="int8", resolutions=[16])
     with pytest.raises(UserError, match="another engine than ray"):
         vitrail.predict(model, "x.png", speed_up=2, engine="ray", out=tmp_path / "x.jsonl")
     with pytest.raises(UserError, match="1 or more"):

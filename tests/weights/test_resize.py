@@ -18,15 +18,11 @@ from torchvision.models.vision_transformer import interpolate_embeddings
 from vitrail import UserError, load
 from vitrail.core.passport import ResizeMethod
 from vitrail.models.catalogue import build, change
+from vitrail.models.position_resize import INTERPOLATE, resize_positions
 from vitrail.models.swin import SwinConfig
 from vitrail.models.swinv2 import SwinV2Config
 from vitrail.models.vit import ViT
-from vitrail.weights.resize import (
-    INTERPOLATE,
-    resize_channels,
-    resize_patches,
-    resize_positions,
-)
+from vitrail.weights.resize import resize_channels, resize_patches
 from vitrail.weights.resize_state import resize_state
 
 SWIN = SwinConfig(

@@ -14,6 +14,7 @@ from vitrail.cli.options import (
     Out,
     OutputOptions,
     OverwriteOption,
+    SpeedUp,
     Threads,
     arguments_of,
     parse_counts,
@@ -21,6 +22,7 @@ from vitrail.cli.options import (
 )
 from vitrail.cli.output import plural, say, say_json, say_table
 from vitrail.cli.progress import progress
+from vitrail.core.errors import UserError
 
 if TYPE_CHECKING:
     from vitrail.tasks.bench import Benchmark
@@ -46,6 +48,14 @@ class Bench(OverwriteOption, OutputOptions):
     """Classifiers of torchvision to measure beside them: torchvision:mobilenet_v2."""
     data: str | None = None
     """Labelled images, to measure the accuracy on each engine too."""
+    precision: Annotated[tuple[str, ...], Parameter(group=COMPUTING, consume_multiple=True)] = (
+        "float32",
+    )
+    """Precisions: float32, int8 (engines onnxruntime and openvino), or both."""
+    calibrate: Annotated[tuple[str, ...], Parameter(group=COMPUTING, consume_multiple=True)] = ()
+    """Images that int8 is calibrated and measured on. [default: tiles of two photos that come with
+    scikit-learn]"""
+    speed_up: SpeedUp = None
     threads: Threads = None
     seconds: Annotated[float, Parameter(group=COMPUTING)] = 5.0
     """Seconds to measure each model on each engine with each batch size."""
@@ -61,6 +71,7 @@ def bench(options: Bench) -> None:
 
     Examples:
       vitrail bench runs/pets/best --batch-size 1 8 --engine eager openvino
+      vitrail bench vit_b_16 --precision float32 int8 --speed-up 1.8
       vitrail bench mobilevit_xs --guest torchvision:mobilenet_v2 --out speed
     """
     from vitrail.tasks.bench import PAGE
@@ -69,6 +80,7 @@ def bench(options: Bench) -> None:
     parsed = {
         "batch_size": parse_counts(options.batch_size, "--batch-size", "1,8,32"),
         "engine": parse_list(options.engine, "--engine", "eager,openvino") or None,
+        "precision": parse_list(options.precision, "--precision", "float32,int8"),
         "guest": parse_list(options.guest, "--guest", "torchvision:mobilenet_v2"),
     }
     with progress() as on_progress:
@@ -77,10 +89,13 @@ def bench(options: Bench) -> None:
         )
     if options.json:
         say_json(found.facts())
-        return
-    print_benchmark(found, cleared=options.clear)
-    if options.out is not None:
-        say(f"page: {Path(options.out) / PAGE}")
+    else:
+        print_benchmark(found, cleared=options.clear)
+        if options.out is not None:
+            say(f"page: {Path(options.out) / PAGE}")
+    if found.rows and all(row.problem is not None for row in found.rows):
+        problem = f"{found.rows[0].engine}: {found.rows[0].problem}"
+        raise UserError(f"none of {plural(len(found.rows), 'row')} could be measured: {problem}")
 
 
 def print_benchmark(found: Benchmark, *, cleared: bool) -> None:

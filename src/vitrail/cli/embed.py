@@ -10,25 +10,26 @@ from cyclopts import Parameter
 from vitrail.cli.options import (
     COMPUTING,
     BatchSize,
-    ComputeOptions,
     DryRunOption,
     EngineName,
     ExportedSource,
     Images,
+    Int8Options,
     ModelOptions,
     Out,
     OutputOptions,
+    SpeedUp,
     arguments_of,
     model_source,
 )
-from vitrail.cli.output import plural, say, say_json
+from vitrail.cli.output import note, plural, say, say_json
 from vitrail.cli.progress import progress
 from vitrail.core.errors import UserError
 from vitrail.data.paths import check_paths
 
 
 @dataclass(frozen=True)
-class Embed(ModelOptions, ComputeOptions, DryRunOption, OutputOptions):
+class Embed(ModelOptions, Int8Options, DryRunOption, OutputOptions):
     """Which model embeds which images."""
 
     source: ExportedSource
@@ -47,6 +48,7 @@ class Embed(ModelOptions, ComputeOptions, DryRunOption, OutputOptions):
     engine: EngineName = "auto"
     address: Annotated[str | None, Parameter(group=COMPUTING)] = None
     """Ray cluster: auto, or host:port. [default: one on this machine]"""
+    speed_up: SpeedUp = None
 
 
 def embed(options: Embed) -> None:
@@ -73,5 +75,7 @@ def embed(options: Embed) -> None:
         say(f"would embed {images} to {done.out}, which has {plural(before, 'image')} already")
     else:
         known = f", {done.before} were there already" if done.before else ""
+        for line in () if done.quantisation is None else done.quantisation.lines():
+            note(line)
         embedded = plural(done.embedded, "image")
         say(f"{done.out}: {embedded} embedded, {len(done.broken)} cannot be read{known}")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from vitrail.cli.options import (
     BatchSize,
-    ComputeOptions,
     Data,
     DryRunOption,
     ExportedSource,
+    Int8Options,
     LocalEngineName,
     ModelOptions,
     Out,
@@ -39,7 +39,7 @@ MAX_CLASSES, MAX_CONFUSIONS = 5, 5  # lines: --out has all
 
 
 @dataclass(frozen=True)
-class Evaluate(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, OutputOptions):
+class Evaluate(ModelOptions, Int8Options, DryRunOption, OverwriteOption, OutputOptions):
     """Evaluate a model on labelled images."""
 
     source: ExportedSource

@@ -1,4 +1,4 @@
-"""`vitrail export`: a model as a file for servers and phones."""
+"""`vitrail export`: a model as a file for servers and phones, or as a page."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from vitrail.cli.options import (
     OutputOptions,
     OverwriteOption,
     Source,
+    SpeedUp,
     model_source,
 )
 from vitrail.cli.output import say, say_json
@@ -27,17 +28,18 @@ class Export(ModelOptions, DryRunOption, OverwriteOption, OutputOptions):
 
     source: Source
     _: KW_ONLY
-    to: Literal["onnx", "openvino", "coreml", "executorch", "litert"] | None = None
+    to: Literal["onnx", "openvino", "coreml", "executorch", "litert", "web"] | None = None
     """Format of the file. [default: by the suffix of OUT]"""
     out: Annotated[str | None, Parameter(group=OUTPUT)] = None
     """The file: .onnx, .xml (OpenVINO), .mlpackage (Core ML), .pte (ExecuTorch) or .tflite
-    (LiteRT). [required]"""
+    (LiteRT); a folder for --to web. [required]"""
     images: tuple[str, ...] = ()
     """Photos to compare the file with the model on: files, directories or patterns. [default: two
     photos that come with scikit-learn]"""
-    precision: Literal["fp32", "fp16", "int8"] = "fp32"
+    precision: Literal["fp32", "fp16", "int8", "int8-weights", "int4-weights"] = "fp32"
     """Precision of the weights in the file. int8 (ONNX, OpenVINO) needs at least 16 --images to be
-    calibrated and measured on."""
+    calibrated and measured on. int8-weights and int4-weights (ONNX) make smaller files and compute
+    in float; measured on --images too."""
     max_drop: float = 1.0
     """Percentage points that int8 may lose: of accuracy if the images lie in folders named after
     the classes, else of equal labels. More is refused."""
@@ -49,16 +51,22 @@ class Export(ModelOptions, DryRunOption, OverwriteOption, OutputOptions):
     features: bool = False
     """Also output the features that the head reads."""
     dynamic_size: bool = False
-    """Take images of any size; refused for every family so far."""
+    """Take images whose sides are any multiples of the patches (ONNX; ViT, DeiT, MobileViT)."""
+    speed_up: SpeedUp = None
+    runtime: str | None = None
+    """For --to web: a directory or .tgz of the npm package onnxruntime-web. [default: fetched by
+    npm]"""
 
 
 def export(options: Export) -> None:
     """Write a model as a file that runs without PyTorch: ONNX, OpenVINO, Core ML, ExecuTorch or
-    LiteRT. The file is compared with the model on photos before it is kept.
+    LiteRT, or as a page that runs in a browser. It is compared with the model on photos before it
+    is kept.
 
     Examples:
       vitrail export runs/pets/best --out pets.onnx
       vitrail export runs/pets/best --to coreml --out Pets.mlpackage --precision fp16
+      vitrail export runs/pets/best --to web --out pets-page
     """
     from vitrail.tasks.dry_run import DryRun
     from vitrail.tasks.export import export as run
@@ -77,6 +85,8 @@ def export(options: Export) -> None:
             attention=options.attention,
             features=options.features,
             dynamic_size=options.dynamic_size,
+            speed_up=options.speed_up,
+            runtime=options.runtime,
             overwrite=options.overwrite,
             dry_run=options.dry_run,
             on_progress=on_progress,

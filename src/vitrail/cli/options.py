@@ -61,6 +61,7 @@ Data: TypeAlias = Annotated[
     ),
 ]
 Precision: TypeAlias = Literal["float16", "bfloat16", "float32", "float64"]
+EnginePrecision: TypeAlias = Literal["float16", "bfloat16", "float32", "float64", "int8"]
 Out: TypeAlias = Annotated[str | None, Parameter(group=OUTPUT)]
 BatchSize: TypeAlias = Annotated[int, Parameter(group=COMPUTING, help="Images per batch.")]
 ENGINE_HELP = "measures which is fastest on this machine and remembers it; short jobs run on eager."
@@ -131,13 +132,33 @@ class ModelOptions(LoadOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComputeOptions:
-    """Where and how to compute."""
+class PlaceOptions:
+    """Where to compute."""
 
     device: Device = "auto"
+    threads: Threads = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeOptions(PlaceOptions):
+    """And how."""
+
     precision: Annotated[Precision | None, Parameter(group=COMPUTING)] = None
     """Precision of weights and activations. [default: that of the file]"""
-    threads: Threads = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Int8Options(PlaceOptions):
+    """And how, also in int8."""
+
+    precision: Annotated[EnginePrecision | None, Parameter(group=COMPUTING)] = None
+    """Precision of weights and activations. int8 (engines onnxruntime and openvino) is calibrated
+    on real images before the run. [default: that of the file]"""
+    calibrate: Annotated[tuple[str, ...] | None, Parameter(group=COMPUTING)] = None
+    """Images that int8 is calibrated and measured on, at least 16; may be repeated.
+    [default: of those given]"""
+    max_drop: Annotated[float, Parameter(group=COMPUTING)] = 1.0
+    """Per cent of equal labels that int8 may lose. More is refused."""
 
 
 @dataclass(frozen=True, kw_only=True)

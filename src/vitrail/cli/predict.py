@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,11 +11,11 @@ from cyclopts import Parameter
 from vitrail.cli.options import (
     COMPUTING,
     BatchSize,
-    ComputeOptions,
     DryRunOption,
     EngineName,
     ExportedSource,
     Images,
+    Int8Options,
     ModelOptions,
     Out,
     OutputOptions,
@@ -34,12 +34,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from vitrail.inference.prediction import Prediction
+    from vitrail.inference.quantisation import Quantisation
     from vitrail.models.model import Model
     from vitrail.tasks.predict import PredictOptions
 
 
 @dataclass(frozen=True)
-class Predict(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, OutputOptions):
+class Predict(ModelOptions, Int8Options, DryRunOption, OverwriteOption, OutputOptions):
     """Which model labels which images."""
 
     source: ExportedSource
@@ -58,6 +59,11 @@ class Predict(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, Outpu
     address: Annotated[str | None, Parameter(group=COMPUTING)] = None
     """Ray cluster: auto, or host:port. [default: one on this machine]"""
     speed_up: SpeedUp = None
+    native_resolution: Annotated[bool, Parameter(group=COMPUTING)] = False
+    """Keep the aspect ratio of images, and their size up to a number of patches. For ViT, DeiT and
+    DINOv2; computed by eager."""
+    max_tokens: Annotated[int | None, Parameter(group=COMPUTING)] = None
+    """Patches that an image may have at native resolution. [default: those of the model's grid]"""
 
 
 def predict(options: Predict) -> None:
@@ -75,6 +81,7 @@ def predict(options: Predict) -> None:
         print_exported(options)
         return
     from vitrail.tasks.arguments import check_not_swapped
+    from vitrail.tasks.int8 import check_int8, make_calibration, open_float
     from vitrail.tasks.predict import PredictOptions, check_writing
     from vitrail.tasks.speed_up import speed_up_note, with_speed_up
 
@@ -87,15 +94,24 @@ def predict(options: Predict) -> None:
         engine=options.engine,
         address=options.address,
         speed_up=options.speed_up,
+        native_resolution=options.native_resolution,
+        max_tokens=options.max_tokens,
         threads=options.threads,
     )
+    check_int8(options.precision, options.calibrate, options.max_drop, options.engine)
     check_writing(options.out, how, overwrite=options.overwrite, dry_run=options.dry_run)
     source = model_source(options)
-    model = source.load(device=options.device, precision=options.precision)
+    model = open_float(source, device=options.device, precision=options.precision)
     warn_untrained(model)
-    model, merged = with_speed_up(model, options.speed_up, batch_size=options.batch_size)
+    model, merged = with_speed_up(
+        model, options.speed_up, batch_size=options.batch_size, engine=options.engine
+    )
     if merged is not None:
         note(speed_up_note(merged))
+    int8 = make_calibration(
+        model, options.images, options.precision, options.calibrate, options.max_drop
+    )
+    how = replace(how, calibration=int8)
     if options.out is not None:
         write(options, Path(options.out), model, how)
     else:
@@ -124,7 +140,9 @@ def check_exported_options(options: Predict) -> None:
     device = options.device not in ("auto", "cpu")
     given |= {"device": device, "precision": options.precision, "fast": options.fast}
     given |= {"engine": options.engine != "auto", "speed_up": options.speed_up}
-    given |= {"address": options.address}
+    given |= {"address": options.address, "calibrate": options.calibrate}
+    given |= {"native_resolution": options.native_resolution}
+    given |= {"max_tokens": options.max_tokens is not None}
     if options.dry_run:
         raise UserError("--dry-run lists what would be written: add --out")
     for name, value in given.items():
@@ -139,8 +157,13 @@ def print_predictions(options: Predict, model: Model, how: PredictOptions) -> No
     from vitrail.tasks.predict import stream_predictions
 
     names, count = list_images(options.images), count_images(options.images)
-    with stream_predictions(model, names, how, count) as found:
+    with stream_predictions(model, names, how, count, on_int8=note_int8) as found:
         print_lines(options, found)
+
+
+def note_int8(found: Quantisation) -> None:
+    for line in found.lines():
+        note(line)
 
 
 def print_lines(options: Predict, found: Iterable[Prediction]) -> None:
@@ -165,7 +188,7 @@ def write(options: Predict, out: Path, model: Model, how: PredictOptions) -> Non
 
     images = list_images(options.images)
     if options.dry_run:
-        plan = plan_predictions(model, images, out)
+        plan = plan_predictions(model, images, out, how.job)
         if options.json:
             say_json(plan.facts())
         else:
@@ -185,6 +208,8 @@ def write(options: Predict, out: Path, model: Model, how: PredictOptions) -> Non
     if options.json:
         say_json(done.facts())
     else:
+        if done.quantisation is not None:
+            note_int8(done.quantisation)
         say(f"{done.out}: {plural(done.images, 'image')}, {len(done.broken)} cannot be read")
     refuse_no_labels(done.images, done.broken)
 

@@ -28,20 +28,24 @@ SUFFIXES = {
 
 # float: preprocessed, (B, C, H, W). uint8: RGB pixels at the model's size, (B, H, W, C).
 InputKind = Literal["float", "uint8"]
-ExportPrecision = Literal["fp32", "fp16", "int8"]
+# the last two: weights alone, activations stay in float
+ExportPrecision = Literal["fp32", "fp16", "int8", "int8-weights", "int4-weights"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedGraph:
     """`input` is what the graph reads, `outputs` are the names of what it returns. `batch` is the
-    number of images at once, None for any number. `attention` says where the tokens of each
-    attention output lie in the image, by its name."""
+    number of images at once, None for any number. Height and width are those of the passport, or
+    any multiples of `sides`. `merged_tokens` are merged in each block. `attention`
+    says where the tokens of each attention output lie in the image, by its name."""
 
     target: str
     outputs: tuple[str, ...]
     input: InputKind = "float"
     precision: ExportPrecision = "fp32"
     batch: int | None = None
+    sides: int | None = None
+    merged_tokens: tuple[int, ...] = ()
     attention: dict[str, TokenLayout] = field(default_factory=dict)
     version: str = ""  # of Vitrail
 
@@ -69,10 +73,10 @@ class Exported:
 def is_exported(source: object) -> bool:
     """Whether this names an exported file.
 
-    >>> is_exported("pets.onnx"), is_exported("pets.safetensors")
-    (True, False)
+    >>> is_exported("pets.onnx"), is_exported("PETS.ONNX"), is_exported("pets.safetensors")
+    (True, True, False)
     """
-    return isinstance(source, str | PathLike) and PurePath(source).suffix in SUFFIXES
+    return isinstance(source, str | PathLike) and PurePath(source).suffix.lower() in SUFFIXES
 
 
 def read_metadata(strings: Mapping[str, str], *, where: str) -> Exported:

@@ -16,13 +16,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.core.errors import UserError
+from vitrail.core.native_size import NativeSize
 from vitrail.core.passport import Preprocessing
 from vitrail.core.randomness import seed_of, uniform
 from vitrail.core.ranges import check, check_count
 from vitrail.core.torchvision import mend_torchvision
 from vitrail.data.draws import Draw, draws_for
 from vitrail.data.geometry import draw_crop, draw_mirror, draw_motion
-from vitrail.data.preprocess import FILTERS, resize_and_crop_torch, to_pillow
+from vitrail.data.preprocess import (
+    FILTERS,
+    at_native_size,
+    resize_and_crop_torch,
+    to_pillow,
+)
 from vitrail.data.randaugment import Canvas, RandAugment
 
 
@@ -76,15 +82,18 @@ NOTHING = Augmentation(crop=None, flip=0.0)
 
 
 class Transform:
-    """From a decoded image to an augmented one of the model's size, both in RGB or grey; what
-    chance decides is the sample's own, in any process or batch."""
+    """From a decoded image to an augmented one of the model's size, or of the `native` size of what
+    the crop leaves, both in RGB or grey; what chance decides is the sample's own, in any process or
+    batch."""
 
-    def __init__(self, augmentation: Augmentation, how: Preprocessing) -> None:
+    def __init__(
+        self, augmentation: Augmentation, how: Preprocessing, native: NativeSize | None = None
+    ) -> None:
         mend_torchvision()
         # torch has no Lanczos for tensors, and the closest that it has is bicubic
         fast = "bicubic" if how.interpolation == "lanczos" else how.interpolation
         self.how = replace(how, interpolation=fast)
-        self.augmentation = augmentation
+        self.augmentation, self.native = augmentation, native
         self.policy = make_policy(augmentation, self.how)
 
     def __call__(
@@ -102,12 +111,15 @@ class Transform:
         """Cropped or framed, mirrored, rotated, shifted and zoomed."""
         from torchvision.transforms.v2 import InterpolationMode, functional
 
-        size, filters = list(self.how.size), InterpolationMode(self.how.interpolation)
-        crop = draw_crop(self.augmentation, image.shape[1], image.shape[2], draw)
+        height, width = image.shape[1:]
+        crop = draw_crop(self.augmentation, height, width, draw)
+        box = (0, 0, height, width) if crop is None else crop.pixels(height, width)[0].tolist()
+        how = self.how if self.native is None else at_native_size(self.how, self.native, box[2:])
+        size = list(how.size)
         if crop is None:
-            image = resize_and_crop_torch(image.permute(1, 2, 0).numpy(), self.how)
+            image = resize_and_crop_torch(image.permute(1, 2, 0).numpy(), how)
         else:
-            box = crop.pixels(image.shape[1], image.shape[2])[0].tolist()
+            filters = InterpolationMode(how.interpolation)
             image = functional.resized_crop(image, *box, size, filters, antialias=True)
         if draw_mirror(self.augmentation, draw)[0]:
             image = image.flip(2)
@@ -136,7 +148,7 @@ class Transform:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Made anew in another process, where torchvision may not have been mended yet."""
-        return Transform, (self.augmentation, self.how)
+        return Transform, (self.augmentation, self.how, self.native)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import tee
 from typing import Any
 
@@ -15,12 +16,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from vitrail.core.errors import UserError
+from vitrail.core.image_list import ImageList
+from vitrail.core.native_size import NativeSize
 from vitrail.core.passport import Preprocessing
 from vitrail.data.augment import Augmentation, Transform, to_tensor
 from vitrail.data.finish import erase_
 from vitrail.data.images import BadImage, Unreadable
 from vitrail.data.preprocess import normalise
-from vitrail.data.reader import Sample, read_image, read_pixels
+from vitrail.data.reader import Sample, read_image, read_native, read_pixels
 from vitrail.data.sampler import Cut, cut_epoch, epoch_order, places_of
 from vitrail.data.source import Source
 from vitrail.data.warp import fits, warp
@@ -33,12 +36,21 @@ PATIENCE = 15.0  # seconds for the images of a batch that cannot be read
 class Loaded:
     """What a worker made of the keys of a batch: the pixels of those that could be read as one
     tensor, because every tensor on its way between processes is an open file; the places of their
-    keys among all; and what went wrong."""
+    keys among all; and what went wrong. Images of different sizes have their `shapes`, and their
+    pixels one after another."""
 
-    images: UInt8[Tensor, "B C H W"]
+    images: UInt8[Tensor, "B C H W"] | UInt8[Tensor, "pixels"]
     rows: list[int]
+    shapes: list[torch.Size] | None = None
     broken: tuple[BadImage, ...] = ()
     mistake: UserError | None = None
+
+    def each(self) -> list[UInt8[Tensor, "C _ _"]]:
+        """Every image by itself."""
+        if self.shapes is None:
+            return list(self.images)
+        parts = torch.split(self.images, [shape.numel() for shape in self.shapes])
+        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -47,7 +59,7 @@ class Batch:
     it, and which were broken. Of the `planned` images of a step, those of all processes and the
     broken ones among them, these have their `places`."""
 
-    images: Float[Tensor, "B C H W"]
+    images: Any  # Float[Tensor, "B C H W"], or at native sizes an ImageList
     targets: Float[Tensor, "B K"]
     indices: NDArray[np.int64]
     broken: tuple[BadImage, ...] = ()
@@ -84,7 +96,7 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
-    """Everything that decides the batches of a run."""
+    """Everything that decides the batches of a run; with `native` images have that size each."""
 
     source: Source
     how: Preprocessing
@@ -92,6 +104,7 @@ class Stream:
     batch_size: int
     seed: int = 0
     balance: bool = False
+    native: NativeSize | None = None
     workers: int = 0
     rank: int = 0
     world: int = 1
@@ -105,10 +118,11 @@ class Stream:
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
         """The batches of the steps from `start` up to `stop`, counted over all epochs."""
-        plain = not self.augmentation.sides and fits(self.augmentation)
+        one_size = not self.augmentation.sides and self.native is None
+        plain = one_size and fits(self.augmentation)
         if plain and has_model_size(self.source, self.how):
             return (self.warp_batch(share) for share in self.shares(start, stop))
-        dataset = SampleDataset(self.source, self.how, self.augmentation, self.seed)
+        dataset = SampleDataset(self.source, self.how, self.augmentation, self.seed, self.native)
         shares, ahead = tee(self.shares(start, stop))  # workers read ahead
         keys = (
             [(share.epoch, int(image), int(view), share.side) for image, view in share.rows]
@@ -120,8 +134,15 @@ class Stream:
     def finish_batch(self, loaded: Loaded, share: Share) -> Batch:
         """The pixels that a worker made, normalised and partly erased."""
         samples = share.rows[loaded.rows]
-        images = normalise(loaded.images, self.how)
-        erase_(images, samples, self.augmentation, seed=self.seed, epoch=share.epoch)
+        erase = partial(erase_, augmentation=self.augmentation, seed=self.seed, epoch=share.epoch)
+        images: Tensor | ImageList
+        if self.native is None:
+            images = normalise(loaded.images, self.how)
+            erase(images, samples)
+        else:
+            images = ImageList(normalise(image, self.how) for image in loaded.each())
+            for row, image in enumerate(images):
+                erase(image[None], samples[row : row + 1])
         return Batch(
             images,
             targets_of(self.source, samples[:, 0]),
@@ -184,22 +205,26 @@ def iterate_batches(
     how: Preprocessing,
     batch_size: int,
     *,
+    native: NativeSize | None = None,
     workers: int = 0,
     rank: int = 0,
     world: int = 1,
 ) -> Iterator[Batch]:
-    """Every image once, prepared for evaluation as the passport says, in the source's order; of
-    many processes each has its share of every batch, be it empty."""
+    """Every image once, prepared for evaluation as the passport says, or at its `native` size, in
+    the source's order; of many processes each has its share of every batch, be it empty."""
     parts = [
         np.arange(first, min(first + batch_size, len(source)))[rank::world]
         for first in range(0, len(source), batch_size)
     ]
     keys: Iterable[list[Key]] = ([(0, int(index), 0, None) for index in part] for part in parts)
-    for part, loaded in zip(
-        parts, load(SampleDataset(source, how, None, 0), keys, workers), strict=True
-    ):
+    dataset = SampleDataset(source, how, None, 0, native)
+    for part, loaded in zip(parts, load(dataset, keys, workers), strict=True):
         indices = part[loaded.rows]
-        images = normalise(loaded.images, how, reorder=False)
+        images: Tensor | ImageList
+        if native is None:
+            images = normalise(loaded.images, how, reorder=False)
+        else:
+            images = ImageList(normalise(image, how, reorder=False) for image in loaded.each())
         yield Batch(images, targets_of(source, indices), indices, loaded.broken)
 
 
@@ -208,15 +233,20 @@ class SampleDataset(Dataset[Tensor]):
     passport says, in the model's order of channels."""
 
     def __init__(
-        self, source: Source, how: Preprocessing, augmentation: Augmentation | None, seed: int
+        self,
+        source: Source,
+        how: Preprocessing,
+        augmentation: Augmentation | None,
+        seed: int,
+        native: NativeSize | None = None,
     ) -> None:
-        self.source, self.how, self.seed = source, how, seed
+        self.source, self.how, self.seed, self.native = source, how, seed, native
         self.transforms: dict[int | None, Transform] = {}
         self.at_least = None
         if augmentation is not None:
-            self.at_least = needed_size(augmentation, how)
+            self.at_least = needed_size(augmentation, how, native)
             for side in (None, *augmentation.sides):
-                self.transforms[side] = Transform(augmentation, resized(how, side))
+                self.transforms[side] = Transform(augmentation, resized(how, side), native)
 
     def __getitems__(self, keys: list[Key]) -> Loaded:
         """Those of a whole batch, as torch asks for them in a worker."""
@@ -235,11 +265,16 @@ class SampleDataset(Dataset[Tensor]):
                 broken.append(problem.with_traceback(None))  # which would keep its bytes alive
             except UserError as mistake:  # raised again outside, where it is one sentence
                 return Loaded(no_images(self.how), [], mistake=mistake.with_traceback(None))
+        if self.native is not None and images:
+            pixels = torch.cat([image.flatten() for image in images])
+            return Loaded(pixels, rows, [image.shape for image in images], tuple(broken))
         stacked = torch.stack(images) if images else no_images(self.how)
-        return Loaded(stacked, rows, tuple(broken))
+        return Loaded(stacked, rows, None, tuple(broken))
 
     def __getitem__(self, key: Key) -> UInt8[Tensor, "C H W"]:
         epoch, index, view, side = key
+        if not self.transforms and self.native is not None:
+            return read_native(Sample(self.source, index), self.how, self.native)
         if not self.transforms:
             return read_image(Sample(self.source, index), self.how)
         pixels = read_pixels(
@@ -264,10 +299,14 @@ def resized(how: Preprocessing, side: int | None) -> Preprocessing:
     return replace(how, size=(side, side), resize=grown)
 
 
-def needed_size(augmentation: Augmentation, how: Preprocessing) -> tuple[int, int]:
+def needed_size(
+    augmentation: Augmentation, how: Preprocessing, native: NativeSize | None = None
+) -> tuple[int, int]:
     """How large an image has to be decoded, so that its smallest crop still fills the model's
-    size."""
+    size, or has as many patches as it may have."""
     largest = resized(how, max(augmentation.sides, default=None))
+    if native is not None:
+        largest = replace(how, size=native.at_least, resize=None)
     if augmentation.crop is None:
         return largest.resize or largest.size
     enlarge = augmentation.crop[0] ** -0.5

@@ -8,6 +8,8 @@ pixels at hard edges (8/255 was seen) where the two round in another order. It i
 asked for.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -18,6 +20,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
+from vitrail.core.native_size import NativeSize
 from vitrail.core.passport import Preprocessing
 from vitrail.data.framing import (
     FILTERS,
@@ -36,6 +39,7 @@ __all__ = [  # what other rooms find here; framing is the part of it that needs 
     "FAST",
     "FILTERS",
     "MODES",
+    "at_native_size",
     "cover_size",
     "crop_start",
     "denormalise",
@@ -78,6 +82,14 @@ def resize_and_crop(
         return torch.from_numpy(framed)
     pixels_CHW = resize_and_crop_torch(to_array(image, len(preprocessing.mean)), preprocessing)
     return pixels_CHW.flip(0) if preprocessing.channel_order == "bgr" else pixels_CHW
+
+
+def at_native_size(
+    preprocessing: Preprocessing, native: NativeSize, size: Sequence[int]
+) -> Preprocessing:
+    """The same preparation for the whole of an image of this size (height, width), at its native
+    one."""
+    return replace(preprocessing, size=native.size(*size), resize=None, squeeze=False)
 
 
 def normalise(

@@ -11,6 +11,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from vitrail.core.errors import UserError
+from vitrail.core.native_size import NativeSize
 from vitrail.core.passport import Preprocessing
 from vitrail.data.images import BadImage
 from vitrail.data.pixels import (
@@ -23,7 +24,7 @@ from vitrail.data.pixels import (
     not_an_image,
     read_pixels,
 )
-from vitrail.data.preprocess import FAST, normalise, resize_and_crop
+from vitrail.data.preprocess import FAST, at_native_size, normalise, resize_and_crop
 
 __all__ = [  # the door for other rooms; pixels is the part of it that needs no torch
     "ImageSource",
@@ -35,6 +36,7 @@ __all__ = [  # the door for other rooms; pixels is the part of it that needs no 
     "not_an_image",
     "preprocess",
     "read_image",
+    "read_native",
     "read_pixels",
 ]
 
@@ -58,6 +60,25 @@ def read_image(
     at_least = (preprocessing.resize or preprocessing.size) if scaled else None
     pixels = read_pixels(image, channels=len(preprocessing.mean), at_least=at_least)
     return resize_and_crop(pixels, preprocessing, exact=exact)
+
+
+def read_native(
+    image: ImageSource, preprocessing: Preprocessing, native: NativeSize, *, exact: bool = True
+) -> UInt8[Tensor, "C _ _"]:
+    """The whole image at its native size, whatever `resize` and `size` of the passport are; filter,
+    channels and their order are the passport's.
+
+    >>> from PIL import Image
+    >>> from vitrail.core.passport import Preprocessing
+    >>> how = Preprocessing(size=(224, 224))
+    >>> read_native(Image.new("RGB", (400, 300)), how, NativeSize(16, 196)).shape
+    torch.Size([3, 192, 256])
+    """
+    scaled = not exact and preprocessing.interpolation in FAST
+    at_least = native.at_least if scaled else None
+    pixels = read_pixels(image, channels=len(preprocessing.mean), at_least=at_least)
+    how = at_native_size(preprocessing, native, pixels.shape[:2])
+    return resize_and_crop(pixels, how, exact=exact)
 
 
 def preprocess(

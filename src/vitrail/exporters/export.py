@@ -14,10 +14,11 @@ from vitrail.data.reader import ImageSource
 from vitrail.exporters.target import CannotRunError, Request, Target
 from vitrail.exporters.verify import Check, verify
 from vitrail.inference.graph import quiet
-from vitrail.inference.quantise import Quantisation
-from vitrail.weights.atomic import write_together
+from vitrail.inference.quantisation import Quantisation
+from vitrail.weights.atomic import write_directory, write_together
 
 Step = Callable[[str], None]
+RECORD = "export.json"  # in a folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,7 @@ class Export:
             "max_difference": check.max_difference if check else None,
             "tolerance": check.tolerance if check else None,
             "label_agreement": check.label_agreement if check else None,
+            "sizes": [list(size) for size in check.sizes] if check else [],
             "latency_ms": check.latency_ms if check else None,
             "notes": list(self.notes),
             "quantisation": self.quantisation.facts() if self.quantisation else None,
@@ -63,6 +65,9 @@ class Export:
                 f"largest difference from the model {check.max_difference:.2g} on "
                 f"{check.images} photos{same}"
             )
+            if len(check.sizes) > 1:
+                sizes = ", ".join(f"{height}x{width}" for height, width in check.sizes)
+                lines.append(f"compared at {sizes}")
             lines.append(f"one image: {time['exported']:.1f} ms, in PyTorch {time['eager']:.1f} ms")
         if self.quantisation is not None:
             lines += self.quantisation.lines()
@@ -75,9 +80,10 @@ class Export:
         return html_table("Export", self.facts())
 
 
-def record_path(out: Path) -> Path:
-    """Where the record of a comparison is: beside the file, with .json added to its name."""
-    return out.with_name(f"{out.name}.json")
+def record_path(out: Path, target: Target) -> Path:
+    """Where the record of a comparison is: beside the file, with .json added to its name, or in the
+    folder."""
+    return out / RECORD if target.folder else out.with_name(f"{out.name}.json")
 
 
 def export_model(
@@ -89,14 +95,15 @@ def export_model(
     overwrite: bool = False,
     on_step: Step = lambda step: None,
 ) -> Export:
-    """Write the file, its parts if it has several, and the record of its comparison (OUT.json)."""
+    """Write the file, its parts if it has several, and the record of its comparison (OUT.json); or
+    a folder, with the record in it."""
     target.check(request)
     metadata = target.metadata(request)
     done: list[Export] = []
 
     def fill(folder: Path) -> None:
         on_step("converting")
-        draft = folder / out.name
+        draft = folder if target.folder else folder / out.name
         quantisation = convert(request, target, metadata.to_strings(), draft)
         on_step("comparing with the model")
         check, notes = compare(request, target, draft, photos)
@@ -115,11 +122,23 @@ def export_model(
         facts: dict[str, Any] = record.facts()
         if not target.embeds_metadata:
             facts |= {"metadata": metadata.to_strings()}
+        if target.folder:
+            facts |= {"files": files_in(folder)}
         text = to_json(facts, indent=2) + "\n"
-        record_path(folder / out.name).write_text(text, encoding="utf-8")
+        record_path(draft, target).write_text(text, encoding="utf-8")
 
-    write_together(out, fill, overwrite=overwrite)
+    if target.folder:
+        empty = out.is_dir() and not any(out.iterdir())
+        write_directory(out, fill, overwrite=overwrite or empty)
+    else:
+        write_together(out, fill, overwrite=overwrite)
     return done[0]
+
+
+def files_in(folder: Path) -> list[str]:
+    """The files below a folder, by their paths from there."""
+    found = (file for file in folder.rglob("*") if not file.is_dir() or file.is_symlink())
+    return sorted(file.relative_to(folder).as_posix() for file in found)
 
 
 def convert(

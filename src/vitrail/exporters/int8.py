@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from vitrail.data.preprocess import normalise
 from vitrail.data.reader import ImageSource
-from vitrail.exporters.target import Request, feed
+from vitrail.exporters.target import QUANTISED, Request, feed
 from vitrail.inference.calibration import Samples, labels_of, read_calibration
 from vitrail.inference.graph import to_onnx
 from vitrail.inference.int8_openvino import quantise_openvino
-from vitrail.inference.quantise import Quantisation, check_drop, quantise
+from vitrail.inference.quantisation import Quantisation, check_drop
+from vitrail.inference.quantise import quantise
 from vitrail.models.model import Model
 
 if TYPE_CHECKING:
@@ -32,7 +33,13 @@ def int8_onnx(request: Request) -> tuple["ModelProto", Quantisation]:
     def to_graph(model: Model) -> "ModelProto":
         return to_onnx(replace(request, model=model).program(batch=None))
 
-    proto, record = quantise(request.model, request.samples, to_graph)
+    if request.precision == "int8":
+        proto, record = quantise(request.model, request.samples, to_graph)
+    else:  # all layers, or the file would not be small: what may be lost decides
+        bits, every = QUANTISED[request.precision], float("inf")
+        proto, record = quantise(
+            request.model, request.samples, to_graph, method="weights", bits=bits, max_error=every
+        )
     check_drop(record, request.max_drop)
     return proto, record
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from vitrail.exporters.int8 import int8_onnx
 from vitrail.exporters.target import Request, Runner, Target
 from vitrail.inference.graph import quiet, to_onnx
+from vitrail.inference.int8_graph import strip
 from vitrail.inference.onnx_file import OnnxFile
-from vitrail.inference.quantise import Quantisation
+from vitrail.inference.quantisation import Quantisation
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -21,10 +22,10 @@ def convert(request: Request, metadata: Mapping[str, str], out: Path) -> Quantis
     import onnx
 
     record = None
-    if request.precision == "int8":
+    if request.needs_samples:
         proto, record = int8_onnx(request)
     else:
-        proto = to_onnx(request.program(batch=None))
+        proto = strip(to_onnx(request.program(batch=None)))
     if request.precision == "fp16":
         proto = to_half(proto)
     for key, value in metadata.items():
@@ -59,5 +60,6 @@ TARGET = Target(
     extra="fast",
     convert=convert,
     open=open_file,
-    precisions=("fp32", "fp16", "int8"),
+    precisions=("fp32", "fp16", "int8", "int8-weights", "int4-weights"),
+    dynamic_size=True,
 )

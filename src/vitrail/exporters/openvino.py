@@ -7,7 +7,7 @@ from vitrail.exporters.int8 import int8_openvino
 from vitrail.exporters.target import Request, Runner, Target
 from vitrail.inference.graph import INPUT, input_shape, output_names, quiet
 from vitrail.inference.openvino_file import OpenVinoFile, flat_key
-from vitrail.inference.quantise import Quantisation
+from vitrail.inference.quantisation import Quantisation
 
 
 def convert(request: Request, metadata: Mapping[str, str], out: Path) -> Quantisation | None:

@@ -15,9 +15,10 @@ from torch.export import ExportedProgram
 from vitrail.core.errors import UserError
 from vitrail.core.exported import Exported, ExportedGraph, ExportPrecision
 from vitrail.data.preprocess import normalise
+from vitrail.inference.any_size import for_any_size, size_step
 from vitrail.inference.calibration import Samples
-from vitrail.inference.graph import Graph, GraphOutput, refuse_dynamic_size, trace
-from vitrail.inference.quantise import MAX_DROP, Quantisation
+from vitrail.inference.graph import Graph, GraphOutput, ReduceWeights, trace
+from vitrail.inference.quantisation import MAX_DROP, Quantisation
 from vitrail.models.attention_outputs import attention_layouts
 from vitrail.models.model import Model
 
@@ -25,10 +26,24 @@ from vitrail.models.model import Model
 Runner: TypeAlias = "Callable[[NDArray[np.generic]], dict[str, NDArray[np.float32]]]"
 
 
+QUANTISED = {"int8": 8, "int8-weights": 8, "int4-weights": 4}  # bits
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """Small maps (B, rows, columns) in place of all attention weights: the function that makes them
+    in the graph, and by the name of each output how far it reaches along the image's height and
+    width, beyond the image where it is above 1."""
+
+    reduce: ReduceWeights
+    covers: dict[str, tuple[float, float]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """A model, and what its exported graph takes and gives; for int8, the images to calibrate and
-    measure on, and how many percentage points may be lost on them."""
+    measure on, and how many percentage points may be lost on them. For the web, `maps` in place of
+    attention weights, and where ONNX Runtime Web is."""
 
     model: Model
     precision: ExportPrecision = "fp32"
@@ -38,6 +53,8 @@ class Request:
     dynamic_size: bool = False
     samples: Samples | None = None
     max_drop: float = MAX_DROP
+    maps: AttentionMaps | None = None
+    runtime: Path | None = None
 
     @property
     def output(self) -> GraphOutput:
@@ -49,14 +66,20 @@ class Request:
         """Whether features are a second output."""
         return self.features and self.output != "pooled"
 
+    @property
+    def needs_samples(self) -> bool:
+        """Whether what the precision costs is measured on images."""
+        return self.precision in QUANTISED
+
     def graph(self) -> Graph:
         """The module that is exported."""
         return Graph(
             self.model,
             self.output,
-            attention=self.attention,
+            attention=self.attention or self.maps is not None,
             features=self.both,
             from_pixels=self.preprocessing,
+            reduce=self.maps.reduce if self.maps else None,
         )
 
     def program(self, batch: int | None) -> ExportedProgram:
@@ -65,9 +88,11 @@ class Request:
             self.model,
             output=self.output,
             batch=batch,
-            attention=self.attention,
+            attention=self.attention or self.maps is not None,
             features=self.both,
+            dynamic_size=self.dynamic_size,
             from_pixels=self.preprocessing,
+            reduce=self.maps.reduce if self.maps else None,
         )
 
 
@@ -75,7 +100,8 @@ class Request:
 class Target:
     """A format: its suffix, the packages that convert to it (`extra` installs them), what it can
     hold, and the functions that write a file and run it. `open` raises `CannotRunError`
-    where files of this format do not run."""
+    where files of this format do not run. With `folder` a folder is written in place of a file.
+    `refuse` raises for what else this format needs."""
 
     name: str
     title: str
@@ -86,7 +112,10 @@ class Target:
     open: Callable[[Path], Runner]
     precisions: tuple[ExportPrecision, ...] = ("fp32", "fp16")
     batch: int | None = None
+    dynamic_size: bool = False
     embeds_metadata: bool = True
+    folder: bool = False
+    refuse: Callable[[Request], None] = lambda request: None
 
     def check(self, request: Request) -> None:
         """Refuse, before any work, what this format cannot hold or what is not installed."""
@@ -95,25 +124,45 @@ class Target:
                 f"precision must be {' or '.join(self.precisions)} for {self.title}, got "
                 f"{request.precision}"
             )
+        if request.runtime is not None and not self.folder:
+            raise UserError(f"runtime must be left out for {self.title}: it is for the target web")
         if request.dynamic_size:
-            refuse_dynamic_size(request.model)
+            self.check_dynamic_size(request)
         missing = [name for name in self.packages if find_spec(name) is None]
         if missing:
             raise UserError(
                 f"{self.title} is written with {missing[0]}, which is not installed: "
                 f"pip install 'vitrail[{self.extra}]'"
             )
+        self.refuse(request)
+
+    def check_dynamic_size(self, request: Request) -> None:
+        if not self.dynamic_size:
+            raise UserError(f"dynamic_size is for ONNX files, got {self.title}: leave it out")
+        if request.attention:
+            raise UserError(
+                "attention outputs have the layout of one image size: leave out attention, or "
+                "dynamic_size"
+            )
+        if request.precision not in ("fp32", "fp16"):
+            raise UserError(
+                f"{request.precision} is measured at one image size: leave out dynamic_size"
+            )
+        for_any_size(request.model)
 
     def metadata(self, request: Request) -> Exported:
         """What the file says about itself."""
         layouts = attention_layouts(request.model) if request.attention else {}
-        names = (request.output, *(("pooled",) if request.both else ()), *layouts)
+        maps = request.maps.covers if request.maps else ()
+        names = (request.output, *(("pooled",) if request.both else ()), *layouts, *maps)
         graph = ExportedGraph(
             target=self.name,
             outputs=names,
             input="uint8" if request.preprocessing else "float",
             precision=request.precision,
             batch=self.batch,
+            sides=size_step(request.model) if request.dynamic_size else None,
+            merged_tokens=request.model.merged_tokens,
             attention=layouts,
             version=version("vitrail"),
         )

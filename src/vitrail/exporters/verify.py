@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -16,12 +16,14 @@ from vitrail.core.eval_mode import eval_mode
 from vitrail.data.images import BadImage
 from vitrail.data.preprocess import normalise
 from vitrail.data.reader import ImageSource, read_image
-from vitrail.exporters.target import Request, Runner, Target, feed
+from vitrail.exporters.target import QUANTISED, Request, Runner, Target, feed
+from vitrail.inference.any_size import size_step
 from vitrail.models.attention_outputs import attention_outputs
+from vitrail.weights.load import load
 
 # Largest difference of an output, as a share of its largest value (at least 1).
 # In int8 it finds broken files alone: what may be lost is measured on the user's images.
-TOLERANCES = {"fp32": 1e-4, "fp16": 2e-2, "int8": 0.5}
+TOLERANCES = {"fp32": 1e-4, "fp16": 2e-2, **dict.fromkeys(QUANTISED, 0.5)}
 ROUNDS = 5  # of timing
 
 
@@ -29,13 +31,14 @@ ROUNDS = 5  # of timing
 class Check:
     """The exported file against the model on some photos: the largest difference of any output, the
     share of photos with the same best label (None for a model without a head), and milliseconds
-    for one image in each, medians of runs in turn."""
+    for one image in each, medians of runs in turn. `sizes` are those of the images."""
 
     images: int
     max_difference: float
     tolerance: float
     label_agreement: float | None
     latency_ms: dict[str, float]
+    sizes: tuple[tuple[int, int], ...] = ()
 
 
 def sample_photos() -> list[ImageSource]:
@@ -47,7 +50,34 @@ def sample_photos() -> list[ImageSource]:
 
 
 def verify(request: Request, target: Target, run: Runner, photos: Sequence[ImageSource]) -> Check:
-    """Compare every output, or raise where one differs by more than the tolerance."""
+    """Compare every output, or raise where one differs by more than the tolerance; a file for any
+    size also at three others."""
+    check = verify_size(request, target, run, photos)
+    others = other_sizes(request) if request.dynamic_size else []
+    for size in others:
+        model = load(request.model, image_size=size).eval()
+        other = verify_size(replace(request, model=model), target, run, photos, timed=False)
+        if other.max_difference > check.max_difference:
+            check = replace(check, max_difference=other.max_difference)
+    return replace(check, sizes=(request.model.config.image_size, *others))
+
+
+def other_sizes(request: Request) -> list[tuple[int, int]]:
+    """Fewer and more patches than the model's own, and not square."""
+    step = size_step(request.model)
+    rows, columns = (side // step for side in request.model.config.image_size)
+    grids = ((max(1, rows // 2), columns), (rows + 1, max(1, columns - 1)), (rows + 2, columns + 3))
+    return [(high * step, wide * step) for high, wide in grids]
+
+
+def verify_size(
+    request: Request,
+    target: Target,
+    run: Runner,
+    photos: Sequence[ImageSource],
+    *,
+    timed: bool = True,
+) -> Check:
     pixels = read_photos(request, photos)
     expected = reference(request, pixels)
     fed = feed(request, pixels)
@@ -70,7 +100,7 @@ def verify(request: Request, target: Target, run: Runner, photos: Sequence[Image
         max_difference=largest,
         tolerance=tolerance,
         label_agreement=agreement,
-        latency_ms=time_both(request, run, pixels[:1]),
+        latency_ms=time_both(request, run, pixels[:1]) if timed else {},
     )
 
 
@@ -93,7 +123,9 @@ def reference(request: Request, pixels: Tensor) -> dict[str, NDArray[np.float32]
             found["logits"] = model(images)
         if request.both or request.output == "pooled":
             found["pooled"] = model.features(images)
-    if request.attention:
+    if request.maps is not None:
+        found |= request.maps.reduce(weights)
+    elif request.attention:
         found |= weights
     return {name: value.numpy() for name, value in found.items()}
 

@@ -1,8 +1,10 @@
 """Images that int8 is calibrated and measured on: real ones, given by the user, with labels where
 their folders are named after the model's classes."""
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +15,14 @@ from torch import Tensor
 
 from vitrail.core.errors import UserError
 from vitrail.data.images import BadImage
+from vitrail.data.preprocess import normalise
 from vitrail.data.reader import ImageSource, name_of, read_image
 from vitrail.models.model import Model
 
 MIN_IMAGES = 16
 MAX_IMAGES = 1024  # more change no figure, and all are in memory
 CALIBRATE = 64  # images at most; the others are measured on
+MAX_SAMPLED = 320  # of the images of a job, which are calibrated on before it begins
 
 
 @dataclass(frozen=True)
@@ -28,13 +32,20 @@ class Samples:
     images: Float[Tensor, "B C H W"]
     fed: NDArray[np.generic]
     labels: NDArray[np.int64] | None = None
+    argument: str = "images="  # with which they are given
+
+    @cached_property
+    def digest(self) -> str:
+        """The same for the same images."""
+        shape = str(tuple(self.images.shape)).encode()
+        return hashlib.sha256(shape + self.images.contiguous().numpy().tobytes()).hexdigest()
 
     def split(self) -> tuple["Samples", "Samples"]:
         """For calibration, taken evenly over all; and the others."""
         if (count := len(self.images)) < MIN_IMAGES:
             raise UserError(
                 f"int8 needs at least {MIN_IMAGES} images to calibrate and measure on, got "
-                f"{count}: give more with images="
+                f"{count}: give more with {self.argument}"
             )
         chosen = np.zeros(count, dtype=bool)
         chosen[np.linspace(0, count - 1, min(CALIBRATE, count // 2)).round().astype(int)] = True
@@ -42,7 +53,16 @@ class Samples:
 
     def rows(self, which: NDArray[np.bool_]) -> "Samples":
         labels = None if self.labels is None else self.labels[which]
-        return Samples(self.images[torch.from_numpy(which)], self.fed[which], labels)
+        return Samples(self.images[torch.from_numpy(which)], self.fed[which], labels, self.argument)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """That a job computes in int8: the images to calibrate and measure on, and how many percentage
+    points of equal labels may be lost on them."""
+
+    samples: Samples
+    max_drop: float
 
 
 def read_calibration(model: Model, images: Sequence[ImageSource]) -> UInt8[Tensor, "B C H W"]:
@@ -55,6 +75,25 @@ def read_calibration(model: Model, images: Sequence[ImageSource]) -> UInt8[Tenso
         return torch.stack([read_image(one, model.passport.preprocessing) for one in images])
     except BadImage as problem:
         raise UserError(str(problem)) from None
+
+
+def sample_calibration(model: Model, images: Sequence[ImageSource]) -> Samples:
+    """At most 320 images, evenly from all, without those that cannot be read."""
+    count = min(MAX_SAMPLED, len(images))
+    chosen = [images[place * len(images) // count] for place in range(count)]
+    pixels = list(readable(model, chosen))
+    if not pixels:
+        raise UserError("int8 is calibrated on real images, but none can be read: use calibrate=")
+    floats = normalise(torch.stack(pixels), model.passport.preprocessing, reorder=False)
+    return Samples(floats, floats.numpy(), argument="calibrate=")
+
+
+def readable(model: Model, images: Iterable[ImageSource]) -> Iterable[UInt8[Tensor, "C H W"]]:
+    for image in images:
+        try:
+            yield read_image(image, model.passport.preprocessing)
+        except BadImage:
+            continue  # whoever computes with it reports it
 
 
 def labels_of(model: Model, images: Sequence[ImageSource]) -> NDArray[np.int64] | None:

@@ -21,10 +21,11 @@ from torch import Tensor
 from vitrail.core.errors import UserError
 from vitrail.data.images import BadImage
 from vitrail.data.preprocess import MODES, normalise
-from vitrail.data.reader import Item, name_of, read_image
+from vitrail.data.reader import Item, name_of, read_image, read_native
 from vitrail.data.threads import ahead, batched
 from vitrail.inference.engines.eager import EagerRunner
 from vitrail.inference.engines.runner import Plan, Runner, RunnerOutput
+from vitrail.inference.packing import PackedRunner
 from vitrail.inference.prediction import Output as Output
 from vitrail.inference.prediction import check_finite
 from vitrail.inference.pruning import is_observed
@@ -42,12 +43,16 @@ class Job:
 
     `scores` are probabilities of classes, `pooled` is what the head reads, `tokens` all that the
     blocks give before pooling. `exact` decodes and resizes as the weights' authors did; otherwise
-    large photos are decoded smaller and resized by torch, which is faster.
+    large photos are decoded smaller and resized by torch, which is faster. With
+    `native_resolution` images keep their aspect ratio and have at most `max_tokens` patches
+    (None: as many as the model's grid has).
     """
 
     output: OutputKind
     batch_size: int = BATCH
     exact: bool = True
+    native_resolution: bool = False
+    max_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -65,6 +70,9 @@ class Engine:
         if channels not in MODES:
             raise UserError(f"the model reads {channels} channels, but an image has 1 or 3")
         self.model, self.job = model.eval(), job
+        self.packed: PackedRunner | None = None
+        if job.native_resolution:
+            self.packed = PackedRunner(model, runner_output(job), max_tokens=job.max_tokens)
         self.runner = runner or EagerRunner(model, runner_output(job))
 
     def __call__(self, items: Sequence[Item]) -> list[Output]:
@@ -74,17 +82,22 @@ class Engine:
         return [output for batch in batches for output in self.batch(batch)]
 
     def batch(self, items: Sequence[Item]) -> list[Output]:
-        how = self.model.passport.preprocessing
         opened: list[Tensor | BadImage] = []
         for item in items:
             try:
-                opened.append(read_image(item, how, exact=self.job.exact))
+                opened.append(self.read(item))
             except BadImage as problem:  # without its frames, which keep the file's bytes alive
                 opened.append(problem.with_traceback(None))
         return self.to_outputs([name_of(item) for item in items], opened)
 
+    def read(self, item: Item) -> UInt8[Tensor, "C _ _"]:
+        how, exact = self.model.passport.preprocessing, self.job.exact
+        if self.packed is not None:
+            return read_native(item, how, self.packed.native, exact=exact)
+        return read_image(item, how, exact=exact)
+
     def to_outputs(
-        self, names: Sequence[str], opened: Sequence[UInt8[Tensor, "C H W"] | BadImage]
+        self, names: Sequence[str], opened: Sequence[UInt8[Tensor, "C _ _"] | BadImage]
     ) -> list[Output]:
         """The same of at most a batch of images that have been read."""
         values = iter(self.compute([one for one in opened if isinstance(one, Tensor)]))
@@ -96,15 +109,18 @@ class Engine:
         ]
 
     @torch.inference_mode()
-    def compute(self, framed: Sequence[UInt8[Tensor, "C H W"]]) -> list[NDArray[np.float32]]:
+    def compute(self, framed: Sequence[UInt8[Tensor, "C _ _"]]) -> list[NDArray[np.float32]]:
         """Values for each of at most a batch of framed images."""
         if not framed:
             return []
         how = self.model.passport.preprocessing
-        pixels = torch.zeros(plan_of(self.model, self.job).shape, dtype=torch.uint8)
-        for place, image in enumerate(framed):
-            pixels[place] = image
-        values = self.runner(normalise(pixels, how, reorder=False))[: len(framed)]
+        if self.packed is not None:
+            values = self.packed([normalise(image, how, reorder=False) for image in framed])
+        else:
+            pixels = torch.zeros(plan_of(self.model, self.job).shape, dtype=torch.uint8)
+            for place, image in enumerate(framed):
+                pixels[place] = image
+            values = self.runner(normalise(pixels, how, reorder=False))[: len(framed)]
         if self.job.output == "scores":
             return list(scores_of(self.model, values))
         return list(values.copy())  # without the rows of what filled the batch up

@@ -25,7 +25,7 @@ FILES: dict[str, type[OnnxFile] | type[OpenVinoFile]] = {".onnx": OnnxFile, ".xm
 
 def open_exported(path: str | Path, *, threads: int | None = None) -> ExportedFile:
     """The file, ready to run."""
-    suffix = Path(path).suffix
+    suffix = Path(path).suffix.lower()
     if suffix not in FILES:
         raise UserError(
             f"{path}: {SUFFIXES[suffix]} files are for devices: give an .onnx or .xml file here"

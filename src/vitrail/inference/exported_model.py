@@ -60,7 +60,7 @@ class ExportedModel(Model):
 def digest_of_file(path: Path) -> Tensor:
     """SHA-256 of a file and, for OpenVINO, of the weights beside it."""
     found = hashlib.sha256()
-    for part in (path, path.with_suffix(".bin") if path.suffix == ".xml" else None):
+    for part in (path, path.with_suffix(".bin") if path.suffix.lower() == ".xml" else None):
         if part is not None:
             with part.open("rb") as file:
                 found.update(hashlib.file_digest(file, "sha256").digest())

@@ -7,10 +7,10 @@ of `vitrail.capture` for attention weights.
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 from jaxtyping import Float, Shaped, UInt8
@@ -21,6 +21,7 @@ from vitrail.core.errors import UserError
 from vitrail.core.eval_mode import eval_mode
 from vitrail.core.passport import Preprocessing
 from vitrail.data.framing import normalisation_factors
+from vitrail.inference.any_size import for_any_size, size_step
 from vitrail.inference.pruning import pruned_features, pruned_logits
 from vitrail.models.attention_outputs import attention_outputs
 from vitrail.models.model import Model
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 GraphOutput = Literal["logits", "scores", "pooled", "tokens"]
+# The weights of every attention by name -> what is returned of them, by name.
+ReduceWeights: TypeAlias = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
 
 INPUT = "images"
 UINT8 = 2  # in ONNX's list of types
@@ -57,7 +60,7 @@ class Normalise(nn.Module):
 class Graph(nn.Module):
     """What is traced. images (B, C, H, W), preprocessed floats, or with `from_pixels` uint8 RGB
     pixels (B, H, W, C) -> outputs by name: `output`, with `features` beside logits also "pooled",
-    with `attention` the weights of every attention."""
+    with `attention` the weights of every attention, or what `reduce` makes of them."""
 
     def __init__(
         self,
@@ -67,6 +70,7 @@ class Graph(nn.Module):
         attention: bool = False,
         features: bool = False,
         from_pixels: bool = False,
+        reduce: ReduceWeights | None = None,
     ) -> None:
         super().__init__()
         if output in ("logits", "scores") and model.config.num_classes == 0:
@@ -75,7 +79,7 @@ class Graph(nn.Module):
                 "num_classes and train it"
             )
         self.model, self.output, self.attention = model, output, attention
-        self.features = features
+        self.features, self.reduce = features, reduce
         self.normalise = Normalise(model.passport.preprocessing) if from_pixels else nn.Identity()
 
     def forward(self, images: Shaped[Tensor, "B _ _ _"]) -> dict[str, Tensor]:
@@ -83,7 +87,8 @@ class Graph(nn.Module):
         if not self.attention:
             return self.outputs(images)
         with attention_outputs(self.model) as weights:
-            return self.outputs(images) | weights
+            outputs = self.outputs(images)
+            return outputs | (weights if self.reduce is None else self.reduce(weights))
 
     def outputs(self, images: Float[Tensor, "B C H W"]) -> dict[str, Tensor]:
         if not self.features:
@@ -119,39 +124,41 @@ def trace(
     attention: bool = False,
     features: bool = False,
     from_pixels: bool = False,
+    reduce: ReduceWeights | None = None,
 ) -> ExportedProgram:
     """The program of a model in evaluation mode, in the precision it has. `batch` images at once,
     or any number (None). `from_pixels` reads uint8 RGB pixels (B, H, W, C) and normalises them
-    itself. `dynamic_size` is refused: no family has a graph for images of any size yet.
+    itself. With `dynamic_size` images may have any size that is a multiple of the model's strides.
 
     Its module returns a dictionary: the output by its name, with `features` also "pooled" beside
     logits, and with `attention` the weights of every attention by the names that `vitrail.capture`
-    gives them.
+    gives them, or what `reduce` makes of them.
 
     >>> program = trace(create("vit_ti_16", depth=1, num_classes=3), output="scores", batch=1)
     >>> program.module()(torch.zeros(1, 3, 224, 224))["scores"].shape
     torch.Size([1, 3])
     """
-    if dynamic_size:
-        refuse_dynamic_size(model)
     images = example_images(model, batch or 2, from_pixels=from_pixels)
-    dynamic = {} if batch else {0: Dim("batch", min=1)}
-    graph = Graph(model, output, attention=attention, features=features, from_pixels=from_pixels)
+    dynamic: dict[int, Any] = {} if batch else {0: Dim("batch", min=1)}
+    if dynamic_size:
+        model = for_any_size(model)
+        step, first = size_step(model), 1 if from_pixels else 2
+        for axis, name in ((first, "rows"), (first + 1, "columns")):
+            dynamic[axis] = step * Dim(name, min=1)
+        images = images.new_zeros(dynamic_example(images.shape, first, step))
+    graph = Graph(
+        model, output, attention=attention, features=features, from_pixels=from_pixels,
+        reduce=reduce,
+    )  # fmt: skip
     with eval_mode(graph), torch.no_grad(), quiet():
         return torch.export.export(graph, (images,), dynamic_shapes=(dynamic,), strict=False)
 
 
-def refuse_dynamic_size(model: Model) -> NoReturn:
-    """No family has a graph for images of any size yet; the sentence says why not."""
-    why = (
-        "torch.export does not finish tracing its folds for any size"
-        if model.any_size
-        else "its positions and windows are made for one image size"
-    )
-    raise UserError(
-        f"dynamic_size must be off for {type(model).__name__}, because {why}: load the model with "
-        "image_size=… and export it for each size"
-    )
+def dynamic_example(shape: Sequence[int], first: int, step: int) -> list[int]:
+    """A shape whose height and width differ: torch.export takes equal ones for the same."""
+    found = list(shape)
+    found[first], found[first + 1] = 3 * step, 4 * step
+    return found
 
 
 def example_images(

@@ -159,7 +159,7 @@ def quantise_static(
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]  # its base is untyped
         def __init__(self) -> None:
-            self.batches = batches(calibration)
+            self.batches = batches(calibration, batch_size(source))
 
         def get_next(self) -> dict[str, NDArray[np.generic]] | None:
             batch = next(self.batches, None)
@@ -195,8 +195,9 @@ def quantise_weights(source: "ModelProto", nodes: Collection[str], how: Int8) ->
 def strip(proto: "ModelProto") -> "ModelProto":
     """Without the exporter's notes about every node, which quote source files, and without shapes
     in between."""
-    for node in proto.graph.node:
-        del node.metadata_props[:]
+    for part in (*proto.graph.node, *proto.graph.initializer, *proto.graph.input, proto.graph):
+        del part.metadata_props[:]
+        part.ClearField("doc_string")
     del proto.graph.value_info[:]
     return proto
 
@@ -212,8 +213,18 @@ def no_log() -> Iterator[None]:
         logging.disable(before)
 
 
-def batches(images: NDArray[np.generic]) -> Iterator[NDArray[np.generic]]:
-    return (images[first : first + BATCH] for first in range(0, len(images), BATCH))
+def batch_size(proto: "ModelProto") -> int | None:
+    """How many images a graph takes at once; None for any number."""
+    return proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value or None
+
+
+def batches(images: NDArray[np.generic], size: int | None = None) -> Iterator[NDArray[np.generic]]:
+    """All images, a few at a time. For a graph of a fixed batch size the last ones are filled up
+    with the first."""
+    step = size or BATCH
+    missing = -len(images) % step if size else 0
+    filled = np.concatenate([images, np.resize(images, (missing, *images.shape[1:]))])
+    return (filled[first : first + step] for first in range(0, len(filled), step))
 
 
 def run_graph(proto: "ModelProto", images: NDArray[np.generic]) -> NDArray[np.float32]:
@@ -227,4 +238,5 @@ def run_graph(proto: "ModelProto", images: NDArray[np.generic]) -> NDArray[np.fl
         proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     name = session.get_outputs()[0].name
-    return np.concatenate([session.run([name], {INPUT: batch})[0] for batch in batches(images)])
+    found = [session.run([name], {INPUT: one})[0] for one in batches(images, batch_size(proto))]
+    return np.concatenate(found)[: len(images)]

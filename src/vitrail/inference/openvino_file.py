@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from vitrail.core.errors import UserError
 from vitrail.core.exported import GRAPH, PASSPORT, Exported, read_metadata
 
+HEAD = 4096  # bytes in which an OpenVINO file says what it is
+
 
 class OpenVinoFile:
     """The metadata of a file, and `run`: images as it reads them to its outputs by name."""
@@ -20,6 +22,9 @@ class OpenVinoFile:
             raise UserError(f"{path}: no such file")
         if not self.path.with_suffix(".bin").is_file():
             raise UserError(f"{path}: its weights must lie beside it in {self.path.stem}.bin")
+        with self.path.open("rb") as file:  # OpenVINO would try every format, each with its log
+            if b"<net" not in file.read(HEAD):
+                raise UserError(f"{path}: OpenVINO cannot read it: it has no <net> element")
         # by default it computes in bfloat16 or float16 where the processor can
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32"}
         if threads is not None:

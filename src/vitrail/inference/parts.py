@@ -53,6 +53,8 @@ class Manifest:
     exact: bool
     batch_size: int
     engine: str = EAGER
+    merged_tokens: tuple[int, ...] = ()  # in each block; none where nothing was merged
+    calibration: str = ""  # digest of the images that int8 was calibrated on; none for floats
     loading: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 

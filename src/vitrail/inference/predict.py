@@ -13,6 +13,7 @@ from PIL import Image
 from vitrail.data.paths import is_one as is_one_path
 from vitrail.data.paths import list_images
 from vitrail.data.reader import Item, Named, is_one_image, not_an_image
+from vitrail.inference.calibration import Calibration
 from vitrail.inference.engine import (
     Engine,
     Job,
@@ -23,6 +24,7 @@ from vitrail.inference.engine import (
 )
 from vitrail.inference.engines.auto import OnProgress, OpenRunner, open_runner, silent
 from vitrail.inference.engines.catalogue import EAGER
+from vitrail.inference.packing import only_eager
 from vitrail.inference.prediction import Prediction as Prediction
 from vitrail.inference.prediction import rank_classes as rank_classes
 from vitrail.models.model import Model
@@ -77,6 +79,7 @@ def open_predictions(
     engine: str = EAGER,
     images: int | None = None,
     threads: int | None = None,
+    calibration: Calibration | None = None,
     on_progress: OnProgress = silent,
 ) -> Iterator[PredictRun]:
     """A run over images, of which there are `images` if that is known, by `threads` (by default as
@@ -88,8 +91,12 @@ def open_predictions(
     ours, torchs = (1, threads) if size < job.batch_size else (threads, 1)
     job = replace(job, batch_size=size)
     with torch_threads(torchs):
+        if job.native_resolution:
+            engine = only_eager(engine)
         plan = plan_of(model, job, callers=ours, threads=torchs)
-        opened = open_runner(model, plan, engine, images=images, on_progress=on_progress)
+        opened = open_runner(
+            model, plan, engine, images=images, calibration=calibration, on_progress=on_progress
+        )
         yield PredictRun(model, items, job, ours, opened)
 
 

@@ -1,10 +1,9 @@
 """Folds (arXiv:2110.02178): a map cut into patches, and what stands at each place of all of them.
 
 Phones know no tensor of more than five axes, and no im2col: batch and channels go as one axis while
-rows and columns are taken apart.
+rows and columns are taken apart. Sizes are written out: torch.export then finishes for any size.
 """
 
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
@@ -15,25 +14,18 @@ def unfold(x: Float[Tensor, "B D H W"], patch: int) -> Float[Tensor, "B D P N"]:
     >>> unfold(torch.arange(8.0).view(1, 1, 2, 4), patch=2)[0, 0].tolist()
     [[0.0, 2.0], [1.0, 3.0], [4.0, 6.0], [5.0, 7.0]]
     """
-    places = rearrange(
-        x.flatten(0, 1),
-        "BD (rows p) (columns q) -> BD (p q) (rows columns)",
-        p=patch,
-        q=patch,
-    )
-    return places.unflatten(0, x.shape[:2])
+    batch, dim, height, width = x.shape
+    rows, columns = height // patch, width // patch
+    cells = x.reshape(batch * dim, rows, patch, columns, patch)
+    return cells.permute(0, 2, 4, 1, 3).reshape(batch, dim, patch * patch, rows * columns)
 
 
 def fold(x: Float[Tensor, "B D P N"], patch: int, rows: int) -> Float[Tensor, "B D H W"]:
     """The map again, with `rows` rows of patches."""
-    cells = rearrange(
-        x.flatten(0, 1),
-        "BD (p q) (rows columns) -> BD (rows p) (columns q)",
-        p=patch,
-        q=patch,
-        rows=rows,
-    )
-    return cells.unflatten(0, x.shape[:2])
+    batch, dim, _, count = x.shape
+    columns = count // rows
+    cells = x.reshape(batch * dim, patch, patch, rows, columns)
+    return cells.permute(0, 3, 1, 4, 2).reshape(batch, dim, rows * patch, columns * patch)
 
 
 def round_up(side: int, patch: int) -> int:

@@ -36,9 +36,16 @@ class LearnedPositions2d(nn.Module):
         self.columns = nn.Parameter(torch.empty(grid[1], dim // 2))
 
     def forward(self) -> Float[Tensor, "1 N D"]:
-        rows = self.rows[:, None].expand(-1, len(self.columns), -1)
-        columns = self.columns.expand(len(self.rows), -1, -1)
-        return torch.cat([columns, rows], dim=-1).flatten(0, 1)[None]
+        return cross_positions(self.rows, self.columns)
+
+
+def cross_positions(
+    rows: Float[Tensor, "rows d"], columns: Float[Tensor, "columns d"]
+) -> Float[Tensor, "1 N D"]:
+    """A position for every cell of the grid of these rows and columns."""
+    across = columns.expand(len(rows), -1, -1)
+    down = rows[:, None].expand(-1, len(columns), -1)
+    return torch.cat([across, down], dim=-1).flatten(0, 1)[None]
 
 
 class SinCosPositions(nn.Module):

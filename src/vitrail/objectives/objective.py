@@ -7,6 +7,7 @@ from jaxtyping import Float, Shaped
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from vitrail.core.native_size import NativeSize
 from vitrail.models.model import Model
 
 Losses = dict[str, Tensor]
@@ -23,6 +24,7 @@ class Objective(nn.Module):
     """
 
     metric_names: ClassVar[tuple[str, ...]] = ()
+    native: NativeSize | None = None  # at which size it reads images, if not at the model's
 
     def __init__(self, model: Model) -> None:
         super().__init__()

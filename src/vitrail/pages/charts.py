@@ -219,7 +219,8 @@ def bar_chart(
     wide = 1.02 * max([*bars.values(), *limits, 1.0 if share else 0.0]) or 1.0
     height = 26 * len(bars) + 30
     with chart_style():
-        figure, axes = _axes(WIDTH, height, left=110, right=50, bottom=24)
+        left = min(14 + 6.4 * max(map(len, bars)), WIDTH / 2)
+        figure, axes = _axes(WIDTH, height, left=left, right=50, bottom=24)
         axes.barh(range(len(bars)), list(bars.values()), height=0.66, color=SERIES[0])
         axes.set_yticks(range(len(bars)), [_short(name) for name in bars])
         axes.invert_yaxis()
@@ -397,6 +398,6 @@ def _description(
     return f"{title}: {'; '.join(ends)}"
 
 
-def _short(name: str, most: int = 16) -> str:
+def _short(name: str, most: int = 27) -> str:
     name = printable(name).replace("$", r"\$")
     return name if len(name) <= most else f"{name[: most - 1]}…"

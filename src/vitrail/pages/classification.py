@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 from vitrail.pages.render import Section, render
 
 MAX_MATRIX, MATRIX_PART = 40, 30  # classes of a whole matrix, and of the part of a larger one
-FEW, DENSE = (
-    4,
-    12,
-)  # classes up to which column labels are horizontal, and above which cells are small
+# Classes up to which column labels are horizontal, and above which cells are small.
+FEW, DENSE = 4, 12
 MAX_PAIRS, MAX_LABELS = 15, 6
 GALLERY = "by-class"  # where the images of a class or of a confusion are
 
@@ -36,9 +34,11 @@ class Example:
     predicted: int | None = None
 
 
-def confusion_section(labels: Sequence[str], matrix: Any, *, linked: bool = True) -> Section:
+def confusion_section(
+    labels: Sequence[str], matrix: Any, *, examples: Sequence[Example] = ()
+) -> Section:
     """`matrix` (K, K) counts images of each class (rows) by what was predicted (columns); of many
-    classes those that are confused most. Where `linked`, a number leads to its images."""
+    classes those that are confused most. A number leads to its images if `examples` have any."""
     counts = np.asarray(matrix, dtype=np.int64)
     if not counts.sum():
         return Section("confusions", "Confusions", Markup())
@@ -63,7 +63,8 @@ def confusion_section(labels: Sequence[str], matrix: Any, *, linked: bool = True
         pairs=confused_pairs(labels, counts) if len(counts) > 2 else [],
         size="few" if len(shown) <= FEW else "dense" if len(shown) > DENSE else "",
         images=int(counts.sum()),
-        gallery=GALLERY if linked else "",
+        gallery=GALLERY,
+        linked={(one.truth, one.predicted) for one in examples},
     )
     return Section("confusions", "Confusions", body)
 
@@ -104,10 +105,11 @@ def confused_pairs(labels: Sequence[str], counts: NDArray[np.int64]) -> list[dic
 
 
 def classes_section(
-    classes: Sequence[Mapping[str, Any]], *, multi_label: bool, linked: bool = True
+    classes: Sequence[Mapping[str, Any]], *, multi_label: bool, examples: Sequence[Example] = ()
 ) -> Section:
     """`classes` have label, images, precision, recall, f1, average_precision (null where there is
-    nothing to divide by) and, optionally, marked; the worst come first."""
+    nothing to divide by) and, optionally, marked; the worst come first. A class leads to its images
+    if `examples` have any."""
     key = "average_precision" if multi_label else "f1"
     columns = ["precision", "recall", "f1", *(["average_precision"] if multi_label else [])]
     rows = [{**row, "place": place} for place, row in enumerate(classes)]
@@ -125,7 +127,8 @@ def classes_section(
         means={name: mean_of([row[name] for row in present]) for name in columns},
         images=sum(row["images"] for row in rows),
         multi_label=multi_label,
-        gallery=GALLERY if linked else "",
+        gallery=GALLERY,
+        linked={one.truth for one in examples},
     )
     return Section("classes", "Classes", body if classes else Markup())
 

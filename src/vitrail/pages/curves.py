@@ -22,6 +22,7 @@ TITLES = {
     "val_loss": "Validation loss",
     "accuracy": "Accuracy",
     "train_accuracy": "Training accuracy",
+    **{name: title for name, (title, _) in SHARES.items() if name != "accuracy"},
     "grad_norm": "Gradient norm",
     "data_seconds": "Seconds waiting for data",
     "data_share": "Time spent waiting for data",

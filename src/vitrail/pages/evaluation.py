@@ -47,13 +47,13 @@ def evaluation_page(
     labels = [row["label"] for row in facts["classes"]]
     confusions = Section("confusions", "Confusions", Markup())
     if not multi_label:
-        confusions = confusion_section(labels, facts["confusion"], linked=bool(by_class))
+        confusions = confusion_section(labels, facts["confusion"], examples=by_class)
     sections = [
         mistakes_section(
             mistakes, images=facts["images"], wrong=wrong, multi_label=multi_label, root=root
         ),
         confusions,
-        classes_section(facts["classes"], multi_label=multi_label, linked=bool(by_class)),
+        classes_section(facts["classes"], multi_label=multi_label, examples=by_class),
         by_class_section(by_class, root=root),
         Section("calibration", "Calibration", calibration(facts, multi_label)),
         Section("corruptions", "Corrupted images", corruptions(facts, corrupted or {})),

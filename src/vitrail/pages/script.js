@@ -153,7 +153,10 @@ all("svg[data-frame]").forEach((svg) => {
     }));
     if (!zoomed || !text[0] || !text[1]) return;
     ticks(x0, x1).forEach((x) => label(log ? (10 ** x).toExponential(1) : show(x), px(x), bottom + 14, text[0], "middle"));
-    ticks(y0, y1).forEach((y) => label(show(y, percent), left - 5, py(y) + 3, text[1], "end"));
+    ticks(y0, y1).forEach((y) => {
+      label(show(y, percent), left - 5, py(y) + 3, text[1], "end");
+      labels.append(draw("line", { class: "rule", x1: left, x2: right, y1: py(y), y2: py(y) }));
+    });
   };
   back.addEventListener("click", () => { zoom(whole); svg.focus(); });
   svg.addEventListener("dblclick", () => zoom(whole));
@@ -192,6 +195,7 @@ all("svg[data-frame]").forEach((svg) => {
     box.remove();
     if (Math.abs(x - a) < 6 || Math.abs(y - b) < 6) return;
     zoom([unx(Math.min(x, a)), unx(Math.max(x, a)), uny(Math.max(y, b)), uny(Math.min(y, b))]);
+    readAt(unx(place(event)[0]));
   });
   svg.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key], by = { "+": .5, "=": .5, "-": 2 }[event.key];

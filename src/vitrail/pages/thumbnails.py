@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 SIDE = 192  # pixels of the longer side: enough to see what was mistaken for what
-TINY = 64  # pixels: below, every one of them counts, and stays a square on the page
+TINY = 48  # pixels: below, every one of them counts, and stays a square on the page
 
 
 def data_uri(image: "NDArray[np.uint8] | Image.Image", side: int = SIDE, quality: int = 80) -> str:

@@ -94,11 +94,9 @@ def training_page(
         ]
         if found.confusion is not None:
             labels = [row["label"] for row in found.classes]
-            sections.append(confusion_section(labels, found.confusion, linked=bool(found.by_class)))
+            sections.append(confusion_section(labels, found.confusion, examples=found.by_class))
         sections += [
-            classes_section(
-                found.classes, multi_label=found.multi_label, linked=bool(found.by_class)
-            ),
+            classes_section(found.classes, multi_label=found.multi_label, examples=found.by_class),
             by_class_section(found.by_class, root=data),
         ]
     sections += [

@@ -21,6 +21,7 @@ class Choice:
     start: str | None = None  # --from: a checkpoint
     batch_size: int | None = None  # --batch-size; recipes that scale lr with the batch follow it
     image_size: tuple[int, int] | None = None
+    native_resolution: bool = False  # images of different sizes are packed: no stem
 
     def __post_init__(self) -> None:
         if self.batch_size is not None and self.batch_size < 1:

@@ -36,7 +36,8 @@ def small(choice: Choice) -> Recipe:
         fields, reason = {}, f"{choice.start or choice.model} defines the shape of the model"
         side = max(choice.image_size or (side,))
     else:
-        fields, reason = shape_for(choice.image_size or side, count)
+        stem = not choice.native_resolution
+        fields, reason = shape_for(choice.image_size or side, count, stem=stem)
         fields["channels"] = channels
         side = max(fields["image_size"])
     epochs = epochs_for(count)
@@ -81,9 +82,12 @@ def size_of(train: Source) -> tuple[int, int]:
     return (side if side <= LARGEST_SMALL else PHOTO), 3
 
 
-def shape_for(size: int | tuple[int, int], count: int) -> tuple[dict[str, Any], str]:
-    """Model fields: as many patches as an image needs, as much width as the images can teach. A
-    side is rounded up to whole patches; a size that a person gave is kept."""
+def shape_for(
+    size: int | tuple[int, int], count: int, *, stem: bool = True
+) -> tuple[dict[str, Any], str]:
+    """Model fields: as many patches as an image needs, as much width as the images can teach, and
+    a `stem` where it fits. A side is rounded up to whole patches; a size that a person gave is
+    kept."""
     if isinstance(size, tuple):
         pixels, patch = size, patch_dividing(size)
     else:
@@ -105,7 +109,8 @@ def shape_for(size: int | tuple[int, int], count: int) -> tuple[dict[str, Any], 
         f"{SHAPE_REASON} {pixels[0]}x{pixels[1]} pixels: {cells} patches of {patch}x{patch}; width "
         f"{dim}, depth {depth}"
     )
-    if patch % 4 == 0:  # the paper's hybrid: a convolution and a pooling, stride 4, then patches
+    # the paper's hybrid: a convolution and a pooling, stride 4, then patches
+    if stem and patch % 4 == 0:
         fields |= {"stem": {"blocks": ()}, "patch_size": patch // 4}
         reason += (
             "; a convolution of stride 4 comes before the patches, so fields.patch_size is "

@@ -1,8 +1,8 @@
 """`vitrail.bench`: how fast models run on this machine, on every engine, side by side."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -13,13 +13,20 @@ from torch import nn
 from vitrail.core.errors import UserError, writing
 from vitrail.core.json_text import plain_values, to_json
 from vitrail.core.processor import processor
-from vitrail.core.ranges import check, check_count
-from vitrail.inference.benchmark.contender import Contender
-from vitrail.inference.benchmark.guests import check_guest
+from vitrail.core.ranges import check, check_count, check_counts
+from vitrail.inference.benchmark.contender import FLOAT32, INT8, Contender, open_source
+from vitrail.inference.benchmark.guests import PREFIX, check_guest
 from vitrail.inference.benchmark.rounds import ROUNDS, Measured, measure_in_turns, middle
 from vitrail.inference.engine import torch_threads, usable_threads
 from vitrail.inference.engines.cache import clear_cache
-from vitrail.inference.engines.catalogue import AUTO, check_engine, installed_engines
+from vitrail.inference.engines.catalogue import (
+    AUTO,
+    LIBRARIES,
+    check_engine,
+    installed_engines,
+)
+from vitrail.inference.merging import merge_tokens
+from vitrail.inference.speed_up import choose_merging
 from vitrail.pages.benchmark import benchmark_page
 from vitrail.pages.render import as_iframe, number, percent
 from vitrail.tasks.evaluate import evaluate
@@ -39,11 +46,15 @@ class BenchRow:
     with their quartiles; milliseconds those of a batch. `peak_memory` is that of the whole process
     in bytes, `load_seconds` from the model's files to its first batch, `build_seconds` what the
     engine took before that to build it (0 if it was in the cache). `share_of_peak` compares its
-    multiply-adds with those of matrix products in the same run."""
+    multiply-adds with those of matrix products in the same run. `int8_error` is the relative error
+    of the outputs in int8 on images that it was not calibrated on, `int8_agreement` the share of
+    these with the same label as in float32."""
 
     model: str
     engine: str
     batch_size: int
+    precision: str = FLOAT32
+    merged_tokens: int = 0
     images_per_second: float | None = None
     quartiles: tuple[float, float] | None = None
     p50_ms: float | None = None
@@ -55,12 +66,16 @@ class BenchRow:
     macs: int | None = None
     share_of_peak: float | None = None
     accuracy: float | None = None
+    int8_error: float | None = None
+    int8_agreement: float | None = None
     problem: str | None = None
 
 
 TITLES = {
     "model": "model",
     "engine": "engine",
+    "precision": "precision",
+    "merged_tokens": "merged",
     "batch_size": "batch",
     "images_per_second": "images/s",
     "quartiles": "quartiles",
@@ -70,7 +85,10 @@ TITLES = {
     "load_seconds": "load s",
     "share_of_peak": "of peak",
     "accuracy": "accuracy",
+    "int8_error": "int8 error",
+    "int8_agreement": "same label",
 }
+PLAIN = {"precision": FLOAT32, "merged_tokens": 0, "int8_error": None, "int8_agreement": None}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -93,6 +111,11 @@ class Benchmark:
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Titles and rows of text, without columns that nothing was measured for."""
         kept = [name for name in TITLES if name != "accuracy" or self.data is not None]
+        kept = [
+            name
+            for name in kept
+            if name not in PLAIN or any(getattr(row, name) != PLAIN[name] for row in self.rows)
+        ]
         return [TITLES[name] for name in kept], [
             [cell(row, name) for name in kept] for row in self.rows
         ]
@@ -129,7 +152,7 @@ def cell(row: BenchRow, name: str) -> str:
             return f"{value[0]:.4g}–{value[1]:.4g}"
         case "peak_memory":
             return f"{value / 2**20:,.0f} MiB"
-        case "share_of_peak" | "accuracy":
+        case "share_of_peak" | "accuracy" | "int8_error" | "int8_agreement":
             return percent(value)
         case "load_seconds":
             return f"{value:.2f}"
@@ -142,6 +165,9 @@ def bench(
     engine: str | Sequence[str] | None = None,
     guest: str | Sequence[str] = (),
     data: str | Path | None = None,
+    precision: str | Sequence[str] = FLOAT32,
+    calibrate: str | Path | Sequence[str | Path] = (),
+    speed_up: float | None = None,
     threads: int | None = None,
     seconds: float = 5.0,
     clear: bool = False,
@@ -153,19 +179,19 @@ def bench(
     architectures by name with fresh weights; `guest` names classifiers of torchvision, as
     "torchvision:mobilenet_v2". Every model runs on every `engine` (by default all that are
     installed) with every `batch_size`, each in a process of its own, in turns, for `seconds` each.
-    With `data`, the accuracy of each model on each engine is measured too. `clear` first removes
-    what engines have built before. `out` gets report.html and bench.json.
+    With `data`, the accuracy of each is measured too. `precision` is float32, int8 or both; int8 is
+    calibrated on images of `calibrate`, by default on tiles of scikit-learn's two photos. With
+    `speed_up` models are also measured with as many tokens merged as make them so many times as
+    fast with eager. `clear` removes what engines built. `out` gets report.html and bench.json.
 
     >>> bench(clear=True).rows
     ()
     """
-    sizes = [batch_size] if isinstance(batch_size, int) else list(batch_size)
-    for size in sizes:
-        check_count("batch_size", size, at_least=1)
+    sizes = check_counts("batch_size", batch_size, at_least=1)
     check("seconds", seconds, above=0)
-    if threads is not None:
-        check_count("threads", threads, at_least=1)
-    engines = check_engines(engine)
+    check_count("threads", 1 if threads is None else threads, at_least=1)
+    engines, precisions = check_engines(engine), check_precisions(precision)
+    images = tuple(map(str, [calibrate] if isinstance(calibrate, str | Path) else calibrate))
     guests = [check_guest(name) for name in ([guest] if isinstance(guest, str) else guest)]
     if not (models or guests or clear):
         raise UserError("bench needs a model, a guest, or clear to empty the cache, got none")
@@ -177,9 +203,9 @@ def bench(
             found, peaks = [], list[float]()
             for size in sizes if sources else ():
                 contenders = [
-                    Contender(source, engine, size, threads)
+                    replace(one, calibrate=images)
                     for source in sources
-                    for engine in engines
+                    for one in variants(source, engines, precisions, speed_up, size, threads)
                 ]
                 measured, more = measure_in_turns(
                     contenders, seconds=seconds, on_progress=on_progress
@@ -187,7 +213,7 @@ def bench(
                 found += measured
                 peaks += more
             peak = median(peaks) if peaks else None
-            accuracies = measure_accuracy(sources, found, data, max(sizes), on_progress)
+            accuracies = measure_accuracy(found, data, max(sizes), on_progress)
             rows = [to_row(one, sources, peak, accuracies) for one in found]
         result = Benchmark(
             rows=tuple(rows),
@@ -203,6 +229,41 @@ def bench(
                 result.save_html(draft / PAGE)
                 (draft / FACTS).write_text(to_json(result.facts()) + "\n", encoding="utf-8")
     return result
+
+
+def check_precisions(precision: str | Sequence[str]) -> list[str]:
+    found = [precision] if isinstance(precision, str) else list(precision)
+    for name in found:
+        if name not in (FLOAT32, INT8):
+            raise UserError(f"precision must be {FLOAT32} or {INT8}, got {name!r}")
+    return found
+
+
+def can_compute(engine: str, precision: str) -> bool:
+    return precision == FLOAT32 or (engine in LIBRARIES and LIBRARIES[engine].has_int8)
+
+
+def variants(
+    source: str,
+    engines: Sequence[str],
+    precisions: Sequence[str],
+    speed_up: float | None,
+    batch_size: int,
+    threads: int,
+) -> list[Contender]:
+    """A model on every engine, in every precision, and with tokens merged; a guest as it is."""
+    if source.startswith(PREFIX):
+        return [Contender(source, engine, batch_size, threads) for engine in engines]
+    merged = [0]
+    if speed_up is not None:
+        merged.append(choose_merging(open_source(source), speed_up, batch_size=batch_size).r)
+    return [
+        Contender(source, engine, batch_size, threads, precision, r)
+        for r in dict.fromkeys(merged)
+        for precision in precisions
+        for engine in engines
+        if can_compute(engine, precision)
+    ]
 
 
 def check_engines(engine: str | Sequence[str] | None) -> list[str]:
@@ -233,25 +294,31 @@ def named_sources(models: Sequence[str | Path | nn.Module]) -> Iterator[dict[str
 
 
 def measure_accuracy(
-    sources: dict[str, str],
     found: Sequence[Measured],
     data: str | Path | None,
     batch_size: int,
     on_progress: OnProgress,
-) -> dict[tuple[str, str], float | None]:
+) -> dict[Contender, float | None]:
     """Of each model on each engine that ran; guests have fresh weights, and none."""
     if data is None:
         return {}
-    pairs = {
-        (one.contender.source, one.contender.engine)
+    ran = {
+        replace(one.contender, batch_size=batch_size)
         for one in found
         if one.problem is None and Path(one.contender.source).exists()
     }
     return {
-        (source, engine): evaluate(
-            source, data, engine=engine, batch_size=batch_size, on_progress=on_progress
+        one: evaluate(
+            merge_tokens(open_source(one.source), one.merged) if one.merged else one.source,
+            data,
+            engine=one.engine,
+            batch_size=batch_size,
+            precision=INT8 if one.precision == INT8 else None,
+            calibrate=one.calibrate or None,
+            max_drop=100.0,  # the row shows it
+            on_progress=on_progress,
         ).accuracy
-        for source, engine in sorted(pairs)
+        for one in sorted(ran, key=repr)
     }
 
 
@@ -259,22 +326,24 @@ def to_row(
     one: Measured,
     names: dict[str, str],
     peak: float | None,
-    accuracies: dict[tuple[str, str], float | None],
+    accuracies: Mapping[Contender, float | None],
 ) -> BenchRow:
     contender = one.contender
-    name = names[contender.source]
-    if one.problem is not None or peak is None:
-        return BenchRow(
-            model=name,
-            engine=contender.engine,
-            batch_size=contender.batch_size,
-            problem=one.problem,
-        )
-    low, speed, high = middle(one.speeds)
-    return BenchRow(
-        model=name,
+    row = BenchRow(
+        model=names[contender.source],
         engine=contender.engine,
         batch_size=contender.batch_size,
+        precision=contender.precision,
+        merged_tokens=contender.merged,
+        problem=one.problem,
+    )
+    if one.problem is not None or peak is None:
+        return row
+    low, speed, high = middle(one.speeds)
+    int8 = one.int8 or {}
+    evaluated = {replace(known, batch_size=0): value for known, value in accuracies.items()}
+    return replace(
+        row,
         images_per_second=speed,
         quartiles=(low, high),
         p50_ms=1000 * one.percentile(50),
@@ -285,5 +354,7 @@ def to_row(
         peak_memory=one.peak_memory,
         macs=one.macs,
         share_of_peak=speed * one.macs / peak,
-        accuracy=accuracies.get((contender.source, contender.engine)),
+        accuracy=evaluated.get(replace(contender, batch_size=0)),
+        int8_error=int8.get("error"),
+        int8_agreement=int8.get("agreement"),
     )

@@ -17,6 +17,7 @@ from vitrail.data.paths import STDIN
 from vitrail.data.reader import ImageSource
 from vitrail.inference.arrow import EmbeddingTable, pyarrow
 from vitrail.inference.arrow import Precision as VectorPrecision
+from vitrail.inference.calibration import Calibration
 from vitrail.inference.embed import EmbedProgress, embed_local, embed_on_ray, embedding_shape
 from vitrail.inference.engine import (
     BATCH,
@@ -28,6 +29,7 @@ from vitrail.inference.engine import (
 )
 from vitrail.inference.engines.auto import OpenRunner, open_runner
 from vitrail.inference.engines.catalogue import AUTO, EAGER, RAY, split_ray
+from vitrail.inference.merging import merge_tokens
 from vitrail.inference.on_ray import Cluster
 from vitrail.inference.parts import (
     MANIFEST,
@@ -41,26 +43,33 @@ from vitrail.inference.parts import (
     read_manifest,
 )
 from vitrail.inference.predict import count_ahead, iter_images
+from vitrail.inference.quantisation import MAX_DROP, Quantisation
+from vitrail.inference.speed_up import SpeedUp
 from vitrail.models.model import Model
 from vitrail.tasks.arguments import check_not_swapped
 from vitrail.tasks.dry_run import DryRun
 from vitrail.tasks.duplicates import DuplicateReport, duplicates
-from vitrail.tasks.models import AnyModel, Device, ModelSource, Precision, open_model, source_of
+from vitrail.tasks.int8 import check_int8, make_calibration, open_float
+from vitrail.tasks.models import AnyModel, Device, ModelSource, Precision, source_of
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.search import SearchResult, loading_facts, search
+from vitrail.tasks.speed_up import with_speed_up
 from vitrail.weights.digest import digest_of
 
 
 @dataclass(frozen=True, repr=False)
 class Index:
     """A directory of embeddings: how many images had one `before` and how many were `embedded` now;
-    `broken` are all images of the directory that could not be read."""
+    `broken` are all images of the directory that could not be read. `speed_up` and `quantisation`
+    have what merged tokens and int8 cost, if they were wanted."""
 
     out: str
     before: int
     embedded: int
     broken: tuple[BrokenImage, ...]
     model: Model = field(compare=False)
+    speed_up: dict[str, Any] | None = None
+    quantisation: Quantisation | None = None
 
     def search(self, image: ImageSource, k: int = 10) -> SearchResult:
         """The `k` nearest images."""
@@ -72,9 +81,13 @@ class Index:
 
     def facts(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        names = ("out", "before", "embedded")
-        facts = {name: getattr(self, name) for name in names}
-        return {**facts, "broken": [asdict(one) for one in self.broken]}
+        names = ("out", "before", "embedded", "speed_up")
+        quantisation = None if self.quantisation is None else self.quantisation.facts()
+        return {
+            **{name: getattr(self, name) for name in names},
+            "broken": [asdict(one) for one in self.broken],
+            "quantisation": quantisation,
+        }
 
     def __repr__(self) -> str:
         images = f"{self.before + self.embedded:,} images, {self.embedded:,} of them new"
@@ -95,6 +108,7 @@ class EmbedOptions:
     engine: str = AUTO
     address: str | None = None
     threads: int | None = None
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         check_count("batch_size", self.batch_size, at_least=1)
@@ -129,8 +143,11 @@ class Keywords(TypedDict, total=False):
     batch_size: int
     engine: str
     address: str | None
+    speed_up: float | None
     device: Device
     precision: Precision
+    calibrate: str | Path | Iterable[str | Path] | None
+    max_drop: float
     threads: int | None
     on_progress: OnProgress
 
@@ -173,8 +190,11 @@ def embed(
     batch_size: int = BATCH,
     engine: str = AUTO,
     address: str | None = None,
+    speed_up: float | None = None,
     device: Device = "auto",
     precision: Precision = None,
+    calibrate: str | Path | Iterable[str | Path] | None = None,
+    max_drop: float = MAX_DROP,
     threads: int | None = None,
     dry_run: bool = False,
     on_progress: OnProgress = silent,
@@ -183,6 +203,8 @@ def embed(
     the directory `out`: what the head reads, or with `tokens` every token. An image that has a row
     there is not computed again, so that a run that was interrupted is resumed by the same call.
     `engine` is that of `predict`; "auto" stays with the engine that a directory was begun with.
+    `speed_up` and `precision="int8"` are those of `predict`; int8 is refused if it changes features
+    by more than 5 %. A directory that was begun with one of them is resumed with the same.
 
     >>> index = embed("pets-model", "photos/", out="vectors")
     >>> index.embedded, index.search("photos/0.png", k=1)[0].id
@@ -198,11 +220,15 @@ def embed(
         threads=threads,
     )
     check_not_swapped(model, images)
+    check_int8(precision, calibrate, max_drop, engine)
     pyarrow()
     count, names = count_names(images)
     names = chain([next(names)], names)  # no image at all is an error before anything is written
     source = source_of(model)
-    loaded = open_model(model, device=device, precision=precision)
+    loaded = open_float(model, device=device, precision=precision)
+    loaded, merged = merge_as_begun(loaded, Path(out), options, speed_up)
+    int8 = make_calibration(loaded, images, precision, calibrate, max_drop)
+    options = replace(options, calibration=int8)
     with eval_mode(loaded):
         engine = engine_of(Path(out), options)
         manifest = manifest_of(source, loaded, options, EAGER if engine == AUTO else engine)
@@ -215,12 +241,40 @@ def embed(
             opened = None
             if not options.on_ray:
                 plan = plan_of(loaded, options.job, callers=threads)
-                opened = open_runner(loaded, plan, engine, images=count, on_progress=on_progress)
+                opened = open_runner(
+                    loaded, plan, engine, images=count, calibration=int8, on_progress=on_progress
+                )
                 manifest = replace(manifest, engine=opened.engine)
             open_parts(Path(out), manifest)
             compute = partial(compute_embeddings, loaded, names, Path(out), options)
             done = compute(manifest.engine, threads, opened, on_progress)
-    return Index(str(out), done.before, done.embedded, broken_rows(Path(out)), loaded)
+    return to_index(str(out), done, loaded, merged, opened)
+
+
+def to_index(
+    out: str,
+    done: EmbedProgress,
+    model: Model,
+    merged: SpeedUp | None,
+    opened: OpenRunner | None,
+) -> Index:
+    speed_up = None if merged is None else merged.facts()
+    quantisation = None if opened is None else opened.quantisation
+    broken = broken_rows(Path(out))
+    return Index(out, done.before, done.embedded, broken, model, speed_up, quantisation)
+
+
+def merge_as_begun(
+    model: Model, out: Path, options: EmbedOptions, speed_up: float | None
+) -> tuple[Model, SpeedUp | None]:
+    """The model with tokens merged; a directory that was begun so is resumed with as many."""
+    if speed_up is None:
+        return model, None
+    if options.on_ray:
+        raise UserError("speed_up is measured on this machine: use another engine than ray")
+    if (out / MANIFEST).exists() and (known := read_manifest(out).merged_tokens):
+        return merge_tokens(model.eval(), known), None
+    return with_speed_up(model, speed_up, batch_size=options.batch_size, engine=options.engine)
 
 
 def image_names(images: Iterable[str | Path]) -> Iterator[str]:
@@ -312,5 +366,7 @@ def manifest_of(
         exact=options.exact,
         batch_size=options.batch_size,
         engine=engine,
+        merged_tokens=model.merged_tokens,
+        calibration="" if options.calibration is None else options.calibration.samples.digest,
         loading={} if source is None else loading_facts(source, model),
     )

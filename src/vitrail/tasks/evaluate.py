@@ -14,6 +14,7 @@ from vitrail.core.eval_mode import eval_mode
 from vitrail.core.json_text import to_json
 from vitrail.core.outputs import Outputs
 from vitrail.core.ranges import check_count, check_counts
+from vitrail.data.reader import ImageSource
 from vitrail.data.source import Source
 from vitrail.evaluation.calibration import (
     TemperatureScaling,
@@ -29,22 +30,26 @@ from vitrail.evaluation.robustness import (
     Robustness,
     measure_robustness,
 )
+from vitrail.inference.calibration import Calibration
 from vitrail.inference.engines.auto import OpenRunner
 from vitrail.inference.engines.catalogue import AUTO, EAGER, check_engine
 from vitrail.inference.outputs import compute_outputs, open_logits
+from vitrail.inference.quantisation import MAX_DROP
+from vitrail.inference.speed_up import SpeedUp
 from vitrail.inference.variants import Variants, compute_variants
 from vitrail.models.model import Model
 from vitrail.models.vit import ViTConfig
 from vitrail.tasks.arguments import check_not_swapped
 from vitrail.tasks.dry_run import DryRun, plan_images
 from vitrail.tasks.evaluation import Evaluation, SizeResult
+from vitrail.tasks.int8 import INT8, calibrate_on_split, check_int8, open_float
 from vitrail.tasks.keywords import EvaluateKeywords, Size
-from vitrail.tasks.models import AnyModel, Device, Precision, open_model
+from vitrail.tasks.models import AnyModel, Device, Precision
 from vitrail.tasks.names import name_of, short_name
 from vitrail.tasks.progress import OnProgress, silent, steps_of
 from vitrail.tasks.results import writing_results
 from vitrail.tasks.speed_up import speed_up_note, with_speed_up
-from vitrail.tasks.splits import Split, check_split, open_splits
+from vitrail.tasks.splits import Split, check_split, open_splits, parts_of
 from vitrail.weights.load import load
 
 VERB = "evaluate"
@@ -85,6 +90,8 @@ def evaluate(
     speed_up: float | None = None,
     device: Device = "auto",
     precision: Precision = None,
+    calibrate: ImageSource | Iterable[ImageSource] | None = None,
+    max_drop: float = MAX_DROP,
     seed: int = 0,
     out: str | Path | None = None,
     overwrite: bool = False,
@@ -98,7 +105,8 @@ def evaluate(
     `patch_sizes` other sizes of images and patches, in pixels. Classes are matched by name, or with
     `by_index` by index. `engine` computes, as in `predict`, by default the fastest where that pays.
     `speed_up=1.8` merges similar tokens (ViT, DeiT, BEiT) until the model is that many times as
-    fast, and evaluates the result. `out` gets report.html, evaluation.json and predictions.csv.
+    fast. `precision="int8"` is calibrated on images of `calibrate`, by default of the train split,
+    and refused as in `predict`. `out` gets report.html, evaluation.json and predictions.csv.
     `dry_run` checks everything and returns what would be computed.
 
     >>> model = create("vit_ti_16", depth=1, num_classes=10, channels=1, image_size=16)
@@ -111,11 +119,12 @@ def evaluate(
     check_engine(engine)
     sides = check_sizes("resolutions", resolutions)
     patch_sizes = check_counts("patch_sizes", patch_sizes, at_least=1)
-    check_speed_up(speed_up, sides, patch_sizes)
+    check_one_size(speed_up, precision, [*sides, *patch_sizes])
+    check_int8(precision, calibrate, max_drop)
     with writing_results(out, VERB, list(FILES), overwrite=overwrite, dry_run=dry_run) as draft:
-        loaded = open_model(model, device=device, precision=precision)
+        loaded = open_float(model, device=device, precision=precision)
         wanted = None if dry_run else speed_up  # it takes a while to find
-        loaded, merged = with_speed_up(loaded, wanted, batch_size=batch_size)
+        loaded, merged = with_speed_up(loaded, wanted, batch_size=batch_size, engine=engine)
         run = Run(loaded, name or name_of(model), str(data), batch_size, workers, seed, on_progress)
         with eval_mode(loaded):
             sizes: Sizes = [(size_text(size), {"image_size": size}) for size in sides]
@@ -125,12 +134,9 @@ def evaluate(
             images = count_images(splits, split, most)
             if dry_run:
                 return plan(run, images | resized(sizes, patches, images[split]), out, engine)
-            opened = run.open(loaded, engine, sum(images.values()))
-            run = replace(run, opened=opened, engine=engine)
-            found = measure(run, splits, split, notes)
-            if merged is not None:
-                notes = [speed_up_note(merged), *found.notes]
-                found = replace(found, speed_up=merged.facts(), notes=notes)
+            run = run.calibrated(splits[split].source, precision, calibrate, max_drop)
+            run = run.started(engine, sum(images.values()))
+            found = with_costs(measure(run, splits, split, notes), merged)
             if corruptions:
                 known = run.corrupted(found.outputs, found.source, corrupted_images)
                 found = replace(found, robustness=known)
@@ -161,19 +167,27 @@ def plan(run: "Run", images: dict[str, int], out: str | Path | None, engine: str
     )
 
 
+def with_costs(found: Evaluation, merged: SpeedUp | None) -> Evaluation:
+    """The same with notes on what int8 and merged tokens are."""
+    if found.quantisation is not None:
+        found = replace(found, notes=[*found.quantisation.lines(), *found.notes])
+    if merged is None:
+        return found
+    return replace(found, speed_up=merged.facts(), notes=[speed_up_note(merged), *found.notes])
+
+
 def files_in(out: Path) -> dict[str, str]:
     """What `out` gets, by what it is."""
     return {what: str(out / name) for name, what in FILES.items()}
 
 
-def check_speed_up(
-    speed_up: float | None, resolutions: Sequence[Size], patch_sizes: Sequence[int]
-) -> None:
-    if speed_up is not None and (resolutions or patch_sizes):
-        raise UserError(
-            "speed_up is measured for one image and patch size: leave out resolutions and "
-            "patch_sizes, or speed_up"
-        )
+def check_one_size(speed_up: float | None, precision: Precision, sizes: Sequence[Size]) -> None:
+    for name, given in (("speed_up", speed_up is not None), ("int8", precision == INT8)):
+        if given and sizes:
+            raise UserError(
+                f"{name} is measured for one image and patch size: leave out resolutions and "
+                f"patch_sizes, or {name}"
+            )
 
 
 @dataclass(frozen=True)
@@ -189,6 +203,7 @@ class Run:
     on_progress: OnProgress
     engine: str = EAGER
     opened: OpenRunner | None = None
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         check_count("batch_size", self.batch_size, at_least=1)
@@ -199,7 +214,27 @@ class Run:
         return self.model_name, self.data
 
     def open(self, model: Model, engine: str, images: int) -> OpenRunner:
-        return open_logits(model, batch_size=self.batch_size, engine=engine, images=images)
+        return open_logits(
+            model,
+            batch_size=self.batch_size,
+            engine=engine,
+            images=images,
+            calibration=self.calibration,
+        )
+
+    def started(self, engine: str, images: int) -> "Run":
+        """With the engine that computes so many images."""
+        return replace(self, opened=self.open(self.model, engine, images), engine=engine)
+
+    def calibrated(
+        self, source: Source, precision: Precision, calibrate: Any, max_drop: float
+    ) -> "Run":
+        """For int8: calibrated on given images, else on the train split, else on those at hand."""
+        if precision != INT8:
+            return self
+        source = parts_of(self.model, self.data).get("train", source)
+        int8 = calibrate_on_split(self.model, source, precision, calibrate, max_drop)
+        return replace(self, calibration=int8)
 
     def outputs(self, split: Split, model: Model | None = None, what: str = "") -> Outputs:
         """The outputs for one split, of the model or of a resized copy."""
@@ -338,6 +373,7 @@ def summarise(
         resamples=metrics.resamples,
         reliability=reliability(confidence.reshape(-1), right.reshape(-1)),
         temperature=temperature,
+        quantisation=None if run.opened is None else run.opened.quantisation,
         notes=[*notes, *output_notes(outputs, metrics.values["ece"], temperature)],
     )
 

@@ -19,6 +19,7 @@ from vitrail.evaluation.corruptions import CORRUPTIONS, DIFFERS
 from vitrail.evaluation.intervals import LEVEL, METHODS
 from vitrail.evaluation.mistakes import labelled_prediction
 from vitrail.evaluation.robustness import Robustness
+from vitrail.inference.quantisation import Quantisation
 from vitrail.pages.evaluation import evaluation_page
 from vitrail.pages.thumbnails import data_uri
 from vitrail.tasks.examples import class_examples, class_facts, mistake_examples
@@ -63,7 +64,8 @@ class Evaluation(HtmlRecord):
     robustness: Robustness | None = None
     resolutions: Sequence[SizeResult] = ()
     patch_sizes: Sequence[SizeResult] = ()
-    speed_up: Mapping[str, float] | None = None
+    speed_up: Mapping[str, Any] | None = None
+    quantisation: Quantisation | None = None
     notes: Sequence[str] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     """Where the report, the facts and the predictions were written, if they were."""
@@ -107,6 +109,7 @@ class Evaluation(HtmlRecord):
             "patch_sizes": [asdict(row) for row in self.patch_sizes],
             "engine": self.engine,
             "speed_up": None if self.speed_up is None else dict(self.speed_up),
+            "quantisation": None if self.quantisation is None else self.quantisation.facts(),
             "nonfinite": outputs.nonfinite,
             "notes": list(self.notes),
             "broken": [asdict(one) for one in self.broken],

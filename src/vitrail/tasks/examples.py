@@ -14,6 +14,7 @@ from vitrail.pages.thumbnails import SIDE, data_uri
 from vitrail.pages.training import Classified
 
 MAX_MISTAKES, MAX_BY_CLASS = 24, 120
+MAX_OF_MANY = 400  # images of many classes, which are smaller
 
 
 def thumbnail(source: Source, index: int, side: int = SIDE) -> str | None:
@@ -36,15 +37,17 @@ def mistake_examples(
     return list(islice((example for example in found if example is not None), most))
 
 
-def class_examples(outputs: Outputs, source: Source, most: int = MAX_BY_CLASS) -> list[Example]:
-    """Some images of each confusion and of each class; none where an image may have several
-    labels."""
+def class_examples(outputs: Outputs, source: Source) -> list[Example]:
+    """Some images of each confusion and of each class, more and smaller ones of many classes; none
+    where an image may have several labels."""
     if outputs.multi_label or not outputs.images:
         return []
+    most = min(max(len(outputs.labels), MAX_BY_CLASS), MAX_OF_MANY)
+    side = 128 if most == MAX_BY_CLASS else 64
     examples = []
     for row in pick_rows(outputs.truth, outputs.predicted, most):
         place = int(outputs.truth[row]), int(outputs.predicted[row])
-        one = _example(outputs, source, labelled_prediction(outputs, row), place, side=128)
+        one = _example(outputs, source, labelled_prediction(outputs, row), place, side)
         examples += [] if one is None else [one]
     return examples
 

@@ -1,24 +1,31 @@
-"""`vitrail.export`: a model as a file for ONNX Runtime, OpenVINO, Core ML, ExecuTorch or LiteRT."""
+"""`vitrail.export`: a model as a file for ONNX Runtime, OpenVINO, Core ML, ExecuTorch or LiteRT, or
+as a page that runs in a browser."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import UserError
 from vitrail.core.exported import ExportPrecision
 from vitrail.data.reader import ImageSource
-from vitrail.exporters.export import Export, export_model, record_path
+from vitrail.explanation.graph_maps import map_covers, reduce_weights
+from vitrail.exporters.export import Export, export_model, files_in, record_path
 from vitrail.exporters.int8 import with_samples
-from vitrail.exporters.target import Request, Target
+from vitrail.exporters.target import AttentionMaps, Request, Target
 from vitrail.exporters.targets import find_target
 from vitrail.exporters.verify import read_photos, sample_photos
 from vitrail.inference.calibration import MAX_IMAGES
 from vitrail.inference.predict import is_one, iter_images
-from vitrail.inference.quantise import MAX_DROP
+from vitrail.inference.quantisation import MAX_DROP
+from vitrail.models.attention_outputs import attention_layouts
 from vitrail.tasks.dry_run import DryRun
 from vitrail.tasks.models import AnyModel, open_model, refuse_exported
 from vitrail.tasks.progress import OnProgress, silent
+from vitrail.tasks.speed_up import with_speed_up
 from vitrail.weights.atomic import check_writable, refuse_existing
 
 MOST_PHOTOS = 32  # that an export is compared on
@@ -36,25 +43,33 @@ def export(
     attention: bool = False,
     features: bool = False,
     dynamic_size: bool = False,
+    speed_up: float | None = None,
+    runtime: str | Path | None = None,
     overwrite: bool = False,
     dry_run: bool = False,
     on_progress: OnProgress = silent,
 ) -> Export | DryRun:
     """Write a model as one file that runs without PyTorch, after comparing the file with the model
-    on photos; a file that differs is not kept. `to` is onnx, openvino, coreml, executorch or
-    litert, by default what the suffix of `out` says: .onnx, .xml, .mlpackage, .pte, .tflite.
+    on photos; a file that differs is not kept. `to` is onnx, openvino, coreml, executorch, litert
+    or web, by default what the suffix of `out` says: .onnx, .xml, .mlpackage, .pte, .tflite.
 
     The photos are `images` (at most 32 are used), by default two that come with scikit-learn. The
-    file carries the labels and the passport, and the record of the comparison is written beside it,
-    OUT.json. With `preprocessing` the file reads uint8 RGB pixels (B, H, W, C) at the model's size
-    and normalises them itself. `attention` adds the weights of every attention as outputs, by the
-    names that `capture` gives them; `features` adds what the head reads, as "pooled". The first
-    output is "logits", or "pooled" for a model without a head. ONNX and OpenVINO files take any
-    number of images at once, the others one. `dynamic_size` is refused for every family so far.
+    file carries the labels and the passport; the record of the comparison is written to OUT.json.
+    With `preprocessing` the file reads uint8 RGB pixels (B, H, W, C) at the model's size and
+    normalises them itself. `attention` adds the weights of every attention as outputs, by the names
+    that `capture` gives them; `features` adds what the head reads, as "pooled". The first output is
+    "logits", or "pooled" for a model without a head. ONNX and OpenVINO files take any number of
+    images at once, the others one. With `dynamic_size` an ONNX file of a ViT, DeiT or MobileViT
+    takes any multiples of its patches as height and width; positions are resized as `load` does.
+    `speed_up` merges tokens of a ViT, DeiT or BEiT until it is that many times as fast in PyTorch.
 
     `precision="int8"` (ONNX and OpenVINO) is calibrated and measured on `images`: 16 or more, at
     most 1,024 are used. A file that loses more than `max_drop` percentage points is not written:
     of accuracy where their folders are named after the model's classes, else of equal labels.
+    "int8-weights" and "int4-weights" (ONNX) make smaller files that compute in float.
+
+    `to="web"` writes a folder: a page that predicts, shows attention and learns new classes in the
+    browser. ONNX Runtime Web is fetched by npm, or taken from `runtime`, a directory or .tgz of it.
 
     >>> done = export(create("vit_ti_16", depth=1, num_classes=3), "model.onnx")
     >>> done.target, done.check.label_agreement
@@ -63,8 +78,9 @@ def export(
     out = Path(out)
     target = find_target(out, to)
     refuse_exported(model, "export again")
-    check_out(out, overwrite=overwrite)
-    loaded = open_model(model, device="cpu", precision="float32")
+    check_out(out, target, overwrite=overwrite)
+    whole = open_model(model, device="cpu", precision="float32")
+    loaded, _ = with_speed_up(whole, speed_up, batch_size=1)
     request = Request(
         model=loaded,
         precision=precision,
@@ -73,28 +89,28 @@ def export(
         features=features,
         dynamic_size=dynamic_size,
         max_drop=max_drop,
+        runtime=Path(runtime) if runtime is not None else None,
     )
     target.check(request)
+    request = with_maps(request) if target.folder else request
     request, photos = with_photos(request, images)
     if dry_run:
         return plan_export(request, target, out, len(photos))
-    steps = iter(range(3))
-    done = export_model(
-        request,
-        target,
-        out,
-        photos,
-        overwrite=overwrite,
-        on_step=lambda step: on_progress(step, next(steps), 2),
-    )
+    steps = count()
+    step = partial(report_step, on_progress, steps)
+    done = export_model(request, target, out, photos, overwrite=overwrite, on_step=step)
     on_progress("done", 2, 2)
     return done
+
+
+def report_step(on_progress: OnProgress, steps: Iterator[int], what: str) -> None:
+    on_progress(what, next(steps), 2)
 
 
 def with_photos(request: Request, images: Any) -> tuple[Request, list[ImageSource]]:
     """The photos to compare on, and the request with those that int8 is calibrated on. One that
     cannot be read is found here, before the conversion."""
-    if request.precision == "int8":
+    if request.needs_samples:
         every = [] if images is None else find_photos(images, most=None)
         request = with_samples(request, spread(every, MAX_IMAGES))
         photos = spread(every, MOST_PHOTOS)
@@ -104,22 +120,58 @@ def with_photos(request: Request, images: Any) -> tuple[Request, list[ImageSourc
     return request, photos
 
 
-def check_out(out: Path, *, overwrite: bool) -> None:
+def with_maps(request: Request) -> Request:
+    """With features, and a small map for each attention in place of all of its weights."""
+    layouts = attention_layouts(request.model)
+    maps = AttentionMaps(
+        reduce_weights(request.model, layouts),
+        map_covers(layouts, request.model.passport.preprocessing.size),
+    )
+    return replace(request, features=True, attention=False, maps=maps)
+
+
+def check_out(out: Path, target: Target, *, overwrite: bool) -> None:
     """Refuse a file that could not be written, and one that no export wrote."""
-    beside = record_path(out)
+    beside = record_path(out, target)
     check_writable(out)
+    if target.folder:
+        check_folder(out, beside, overwrite=overwrite)
+        return
     for path in (out, beside):
         refuse_existing(path, overwrite)
     if (out.exists() or beside.exists()) and not is_record(beside):
         raise UserError(f"{out}: was not written by an export: choose another name")
 
 
+def check_folder(out: Path, record: Path, *, overwrite: bool) -> None:
+    """Refuse a folder with files, unless they are overwritten and an export wrote them all."""
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out}: is a file, where a directory is to be written")
+    if not out.is_dir() or not any(out.iterdir()):
+        return
+    refuse_existing(out, overwrite)
+    written = read_record(record).get("files")
+    if not isinstance(written, list):
+        raise UserError(f"{out}: was not written by an export: choose another name")
+    if others := sorted({*files_in(out)} - {*map(str, written), record.name}):
+        raise UserError(
+            f"{out}: overwriting it would delete {others[0]}, which no export wrote: choose "
+            "another name, or move that away"
+        )
+
+
 def is_record(path: Path) -> bool:
     """Whether a file is the record that `export` writes beside its own."""
+    return bool(read_record(path))
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The record of an export, or nothing where the file is no such record."""
     try:
-        return {"target", "file", "precision"} <= json.loads(path.read_bytes()).keys()
+        found = json.loads(path.read_bytes())
+        return found if {"target", "file", "precision"} <= found.keys() else {}
     except (OSError, ValueError, AttributeError):
-        return False
+        return {}
 
 
 def spread(photos: list[ImageSource], most: int) -> list[ImageSource]:

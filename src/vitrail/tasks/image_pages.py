@@ -41,9 +41,17 @@ def show_matches(query: str, matches: Iterable[Match], index: str) -> str:
 
 
 def show_duplicates(pairs: Sequence[Pair], index: str, threshold: float) -> str:
+    nearest: dict[str, float] = {}
+    for pair in pairs:
+        for name in (pair.one, pair.other):
+            nearest[name] = max(pair.cosine, nearest.get(name, -1.0))
     groups = [
         [
-            ImageCard(name, thumbnail(name) if shown and place < MAX_IN_A_GROUP else None)
+            ImageCard(
+                name,
+                thumbnail(name) if shown and place < MAX_IN_A_GROUP else None,
+                score=nearest[name],
+            )
             for place, name in enumerate(group)
         ]
         for number, group in enumerate(group_pairs(pairs))

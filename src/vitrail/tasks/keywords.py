@@ -4,10 +4,11 @@ A type checker needs them to know that `evaluate(…)` gives an `Evaluation`, an
 `dry_run`. They are those of the functions (tests/tasks/test_dry_run.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, TypedDict
 
+from vitrail.data.reader import ImageSource
 from vitrail.tasks.models import Device, Precision
 from vitrail.tasks.progress import OnProgress
 
@@ -34,6 +35,8 @@ class EvaluateKeywords(Shared, total=False):
     workers: int
     engine: str
     speed_up: float | None
+    calibrate: ImageSource | Iterable[ImageSource] | None
+    max_drop: float
     seed: int
 
 

@@ -19,6 +19,8 @@ from vitrail.training.goal import Distil, MaskedObjective, goal_for, with_object
 from vitrail.training.recipe import Lora, Recipe
 from vitrail.training.recipe_file import NAME, RENAMED, as_plain_values, read_recipe
 
+# Augmentation that needs images of one size.
+BLENDING = {"augmentation.mixup": 0.0, "augmentation.cutmix": 0.0, "augmentation.sides": ()}
 DEFAULT_OBJECTIVE: MaskedObjective = "mae"  # of pretrain
 
 
@@ -114,6 +116,7 @@ def choose_recipe(options: RunOptions, train: Source) -> Recipe:
         start=options.start,
         batch_size=None if options.batch_size == "auto" else options.batch_size,
         image_size=options.image_size,
+        native_resolution=options.native_resolution,
     )
     if options.verb == "train":
         return choose(options.recipe, choice)
@@ -142,12 +145,20 @@ def override(options: RunOptions, recipe: Recipe, images: int) -> Recipe:
         "batch_size": None if options.batch_size == "auto" else options.batch_size,
         "optimiser.lr": None if options.lr == "find" else options.lr,
         "fields.image_size": options.image_size,
+        "max_tokens": options.max_tokens,
     }
+    if options.native_resolution:  # a recipe's own choice gives way, that of `set` is refused
+        values |= {"native_resolution": True, **BLENDING}
     values = {place: value for place, value in values.items() if value is not None}
     if options.epochs is not None or options.steps is not None:
         batch = values.get("batch_size", recipe.batch_size)
         values |= with_duration(options, recipe, max(images // max(batch, 1), 1))
-    recipe = drop_reasons(recipe, set_fields(recipe, {**values, **options.changes}))
+    chosen = recipe
+    recipe = drop_reasons(chosen, set_fields(chosen, {**values, **options.changes}))
+    before = chosen.augmentation
+    if options.native_resolution and (before.mixup or before.cutmix or before.sides):
+        reason = "native resolution: no mixup, cutmix or sides, which need images of one size"
+        recipe = replace(recipe, reasons=(*recipe.reasons, reason))
     if isinstance(recipe.goal, Distil) and recipe.goal.teacher is None:
         raise UserError("distillation learns from a teacher: set goal.teacher to a checkpoint")
     return recipe

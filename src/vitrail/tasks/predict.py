@@ -1,8 +1,8 @@
 """`vitrail.predict`: which labels a model gives to images."""
 
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
@@ -14,12 +14,13 @@ from PIL import Image
 from vitrail.core.broken import BrokenImage
 from vitrail.core.errors import UserError
 from vitrail.core.eval_mode import eval_mode
-from vitrail.core.html_text import html_table
 from vitrail.core.ranges import check_count
 from vitrail.data.reader import ImageSource, Item
+from vitrail.inference.calibration import Calibration
 from vitrail.inference.engine import BATCH, Engine, Job, usable_threads
 from vitrail.inference.engines.catalogue import AUTO, split_ray
 from vitrail.inference.journal import Journal, stopped_engine
+from vitrail.inference.packing import only_eager
 from vitrail.inference.predict import (
     Prediction,
     PredictRun,
@@ -29,62 +30,28 @@ from vitrail.inference.predict import (
     iter_images,
     open_predictions,
 )
-from vitrail.inference.writers import WRITERS, check_out, format_line, write_predictions
+from vitrail.inference.quantisation import MAX_DROP, Quantisation
+from vitrail.inference.writers import WRITERS, check_out, write_predictions
 from vitrail.models.model import Model
 from vitrail.tasks.arguments import check_not_swapped
 from vitrail.tasks.dry_run import DryRun
-from vitrail.tasks.html_record import HtmlRecord
-from vitrail.tasks.image_pages import show_predictions
-from vitrail.tasks.models import AnyModel, Device, Precision, open_model
+from vitrail.tasks.int8 import check_int8, make_calibration, open_float
+from vitrail.tasks.models import AnyModel, Device, Precision
 from vitrail.tasks.names import name_of
+from vitrail.tasks.predictions import PredictionFile, Predictions
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.speed_up import with_speed_up
 from vitrail.weights.atomic import check_writable, refuse_existing
 from vitrail.weights.digest import digest_of
 
-SHOWN = 5  # predictions in a repr
 PAGE = ".html"  # suffix of a page, in place of a table
 RESUMES = "repeat the command to resume"
 
-
-class Predictions(list[Prediction], HtmlRecord):
-    """Predictions in the order of the images; `speed_up` has the tokens that were merged in every
-    block and how many times as fast that was, if it was wanted."""
-
-    model = ""
-    speed_up: dict[str, float] | None = None
-
-    def html(self) -> str:
-        return show_predictions(self, self.model)
-
-    def facts(self) -> list[dict[str, Any]]:
-        """Plain values for JSON, one object an image."""
-        return [one.facts() for one in self]
-
-    def __repr__(self) -> str:
-        more = [f"… {len(self) - SHOWN} more"] if len(self) > SHOWN else []
-        return "\n".join(["Predictions", *map(format_line, self[:SHOWN]), *more])
+OnInt8 = Callable[[Quantisation], None]
 
 
-@dataclass(frozen=True)
-class PredictionFile:
-    """A file of predictions: how many images it has, and which of these could not be read."""
-
-    out: str
-    images: int
-    broken: tuple[BrokenImage, ...]
-
-    def facts(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {**asdict(self), "broken": [asdict(one) for one in self.broken]}
-
-    def __repr__(self) -> str:
-        return (
-            f"PredictionFile({self.out}, {self.images} images, {len(self.broken)} cannot be read)"
-        )
-
-    def _repr_html_(self) -> str:
-        return html_table("Predictions", {**self.facts(), "broken": len(self.broken)})
+def ignore(found: Quantisation) -> None:
+    """Nobody asks what int8 cost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +64,10 @@ class PredictOptions:
     engine: str = AUTO
     address: str | None = None
     speed_up: float | None = None
+    native_resolution: bool = False
+    max_tokens: int | None = None
     threads: int | None = None
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         check_count("top", self.top, at_least=1)
@@ -108,8 +78,25 @@ class PredictOptions:
             raise UserError("address is for a Ray cluster: use engine ray with it")
         if self.speed_up is not None and self.on_ray:
             raise UserError("speed_up is measured on this machine: use another engine than ray")
-
         split_ray(self.engine)  # it refuses what is unknown or not installed
+        self.check_native()
+
+    def check_native(self) -> None:
+        if self.max_tokens is not None:
+            check_count("max_tokens", self.max_tokens, at_least=1)
+            if not self.native_resolution:
+                raise UserError(
+                    "max_tokens is for images at native resolution: use native_resolution with it"
+                )
+        if self.native_resolution:
+            only_eager(self.engine)
+            if self.speed_up is not None:
+                raise UserError(
+                    "speed_up must be left out with native_resolution: merging needs images of "
+                    "one size"
+                )
+            if self.calibration is not None:
+                raise UserError("int8 must be left out with native_resolution: it is one size's")
 
     @property
     def on_ray(self) -> bool:
@@ -117,7 +104,13 @@ class PredictOptions:
 
     @property
     def job(self) -> Job:
-        return Job(output="scores", batch_size=self.batch_size, exact=self.exact)
+        return Job(
+            output="scores",
+            batch_size=self.batch_size,
+            exact=self.exact,
+            native_resolution=self.native_resolution,
+            max_tokens=self.max_tokens,
+        )
 
 
 class Keywords(TypedDict, total=False):
@@ -130,8 +123,12 @@ class Keywords(TypedDict, total=False):
     engine: str
     address: str | None
     speed_up: float | None
+    native_resolution: bool
+    max_tokens: int | None
     device: Device
     precision: Precision
+    calibrate: ImageSource | Iterable[ImageSource] | None
+    max_drop: float
     threads: int | None
     dry_run: bool
     on_progress: OnProgress
@@ -181,8 +178,12 @@ def predict(
     engine: str = AUTO,
     address: str | None = None,
     speed_up: float | None = None,
+    native_resolution: bool = False,
+    max_tokens: int | None = None,
     device: Device = "auto",
     precision: Precision = None,
+    calibrate: ImageSource | Iterable[ImageSource] | None = None,
+    max_drop: float = MAX_DROP,
     threads: int | None = None,
     dry_run: bool = False,
     on_progress: OnProgress = silent,
@@ -202,43 +203,53 @@ def predict(
     measuring and remembers. While something observes the model, as `capture` does, it is eager.
     `speed_up=1.8` merges tokens of a ViT, DeiT or BEiT until it is measured to be that many times
     as fast; a run that is resumed measures again, and is refused if it merges another number.
+    `precision="int8"` (engines onnxruntime and openvino) is calibrated on images of `calibrate`, by
+    default of `images`, and refused if it changes more than `max_drop` per cent of their labels.
+    `native_resolution=True` keeps the aspect ratio of images, and their size up to as many patches
+    as the model's own grid has, or `max_tokens`: for ViT, DeiT and DINOv2, by the engine eager.
 
     >>> predict(model, np.zeros((300, 400, 3), dtype=np.uint8)).label
     'class 0'
     >>> len(predict(model, [Image.new("RGB", (40, 30)), Image.new("L", (20, 20))]))
     2
     """
-    options = PredictOptions(
-        top=top,
-        exact=exact,
-        batch_size=batch_size,
-        engine=engine,
-        address=address,
-        speed_up=speed_up,
-        threads=threads,
-    )
+    names, given = {field.name for field in fields(PredictOptions)}, locals()
+    options = PredictOptions(**{name: given[name] for name in names & given.keys()})
     check_not_swapped(model, images)
+    check_int8(precision, calibrate, max_drop, engine)
     check_writing(out, options, overwrite=overwrite, dry_run=dry_run)
-    loaded = open_model(model, device=device, precision=precision)
-    loaded, merged = with_speed_up(loaded, speed_up, batch_size=batch_size)
-    one = is_one(images)
+    loaded = open_float(model, device=device, precision=precision)
+    loaded, merged = with_speed_up(loaded, speed_up, batch_size=batch_size, engine=engine)
+    int8 = make_calibration(loaded, images, precision, calibrate, max_drop)
+    options, one = replace(options, calibration=int8), is_one(images)
     items = iter_images([images] if one or isinstance(images, str | Path) else images)
-    if out is not None:
-        if dry_run:
-            return plan_predictions(loaded, items, Path(out))
-        count, items = count_ahead(items)
-        write = partial(predict_to_file, loaded, items, Path(out), options, overwrite, on_progress)
-        return write(images=count, name=name_of(model))
+    if out is not None and dry_run:
+        return plan_predictions(loaded, items, Path(out), options.job)
     count, items = count_ahead(items)
+    if out is not None:
+        how = (options, overwrite, on_progress)
+        return predict_to_file(loaded, items, Path(out), *how, images=count, name=name_of(model))
     count = len(images) if count is None and isinstance(images, Sized) else count
-    with stream_predictions(loaded, items, options, count, on_progress) as found:
-        predictions = Predictions()
-        predictions.model = name_of(model)
-        predictions.speed_up = None if merged is None else merged.facts()
-        for prediction in found:
+    predictions = list_predictions(loaded, items, options, count, on_progress)
+    predictions.model, predictions.speed_up = name_of(model), merged.facts() if merged else None
+    return only_prediction(predictions) if one else predictions
+
+
+def list_predictions(
+    model: Model,
+    items: Iterable[Item],
+    options: PredictOptions,
+    images: int | None,
+    on_progress: OnProgress,
+) -> Predictions:
+    """All predictions, in memory."""
+    predictions = Predictions()
+    with open_run(model, items, options, options.engine, images, on_progress) as run:
+        predictions.quantisation = run.opened.quantisation
+        for prediction in run.predict(top=options.top):
             predictions.append(prediction)
             on_progress("predicting", len(predictions), None)
-    return only_prediction(predictions) if one else predictions
+    return predictions
 
 
 def only_prediction(predictions: Predictions) -> Prediction:
@@ -278,10 +289,13 @@ def stream_predictions(
     options: PredictOptions,
     images: int | None = None,
     on_progress: OnProgress = silent,
+    on_int8: OnInt8 = ignore,
 ) -> Iterator[Iterator[Prediction]]:
     """Predictions, one after another, as they are computed in this process; of `images` images, if
-    that is known."""
+    that is known. `on_int8` gets what int8 cost, before the first one."""
     with open_run(model, items, options, options.engine, images, on_progress) as run:
+        if run.opened.quantisation is not None:
+            on_int8(run.opened.quantisation)
         yield run.predict(top=options.top)
 
 
@@ -303,6 +317,7 @@ def open_run(
             engine=engine,
             images=images,
             threads=options.threads,
+            calibration=options.calibration,
             on_progress=on_progress,
         ) as run,
     ):
@@ -323,7 +338,8 @@ def predict_to_file(
     """All predictions to a file, which appears when it is complete; of `total` images, or of at
     least `images`, if that is known. A page shows the `name` of the model."""
     done, broken = 0, list[BrokenImage]()
-    resumable = partial(resumable_predictions, model, items, out, options)
+    int8: list[Quantisation] = []
+    resumable = partial(resumable_predictions, model, items, out, options, on_int8=int8.append)
     with resumable(restart=overwrite, images=total or images, on_progress=on_progress) as found:
 
         def count() -> Iterator[Prediction]:
@@ -342,12 +358,12 @@ def predict_to_file(
         else:
             top = min(options.top, model.config.num_classes)
             write_predictions(out, count(), top=top, overwrite=overwrite)
-    return PredictionFile(str(out), done, tuple(broken))
+    return PredictionFile(str(out), done, tuple(broken), *int8)
 
 
-def plan_predictions(model: Model, items: Iterable[Item], out: Path) -> DryRun:
+def plan_predictions(model: Model, items: Iterable[Item], out: Path, job: Job) -> DryRun:
     """How many images a file of predictions would have."""
-    Engine(model, Job(output="scores"))  # it refuses a model without a head
+    Engine(model, job)  # it refuses a model without a head
     images = sum(1 for _ in items)
     return DryRun("predict", str(out), {"images": images, "classes": model.config.num_classes})
 
@@ -362,6 +378,7 @@ def resumable_predictions(
     restart: bool,
     images: int | None,
     on_progress: OnProgress,
+    on_int8: OnInt8,
 ) -> Iterator[Iterator[Prediction]]:
     """Predictions, one after another, each kept until the file that they go to is complete. Where
     the engine is auto, a run that stopped is resumed with the engine that it had."""
@@ -375,10 +392,14 @@ def resumable_predictions(
         "top": options.top,
         **asdict(options.job),
     }
+    if options.calibration is not None:
+        settings["calibration"] = options.calibration.samples.digest
     engine = options.engine
     if engine == AUTO:
         engine = stopped_engine(out, settings) or AUTO
     with open_run(model, items, options, engine, images, on_progress) as run:
+        if run.opened.quantisation is not None:
+            on_int8(run.opened.quantisation)
         journal = Journal(out, {**settings, "engine": run.opened.engine}, restart=restart)
         with resuming(journal):
             yield run.predict(top=options.top, store=journal)

@@ -38,6 +38,8 @@ class RunOptions:
     batch_size: int | Literal["auto"] | None = None
     lr: float | Literal["find"] | None = None
     image_size: tuple[int, int] | None = None
+    native_resolution: bool = False
+    max_tokens: int | None = None
     val_share: float | None = None
     set: dict[str, Any] | None = None
     seed: int | None = None

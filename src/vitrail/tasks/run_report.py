@@ -135,9 +135,10 @@ def augmented_images(task: Task) -> list[str]:
         augmentation=task.recipe.augmentation,
         batch_size=min(task.recipe.batch_size, AUGMENTED, len(task.train)),
         seed=task.recipe.seed,
+        native=task.objective.native,
     )
     batch = next(stream.batches(0, 1))
-    return [data_uri(pixels) for pixels in as_pixels(batch.images, how)]
+    return [data_uri(as_pixels(image[None], how)[0]) for image in batch.images]
 
 
 def write_page(out: Path, page: str) -> None:
@@ -154,7 +155,8 @@ def best_outputs(ended: EndedRun) -> Outputs:
     part, source = validation_split(ended.splits, data)
     outputs = outcome.outputs
     if outputs is None and not outcome.stopped:
-        found = compute_outputs(load(ended.out / "best"), source, name=data, split=part)
+        native, model = ended.task.objective.native, load(ended.out / "best")
+        found = compute_outputs(model, source, name=data, split=part, native=native)
         return replace(found, broken=outcome.run_state.broken)
     empty = np.empty((0, len(source.labels)), dtype=np.float32)
     return Outputs(
@@ -175,7 +177,9 @@ def evaluate_test(ended: EndedRun, chosen_on: str, on_progress: OnProgress) -> S
         return None
     model, name = load(ended.out / "best"), ended.task.recipe.data
     steps = steps_of(on_progress, "evaluating the test images")
-    return score_split(compute_outputs(model, source, name=name, on_progress=steps))
+    native = ended.task.objective.native
+    outputs = compute_outputs(model, source, name=name, native=native, on_progress=steps)
+    return score_split(outputs)
 
 
 def interrupted_at(outcome: Outcome) -> str | None:

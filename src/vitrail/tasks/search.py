@@ -14,6 +14,7 @@ from vitrail.core.ranges import check_count
 from vitrail.core.records import validate
 from vitrail.data.reader import ImageSource, Item
 from vitrail.inference.embed import embed_one
+from vitrail.inference.merging import merge_tokens
 from vitrail.inference.nearest import Match, find_nearest
 from vitrail.inference.parts import MANIFEST, Manifest, read_manifest
 from vitrail.inference.predict import iter_images
@@ -112,7 +113,20 @@ def open_index_model(
     checkpoint: AnyModel | None,
     device: Device,
 ) -> Model:
-    """The model that embedded a directory, in the precision that it had then."""
+    """The model that embedded a directory, in the precision that it had then, with as many tokens
+    merged; for int8 it is the float model that was quantised."""
+    model = load_index_model(folder, manifest, checkpoint, device)
+    if manifest.merged_tokens and not model.merged_tokens:
+        return merge_tokens(model.eval(), manifest.merged_tokens)
+    return model
+
+
+def load_index_model(
+    folder: Path,
+    manifest: Manifest,
+    checkpoint: AnyModel | None,
+    device: Device,
+) -> Model:
     loading = dict(manifest.loading)
     precision = loading.pop("precision", None)
     if checkpoint is not None:

@@ -1,5 +1,6 @@
 """Which split of a data set is evaluated, and which of its classes is which output of the model."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,15 +31,22 @@ def check_split(split: str | None, data: str | Path) -> None:
         raise UserError(f"{data} has no split {split!r}, {nearest(split, known)}")
 
 
+def val_share_of(model: Model) -> float:
+    return float(model.passport.provenance.get("recipe", {}).get("val_share", 0.1))
+
+
+def parts_of(model: Model, data: str) -> Mapping[str, Source]:
+    """The splits of the data; one that was drawn for the training of this model is drawn again."""
+    return open_data(data, val_share=val_share_of(model)).parts
+
+
 def open_splits(
     model: Model, names: tuple[str, str], split: str | None, *, by_index: bool
 ) -> tuple[dict[str, Split], str, list[str]]:
     """The split to evaluate on, and val where it can choose a temperature; which split it is; and
     what was assumed. `names` are those of the model and of the data."""
     passport, data = model.passport, names[1]
-    # a split that was drawn for the training of this model is drawn again
-    share = passport.provenance.get("recipe", {}).get("val_share", 0.1)
-    parts = open_data(data, val_share=share).parts
+    parts = parts_of(model, data)
     labelled = [name for name in parts if parts[name].targets is not None] or list(parts)
     split = split or next(name for name in ("test", "val", *labelled) if name in labelled)
     chosen = {split: parts[split]}
@@ -57,8 +65,8 @@ def open_splits(
     notes = [found[split].match.note, multi_label_note(model, parts[split])]
     if split == "val" and "val" not in open_data(data, val_share=0).parts:
         notes.append(
-            f"the data has no val split: evaluated on the same {share:.0%} of train that training "
-            "holds out"
+            f"the data has no val split: evaluated on the same {val_share_of(model):.0%} of train "
+            "that training holds out"
         )
     return found, split, [note for note in notes if note is not None]
 

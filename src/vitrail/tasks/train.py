@@ -22,6 +22,8 @@ def train(
     batch_size: int | Literal["auto"] | None = None,
     lr: float | Literal["find"] | None = None,
     image_size: Size | None = None,
+    native_resolution: bool = False,
+    max_tokens: int | None = None,
     val_share: float | None = None,
     set: Mapping[str, Any] | None = None,
     seed: int | None = None,
@@ -38,9 +40,11 @@ def train(
 ) -> Run:
     """Train a model on labelled images, from scratch or from the checkpoint `start`. What is None
     the recipe decides, by default one chosen for the data; `set` changes any other field of it, as
-    in `set={"optimiser.weight_decay": 0.1}`. The directory `out` (default runs/DATA)
-    gets checkpoints, metrics.jsonl, recipe.yaml and report.html. Ctrl-C ends the step, saves, and
-    returns a run that is `stopped`: `vitrail.resume(run.out)` continues it, to the same bits.
+    in `set={"optimiser.weight_decay": 0.1}`. With `native_resolution` images keep their aspect
+    ratio, and their size up to `max_tokens` patches (ViT, DeiT, DINOv2). The directory `out`
+    (default runs/DATA) gets checkpoints, metrics.jsonl, recipe.yaml and report.html. Ctrl-C ends
+    the step, saves, and returns a run that is `stopped`: `vitrail.resume(run.out)` continues it, to
+    the same bits.
 
     >>> run = train("digits", out="run", steps=2, batch_size=8, set={"fields.depth": 1})
     >>> run.step, run.metric, sorted(path.name for path in (run.best, run.last))

@@ -1,7 +1,6 @@
 """The batch size that a machine works best with, found by trying."""
 
 import os
-import resource
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.errors import UserError
+from vitrail.core.memory import peak_memory
 from vitrail.objectives.objective import Objective
 from vitrail.training.precision import autocast, check_precision
 from vitrail.training.recipe import Recipe
@@ -119,4 +119,4 @@ def free_memory(device: torch.device) -> int:
 def used_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return peak_memory()

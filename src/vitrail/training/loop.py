@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from vitrail.core.errors import UserError
+from vitrail.core.image_list import ImageList
 from vitrail.core.randomness import seed_of
 from vitrail.data.augment import mix
 from vitrail.data.loader import Batch, Stream
@@ -191,7 +192,7 @@ class Trainer:
         torch.manual_seed(seed_of("step", recipe.seed, self.step, world.rank))
         images, targets = batch.images.to(world.device), batch.targets.to(world.device)
         drawn = self.task.objective.draw(recipe.seed, batch.epoch, batch.indices)
-        if drawn is None:
+        if drawn is None and isinstance(images, Tensor):
             images, targets = mix(
                 images,
                 targets,
@@ -200,7 +201,7 @@ class Trainer:
                 step=self.step,
                 partners=batch.partners(),
             )
-        else:
+        elif drawn is not None:
             targets = drawn.to(world.device)
         self.task.objective.train()
         for optimiser in self.state.optimisers:
@@ -210,7 +211,7 @@ class Trainer:
         self.run_state.tally.add(loss, self.apply(loss), hits, labelled)
         return loss
 
-    def backward(self, images: Tensor, targets: Tensor, parts: Parts) -> list[float]:
+    def backward(self, images: Tensor | ImageList, targets: Tensor, parts: Parts) -> list[float]:
         """Gradients of the loss, in which every image of the step counts the same; the loss, and
         how many images were right of how many that have labels. A process without an image of a
         part computes a black one without a label, or others would wait for it."""
@@ -308,6 +309,7 @@ def make_stream(task: Task, world: World) -> Stream:
         batch_size=recipe.batch_size,
         seed=recipe.seed,
         balance=not isinstance(recipe.goal, Masked) and recipe.goal.balance,
+        native=task.objective.native,
         workers=recipe.workers,
         rank=world.rank,
         world=world.size,

@@ -18,9 +18,10 @@ from vitrail.data.cache import Decoding, cached, room_for
 from vitrail.data.loader import needed_size
 from vitrail.data.source import Source, Splits
 from vitrail.models.model import Model
+from vitrail.objectives.packed import PackedSupervised
 from vitrail.objectives.supervised import Distilled, Supervised
 from vitrail.training.fresh import fresh_model
-from vitrail.training.goal import Distil, Labels, Masked
+from vitrail.training.goal import Labels, Masked
 from vitrail.training.lora import adapt
 from vitrail.training.parallel import World
 from vitrail.training.recipe import Recipe
@@ -52,7 +53,7 @@ def prepare_task(recipe: Recipe, splits: Splits, scorer: Scorer) -> Task:
     check_sides(recipe, model)
     return Task(
         recipe=recipe,
-        objective=make_objective(model, goal, train),
+        objective=make_objective(model, recipe, train),
         train=train,
         val=val,
         scorer=scorer,
@@ -81,7 +82,8 @@ def with_cache(task: Task, directory: Path, world: World) -> tuple[Task, int]:
     """The task with training images that are decoded once, on first use, where that is worth it,
     and the bytes that this may take; one process begins the file, and all fill it."""
     how, augmentation = task.objective.model.passport.preprocessing, task.recipe.augmentation
-    decoding = Decoding(needed_size(augmentation, how), len(how.mean))
+    size = needed_size(augmentation, how, task.objective.native)
+    decoding = Decoding(size, len(how.mean))
     room = room_for(task.train, decoding) if task.recipe.cache and world.is_main else None
     room = world.gather(room)[0]
     if room is None:
@@ -146,7 +148,9 @@ def _uncounted(block: nn.Module) -> Iterator[None]:
             norm.momentum = momentum
 
 
-def make_objective(model: Model, goal: Labels | Distil, train: Source) -> Supervised:
+def make_objective(model: Model, recipe: Recipe, train: Source) -> Supervised:
+    goal = recipe.goal
+    assert not isinstance(goal, Masked)
     multi_label = train.targets is not None and np.ndim(train.targets) == 2
     if multi_label and goal.loss == "softmax":
         raise UserError(
@@ -155,6 +159,9 @@ def make_objective(model: Model, goal: Labels | Distil, train: Source) -> Superv
         )
     loss = goal.loss if goal.loss != "auto" else "sigmoid" if multi_label else "softmax"
     weights = class_weights(train) if goal.class_weights == "balanced" else None
+    if recipe.native_resolution:
+        options: dict[str, Any] = {"smoothing": goal.smoothing, "weights": weights}
+        return PackedSupervised(model, max_tokens=recipe.max_tokens, loss=loss, **options)
     if isinstance(goal, Labels):
         return Supervised(model, loss=loss, smoothing=goal.smoothing, weights=weights)
     if goal.teacher is None:

@@ -103,6 +103,8 @@ class Recipe:
     cache: bool = True  # small data sets are decoded once, beside the run
     model: str | None = None  # a variant; beside `start` it is needed where a file does not tell
     fields: dict[str, Any] = field(default_factory=dict)  # of the model's config
+    native_resolution: bool = False  # images keep their aspect ratio, and are packed
+    max_tokens: int | None = None  # patches of such an image; None: as many as the model's grid has
     start: str | None = None  # a checkpoint to begin from
     goal: Goal = field(default_factory=Labels)
     optimiser: Optimiser = field(default_factory=Optimiser)
@@ -134,8 +136,34 @@ class Recipe:
             )
         if self.ema_decay is not None:
             check("ema_decay", self.ema_decay, above=0, below=1)
+        if self.max_tokens is not None:
+            check_count("max_tokens", self.max_tokens, at_least=1)
+        if self.native_resolution:
+            check_native(self)
+        elif self.max_tokens is not None:
+            raise UserError("max_tokens must be left out without native_resolution")
 
     @property
     def has_labels(self) -> bool:
         """Whether labels are learnt."""
         return not isinstance(self.goal, Masked)
+
+
+def check_native(recipe: Recipe) -> None:
+    """Refuse what images of different sizes cannot be trained with, and say why."""
+    augmentation = recipe.augmentation
+    refused = {
+        "augmentation.mixup must be 0": (augmentation.mixup, "it blends images of one size"),
+        "augmentation.cutmix must be 0": (augmentation.cutmix, "it blends images of one size"),
+        "augmentation.sides must be empty": (augmentation.sides, "each image has its own size"),
+        "compile must be off": (recipe.compile, "every batch has another shape"),
+        "checkpointing must be off": (recipe.checkpointing, "blocks are computed from outside"),
+        "parallel must be ddp": (recipe.parallel != "ddp", "blocks are computed from outside"),
+        "goal.objective must be labels": (
+            not isinstance(recipe.goal, Labels),
+            "teachers and masks read images of one size",
+        ),
+    }
+    for rule, (broken, why) in refused.items():
+        if broken:
+            raise UserError(f"{rule} with native_resolution: {why}")

@@ -43,7 +43,13 @@ def compute_outputs(
     logits, targets, indices = list[Tensor](), list[Tensor](), list[Tensor]()
     broken, shown = dict[str, str](), dict[str, Tensor]()
     for batch in iterate_batches(
-        source, how, batch_size, workers=workers, rank=world.rank, world=world.size
+        source,
+        how,
+        batch_size,
+        native=objective.native,
+        workers=workers,
+        rank=world.rank,
+        world=world.size,
     ):
         broken |= {bad.path: bad.reason for bad in batch.broken}
         images, drawn = inputs(batch, objective, seed)

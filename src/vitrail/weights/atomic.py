@@ -47,9 +47,8 @@ def write_directory(
     with _draft_of(out, overwrite) as draft:
         draft.mkdir()
         fill(draft)
-        for file in draft.iterdir():
+        for file in (*draft.rglob("*"), draft):
             _flush(file)
-        _flush(draft)
         refuse_existing(out, overwrite)  # it may have come meanwhile
         if keep_others and out.is_dir():
             _carry_over(draft, out)

@@ -8,38 +8,50 @@ run, as often as it is asked. It ends with its input. What libraries print goes 
 
 import json
 import os
-import resource
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail.core.errors import UserError
+from vitrail.core.memory import peak_memory
+from vitrail.data.paths import list_images
 from vitrail.inference.benchmark.guests import PREFIX, SIDE, GuestGraph
+from vitrail.inference.calibration import Samples, sample_calibration
 from vitrail.inference.engines.agreement import sample_images
 from vitrail.inference.engines.catalogue import EAGER, LIBRARIES
 from vitrail.inference.engines.model_graph import ModelGraph
-from vitrail.inference.engines.opening import open_library, why_only_eager
+from vitrail.inference.engines.opening import OpenLibrary, open_library, why_only_eager
 from vitrail.inference.engines.runner import Plan, Runner, RunnerOutput
+from vitrail.inference.merging import merge_tokens
 from vitrail.models.catalogue import create, list_models
 from vitrail.models.model import Model
 from vitrail.weights.load import load
 
 WARM_UP = 2  # batches that do not count
+FLOAT32, INT8 = "float32", "int8"
+TILES = 4  # rows and columns that a photo is cut into
 
 
 @dataclass(frozen=True)
 class Contender:
     """A model on an engine, for batches of one size: `source` is a checkpoint, the name of an
-    architecture with fresh weights, or a guest."""
+    architecture with fresh weights, or a guest. `merged` tokens are merged in every block. int8 is
+    calibrated on the images of `calibrate`, without any on tiles of two real photos."""
 
     source: str
     engine: str
     batch_size: int
     threads: int
+    precision: str = FLOAT32
+    merged: int = 0
+    calibrate: tuple[str, ...] = ()
 
 
 def open_graph(contender: Contender) -> ModelGraph:
@@ -47,12 +59,29 @@ def open_graph(contender: Contender) -> ModelGraph:
         plan = Plan("logits", (contender.batch_size, 3, SIDE, SIDE), threads=contender.threads)
         return GuestGraph(contender.source, plan)
     model = open_source(contender.source)
+    model = merge_tokens(model, contender.merged) if contender.merged else model
     shape = (contender.batch_size, model.config.channels, *model.config.image_size)
     output: RunnerOutput = "logits" if model.config.num_classes else "pooled"
     plan = Plan(output, shape, threads=contender.threads)
     if contender.engine != EAGER and (reason := why_only_eager(model, plan)) is not None:
         raise UserError(f"the engine {contender.engine} cannot be used: {reason}")
-    return ModelGraph(model, plan)
+    samples = calibration_images(model, contender) if contender.precision == INT8 else None
+    return ModelGraph(model, plan, samples)
+
+
+def calibration_images(model: Model, contender: Contender) -> Samples:
+    if contender.calibrate:
+        return sample_calibration(model, list(list_images(contender.calibrate)))
+    return sample_calibration(model, photo_tiles())
+
+
+def photo_tiles() -> list[NDArray[np.uint8]]:
+    """Real pixels where nobody gave images: tiles of the two photos of scikit-learn."""
+    from sklearn.datasets import load_sample_images
+
+    photos: Sequence[NDArray[np.uint8]] = load_sample_images().images
+    rows = [row for photo in photos for row in np.array_split(photo, TILES)]
+    return [tile for row in rows for tile in np.array_split(row, TILES, axis=1)]
 
 
 def open_source(source: str) -> Model:
@@ -68,16 +97,17 @@ def open_source(source: str) -> Model:
     return model.eval()
 
 
-def open_contender(contender: Contender) -> tuple[ModelGraph, Runner, float]:
+def open_contender(contender: Contender) -> tuple[ModelGraph, OpenLibrary, float]:
     """Its graph, the runner, and the seconds from its files to the first batch."""
     torch.set_num_threads(contender.threads)
     start = time.perf_counter()
     graph = open_graph(contender)
-    runner = graph.eager
-    if contender.engine != EAGER:
-        runner = open_library(LIBRARIES[contender.engine], graph).run
-    runner(sample_images(graph.plan))
-    return graph, runner, time.perf_counter() - start
+    if contender.engine == EAGER:
+        opened = OpenLibrary(graph.eager, 0.0)
+    else:
+        opened = open_library(LIBRARIES[contender.engine], graph)
+    opened.run(sample_images(graph.plan))
+    return graph, opened, time.perf_counter() - start
 
 
 def count_macs(graph: ModelGraph) -> int:
@@ -100,12 +130,6 @@ def time_batches(graph: ModelGraph, runner: Runner, seconds: float) -> list[floa
     return times
 
 
-def peak_memory() -> int:
-    """Bytes that this process has had at most."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
 def serve() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a library prints is no answer
@@ -115,11 +139,13 @@ def serve() -> None:
         answers.flush()
 
     try:
-        graph, runner, seconds = open_contender(Contender(**json.loads(sys.stdin.readline())))
+        graph, opened, seconds = open_contender(Contender(**json.loads(sys.stdin.readline())))
+        runner, int8 = opened.run, opened.quantisation
         for _ in range(WARM_UP):
             runner(sample_images(graph.plan))
         memory = peak_memory()
-        answer({"seconds": seconds, "memory": memory, "shape": asdict(graph.plan)["shape"]})
+        facts = {"seconds": seconds, "memory": memory, "shape": asdict(graph.plan)["shape"]}
+        answer(facts | {"int8": None if int8 is None else int8.facts()})
         for line in sys.stdin:
             request = json.loads(line)
             if "run" in request:

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from statistics import median
@@ -26,13 +26,14 @@ OnProgress = Callable[[str, int, int | None], None]
 @dataclass(frozen=True)
 class Measured:
     """What was measured of a contender, or the `problem` that prevented it. `speeds` are images per
-    second, one a round; `times` seconds of every batch."""
+    second, one a round; `times` seconds of every batch; `int8` what quantisation cost."""
 
     contender: Contender
     build_seconds: float = 0.0
     load_seconds: float = 0.0
     peak_memory: int = 0
     macs: int = 0
+    int8: Mapping[str, Any] | None = None
     speeds: Sequence[float] = ()
     times: Sequence[float] = field(default=(), repr=False)
     problem: str | None = None
@@ -144,6 +145,7 @@ def to_measured(contender: Contender, facts: dict[str, Any]) -> Measured:
         load_seconds=load,
         peak_memory=facts["memory"],
         macs=facts["macs"],
+        int8=facts.get("int8"),
         speeds=facts["speeds"],
         times=facts["times"],
     )

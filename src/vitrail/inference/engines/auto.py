@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.core.errors import UserError
+from vitrail.inference.calibration import Calibration
 from vitrail.inference.engines.agreement import sample_images
 from vitrail.inference.engines.cache import (
     find_entry,
@@ -44,6 +45,7 @@ from vitrail.inference.engines.runner import (
     versions_of,
 )
 from vitrail.inference.engines.timing import time_in_turns
+from vitrail.inference.quantisation import Quantisation, check_drop
 from vitrail.models.model import Model
 
 MIN_BATCHES = 16  # of a job for which it is worth to time one batch
@@ -52,6 +54,7 @@ SHARE = 0.25  # of the job's time may be spent on trying
 MAX_SECONDS = 300.0  # for trying, however long the job
 TIMING = 0.15  # of the time for trying is left for timing
 MARGIN = 1.03  # times as fast as eager is no noise
+INT8_ENGINE = "onnxruntime"  # OpenVINO's int8 was slower than its float32 where it was measured
 
 OnProgress = Callable[[str, int, int | None], None]
 logger = logging.getLogger(__name__)
@@ -79,11 +82,13 @@ class Choice:
 
 @dataclass(frozen=True)
 class OpenRunner:
-    """A runner, the engine that it is of, and the plan that it was made for."""
+    """A runner, the engine that it is of, the plan that it was made for, and in int8 what that
+    cost."""
 
     engine: str
     run: Runner
     plan: Plan
+    quantisation: Quantisation | None = None
 
     def compute(self, images: Float[Tensor, "N C H W"]) -> NDArray[np.float32]:
         """Values for at most a batch of images; other engines than eager compute full batches."""
@@ -101,11 +106,14 @@ def open_runner(
     engine: str = AUTO,
     *,
     images: int | None = None,
+    calibration: Calibration | None = None,
     on_progress: OnProgress = silent,
 ) -> OpenRunner:
     """The runner of an engine; "auto" chooses by the number of images, and takes eager where that
-    is not known."""
+    is not known. With a calibration it computes in int8."""
     check_engine(engine)
+    if calibration is not None:
+        return open_int8(model, plan, engine, calibration, on_progress)
     graph = ModelGraph(model, plan)
     if engine != EAGER and (reason := why_only_eager(model, plan)) is not None:
         if engine != AUTO:
@@ -117,6 +125,23 @@ def open_runner(
     if engine == AUTO and images is not None and images >= MIN_BATCHES * plan.shape[0]:
         chosen = choose(graph, images, on_progress)
     return chosen or OpenRunner(EAGER, graph.eager, plan)
+
+
+def open_int8(
+    model: Model, plan: Plan, engine: str, calibration: Calibration, on_progress: OnProgress
+) -> OpenRunner:
+    """The runner of an engine in int8, refused where it loses more than is allowed."""
+    engine = check_engine(INT8_ENGINE) if engine == AUTO else engine
+    if engine not in LIBRARIES or not LIBRARIES[engine].has_int8:
+        known = " or ".join(name for name, one in LIBRARIES.items() if one.has_int8)
+        raise UserError(f"int8 is computed by the engine {known}, got {engine}")
+    if (reason := why_only_eager(model, plan)) is not None:
+        raise UserError(f"int8 cannot be used: {reason}: leave out precision int8")
+    on_progress("calibrating int8", 0, None)
+    opened = open_library(LIBRARIES[engine], ModelGraph(model, plan, calibration.samples))
+    assert opened.quantisation is not None
+    check_drop(opened.quantisation, calibration.max_drop, instead="leave out precision int8")
+    return OpenRunner(engine, opened.run, plan, opened.quantisation)
 
 
 def choose(graph: ModelGraph, images: int, on_progress: OnProgress) -> OpenRunner | None:

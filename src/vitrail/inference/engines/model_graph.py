@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitrail.core.eval_mode import eval_mode
+from vitrail.inference.calibration import Samples
 from vitrail.inference.engines.eager import EagerRunner
 from vitrail.inference.engines.runner import Plan, Runner
 from vitrail.models.model import Model
@@ -14,14 +15,19 @@ if TYPE_CHECKING:
     from onnx import ModelProto
     from torch.export import ExportedProgram
 
+    from vitrail.inference.quantisation import Quantisation
+
 MAX_PROTO = 2**31 - 2**20  # bytes: protobuf's limit for one message, less some room
 
 
 class ModelGraph:
-    """A model and a plan; engines that build from the same one share its graph."""
+    """A model and a plan; engines that build from the same one share its graph. With `samples` it
+    is for int8, and these are the images to calibrate and measure on."""
 
-    def __init__(self, model: Model, plan: Plan) -> None:
-        self.model, self.plan = model, plan
+    samples: Samples | None = None
+
+    def __init__(self, model: Model, plan: Plan, samples: Samples | None = None) -> None:
+        self.model, self.plan, self.samples = model, plan, samples
 
     @cached_property
     def eager(self) -> Runner:
@@ -53,10 +59,28 @@ class ModelGraph:
         return to_onnx(self.program)
 
     def save_onnx(self, path: Path) -> None:
-        """Write the ONNX graph; what is too large for one file has its weights beside it."""
-        import onnx
+        save_onnx(self.onnx, path)
 
-        large = self.onnx.ByteSize() > MAX_PROTO
-        onnx.save_model(
-            self.onnx, path, save_as_external_data=large, location=f"{path.name}.weights"
+    def save_int8(self, path: Path) -> "Quantisation":
+        """Write the ONNX graph in int8. Activations have calibrated ranges, so that what an image
+        gets does not depend on its batch; every layer that can be is in int8."""
+        from vitrail.inference.quantise import quantise
+
+        assert self.samples is not None
+
+        def to_graph(model: Model) -> "ModelProto":
+            return ModelGraph(model, self.plan).onnx
+
+        proto, record = quantise(
+            self.model, self.samples, to_graph, method="static", max_error=float("inf")
         )
+        save_onnx(proto, path)
+        return record
+
+
+def save_onnx(proto: "ModelProto", path: Path) -> None:
+    """Write a graph; what is too large for one file has its weights beside it."""
+    import onnx
+
+    large = proto.ByteSize() > MAX_PROTO
+    onnx.save_model(proto, path, save_as_external_data=large, location=f"{path.name}.weights")

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vitrail.inference.engines.model_graph import ModelGraph
 from vitrail.inference.engines.runner import EngineLibrary, Plan, Runner
+from vitrail.inference.quantisation import Quantisation
 
 FILE = "model.onnx"
 
@@ -19,9 +20,13 @@ class OnnxRuntime(EngineLibrary):
     distributions = ("torch", "onnxruntime", "onnx", "onnxscript")
     seconds_per_layer = 0.005
     plan_fields = ("output", "shape")  # threads are chosen when it is opened
+    has_int8 = True
 
     def build(self, graph: ModelGraph, folder: Path) -> None:
         graph.save_onnx(folder / FILE)
+
+    def build_int8(self, graph: ModelGraph, folder: Path) -> Quantisation:
+        return graph.save_int8(folder / FILE)
 
     def open(self, folder: Path, plan: Plan) -> Runner:
         import onnxruntime  # type: ignore[import-untyped]  # ships no types

@@ -1,12 +1,16 @@
 """Opening an engine: what it built before is taken from the cache, or built, compared and kept."""
 
+import json
 import logging
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 
 from vitrail.core.errors import UserError, printable
+from vitrail.core.json_text import to_json
+from vitrail.core.records import validate
 from vitrail.inference.engines.agreement import compare, sample_images
 from vitrail.inference.engines.cache import find_entry, make_key, new_entry, remove_entry
 from vitrail.inference.engines.model_graph import ModelGraph
@@ -18,9 +22,11 @@ from vitrail.inference.engines.runner import (
 )
 from vitrail.inference.exported_model import ExportedModel
 from vitrail.inference.pruning import is_observed
+from vitrail.inference.quantisation import Quantisation
 from vitrail.models.model import Model
 
 MAX_REASON = 200  # letters of a library's own message
+INT8_RECORD = "int8.json"  # in an entry: how it was quantised, and what that cost
 
 logger = logging.getLogger(__name__)
 
@@ -31,28 +37,32 @@ class EngineError(UserError):
 
 @dataclass(frozen=True)
 class OpenLibrary:
-    """A runner, and the seconds that its files took to open."""
+    """A runner, the seconds that its files took to open, and for int8 what that cost."""
 
     run: Runner
     seconds: float
+    quantisation: Quantisation | None = None
 
 
 def open_library(library: EngineLibrary, graph: ModelGraph) -> OpenLibrary:
-    """A runner that was compared with eager when it was built."""
+    """A runner that was compared with eager when it was built; of a graph for int8 the record says
+    how far it is from it."""
     key = library_key(library, graph)
     start = time.perf_counter()
     entry = find_entry(key)
     if entry is not None:
         try:
+            record = read_quantisation(entry.folder) if graph.samples is not None else None
             runner = library.open(entry.folder, graph.plan)
-            return OpenLibrary(runner, time.perf_counter() - start)
+            return OpenLibrary(runner, time.perf_counter() - start, record)
         except Exception as error:  # whatever a library raises for a file that it cannot read
             logger.info("%s: built again: %s", library.name, error)
             remove_entry(key)
     facts = {"engine": library.name, "plan": asdict(graph.plan), "model": graph.digest}
     try:
-        with new_entry(key, facts, lambda folder: library.build(graph, folder)) as entry:
+        with new_entry(key, facts, lambda folder: build(library, graph, folder)) as entry:
             start = time.perf_counter()
+            record = read_quantisation(entry.folder) if graph.samples is not None else None
             runner = library.open(entry.folder, graph.plan)
             seconds = time.perf_counter() - start
     except UserError as error:  # ours: what the graph or the engine cannot do
@@ -60,11 +70,25 @@ def open_library(library: EngineLibrary, graph: ModelGraph) -> OpenLibrary:
     except Exception as error:  # a library's own: unsupported operators, its compiler, the disk
         raise EngineError(f"the engine {library.name} failed: {reason_of(error)}") from error
     try:
-        check_agreement(library, runner, graph)
+        if record is None:
+            check_agreement(library, runner, graph)
     except BaseException:
         remove_entry(key)
         raise
-    return OpenLibrary(runner, seconds)
+    return OpenLibrary(runner, seconds, record)
+
+
+def build(library: EngineLibrary, graph: ModelGraph, folder: Path) -> None:
+    if graph.samples is None:
+        library.build(graph, folder)
+        return
+    record = library.build_int8(graph, folder)
+    (folder / INT8_RECORD).write_text(to_json(asdict(record)), encoding="utf-8")
+
+
+def read_quantisation(folder: Path) -> Quantisation:
+    file = folder / INT8_RECORD
+    return validate(Quantisation, json.loads(file.read_text(encoding="utf-8")), where=str(file))
 
 
 def check_agreement(library: EngineLibrary, runner: Runner, graph: ModelGraph) -> None:
@@ -78,11 +102,13 @@ def check_agreement(library: EngineLibrary, runner: Runner, graph: ModelGraph) -
 
 
 def library_key(library: EngineLibrary, graph: ModelGraph) -> str:
+    int8 = {} if graph.samples is None else {"calibration": graph.samples.digest}
     return make_key(
         engine=library.name,
         plan={name: getattr(graph.plan, name) for name in library.plan_fields},
         model=graph.digest,
         versions=versions_of(library),
+        **int8,
     )
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from threading import local
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from vitrail.inference.engines.model_graph import ModelGraph
 from vitrail.inference.engines.runner import PLAN_FIELDS, EngineLibrary, Plan, Runner
+from vitrail.inference.quantisation import Quantisation
 
 GRAPH, BLOB = "model.onnx", "model.blob"
 
@@ -20,16 +22,19 @@ class OpenVino(EngineLibrary):
     distributions = ("torch", "openvino", "onnx", "onnxscript")
     seconds_per_layer = 0.02
     plan_fields = PLAN_FIELDS
+    has_int8 = True
 
     def build(self, graph: ModelGraph, folder: Path) -> None:
-        import openvino
+        compile_blob(read_graph(graph, folder), graph.plan, folder)
 
-        graph.save_onnx(folder / GRAPH)
-        compiled = openvino.Core().compile_model(folder / GRAPH, "CPU", settings(graph.plan))
-        (folder / BLOB).write_bytes(compiled.export_model().getbuffer())
-        del compiled
-        for file in folder.glob(f"{GRAPH}*"):
-            file.unlink()
+    def build_int8(self, graph: ModelGraph, folder: Path) -> Quantisation:
+        from vitrail.inference.int8_openvino import quantise_openvino
+
+        assert graph.samples is not None
+        classes = graph.plan.output == "logits"
+        model, record = quantise_openvino(read_graph(graph, folder), graph.samples, classes=classes)
+        compile_blob(model, graph.plan, folder)
+        return record
 
     def open(self, folder: Path, plan: Plan) -> Runner:
         import openvino
@@ -45,6 +50,24 @@ class OpenVino(EngineLibrary):
             return np.array(own.request.get_output_tensor(0).data)
 
         return run
+
+
+def read_graph(graph: ModelGraph, folder: Path) -> Any:
+    """OpenVINO's model of the graph, which is written into the folder for as long as it is read."""
+    import openvino
+
+    graph.save_onnx(folder / GRAPH)
+    return openvino.Core().read_model(folder / GRAPH)
+
+
+def compile_blob(model: Any, plan: Plan, folder: Path) -> None:
+    import openvino
+
+    compiled = openvino.Core().compile_model(model, "CPU", settings(plan))
+    (folder / BLOB).write_bytes(compiled.export_model().getbuffer())
+    del compiled
+    for file in folder.glob(f"{GRAPH}*"):
+        file.unlink()
 
 
 def settings(plan: Plan) -> dict[str, object]:

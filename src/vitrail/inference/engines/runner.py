@@ -16,8 +16,11 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitrail.core.errors import UserError
+
 if TYPE_CHECKING:
     from vitrail.inference.engines.model_graph import ModelGraph
+    from vitrail.inference.quantisation import Quantisation
 
 RunnerOutput = Literal["logits", "pooled", "tokens"]
 
@@ -44,13 +47,15 @@ PLAN_FIELDS = tuple(field.name for field in fields(Plan))
 class EngineLibrary(ABC):
     """One engine: the modules it imports; the distributions and the fields of a plan that decide
     what it builds; how long that takes for each layer of a model (a module without children),
-    beside its graph; and what it `needs` where it is not installed."""
+    beside its graph; whether it computes in int8; and what it `needs` where it is not
+    installed."""
 
     name: str
     modules: tuple[str, ...]
     distributions: tuple[str, ...]
     seconds_per_layer: float
     plan_fields: tuple[str, ...]
+    has_int8 = False
     needs = "pip install 'vitrail[fast]'"
 
     def is_installed(self) -> bool:
@@ -59,6 +64,13 @@ class EngineLibrary(ABC):
     @abstractmethod
     def build(self, graph: "ModelGraph", folder: Path) -> None:
         """Write everything that `open` needs into a directory."""
+
+    def build_int8(self, graph: "ModelGraph", folder: Path) -> "Quantisation":
+        """The same in int8, calibrated on the images of the graph; and what that cost."""
+        raise UserError(
+            f"the engine {self.name} does not compute in int8: use the engine onnxruntime or "
+            "openvino"
+        )
 
     @abstractmethod
     def open(self, folder: Path, plan: Plan) -> Runner:

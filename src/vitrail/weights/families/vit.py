@@ -11,6 +11,7 @@ from vitrail.core.errors import UserError
 from vitrail.core.passport import ResizeMethod
 from vitrail.core.records import validate
 from vitrail.models.catalogue import FAMILIES
+from vitrail.models.position_resize import resize_positions
 from vitrail.models.resnet import ResNetConfig
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.families.family import (
@@ -23,7 +24,6 @@ from vitrail.weights.families.family import (
     pair,
     resize_kernels,
 )
-from vitrail.weights.resize import resize_positions
 from vitrail.weights.rows import Facts, Tensors
 
 TABLE = "positions.table"

@@ -1,0 +1,82 @@
+// The service worker: every file from a cache of this version of the folder, so that the page works
+// offline, and headers that let WebAssembly use threads. BUILD and FILES are written above by export.
+
+const SCOPE = self.registration.scope;
+const PREFIX = `vitrail ${SCOPE} `;
+const CACHE = PREFIX + BUILD;
+const LARGE = /^(model\.onnx|runtime\/)/; // are cached when they are first read
+
+const TYPES = {
+  css: "text/css; charset=utf-8",
+  html: "text/html; charset=utf-8",
+  js: "text/javascript; charset=utf-8",
+  json: "application/json",
+  mjs: "text/javascript; charset=utf-8",
+  png: "image/png",
+  wasm: "application/wasm",
+  webmanifest: "application/manifest+json",
+};
+const POLICY =
+  "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src 'self' blob:; " +
+  "connect-src 'self'; worker-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'";
+
+self.addEventListener("install", (event) => {
+  event.waitUntil(install());
+});
+
+self.addEventListener("activate", (event) => {
+  event.waitUntil(activate());
+});
+
+self.addEventListener("fetch", (event) => {
+  const { request } = event;
+  const url = new URL(request.url);
+  if (request.method !== "GET" || !url.href.startsWith(SCOPE)) return;
+  const name = url.pathname.slice(new URL(SCOPE).pathname.length) || "index.html";
+  if (FILES.includes(name)) event.respondWith(answer(name));
+});
+
+async function install() {
+  const cache = await caches.open(CACHE);
+  const names = FILES.filter((name) => !LARGE.test(name));
+  await cache.addAll(names.map((name) => new Request(SCOPE + name, { cache: "no-cache" })));
+  await self.skipWaiting();
+}
+
+async function activate() {
+  const names = await caches.keys();
+  const old = names.filter((name) => name.startsWith(PREFIX) && name !== CACHE);
+  await Promise.all(old.map((name) => caches.delete(name)));
+  await self.clients.claim();
+}
+
+async function answer(name) {
+  const cache = await caches.open(CACHE);
+  const address = SCOPE + name;
+  let found = await cache.match(address);
+  if (!found) {
+    found = await fetch(address, { cache: "no-cache" });
+    if (found.ok) await store(cache, address, found.clone());
+  }
+  return isolated(name, found);
+}
+
+async function store(cache, address, response) {
+  try {
+    await cache.put(address, response);
+  } catch {
+    // no room: the page works, but not offline
+  }
+}
+
+function isolated(name, response) {
+  const headers = new Headers(response.headers);
+  const type = TYPES[name.split(".").pop()];
+  if (type) headers.set("Content-Type", type);
+  headers.set("Cross-Origin-Opener-Policy", "same-origin");
+  headers.set("Cross-Origin-Embedder-Policy", "require-corp");
+  headers.set("Cross-Origin-Resource-Policy", "same-origin");
+  headers.set("Content-Security-Policy", POLICY);
+  const { status, statusText } = response;
+  return new Response(response.body, { status, statusText, headers });
+}

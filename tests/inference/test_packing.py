@@ -1,0 +1,186 @@
+"""`predict` at native resolution: sizes, equality with one by one, threads, refusals, the shell."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+import vitrail
+from tests.inference.photos import small_model
+from tests.parity.test_every_family import CONFIGS
+from vitrail import UserError
+from vitrail.cli.app import main
+from vitrail.core.image_list import ImageList
+from vitrail.core.native_size import NativeSize
+from vitrail.data.preprocess import prepare
+from vitrail.models.catalogue import build, change
+
+SIZES = [(60, 40), (40, 60), (90, 20), (20, 90), (33, 33), (60, 41), (7, 200)]  # width, height
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> list[str]:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    names = []
+    for number, size in enumerate(SIZES):
+        draw = np.random.default_rng(number)
+        coarse = draw.integers(0, 256, (4, 6, 3), dtype=np.uint8)
+        names.append(str(folder / f"{number}.png"))
+        Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC).save(names[-1])
+    return names
+
+
+@given(
+    patch=st.integers(1, 32),
+    tokens=st.integers(1, 1_000),
+    height=st.integers(1, 40_000),
+    width=st.integers(1, 40_000),
+)
+def test_sizes_are_whole_patches_within_the_budget(
+    patch: int, tokens: int, height: int, width: int
+) -> None:
+    native = NativeSize(patch, tokens)
+    rows, columns = native.grid(height, width)
+    assert rows >= 1
+    assert columns >= 1
+    assert rows * columns <= tokens
+    assert native.size(height, width) == (rows * patch, columns * patch)
+    assert rows * patch <= max(height, patch)  # never enlarged
+    assert columns * patch <= max(width, patch)
+    # either side is at most a patch shorter than the exact one
+    scale = min(1, math.sqrt(tokens * patch**2 / (height * width)))
+    if min(height, width) * scale >= patch and max(height, width) * scale < 2**15:
+        assert rows > height * scale / patch - 1 - 1e-9
+        assert columns > width * scale / patch - 1 - 1e-9
+
+
+def test_an_image_of_the_budget_keeps_every_patch() -> None:
+    assert NativeSize(16, 196).grid(224, 224) == (14, 14)
+    assert NativeSize(16, 196).grid(4000, 4000) == (14, 14)
+    assert NativeSize(14, 256).grid(224, 224) == (16, 16)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("max_tokens", [None, 12, 60])
+def test_predictions_are_those_of_the_model_loaded_at_each_size(
+    photos: list[str], max_tokens: int | None, precision: Any
+) -> None:
+    """In float32 within 1e-6 of the largest logit: either way rounds by about that. In float64
+    within 1e-6, because engines give logits in float32."""
+    model = small_model().to(getattr(torch, precision))
+    found = vitrail.predict(
+        model, photos, native_resolution=True, max_tokens=max_tokens, batch_size=4
+    )
+    native = NativeSize(8, max_tokens or 24)
+    grids = set()
+    for name, prediction in zip(photos, found, strict=True):
+        image = Image.open(name)
+        size = native.size(image.height, image.width)
+        grids.add(size)
+        alone: Any = vitrail.load(model, image_size=size)
+        how = replace(model.passport.preprocessing, size=size, resize=None, squeeze=False)
+        with torch.no_grad():
+            logits = alone(prepare(image, how)[None].to(next(alone.parameters())))[0]
+        scores = logits.softmax(dim=0)
+        tolerance = 1e-6 * float(logits.abs().max()) if precision == "float32" else 1e-6
+        assert prediction.label == alone.passport.labels[int(scores.argmax())]
+        assert prediction.score == pytest.approx(float(scores.max()), abs=tolerance)
+    assert len(grids) > 3
+
+
+def test_threads_change_nothing_and_batches_rounding_alone(photos: list[str]) -> None:
+    model = small_model().double()
+    one, two = (
+        vitrail.predict(model, photos, native_resolution=True, batch_size=2, threads=threads)
+        for threads in (1, 2)
+    )
+    assert one == two
+    for batch_size in (1, 7):
+        other = vitrail.predict(model, photos, native_resolution=True, batch_size=batch_size)
+        for ours, theirs in zip(one, other, strict=True):
+            assert ours.label == theirs.label
+            assert ours.score == pytest.approx(theirs.score, abs=1e-6)
+
+
+def test_broken_images_have_their_problem(photos: list[str]) -> None:
+    Path(photos[1]).write_bytes(b"no picture")
+    found = vitrail.predict(small_model(), photos, native_resolution=True)
+    assert [one.problem is None for one in found] == [number != 1 for number in range(len(photos))]
+
+
+def test_fast_decoding_gives_nearly_the_same(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    coarse = draw.integers(0, 256, (4, 6, 3), dtype=np.uint8)
+    path = tmp_path / "large.jpg"
+    Image.fromarray(coarse).resize((1200, 800), Image.Resampling.BICUBIC).save(path)
+    model = small_model()
+    exact, fast = (
+        vitrail.predict(model, [path], native_resolution=True, exact=exact)[0]
+        for exact in (True, False)
+    )
+    assert exact.score == pytest.approx(fast.score, abs=0.02)
+
+
+def test_shell_and_python_agree(
+    photos: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(vitrail.save(small_model(), tmp_path / "model"))
+    line = ["predict", model, *photos, "--native-resolution", "--max-tokens", "20", "--json"]
+    assert main(line) == 0
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    found = vitrail.predict(model, photos, native_resolution=True, max_tokens=20)
+    assert printed == json.loads(json.dumps(found.facts()))
+    out = tmp_path / "labels.jsonl"
+    vitrail.predict(model, photos, native_resolution=True, max_tokens=20, out=out)
+    written = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [one["label"] for one in written] == [one["label"] for one in printed]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"native_resolution": True, "engine": "compiled"}, "needs the engine eager, got compiled"),
+        ({"native_resolution": True, "speed_up": 1.5}, "speed_up must be left out"),
+        ({"native_resolution": True, "max_tokens": 0}, "max_tokens must be"),
+        ({"max_tokens": 64}, "use native_resolution with it"),
+    ],
+)
+def test_what_cannot_be_combined_is_refused(
+    photos: list[str], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        vitrail.predict(small_model(), photos, **options)
+
+
+@pytest.mark.parametrize("family", ["swin", "beit", "mobilevit"])
+def test_other_families_are_refused(photos: list[str], family: str, tmp_path: Path) -> None:
+    model = build(change(CONFIGS[family], {"num_classes": 3}))
+    every: list[dict[str, Any]] = [{}, {"out": tmp_path / "labels.csv"}]
+    for options in every:
+        with pytest.raises(UserError, match="need a ViT, DeiT or DINOv2 model"):
+            vitrail.predict(model, photos, native_resolution=True, **options)
+    assert not (tmp_path / "labels.csv").exists()
+
+
+def test_capture_is_refused(photos: list[str]) -> None:
+    model = small_model()
+    with pytest.raises(UserError, match="must not be observed"), vitrail.capture(model):
+        vitrail.predict(model, photos, native_resolution=True)
+    assert len(vitrail.predict(model, photos, native_resolution=True)) == len(photos)
+
+
+def test_an_image_list_moves_and_divides_like_a_batch() -> None:
+    images = ImageList(torch.full((1, n, 2), n) for n in range(1, 6))
+    parts = images.to(torch.float64).split([2, 0, 3])
+    assert [[int(image[0, 0, 0]) for image in part] for part in parts] == [[1, 2], [], [3, 4, 5]]
+    assert all(isinstance(part, ImageList) for part in parts)
+    assert parts[0][0].dtype is torch.float64
