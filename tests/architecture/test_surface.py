@@ -46,8 +46,9 @@ SIGNATURES = {
     "evaluate": (
         "model, data, *, split=None, corruptions=False, corrupted_images=None, resolutions=(), "
         "patch_sizes=(), by_index=False, batch_size=64, workers=0, engine='auto', speed_up=None, "
-        "device='auto', precision=None, calibrate=None, max_drop=1.0, seed=0, out=None, "
-        "overwrite=False, dry_run=False, name=None, on_progress=<silent>"
+        "native_resolution=False, max_tokens=None, device='auto', precision=None, calibrate=None, "
+        "max_drop=1.0, seed=0, out=None, overwrite=False, dry_run=False, name=None, "
+        "on_progress=<silent>"
     ),
     "explain": (
         "model, images, *, method='auto', target=None, layer=None, head=None, query=None, "

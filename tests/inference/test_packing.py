@@ -184,3 +184,23 @@ def test_an_image_list_moves_and_divides_like_a_batch() -> None:
     assert [[int(image[0, 0, 0]) for image in part] for part in parts] == [[1, 2], [], [3, 4, 5]]
     assert all(isinstance(part, ImageList) for part in parts)
     assert parts[0][0].dtype is torch.float64
+
+
+def test_evaluate_scores_images_as_predict_does(photos: list[str], tmp_path: Path) -> None:
+    model = small_model()
+    labels = model.passport.labels
+    assert labels is not None
+    for name, label in zip(photos, labels * len(photos), strict=False):
+        target = tmp_path / "data" / "test" / label / Path(name).name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        Path(name).rename(target)
+    native: dict[str, Any] = {"native_resolution": True, "max_tokens": 8}
+    found = vitrail.evaluate(model, tmp_path / "data", **native)
+    files = sorted((tmp_path / "data").rglob("*.png"))
+    scores = torch.from_numpy(found.outputs.logits).softmax(dim=1).amax(dim=1)
+    expected = [one.score for one in vitrail.predict(model, files, **native)]
+    np.testing.assert_allclose(scores, np.array(expected), rtol=1e-5)
+    square = vitrail.evaluate(model, tmp_path / "data").outputs.logits
+    assert np.abs(square - found.outputs.logits).max() > 1e-4
+    with pytest.raises(UserError, match="corruptions must be left out with native_resolution"):
+        vitrail.evaluate(model, tmp_path / "data", corruptions=True, **native)

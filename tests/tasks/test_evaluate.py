@@ -73,7 +73,7 @@ def test_notes_name_what_is_wrong_with_outputs() -> None:
     assert output_notes(fine, 0.1, None) == []
     assert output_notes(fine, 0.1, scaling(0.05)) == []
     [note] = output_notes(fine, 0.1, scaling(0.3))
-    assert note.startswith("temperature 2.5 makes calibration worse on these images: ece 0.1000")
+    assert "worse on these images: the error 0.1000 becomes" in note
     [note] = output_notes(outputs_with([[1, 0], [float("nan"), 0]]), 0.1, None)
     assert note == "the output is NaN or infinite for 1 of 2 images: it counts as zeros"
 

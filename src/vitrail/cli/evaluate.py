@@ -13,7 +13,9 @@ from vitrail.cli.options import (
     ExportedSource,
     Int8Options,
     LocalEngineName,
+    MaxTokens,
     ModelOptions,
+    NativeResolution,
     Out,
     OutputOptions,
     OverwriteOption,
@@ -62,6 +64,8 @@ class Evaluate(ModelOptions, Int8Options, DryRunOption, OverwriteOption, OutputO
     workers: Workers = 0
     engine: LocalEngineName = "auto"
     speed_up: SpeedUp = None
+    native_resolution: NativeResolution = False
+    max_tokens: MaxTokens = None
     seed: Seed = 0
     out: Out = None
     """Directory for report.html, evaluation.json and predictions.csv."""

@@ -80,6 +80,22 @@ LocalEngineName: TypeAlias = Annotated[
         help=f"Engine: eager (PyTorch), compiled, onnxruntime or openvino. auto {ENGINE_HELP}",
     ),
 ]
+NativeResolution: TypeAlias = Annotated[
+    bool,
+    Parameter(
+        group=COMPUTING,
+        help="Keep the aspect ratio of images, and their size up to a number of patches. For ViT, "
+        "DeiT and DINOv2; computed by eager.",
+    ),
+]
+MaxTokens: TypeAlias = Annotated[
+    int | None,
+    Parameter(
+        group=COMPUTING,
+        help="Patches that an image may have at native resolution. [default: those of the model's "
+        "grid]",
+    ),
+]
 SpeedUp: TypeAlias = Annotated[
     float | None,
     Parameter(

@@ -16,7 +16,9 @@ from vitrail.cli.options import (
     ExportedSource,
     Images,
     Int8Options,
+    MaxTokens,
     ModelOptions,
+    NativeResolution,
     Out,
     OutputOptions,
     OverwriteOption,
@@ -59,11 +61,8 @@ class Predict(ModelOptions, Int8Options, DryRunOption, OverwriteOption, OutputOp
     address: Annotated[str | None, Parameter(group=COMPUTING)] = None
     """Ray cluster: auto, or host:port. [default: one on this machine]"""
     speed_up: SpeedUp = None
-    native_resolution: Annotated[bool, Parameter(group=COMPUTING)] = False
-    """Keep the aspect ratio of images, and their size up to a number of patches. For ViT, DeiT and
-    DINOv2; computed by eager."""
-    max_tokens: Annotated[int | None, Parameter(group=COMPUTING)] = None
-    """Patches that an image may have at native resolution. [default: those of the model's grid]"""
+    native_resolution: NativeResolution = False
+    max_tokens: MaxTokens = None
 
 
 def predict(options: Predict) -> None:

@@ -235,7 +235,7 @@ def sink_panel(model: nn.Module, seen: ActivationStatistics) -> Panel:
         legend_above(axis)
     times = {name: float(seen.strongest[name].double().mean()) for name in names}
     axes[0].plot(list(times.values()), color="C0", marker=".", ms=4)
-    by_depth(axes[0], names, "busiest patch, times its even share")
+    by_depth(axes[0], names, "most attended patch (1 = even)")
     axes[0].set_ylim(0)
     norms = {name: norm_numbers(seen, name) for name in steps}
     draw_norms(axes[1], norms, steps)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.core.errors import UserError
+from vitrail.core.ranges import check_count
 from vitrail.inference.engines.catalogue import AUTO, EAGER
 from vitrail.inference.engines.runner import RunnerOutput
 from vitrail.inference.pruning import is_observed
@@ -41,11 +42,24 @@ class PackedRunner:
         return np.asarray(values.float().cpu().numpy())
 
 
-def only_eager(engine: str) -> str:
-    """The engine for native resolution, if it is the one that was asked for."""
+def check_native(native: bool, max_tokens: int | None, engine: str, **others: bool) -> None:
+    """Refuse what does not go with native resolution: other engines than eager, and `others` that
+    are given, such as speed_up and int8."""
+    if max_tokens is not None:
+        check_count("max_tokens", max_tokens, at_least=1)
+        if not native:
+            raise UserError(
+                "max_tokens is for images at native resolution: use native_resolution with it"
+            )
+    if not native:
+        return
     if engine not in (AUTO, EAGER):
         raise UserError(
             f"native_resolution needs the engine eager, got {engine}: other engines compute "
             "batches of one size"
         )
-    return EAGER
+    for name, given in others.items():
+        if given:
+            raise UserError(
+                f"{name} must be left out with native_resolution: it needs images of one size"
+            )

@@ -24,7 +24,7 @@ from vitrail.inference.engine import (
 )
 from vitrail.inference.engines.auto import OnProgress, OpenRunner, open_runner, silent
 from vitrail.inference.engines.catalogue import EAGER
-from vitrail.inference.packing import only_eager
+from vitrail.inference.packing import check_native
 from vitrail.inference.prediction import Prediction as Prediction
 from vitrail.inference.prediction import rank_classes as rank_classes
 from vitrail.models.model import Model
@@ -92,7 +92,8 @@ def open_predictions(
     job = replace(job, batch_size=size)
     with torch_threads(torchs):
         if job.native_resolution:
-            engine = only_eager(engine)
+            check_native(True, job.max_tokens, engine)
+            engine = EAGER
         plan = plan_of(model, job, callers=ours, threads=torchs)
         opened = open_runner(
             model, plan, engine, images=images, calibration=calibration, on_progress=on_progress

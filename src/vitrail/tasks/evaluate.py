@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from vitrail.core.errors import UserError, writing
 from vitrail.core.eval_mode import eval_mode
 from vitrail.core.json_text import to_json
+from vitrail.core.native_size import NativeSize
 from vitrail.core.outputs import Outputs
-from vitrail.core.ranges import check_count, check_counts
+from vitrail.core.ranges import check_count
 from vitrail.data.reader import ImageSource
 from vitrail.data.source import Source
 from vitrail.evaluation.calibration import (
@@ -34,14 +35,16 @@ from vitrail.inference.calibration import Calibration
 from vitrail.inference.engines.auto import OpenRunner
 from vitrail.inference.engines.catalogue import AUTO, EAGER, check_engine
 from vitrail.inference.outputs import compute_outputs, open_logits
+from vitrail.inference.packing import check_native
 from vitrail.inference.quantisation import MAX_DROP
 from vitrail.inference.speed_up import SpeedUp
 from vitrail.inference.variants import Variants, compute_variants
 from vitrail.models.model import Model
-from vitrail.models.vit import ViTConfig
+from vitrail.models.packing import native_size_of
 from vitrail.tasks.arguments import check_not_swapped
 from vitrail.tasks.dry_run import DryRun, plan_images
 from vitrail.tasks.evaluation import Evaluation, SizeResult
+from vitrail.tasks.evaluation_extras import CORRUPTED, Extras, Sizes, patch_fields
 from vitrail.tasks.int8 import INT8, calibrate_on_split, check_int8, open_float
 from vitrail.tasks.keywords import EvaluateKeywords, Size
 from vitrail.tasks.models import AnyModel, Device, Precision
@@ -54,8 +57,6 @@ from vitrail.weights.load import load
 
 VERB = "evaluate"
 FILES = {"report.html": "report", "evaluation.json": "facts", "predictions.csv": "predictions"}
-
-Sizes = list[tuple[str, dict[str, Any]]]
 
 
 @overload
@@ -88,6 +89,8 @@ def evaluate(
     workers: int = 0,
     engine: str = AUTO,
     speed_up: float | None = None,
+    native_resolution: bool = False,
+    max_tokens: int | None = None,
     device: Device = "auto",
     precision: Precision = None,
     calibrate: ImageSource | Iterable[ImageSource] | None = None,
@@ -106,58 +109,41 @@ def evaluate(
     `by_index` by index. `engine` computes, as in `predict`, by default the fastest where that pays.
     `speed_up=1.8` merges similar tokens (ViT, DeiT, BEiT) until the model is that many times as
     fast. `precision="int8"` is calibrated on images of `calibrate`, by default of the train split,
-    and refused as in `predict`. `out` gets report.html, evaluation.json and predictions.csv.
-    `dry_run` checks everything and returns what would be computed.
+    and refused as in `predict`; `native_resolution` and `max_tokens` are as in `predict` too. `out`
+    gets report.html, evaluation.json and predictions.csv. `dry_run` checks everything and returns
+    what would be computed.
 
     >>> model = create("vit_ti_16", depth=1, num_classes=10, channels=1, image_size=16)
     >>> evaluate(model, "digits").images
     179
     """
     check_not_swapped(model, data)
-    check_corrupted(corrupted_images, corruptions)
     check_split(split, data)
     check_engine(engine)
-    sides = check_sizes("resolutions", resolutions)
-    patch_sizes = check_counts("patch_sizes", patch_sizes, at_least=1)
-    check_one_size(speed_up, precision, [*sides, *patch_sizes])
+    extras = Extras.of(corruptions, corrupted_images, resolutions, patch_sizes)
+    costs = {"speed_up": speed_up is not None, "int8": precision == INT8}
+    extras.check_one_size(costs)
     check_int8(precision, calibrate, max_drop)
+    check_native(native_resolution, max_tokens, engine, **costs, **extras.given)
     with writing_results(out, VERB, list(FILES), overwrite=overwrite, dry_run=dry_run) as draft:
         loaded = open_float(model, device=device, precision=precision)
         wanted = None if dry_run else speed_up  # it takes a while to find
         loaded, merged = with_speed_up(loaded, wanted, batch_size=batch_size, engine=engine)
         run = Run(loaded, name or name_of(model), str(data), batch_size, workers, seed, on_progress)
+        run = run.at_native(max_tokens) if native_resolution else run
         with eval_mode(loaded):
-            sizes: Sizes = [(size_text(size), {"image_size": size}) for size in sides]
-            patches = patch_fields(patch_sizes, loaded)
             splits, split, notes = open_splits(loaded, run.names, split, by_index=by_index)
-            most = (corrupted_images or len(splits[split].source)) if corruptions else 0
-            images = count_images(splits, split, most)
+            images = {part: len(one.source) for part, one in splits.items()}
+            more = extras.count_images(images[split], loaded)
             if dry_run:
-                return plan(run, images | resized(sizes, patches, images[split]), out, engine)
+                return plan(run, images | more, out, engine)
             run = run.calibrated(splits[split].source, precision, calibrate, max_drop)
-            run = run.started(engine, sum(images.values()))
+            run = run.started(engine, sum(images.values()) + more.get(CORRUPTED, 0))
             found = with_costs(measure(run, splits, split, notes), merged)
-            if corruptions:
-                known = run.corrupted(found.outputs, found.source, corrupted_images)
-                found = replace(found, robustness=known)
-            found = run.at_all_sizes(found, splits[split], sizes, patches)
+            found = run.with_extras(found, splits[split], extras)
         if draft is not None:
             write(found, draft)
     return found if out is None else replace(found, files=files_in(Path(out)))
-
-
-def count_images(splits: dict[str, Split], split: str, corrupted: int) -> dict[str, int]:
-    """How many images are computed at the model's own size."""
-    images = {name: len(one.source) for name, one in splits.items()}
-    count = len(VARIANTS) * min(corrupted, images[split])
-    return images | ({"corrupted": count} if count else {})
-
-
-def resized(sizes: Sizes, patches: Sizes, images: int) -> dict[str, int]:
-    """How many images are evaluated at each of the other sizes."""
-    return {f"at {size}": images for size, _ in sizes} | {
-        f"in patches of {size}": images for size, _ in patches
-    }
 
 
 def plan(run: "Run", images: dict[str, int], out: str | Path | None, engine: str) -> DryRun:
@@ -181,15 +167,6 @@ def files_in(out: Path) -> dict[str, str]:
     return {what: str(out / name) for name, what in FILES.items()}
 
 
-def check_one_size(speed_up: float | None, precision: Precision, sizes: Sequence[Size]) -> None:
-    for name, given in (("speed_up", speed_up is not None), ("int8", precision == INT8)):
-        if given and sizes:
-            raise UserError(
-                f"{name} is measured for one image and patch size: leave out resolutions and "
-                f"patch_sizes, or {name}"
-            )
-
-
 @dataclass(frozen=True)
 class Run:
     """A model that is run over data, and how."""
@@ -204,6 +181,7 @@ class Run:
     engine: str = EAGER
     opened: OpenRunner | None = None
     calibration: Calibration | None = None
+    native: NativeSize | None = None
 
     def __post_init__(self) -> None:
         check_count("batch_size", self.batch_size, at_least=1)
@@ -222,8 +200,13 @@ class Run:
             calibration=self.calibration,
         )
 
+    def at_native(self, max_tokens: int | None) -> "Run":
+        """With images at their native resolution."""
+        return replace(self, native=native_size_of(self.model, max_tokens))
+
     def started(self, engine: str, images: int) -> "Run":
-        """With the engine that computes so many images."""
+        """With the engine that computes so many images; those of native resolution are eager's."""
+        engine = engine if self.native is None else EAGER
         return replace(self, opened=self.open(self.model, engine, images), engine=engine)
 
     def calibrated(
@@ -249,6 +232,7 @@ class Run:
             batch_size=self.batch_size,
             workers=self.workers,
             opened=opened,
+            native=self.native,
             on_progress=steps_of(self.on_progress, what or f"images of {split.name}"),
         )
         return split.match.relabel(found)
@@ -290,13 +274,15 @@ class Run:
             seed=self.seed,
         )
 
-    def at_all_sizes(
-        self, found: Evaluation, split: Split, sizes: Sizes, patches: Sizes
-    ) -> Evaluation:
-        """The evaluation, and the headline metric at other sizes of images and patches."""
+    def with_extras(self, found: Evaluation, split: Split, extras: Extras) -> Evaluation:
+        """The evaluation, with corrupted images and with other sizes of images and patches."""
+        patches = patch_fields(extras.patch_sizes, self.model)
+        if extras.corruptions:
+            known = self.corrupted(found.outputs, found.source, extras.corrupted_images)
+            found = replace(found, robustness=known)
         return replace(
             found,
-            resolutions=self.at_sizes(split, sizes, "image sizes"),
+            resolutions=self.at_sizes(split, extras.sizes, "image sizes"),
             patch_sizes=self.at_sizes(split, patches, "patch sizes"),
         )
 
@@ -342,7 +328,16 @@ def measure(run: Run, splits: dict[str, Split], split: str, notes: list[str]) ->
     """All metrics of one split; val, if that is another one, chooses the temperature."""
     outputs = run.outputs(splits[split])
     held_out = run.outputs(splits["val"]) if split != "val" and "val" in splits else None
+    notes = [*notes, *native_note(run)]
     return summarise(run, outputs, held_out, splits[split].source, notes)
+
+
+def native_note(run: Run) -> list[str]:
+    """Where the model was trained at native resolution, but is evaluated at its own size."""
+    trained = run.model.passport.provenance.get("recipe", {}).get("native_resolution", False)
+    if not trained or run.native is not None:
+        return []
+    return ["the model was trained at native resolution: evaluate it with native_resolution"]
 
 
 def summarise(
@@ -389,55 +384,10 @@ def output_notes(outputs: Outputs, ece: float, temperature: TemperatureScaling |
     if temperature is not None and temperature.reliability.ece > ece:
         notes.append(
             f"temperature {temperature.temperature:.4g} makes calibration worse on these images: "
-            f"ece {ece:.4f} becomes {temperature.reliability.ece:.4f}; keep the logits as they are"
+            f"the error {ece:.4f} becomes {temperature.reliability.ece:.4f}; keep the logits as "
+            "they are"
         )
     return notes
-
-
-def check_corrupted(images: int | None, corruptions: bool) -> None:
-    if images is not None:
-        check_count("corrupted_images", images, at_least=1)
-        if not corruptions:
-            raise UserError("corrupted_images needs corruptions: pass corruptions=True")
-
-
-def check_sizes(name: str, sizes: Any) -> list[Size]:
-    """Image sizes, each a side or (height, width); one side alone is a list of one.
-
-    >>> check_sizes("resolutions", 224), check_sizes("resolutions", [160, (192, 672)])
-    ([224], [160, (192, 672)])
-    """
-    if isinstance(sizes, str) or not isinstance(sizes, int | Iterable):
-        raise UserError(f"{name} must be sides like [160, 224], got {sizes!r}")
-    found = [sizes] if isinstance(sizes, int) else list(sizes)
-    for size in found:
-        sides = size if isinstance(size, list | tuple) and len(size) == 2 else (size,)
-        for side in sides:
-            check_count(name, side, at_least=1)
-    return [tuple(size) if isinstance(size, list) else size for size in found]
-
-
-def size_text(size: Size) -> str:
-    """
-    >>> size_text(224), size_text((192, 672)), size_text((224, 224))
-    ('224', '192x672', '224')
-    """
-    height, width = (size, size) if isinstance(size, int) else size
-    return str(height) if height == width else f"{height}x{width}"
-
-
-def patch_fields(sizes: Sequence[int], model: Model) -> Sizes:
-    """Patch sizes in pixels of the image as the field has them: a hybrid's patches are cut from the
-    output of its stem, in which a pixel stands for `stride` of the image's."""
-    config = model.config
-    stride = config.stride // config.patch_size if isinstance(config, ViTConfig) else 1
-    for size in sizes:
-        if size % stride:
-            raise UserError(
-                f"patch_sizes must be multiples of {stride}, the stride of the model's stem, got "
-                f"{size}"
-            )
-    return [(str(size), {"patch_size": size // stride}) for size in sizes]
 
 
 def write(found: Evaluation, out: Path) -> None:

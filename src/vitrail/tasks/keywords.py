@@ -35,6 +35,8 @@ class EvaluateKeywords(Shared, total=False):
     workers: int
     engine: str
     speed_up: float | None
+    native_resolution: bool
+    max_tokens: int | None
     calibrate: ImageSource | Iterable[ImageSource] | None
     max_drop: float
     seed: int

@@ -20,7 +20,7 @@ from vitrail.inference.calibration import Calibration
 from vitrail.inference.engine import BATCH, Engine, Job, usable_threads
 from vitrail.inference.engines.catalogue import AUTO, split_ray
 from vitrail.inference.journal import Journal, stopped_engine
-from vitrail.inference.packing import only_eager
+from vitrail.inference.packing import check_native
 from vitrail.inference.predict import (
     Prediction,
     PredictRun,
@@ -79,24 +79,9 @@ class PredictOptions:
         if self.speed_up is not None and self.on_ray:
             raise UserError("speed_up is measured on this machine: use another engine than ray")
         split_ray(self.engine)  # it refuses what is unknown or not installed
-        self.check_native()
-
-    def check_native(self) -> None:
-        if self.max_tokens is not None:
-            check_count("max_tokens", self.max_tokens, at_least=1)
-            if not self.native_resolution:
-                raise UserError(
-                    "max_tokens is for images at native resolution: use native_resolution with it"
-                )
-        if self.native_resolution:
-            only_eager(self.engine)
-            if self.speed_up is not None:
-                raise UserError(
-                    "speed_up must be left out with native_resolution: merging needs images of "
-                    "one size"
-                )
-            if self.calibration is not None:
-                raise UserError("int8 must be left out with native_resolution: it is one size's")
+        given = {"speed_up": self.speed_up, "int8": self.calibration}
+        others = {name: value is not None for name, value in given.items()}
+        check_native(self.native_resolution, self.max_tokens, self.engine, **others)
 
     @property
     def on_ray(self) -> bool:
