@@ -14,7 +14,7 @@ from vitrail.cli.app import VERBS, build_parser, main
 from vitrail.cli.messages import ARGUMENT, FIELDS, OPPOSITES, options_of, with_options
 
 SOURCE = Path(vitrail.__file__).parent
-OPTION = re.compile(r"(?<![\w(-])--[a-z]")  # var(--soft) is CSS
+OPTION = re.compile(r"\s--[a-z]|^--[a-z-]+\s")  # not var(--soft), nor an argument of npm
 
 
 def texts_of(tree: ast.AST) -> Iterator[tuple[int, str]]:

@@ -23,7 +23,7 @@ def find_target(out: Path, to: str | None) -> Target:
         if out.suffix.lower() not in known:
             raise UserError(
                 f"{out}: the file must end in {', '.join(known)}, got {out.suffix!r}: "
-                "its suffix names the target, and --to web writes a folder"
+                'its suffix names the target, and to="web" writes a folder'
             )
         return known[out.suffix.lower()]
     if TARGETS[to].folder:

@@ -32,7 +32,7 @@ class Samples:
     images: Float[Tensor, "B C H W"]
     fed: NDArray[np.generic]
     labels: NDArray[np.int64] | None = None
-    option: str = "--images"  # with which they are given
+    argument: str = "images="  # with which they are given
 
     @cached_property
     def digest(self) -> str:
@@ -53,12 +53,12 @@ class Samples:
         if (count := len(self.images)) < MIN_IMAGES:
             raise UserError(
                 f"int8 needs at least {MIN_IMAGES} images to calibrate and measure on, got "
-                f"{count}: give more with {self.option}"
+                f"{count}: give more with {self.argument}"
             )
 
     def rows(self, which: NDArray[np.bool_]) -> "Samples":
         labels = None if self.labels is None else self.labels[which]
-        return Samples(self.images[torch.from_numpy(which)], self.fed[which], labels, self.option)
+        return Samples(self.images[torch.from_numpy(which)], self.fed[which], labels, self.argument)
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ def sample_calibration(model: Model, images: Sequence[ImageSource]) -> Samples:
     chosen = [images[place * len(images) // count] for place in range(count)]
     pixels = list(readable(model, chosen))
     if not pixels:
-        raise UserError("int8 is calibrated on real images, but none can be read: use --calibrate")
+        raise UserError("int8 is calibrated on real images, but none can be read: use calibrate=")
     floats = normalise(torch.stack(pixels), model.passport.preprocessing, reorder=False)
-    return Samples(floats, floats.numpy(), option="--calibrate")
+    return Samples(floats, floats.numpy(), argument="calibrate=")
 
 
 def readable(model: Model, images: Iterable[ImageSource]) -> Iterable[UInt8[Tensor, "C H W"]]:

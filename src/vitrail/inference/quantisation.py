@@ -75,7 +75,7 @@ class Quantisation:
 
 
 def check_drop(
-    record: Quantisation, max_drop: float, *, instead: str = "use --precision fp16"
+    record: Quantisation, max_drop: float, *, instead: str = 'use precision="fp16"'
 ) -> None:
     """Refuse a model that lost more than this many percentage points, or features without classes
     that changed by more than the error allowed; the sentence names what to do `instead`."""
@@ -91,5 +91,5 @@ def check_drop(
     what = "accuracy" if record.accuracy is not None else "label agreement"
     raise UserError(
         f"int8 may lose {max_drop:g} points of {what}, but loses {record.drop:.2f} on "
-        f"{record.images} images: nothing was written; raise --max-drop, or {instead}"
+        f"{record.images} images: nothing was written; raise max_drop, or {instead}"
     )

@@ -52,4 +52,4 @@ def accuracy_chart(rows: Sequence[ProbeRow], axis: str) -> Chart:
         "upper end": [(place, row.interval[1]) for place, row in points],
     }
     note = "with the ends of the 95 % interval"
-    return line_chart("Accuracy", series, x_label=axis, share=True, log_x=True, note=note)
+    return line_chart("Accuracy", series, x_label=axis, share=True, note=note)

@@ -66,7 +66,7 @@ def check_runtime(given: Path | None) -> None:
     elif not archive_path().is_file() and shutil.which("npm") is None:
         raise UserError(
             f"ONNX Runtime Web is fetched by npm, which is not installed: install npm, or give its "
-            f"files with --runtime DIR (the npm package {PACKAGE} {VERSION}, or its .tgz)"
+            f"files with runtime=DIR (the npm package {PACKAGE} {VERSION}, or its .tgz)"
         )
 
 
@@ -174,7 +174,7 @@ def npm_pack(place: Path) -> Path:
     return found[0]
 
 
-INSTEAD = "give the package's directory or .tgz with --runtime"
+INSTEAD = "give the package's directory or .tgz with runtime="
 
 
 def digest(file: Path) -> str:

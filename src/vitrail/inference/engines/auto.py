@@ -140,7 +140,7 @@ def open_int8(
     on_progress("calibrating int8", 0, None)
     opened = open_library(LIBRARIES[engine], ModelGraph(model, plan, calibration.samples))
     assert opened.quantisation is not None
-    check_drop(opened.quantisation, calibration.max_drop, instead="leave out --precision int8")
+    check_drop(opened.quantisation, calibration.max_drop, instead="leave out precision int8")
     return OpenRunner(engine, opened.run, plan, opened.quantisation)
 
 

@@ -293,7 +293,7 @@ TRANSFORMERS = hf_dialect(
 )
 CVNETS = Dialect(
     name="cvnets-mobilevit",
-    about="apple/ml-cvnets: MobileViT, the paper's code, which reads blue first",
+    about="apple/ml-cvnets: MobileViT, the paper's code, which expects BGR",
     family="mobilevit",
     rows=CVNETS_ROWS,
     values=CVNETS_STAGES,

@@ -234,7 +234,7 @@ SWIN = Dialect(
 )
 TORCHVISION_SWIN = Dialect(
     name="torchvision-swin",
-    about="torchvision.models: swin_t and its sisters",
+    about="torchvision.models: swin_t and its variants",
     family="swin",
     rows=torchvision_rows(ATTENTION),
     accepts=has(".attn.relative_position_bias_table"),

@@ -170,7 +170,7 @@ SWINV2 = Dialect(
 )
 TORCHVISION_SWINV2 = Dialect(
     name="torchvision-swinv2",
-    about="torchvision.models: swin_v2_t and its sisters",
+    about="torchvision.models: swin_v2_t and its variants",
     family="swinv2",
     rows=TORCHVISION_ROWS,
     accepts=is_swinv2,

@@ -85,7 +85,7 @@ def preprocessing(foreign: Foreign, config: ViTConfig) -> Preprocessing:
 
 TORCHVISION = Dialect(
     name="torchvision",
-    about="torchvision.models: vit_b_16 and its sisters",
+    about="torchvision.models: vit_b_16 and its variants",
     rows=ROWS,
     constants={"norm_eps": 1e-6},
     sidecar_facts=sidecar_facts,
