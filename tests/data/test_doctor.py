@@ -333,8 +333,8 @@ def test_the_verb_prints_and_writes(
     assert err == ""
     for line in (
         "  train/a/broken.jpg: not a readable image",
-        "leakage       with a duplicate in an earlier split: ",
-        "labels        1 group of duplicates with different labels",
+        "leakage          with a duplicate in an earlier split: ",
+        "labels           1 group of duplicates with different labels",
         f"report: {tmp_path}/out/report.html",
     ):
         assert line in out
