@@ -73,3 +73,17 @@ def test_the_shell_prints_a_line_for_each_fact(
     assert lines[0] == "dry run of vitrail probe: nothing was computed or written"
     assert "images      1,618 train, 179 val" in lines
     assert lines[-2:] == ["files       report.html, probe.json", "out         nowhere"]
+
+
+def test_predict_and_embed_print_the_same_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny = vitrail.create("vit_ti_16", image_size=32, depth=1, num_classes=3)
+    folder, photo = str(vitrail.save(tiny, tmp_path / "model")), str(tmp_path / "a.png")
+    Image.new("RGB", (40, 40)).save(photo)
+    for verb, out in (("predict", tmp_path / "labels.csv"), ("embed", tmp_path / "vectors")):
+        assert main([verb, folder, photo, "--out", str(out), "--dry-run"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == f"dry run of vitrail {verb}: nothing was computed or written"
+        assert lines[1:3] == ["images      1", "batches     1"]
+        assert not out.exists()

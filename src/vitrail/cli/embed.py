@@ -22,7 +22,7 @@ from vitrail.cli.options import (
     arguments_of,
     model_source,
 )
-from vitrail.cli.output import note, plural, say, say_json
+from vitrail.cli.output import note, plural, say, say_dry_run, say_json
 from vitrail.cli.progress import progress
 from vitrail.core.errors import UserError
 from vitrail.data.paths import check_paths
@@ -71,8 +71,7 @@ def embed(options: Embed) -> None:
     if options.json:
         say_json(done.facts())
     elif isinstance(done, DryRun):
-        images, before = plural(done.details["images"], "image"), done.details["before"]
-        say(f"would embed {images} to {done.out}, which has {plural(before, 'image')} already")
+        say_dry_run(done)
     else:
         known = f", {done.before} already embedded" if done.before else ""
         for line in () if done.quantisation is None else done.quantisation.lines():

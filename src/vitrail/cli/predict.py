@@ -25,7 +25,7 @@ from vitrail.cli.options import (
     SpeedUp,
     model_source,
 )
-from vitrail.cli.output import note, plural, say, say_json
+from vitrail.cli.output import note, plural, say, say_dry_run, say_json
 from vitrail.cli.progress import progress
 from vitrail.core.errors import UserError
 from vitrail.core.ranges import check_count
@@ -191,7 +191,7 @@ def write(options: Predict, out: Path, model: Model, how: PredictOptions) -> Non
         if options.json:
             say_json(plan.facts())
         else:
-            say(f"would write predictions for {plural(plan.details['images'], 'image')} to {out}")
+            say_dry_run(plan)
         return
     with progress() as on_progress:
         done = predict_to_file(

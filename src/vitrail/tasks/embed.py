@@ -1,5 +1,6 @@
 """`vitrail.embed`: the features of images, in a directory that can be searched."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -234,8 +235,7 @@ def embed(
         manifest = manifest_of(source, loaded, options, EAGER if engine == AUTO else engine)
         check_parts(Path(out), manifest)
         if dry_run:
-            details = {"images": sum(1 for _ in names), "before": count_rows(Path(out))}
-            return DryRun("embed", str(out), {**details, "shape": list(manifest.shape)})
+            return plan_embedding(names, Path(out), batch_size, list(manifest.shape))
         threads = usable_threads(options.threads)
         with stopping(Path(out)), torch_threads(1):
             opened = None
@@ -339,6 +339,13 @@ def compute_embeddings(
         runner=opened.run,
         on_progress=lambda now: on_progress("embedding", now.done, None),
     )
+
+
+def plan_embedding(names: Iterable[object], out: Path, batch_size: int, shape: list[int]) -> DryRun:
+    """How many images would be embedded, and how many are already."""
+    images = sum(1 for _ in names)
+    details: dict[str, Any] = {"images": images, "batches": math.ceil(images / batch_size)}
+    return DryRun("embed", str(out), details | {"before": count_rows(out), "shape": shape})
 
 
 @contextmanager

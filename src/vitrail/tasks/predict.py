@@ -1,5 +1,6 @@
 """`vitrail.predict`: which labels a model gives to images."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
@@ -350,7 +351,9 @@ def plan_predictions(model: Model, items: Iterable[Item], out: Path, job: Job) -
     """How many images a file of predictions would have."""
     Engine(model, job)  # it refuses a model without a head
     images = sum(1 for _ in items)
-    return DryRun("predict", str(out), {"images": images, "classes": model.config.num_classes})
+    details = {"images": images, "batches": math.ceil(images / job.batch_size)}
+    details |= {"classes": model.config.num_classes}
+    return DryRun("predict", str(out), details)
 
 
 @contextmanager
