@@ -138,7 +138,7 @@ def _is_running(process: int) -> bool:
 
 
 def _remove(path: Path) -> None:
-    if path.is_symlink() or path.is_file():
+    if os.path.islink(path) or os.path.isfile(path):
         path.unlink(missing_ok=True)
     else:
         shutil.rmtree(path, ignore_errors=True)
