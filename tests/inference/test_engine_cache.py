@@ -201,7 +201,7 @@ def test_nothing_is_in_the_cache_before_it_was_compared(
 
 def test_a_model_with_another_activation_is_another_one(engine: Double) -> None:
     model = small_model()
-    plan = plan_of(model, Job(output="scores"))
+    plan = plan_of(model, Job(output="pooled", batch_size=2))
     open_runner(model, plan, "double")
     model.get_submodule("blocks.0.mlp").act = torch.nn.Tanh()
     open_runner(model, plan, "double")
