@@ -42,7 +42,7 @@ def test_write_go_on_and_search(
     monkeypatch.chdir(tmp_path)
     assert run(capsys, "model", *photos[:8], "--out", out) == (
         0,
-        f"{out}: 7 images embedded, 1 cannot be read\n",
+        f"{out}: 7 images embedded, 1 unreadable\n",
         "",
     )
     (facts,) = told(capsys, model, f"{tmp_path}/photos", "--out", out)

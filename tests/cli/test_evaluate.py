@@ -84,7 +84,8 @@ def test_everything_about_a_model(
     facts = asked(capsys, folder, photos, *words)
     assert (facts["split"], facts["images"]) == ("test", 21)
     (broken,) = facts["broken"]
-    assert broken["reason"] == "its header is broken, or it is none of " + FORMATS
+    why = f"corrupt header or unsupported format; supported: {FORMATS}"
+    assert broken["reason"] == f"not a readable image ({why})"
     assert "halves" in facts["temperature"]["fitted_on"], "val has 3 images only"
     assert list(facts["corruptions"]["by_severity"]) == list(CORRUPTIONS)
     assert facts["corruptions"]["images"] == 4
@@ -115,7 +116,7 @@ def test_everything_about_a_model(
 
     code, _, err = run(capsys, folder, photos, *words)
     assert code == 2
-    assert f"{out}: holds results of vitrail evaluate already" in err
+    assert f"{out}: already contains results of vitrail evaluate" in err
     again = asked(capsys, folder, photos, *words, "--overwrite")
     assert again["corruptions"] == facts["corruptions"]
 
@@ -365,7 +366,7 @@ def test_swapped_arguments_are_recognised(
         for first, second in (("digits", folder), (photos, folder), ("digits", photos)):
             assert main([verb, str(first), str(second)]) == 2
             err = capsys.readouterr().err
-            assert f"the model comes first, then the data, got the data {first} first" in err
+            assert f"expected MODEL, then DATA: {first} is data, not a model" in err
             assert err.count("\n") == 1
     assert main(["evaluate", str(folder), str(folder)]) == 2
     assert "comes first" not in capsys.readouterr().err

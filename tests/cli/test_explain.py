@@ -323,7 +323,7 @@ def test_no_images_is_a_mistake(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     (tmp_path / "empty").mkdir()
     code, _, err = run(capsys, make("vit", tmp_path), tmp_path / "empty")
     assert code == 2
-    assert f"no images: {tmp_path}/empty holds none" in err
+    assert f"{tmp_path}/empty: no images found" in err
 
 
 @pytest.mark.parametrize("size", [(64, 64), (48, 80)])

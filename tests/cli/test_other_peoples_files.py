@@ -139,7 +139,7 @@ def test_a_run_begins_only_where_none_of_its_names_is_taken(
     before = fill(out, (name,))
     assert run(verb, places, out) == 2
     taken = name.split("/")[0]
-    assert f"{out / taken}: exists already: choose another out" in capsys.readouterr().err
+    assert f"{out / taken}: already exists: choose another out" in capsys.readouterr().err
     assert contents(out) == before
 
 
@@ -179,7 +179,10 @@ def test_results_are_replaced_as_a_whole_and_only_when_asked(
     changed = next(name for name in sorted(second) if not name.startswith("."))
     (out / changed).write_text("edited by hand")
     assert run(verb, places, out, "--overwrite") == 2
-    assert f"{changed}: is not as vitrail {verb} wrote it" in capsys.readouterr().err
+    assert (
+        f"{changed} was changed since vitrail {verb} wrote it and was not replaced"
+        in capsys.readouterr().err
+    )
     assert (out / changed).read_text() == "edited by hand"
 
 

@@ -198,7 +198,7 @@ def test_a_folder_of_broken_images_leaves_nothing(tmp_path: Path, capsys: Said) 
     theirs = out / "reconstructions" / "mine.txt"
     theirs.parent.mkdir()
     theirs.write_text("dear to me too")
-    assert "exists already" in refused(capsys, *words)
+    assert "already exists" in refused(capsys, *words)
     assert theirs.read_text() == "dear to me too"
 
 

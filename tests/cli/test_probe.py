@@ -73,7 +73,7 @@ def test_few_shots(
     assert [(one["shots"], len(one["accuracies"])) for one in facts["results"]] == [(2, 2), (3, 2)]
     assert main(["probe", *words, "--shots", "60"]) == 0
     told = capsys.readouterr().out
-    assert "400 images of train, from cached features (--no-cache reads them again)" in told
+    assert "400 images of train, from cached features (--no-cache recomputes them)" in told
     assert "std over 2 seeds" in told
     assert "note: left out 60 shots: no class has as many training images" in told
     assert "\n   60" not in told

@@ -81,8 +81,16 @@ def test_one_command_is_repeated_until_the_run_is_done(
     assert main([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["notes"]
     plain = [word for word in command if word not in ("--resume", "auto")]
-    assert main([*plain, "--dry-run"]) == 2
-    message = "already holds a run: choose another directory, or pass --resume"
+    capsys.readouterr()
+    assert main([*plain, "--dry-run"]) == 0  # it writes nothing
+    assert f"# out: {out} already contains a run" in capsys.readouterr().out
+    for wrong in (["--set", "model=vit_b_15"], ["--set", "optimiser.weight_decy=1"]):
+        assert main([*plain, *wrong]) == 2  # a wrong argument comes before a taken directory
+        told = capsys.readouterr().err
+        assert any(word in told for word in ("unknown model 'vit_b_15'", "weight_decy"))
+        assert "already contains" not in told
+    assert main(plain) == 2
+    message = "already contains a run: choose another directory, or pass --resume"
     assert message in capsys.readouterr().err
     assert main([word for word in command if word != "auto"]) == 0  # a flag takes no word
     assert main(["train", str(photos), "--out", str(out), "--resume", "maybe"]) == 2

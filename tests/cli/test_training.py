@@ -67,7 +67,7 @@ def test_train_evaluate_predict(
     assert all(one["image"].removeprefix(f"{photos}/") in page for one in told["broken"])
 
     assert main(asked) == 2
-    assert "already holds a run" in capsys.readouterr().err
+    assert "already contains a run" in capsys.readouterr().err
     assert main([*("7" if word == "6" else word for word in asked), "--resume"]) == 2
     assert "epochs cannot change in a run that is resumed" in capsys.readouterr().err
     again = ["train", str(photos), "--out", out, "--resume", "--json", "--workers", "2"]

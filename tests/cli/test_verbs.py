@@ -181,7 +181,7 @@ def test_convert_warns_where_the_other_computes_differently(
     assert code == 0
     expected = "activation is 'gelu_tanh' in these weights, but torchvision will assume 'gelu'"
     assert f"caution: {expected}" in printed
-    assert "caution: it does not specify how images were prepared" in printed
+    assert "caution: the format does not store preprocessing" in printed
 
 
 @pytest.mark.parametrize(
@@ -203,14 +203,15 @@ def test_convert_warns_where_the_other_computes_differently(
             ["convert", "{native}", "{out}", "--to", "tim"],
             "unknown dialect 'tim', did you mean timm?",
         ),
+        (["convert", "{native}", "{native}", "--to", "tim"], "unknown dialect 'tim'"),
         (
             ["convert", "{native}", "{native}"],
-            "exists already: choose another name, or pass --overwrite",
+            "already exists: choose another name, or pass --overwrite",
         ),
-        (["predict", "digits", "{native}"], "the model comes first, then the data"),
-        (["embed", "digits", "{native}", "--out", "{out}"], "the model comes first"),
-        (["explain", "digits", "{native}", "--out", "{out}"], "the model comes first"),
-        (["figures", "digits", "{native}", "--out", "{out}"], "the model comes first"),
+        (["predict", "digits", "{native}"], "expected MODEL, then DATA"),
+        (["embed", "digits", "{native}", "--out", "{out}"], "expected MODEL, then DATA"),
+        (["explain", "digits", "{native}", "--out", "{out}"], "expected MODEL, then DATA"),
+        (["figures", "digits", "{native}", "--out", "{out}"], "expected MODEL, then DATA"),
         (["convert", "{native}", "{out}.foo"], "unknown suffix '.foo': use .safetensors, .npz"),
         (["convert", "{native}", "{out}.npz"], "is a directory"),
         (
@@ -229,6 +230,7 @@ def test_convert_warns_where_the_other_computes_differently(
             "IMAGES is missing: name files or directories (see vitrail explain --help)",
         ),
         (["report"], "RUNS is missing (see vitrail report --help)"),
+        (["resume", "runs/pets"], "Use vitrail train DATA --out RUN --resume"),
         (["infos"], "unknown command 'infos'. Did you mean info?"),
     ],
 )
@@ -257,7 +259,7 @@ def test_demo_trains_judges_and_shows(capsys: pytest.CaptureFixture[str], tmp_pa
     assert code == 0
     code, _, err = run(capsys, *words)
     assert code == 2
-    assert "holds results of vitrail demo already" in err
+    assert "already contains results of vitrail demo" in err
     assert "359 images of val" in told
     scores = [float(score) for score in re.findall(r"\baccuracy +(0\.\d+)", told)]
     assert scores[-1] > 0.3

@@ -87,7 +87,8 @@ def test_everything_is_found(photos: Path) -> None:
     assert [(found.short(bad.image.name), bad.reason) for bad in found.broken] == [
         (
             "train/a/broken.jpg",
-            "its header is broken, or it is none of JPEG, PNG, WEBP, GIF, BMP, TIFF, PPM, AVIF",
+            "not a readable image (corrupt header or unsupported format; supported: JPEG, PNG, "
+            "WEBP, GIF, BMP, TIFF, PPM, AVIF)",
         )
     ]
     assert names(found, "exact") == [
@@ -331,9 +332,9 @@ def test_the_verb_prints_and_writes(
     out, err = capsys.readouterr()
     assert err == ""
     for line in (
-        "  train/a/broken.jpg: its header is broken",
-        "leakage       with a duplicate in an earlier split: ",
-        "labels        1 group of duplicates with different labels",
+        "  train/a/broken.jpg: not a readable image",
+        "leakage          with a duplicate in an earlier split: ",
+        "labels           1 group of duplicates with different labels",
         f"report: {tmp_path}/out/report.html",
     ):
         assert line in out

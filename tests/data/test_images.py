@@ -346,16 +346,16 @@ def test_only_jpeg_is_scaled() -> None:
     ("file", "reason"),
     [
         (b"", "the file is empty"),
-        (b"<html>not found</html>", "none of JPEG, PNG"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "none of JPEG, PNG"),
-        (encoded(photo(32, 32), "ICO"), "none of JPEG, PNG"),
-        (encoded(photo(), "TGA"), "none of JPEG, PNG"),
-        (encoded(photo(), "JPEG2000"), "none of JPEG, PNG"),
+        (b"<html>not found</html>", "supported: JPEG, PNG"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "supported: JPEG, PNG"),
+        (encoded(photo(32, 32), "ICO"), "supported: JPEG, PNG"),
+        (encoded(photo(), "TGA"), "supported: JPEG, PNG"),
+        (encoded(photo(), "JPEG2000"), "supported: JPEG, PNG"),
         (encoded(photo(), "JPEG")[:900], "ends too early"),
         (encoded(photo(), "PNG")[:-1], "ends too early"),
         (encoded(photo(), "BMP")[:-1], "ends too early"),
         (encoded(photo(), "GIF")[:5000], "ends too early"),
-        (b"P6\n-3 4\n255\n" + b"0" * 99, "header is broken"),
+        (b"P6\n-3 4\n255\n" + b"0" * 99, "corrupt header"),
     ],
 )
 def test_reasons(file: bytes, reason: str) -> None:

@@ -358,7 +358,7 @@ def test_a_remote_file_that_is_gone(memory: str) -> None:
     source = opened(f"{memory}/list.csv")["train"]
     with pytest.raises(BadImage, match=r"bucket/1\.png: no such file"):
         source.read(0)
-    with pytest.raises(UserError, match="there is no such file or folder"):
+    with pytest.raises(UserError, match="no such file or folder"):
         open_data(f"{memory}/nowhere")
     with pytest.raises(UserError, match="cannot be reached: Protocol not known"):
         open_data("nonsense://bucket/photos")
@@ -630,8 +630,8 @@ def test_torchvision_never_downloads(
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        ("photo", "no such file, directory or data set, did you mean photos"),
-        ("digit", "did you mean digits"),
+        ("photo", "no such file, directory or data set. Did you mean photos"),
+        ("digit", "Did you mean digits"),
         ("nowhere/photos", "no such file or directory, and no nowhere either"),
         ("xyzzy", "expected a folder of class folders"),
         ("photos.zip", "is a packed archive: unpack it"),

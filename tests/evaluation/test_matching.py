@@ -58,7 +58,7 @@ def test_without_names_classes_are_matched_by_index() -> None:
 def test_other_names_are_refused_unless_matched_by_index() -> None:
     labels, known = ("n01", "n02", "n03"), ("tench", "shark", "hen")
     with pytest.raises(
-        UserError, match=r"3 of the 3 classes of the data \(n01, n02, n03\), .*by_index=True"
+        UserError, match=r"none of the 3 classes of the data \(n01, n02, n03\) is .*by_index=True"
     ):
         match(known, labels)
     found = match(known, labels, by_index=True)

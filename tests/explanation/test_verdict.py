@@ -93,7 +93,9 @@ def test_the_truth_beats_chance_but_does_not_depend_on_the_model(model: Template
     assert verdict.correlation == pytest.approx(1)
     assert verdict.tracks == "no"
     assert "does not depend on the weights" in verdict.reasons[1]
-    assert "whatever the class" in verdict.reasons[2]
+    assert "fails the test against shuffled weights" in verdict.sentence
+    assert "asks about a class, but here its map hardly depends" in verdict.reasons[2]
+    assert "asks about no class" in replace(verdict, asks_about_class=False).reasons[2]
 
 
 def test_a_map_that_turns_into_its_negative_shows_the_image(model: Templates) -> None:
@@ -141,6 +143,20 @@ def test_there_are_three_verdicts(changes: dict[str, float], expected: str) -> N
     assert verdict.tracks == expected
     assert verdict.sentence.startswith("cannot tell") == (expected == "unclear")
     assert len(verdict.reasons) == 2
+
+
+def test_the_words_follow_the_corrected_p_value() -> None:
+    """A p that Holm's rule makes large shows nothing, however small it was by itself."""
+    many = replace(FAIR, adjusted_p_value=0.245)
+    assert "not shown to be better than chance" in many.reasons[0]
+    assert many.sentence.endswith("undecided against random maps")
+    small = replace(many, contrast=0.01)
+    assert "not shown to be better than chance, and the difference is too small" in small.reasons[0]
+    assert small.sentence.endswith("fails the test against random maps")
+    shown = replace(FAIR, contrast=0.01)
+    assert "better than chance, but the difference is too small" in shown.reasons[0]
+    both = replace(small, correlation=0.9)
+    assert both.sentence.endswith("against random maps and shuffled weights")
 
 
 @given(seed=st.integers(0, 10_000), images=st.integers(1, 40))

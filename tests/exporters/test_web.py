@@ -338,7 +338,7 @@ def test_only_what_an_export_wrote_is_replaced(
     def plan(**options: Any) -> None:
         vitrail.export(model, out, to="web", runtime=dist, dry_run=True, **options)
 
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="already exists"):
         plan()
     plan(overwrite=True)
     (out / "app" / "mine.js").write_text("mine")

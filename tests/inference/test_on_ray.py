@@ -131,12 +131,12 @@ def test_a_few_pictures_on_ray_equal_those_of_one_process(
     assert main(["embed", model, photos, "--out", str(tmp_path / "here")]) == 0
     asked = ["embed", model, photos, "--out", str(tmp_path / "ray"), "--engine", "ray"]
     told = run(*asked, "--threads", "1")
-    assert told == f"{tmp_path}/ray: 59 images embedded, 1 cannot be read\n"
+    assert told == f"{tmp_path}/ray: 59 images embedded, 1 unreadable\n"
     assert rows_of(tmp_path / "ray") == rows_of(tmp_path / "here")
     assert pq.read_table(tmp_path / "ray").num_rows == 60
     (tmp_path / "photos" / "00007.jpg").unlink()
     assert main(asked) == 0  # all is there, so nothing is started
-    assert capsys.readouterr().out.endswith("59 were there already\n")
+    assert capsys.readouterr().out.endswith("59 already embedded\n")
 
 
 @pytest.mark.slow
@@ -282,7 +282,7 @@ def test_workers_and_the_driver_may_be_killed(tmp_path: Path, cluster: Cluster) 
 
     told = run(*asked, "--address", cluster.address)
     assert f"{4998 - good:,} images embedded, 2 cannot be read" in told, "both are tried again"
-    assert f"{good} were there already" in told
+    assert f"{good} already embedded" in told
     assert {part: part.stat().st_mtime_ns for part in before} == before
     found = rows_of(there)
     assert [row[0] for row in found] == names

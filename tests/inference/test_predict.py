@@ -101,7 +101,7 @@ def test_an_image_that_pillow_has_opened_is_read_as_its_file(model: Model, tmp_p
     ("images", "sentence"),
     [
         ("gone.png", "gone.png: no such file"),
-        ("nothing-like-*.png", "holds none"),
+        ("nothing-like-*.png", "no images found"),
         (7, "images must be a path, .* got int"),
         ([{1}], "got set"),
         (np.zeros((4, 4, 3), dtype=np.float32), "pixels are float32"),

@@ -1,5 +1,6 @@
 """The number of merged tokens is chosen by measuring, and a wish out of reach is refused."""
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -104,6 +105,17 @@ def test_mistakes_are_one_sentence() -> None:
         choose_merging(make("vit"), 0.5, batch_size=1)
     with pytest.raises(UserError, match="got Swin"):
         choose_merging(make("swin"), 1.5, batch_size=1)
-    with pytest.raises(UserError, match=r"speed_up must be at most .* got 1000"):
+    with pytest.raises(UserError, match=r"must be at most .* got 1000|does not speed"):
         choose_merging(make("vit"), 1000, batch_size=1, seconds=0.1)
     assert choose_merging(make("vit"), 1, batch_size=1).r == 0
+
+
+def test_where_merging_is_no_faster_that_is_said() -> None:
+    model = create("vit_ti_16", image_size=32, depth=1, num_classes=2).eval()
+
+    def make_slower(r: int) -> Callable[[Tensor], object]:
+        return lambda images: time.sleep(0.004 if r else 0.001)
+
+    sentence = "merging tokens does not speed this model up at batch size 1"
+    with pytest.raises(UserError, match=sentence):
+        choose_merging(model, 9, batch_size=1, make=make_slower)

@@ -317,7 +317,9 @@ PAGES: dict[str, Callable[[], str]] = {
     ),
     "predictions": hostile_predictions,
     "search": lambda: search_page(alike(1)[0], alike(5), index=LONG),
-    "duplicates": lambda: duplicates_page([alike(2), alike(9)], index=HOSTILE, threshold=0.97),
+    "duplicates": lambda: duplicates_page(
+        [alike(2), alike(9)], index=HOSTILE, threshold=0.97, source="given"
+    ),
     "runs": lambda: runs_page(
         [RunSummary(name, {}, lines_of()) for name in (f"runs/{LONG}", KOREAN, HOSTILE)]
     ),
@@ -409,7 +411,7 @@ def test_links_lead_to_images_that_are_there(show: Any) -> None:
 
 
 def test_groups_of_duplicates_stand_beside_each_other(show: Any) -> None:
-    html = duplicates_page([alike(2), alike(2)], index="vectors", threshold=0.97)
+    html = duplicates_page([alike(2), alike(2)], index="vectors", threshold=0.97, source="given")
     for width, beside in ((1280, True), (360, False)):
         groups = show(html, width=width).locator(".group")
         one, other = (groups.nth(place).bounding_box() for place in range(2))

@@ -34,6 +34,7 @@ from vitrail.pages.predictions import (
 from vitrail.pages.runs import RunSummary, runs_page
 from vitrail.pages.training import HeldOutScore, pretraining_page, training_page
 
+LOWEST = "Lowest probability for the true class"
 CLASSES = [(2, 40), (37, 800), (1000, 4000)]
 
 
@@ -45,7 +46,10 @@ def evaluated(classes: int, images: int, **changes: Any) -> str:
         evaluation_facts(classes, images) | changes,
         title="pets",
         preprocessing="The model reads 96 x 64 pixels.",
-        mistakes={"Most confident": wrong[:12], "Least likely truth": wrong[12:24]},
+        mistakes={
+            "Most confident": wrong[:12],
+            LOWEST: wrong[12:24],
+        },
         by_class=examples,
         wrong=int((truth != predicted).sum()),
         corrupted={"fog": picture(1)},
@@ -160,15 +164,15 @@ def test_nothing_logged_and_nothing_to_judge_by() -> None:
 def test_galleries_with_the_same_mistakes_are_one() -> None:
     page = evaluated(37, 800)
     assert "Most confident" in page
-    assert "Least likely truth" in page
+    assert LOWEST in page
     _, truth, predicted = confusion_of(2, 40)
     wrong = [
         one for one in examples_of(labels_of(2), truth, predicted, 60) if one.truth != one.predicted
     ]
-    same = {"Most confident": wrong, "Least likely truth": wrong[::-1]}
+    same = {"Most confident": wrong, LOWEST: wrong[::-1]}
     text = mistakes_section(same, images=40, wrong=len(wrong), multi_label=False).body
     assert "Most confident" in text
-    assert "Least likely truth" not in text
+    assert LOWEST not in text
 
 
 def test_the_matrix_of_many_classes_has_the_pairs_that_are_confused() -> None:
@@ -254,11 +258,14 @@ def test_search_and_duplicates() -> None:
     text = check_page(search_page(ImageCard("query.jpg", None), hits, index="vectors")).text
     assert "no preview" in text
     assert text.index("similarity 1.000") < text.index("similarity 0.800")
-    page = duplicates_page([hits] * 120, index=NASTY, threshold=0.97)
+    page = duplicates_page([hits] * 120, index=NASTY, threshold=0.97, source="given")
     read = check_page(page)
     assert "360 images in 120 groups" in read.text
     assert "and 20 more groups" in read.text
-    assert "No two images" in check_page(duplicates_page([], index="v", threshold=1)).text
+    assert (
+        "No two images"
+        in check_page(duplicates_page([], index="v", threshold=1, source="given")).text
+    )
 
 
 def test_runs_side_by_side() -> None:

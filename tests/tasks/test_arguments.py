@@ -15,6 +15,7 @@ from vitrail.core.records import validate
 from vitrail.inference.nearest import Pair
 from vitrail.inference.prediction import Prediction
 from vitrail.tasks.duplicates import DuplicateReport
+from vitrail.tasks.results import Results, writing_results
 from vitrail.weights.dialects.transformers_config import read_activation
 
 
@@ -132,6 +133,15 @@ def test_a_directory_of_images_is_no_model_and_no_index(model: Any, tmp_path: Pa
     vitrail.embed(model, photos, out=vectors)
     with pytest.raises(UserError, match="embeddings comes first, then the image, got"):
         vitrail.search(image, vectors, checkpoint=model)
+
+
+def test_results_of_another_verb_are_named(tmp_path: Path) -> None:
+    with writing_results(tmp_path, "search", ["report.html"], overwrite=False) as draft:
+        assert draft is not None
+        (draft / "report.html").write_text("found")
+    results = Results(tmp_path, "duplicates")
+    with pytest.raises(UserError, match="already contains results of vitrail search"):
+        results.check(["report.html", "duplicates.json"])
 
 
 def test_a_report_of_duplicates_prints_one_line_a_pair() -> None:

@@ -49,7 +49,7 @@ def test_nothing_is_written_and_mistakes_are_found(
     assert sorted(tmp_path.rglob("*")) == before
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "report.html").write_text("mine")
-    with pytest.raises(vitrail.UserError, match=r"report.html: is not as vitrail"):
+    with pytest.raises(vitrail.UserError, match=r"report.html was not written by vitrail"):
         task(model, data, out="out", dry_run=True)
     with pytest.raises(vitrail.UserError, match="no-such"):
         task(model, "no-such", dry_run=True)

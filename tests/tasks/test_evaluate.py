@@ -82,7 +82,10 @@ def test_a_model_and_data_in_each_others_place(model: Model, tmp_path: Path) -> 
     folder = vitrail.save(model, tmp_path / "model")
     (tmp_path / "photos").mkdir()
     for swapped in (("digits", folder), (tmp_path / "photos", folder), ("hf:a/b", "x.safetensors")):
-        with pytest.raises(UserError, match="the model comes first, then the data"):
+        with pytest.raises(UserError, match="expected MODEL, then DATA"):
             check_not_swapped(*swapped)
+    for verb in (vitrail.evaluate, vitrail.probe, vitrail.figures):
+        with pytest.raises(UserError, match="photos is data, not a model"):
+            verb(tmp_path / "photos", model)  # type: ignore[operator]
     for right in ((folder, "digits"), (model, "digits"), (folder, tmp_path / "arrays.npz")):
         check_not_swapped(*right)

@@ -135,7 +135,7 @@ def test_few_mistakes_are_shown_once() -> None:
     page = page_of(make(outputs))
     assert 0 < len(outputs.wrong) <= MAX_MISTAKES
     assert "Most confident" in page
-    assert "Least likely truth" not in page
+    assert "Lowest probability for the true class" not in page
 
 
 def test_corruptions_and_sizes_are_tables() -> None:

@@ -87,7 +87,7 @@ def test_too_much_lost_is_refused(model: Model, photos: Path, tmp_path: Path) ->
     assert record is not None
     with pytest.raises(UserError, match=r"may lose 1 points of label agreement, but loses 50"):
         check_drop(replace(record, agreement=0.5), 1.0)
-    with pytest.raises(UserError, match=r"at least 16 images .* got 3: give more with calibrate="):
+    with pytest.raises(UserError, match=r"^int8 needs at least 16 .* got 3: .* with calibrate="):
         vitrail.predict(model, sorted(photos.iterdir())[:3], precision="int8")
     with pytest.raises(UserError, match="int8 is computed by the engine onnxruntime or openvino"):
         vitrail.predict(model, photos, precision="int8", engine="eager")

@@ -66,6 +66,6 @@ def test_mistakes(runs: list[str], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="at least one"):
         vitrail.report()
     vitrail.report(*runs, out=tmp_path / "out")
-    with pytest.raises(UserError, match="holds results of vitrail report already"):
+    with pytest.raises(UserError, match="already contains results of vitrail report"):
         vitrail.report(*runs, out=tmp_path / "out")
     vitrail.report(*runs, out=tmp_path / "out", overwrite=True)

@@ -195,7 +195,7 @@ def test_a_record_shows_itself_as_a_page(line: str, model: str, tmp_path: Path) 
     record = CALLS[line](model, tmp_path / "out")
     assert record.save_html(tmp_path / "page.html") == tmp_path / "page.html"
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    with pytest.raises(vitrail.UserError, match=r"exists already: .* pass overwrite=True"):
+    with pytest.raises(vitrail.UserError, match=r"already exists: .* pass overwrite=True"):
         record.save_html(tmp_path / "page.html")
     record.save_html(tmp_path / "page.html", overwrite=True)
     assert page.startswith("<!doctype html>")
@@ -205,7 +205,7 @@ def test_a_record_shows_itself_as_a_page(line: str, model: str, tmp_path: Path) 
 @pytest.mark.parametrize("verb", ["predict", "embed", "explain", "figures", "evaluate", "probe"])
 def test_model_and_data_in_each_others_place_are_noticed(verb: str, model: str) -> None:
     out = {"out": "nowhere"} if verb == "embed" else {}
-    with pytest.raises(vitrail.UserError, match="the model comes first, then the data, got"):
+    with pytest.raises(vitrail.UserError, match="expected MODEL, then DATA"):
         getattr(vitrail, verb)("digits", model, **out)
 
 

@@ -196,7 +196,7 @@ def test_prefixes_of_wrappers_are_no_part_of_names(
 
 def test_the_directory_of_a_run_is_told_from_a_model(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").touch()
-    with pytest.raises(UserError, match="is the directory of a run, not a model: it has saved no"):
+    with pytest.raises(UserError, match="is a run directory, not a model: it has saved no"):
         load(tmp_path)
     (tmp_path / "best").mkdir()
     with pytest.raises(UserError, match=f"not a model: use {tmp_path / 'best'}"):

@@ -149,7 +149,7 @@ def test_a_manifest_leads_nowhere_else(name: str, tmp_path: Path) -> None:
 def test_an_old_checkpoint_is_not_touched_unless_asked(tmp_path: Path) -> None:
     save(tiny(0), tmp_path / "model")
     before = bits(tmp_path / "model")
-    with pytest.raises(UserError, match=r"exists already: .* or pass overwrite=True"):
+    with pytest.raises(UserError, match=r"already exists: .* or pass overwrite=True"):
         save(tiny(1), tmp_path / "model")
     assert bits(tmp_path / "model") == before
     save(tiny(1), tmp_path / "model", overwrite=True)
@@ -193,7 +193,7 @@ def test_replacing_works_on_every_system(
 
 @pytest.mark.parametrize("place", [".", "", "..", "/"])
 def test_no_name_to_write_to(place: str) -> None:
-    with pytest.raises(UserError, match=r"exists already|root of the file system"):
+    with pytest.raises(UserError, match=r"already exists|root of the file system"):
         save(tiny(), place)
 
 

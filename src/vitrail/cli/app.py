@@ -67,6 +67,9 @@ OTHER_NAMES = {
     "--exact": "--fast (exact is the default)",
 }
 
+# What people take for a command.
+OTHER_VERBS = {"resume": "Use vitrail train DATA --out RUN --resume"}
+
 # Options that earlier versions had, and what takes their place.
 MOVED = {
     ("embed", "--search"): "vitrail search DIR IMAGE",
@@ -280,7 +283,8 @@ def explain_parse_error(error: CycloptsError) -> str:
         word = (error.unused_tokens or [""])[0]
         known = [verb.__name__ for verb in VERBS.values()]
         close = get_close_matches(word, known, n=1)
-        sentence = f"unknown command {word!r}" + (f". Did you mean {close[0]}?" if close else "")
+        hint = f"Did you mean {close[0]}?" if close else OTHER_VERBS.get(word, "")
+        sentence = f"unknown command {word!r}" + (f". {hint}" if hint else "")
     if isinstance(error, MissingArgumentError) and (missing := missing_argument(error)):
         sentence = missing
     chain = list(error.command_chain or ())

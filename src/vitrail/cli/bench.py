@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -20,7 +19,7 @@ from vitrail.cli.options import (
     parse_counts,
     parse_list,
 )
-from vitrail.cli.output import plural, say, say_json, say_table
+from vitrail.cli.output import plural, say, say_json, say_report, say_table
 from vitrail.cli.progress import progress
 from vitrail.core.errors import UserError
 
@@ -66,15 +65,14 @@ class Bench(OverwriteOption, OutputOptions):
 
 
 def bench(options: Bench) -> None:
-    """Measure models: images per second, latency, memory, load time and share of this machine's
-    peak, each model on each engine in turns.
+    """Measure models: images per second, latency, memory, load time and fraction of peak
+    matrix-multiply throughput, each model on each engine, measured alternately.
 
     Examples:
       vitrail bench runs/pets/best --batch-size 1 8 --engine eager openvino
       vitrail bench vit_b_16 --precision float32 int8 --speed-up 1.8
       vitrail bench mobilevit_xs --guest torchvision:mobilenet_v2 --out speed
     """
-    from vitrail.tasks.bench import PAGE
     from vitrail.tasks.bench import bench as run
 
     parsed = {
@@ -91,8 +89,7 @@ def bench(options: Bench) -> None:
         say_json(found.facts())
     else:
         print_benchmark(found, cleared=options.clear)
-        if options.out is not None:
-            say(f"page: {Path(options.out) / PAGE}")
+        say_report(options.out)
     if found.rows and all(row.problem is not None for row in found.rows):
         problem = f"{found.rows[0].engine}: {found.rows[0].problem}"
         raise UserError(f"none of {plural(len(found.rows), 'row')} could be measured: {problem}")

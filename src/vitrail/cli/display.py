@@ -30,7 +30,9 @@ def show_run(verb: str, options: RunOptions, work: Callable[..., Run]) -> None:
         print_run(run)
     if run.stopped:
         resume = f"vitrail {verb} {run.recipe.data} --out {run.out} --resume"
-        raise KeyboardInterrupt(f"saved at step {run.step}: {resume}")
+        raise KeyboardInterrupt(
+            f"Interrupted; checkpoint saved at step {run.step}. Resume with: {resume}"
+        )
 
 
 class Display:

@@ -74,8 +74,8 @@ def embed(options: Embed) -> None:
         images, before = plural(done.details["images"], "image"), done.details["before"]
         say(f"would embed {images} to {done.out}, which has {plural(before, 'image')} already")
     else:
-        known = f", {done.before} were there already" if done.before else ""
+        known = f", {done.before} already embedded" if done.before else ""
         for line in () if done.quantisation is None else done.quantisation.lines():
             note(line)
         embedded = plural(done.embedded, "image")
-        say(f"{done.out}: {embedded} embedded, {len(done.broken)} cannot be read{known}")
+        say(f"{done.out}: {embedded} embedded, {len(done.broken)} unreadable{known}")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
 
 from vitrail.cli.options import (
+    COMPUTING,
     BatchSize,
     Data,
     DryRunOption,
@@ -60,6 +63,9 @@ class Evaluate(ModelOptions, Int8Options, DryRunOption, OverwriteOption, OutputO
     Separated by commas, or repeated."""
     by_index: bool = False
     """Match the classes of data and model by index instead of by name."""
+    calibrate: Annotated[tuple[str, ...] | None, Parameter(group=COMPUTING)] = None
+    """Images that int8 is calibrated and measured on, at least 16; may be repeated.
+    [default: the train split]"""
     batch_size: BatchSize = 64
     workers: Workers = 0
     engine: LocalEngineName = "auto"
@@ -182,13 +188,15 @@ def format_score(value: float) -> str:
 
 
 def print_robustness(found: Evaluation) -> None:
-    from vitrail.evaluation.corruptions import CORRUPTIONS
+    from vitrail.evaluation.corruptions import CORRUPTIONS, SMALL_SIDE
 
     known = found.robustness
     assert known is not None
+    published = "CIFAR-10-C" if known.side == SMALL_SIDE else "ImageNet-C"
     say(
-        f"{known.metric} under corruption (constants for {known.side} pixels, {known.images} "
-        f"images, {known.clean:.4f} without), severity 1 to 5 and mean"
+        f"{known.metric} under corruption, severity 1 to 5 and mean ({published} "
+        f"severity constants; {plural(known.images, 'image')}; clean {known.metric} "
+        f"{known.clean:.4f})"
     )
     for name, values in zip(CORRUPTIONS, known.values, strict=True):
         row = "".join(f"{value:8.4f}" for value in (*values, values.mean()))

@@ -48,8 +48,8 @@ class Explain(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, Outpu
     head: int | None = None
     """Head for attention. [default: the mean of all]"""
     query: str | None = None
-    """Query token for attention: a patch as row,column or the number of a token. [default: what the
-    model reads out]"""
+    """Query token for attention: a patch as row,column or the number of a token. [default: the
+    token(s) the head uses]"""
     fusion: Literal["mean", "max", "min"] | None = None
     """How rollout fuses the heads of a layer. [default: mean]"""
     discard: float | None = None
@@ -59,7 +59,7 @@ class Explain(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, Outpu
     ] = True
     """Test whether the maps track the model: about 60 forward passes."""
     checks: int = 4
-    """Number of images that the test uses."""
+    """Number of images used for the verdict."""
     out: Annotated[str, Parameter(group=OUTPUT)] = "explained"
     """Directory for report.html, explain.json, maps.npz and overlays as PNG."""
 

@@ -31,7 +31,7 @@ class Figures(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, Outpu
     source: Source
     data: str | None = None
     """Class folders, a manifest, tars, arrays, IDX files, hf:owner/name, torchvision:NAME:ROOT,
-    digits, planted or fashion-mnist. [default: two photos and their quarters]"""
+    digits, planted or fashion-mnist. [default: two sample photos and four crops of each]"""
     _: KW_ONLY
     split: str | None = None
     """Split to take images from. [default: test, else val]"""

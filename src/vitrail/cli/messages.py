@@ -21,6 +21,8 @@ from cyclopts import Parameter
 FIELDS = ("channels", "heads", "num_classes", "pool", "window_size")
 # Arguments whose option says the opposite.
 OPPOSITES = {"exact=False": "--fast", "cache=None": "--no-cache", "verdict=False": "--no-verdict"}
+# Arguments of export, which messages of other verbs name.
+ELSEWHERE = {"features=True": "--features"}
 
 VALUE = r"\"(?P<text>[^\"]*)\"|\((?P<pair>[^()]*)\)|(?P<word>\w[\w.]*)|"
 ARGUMENT = re.compile(rf"(?<![\w.=/-])(?<!--set )(?P<name>[a-z_]+)=(?:{VALUE})(?=[\s,:;.)]|$)")
@@ -58,15 +60,15 @@ def parameters(hint: object) -> list[Parameter]:
 def with_options(message: str, options: Mapping[str, str]) -> str:
     """A message that names options where it named arguments.
 
-    >>> with_options("x.csv: exists already: pass overwrite=True", {"overwrite": "--overwrite"})
-    'x.csv: exists already: pass --overwrite'
+    >>> with_options("x.csv: already exists: pass overwrite=True", {"overwrite": "--overwrite"})
+    'x.csv: already exists: pass --overwrite'
     """
 
     def translate(match: re.Match[str]) -> str:
-        if match[0] in OPPOSITES:
-            return OPPOSITES[match[0]]
-        option, word = options.get(match["name"]), match["text"] or match["word"]
-        if option is None:
+        if option := {**OPPOSITES, **ELSEWHERE}.get(match[0]):
+            return option
+        option, word = options.get(match["name"], ""), match["text"] or match["word"]
+        if not option:
             return match[0]
         if match["pair"] is not None:
             word = "x".join(side.strip().upper() for side in match["pair"].split(","))

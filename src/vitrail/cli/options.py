@@ -172,9 +172,9 @@ class Int8Options(PlaceOptions):
     on real images before the run. [default: that of the file]"""
     calibrate: Annotated[tuple[str, ...] | None, Parameter(group=COMPUTING)] = None
     """Images that int8 is calibrated and measured on, at least 16; may be repeated.
-    [default: of those given]"""
+    [default: the input images]"""
     max_drop: Annotated[float, Parameter(group=COMPUTING)] = 1.0
-    """Per cent of equal labels that int8 may lose. More is refused."""
+    """Largest share of labels, in per cent, that int8 may change; more is refused."""
 
 
 @dataclass(frozen=True, kw_only=True)

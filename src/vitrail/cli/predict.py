@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from cyclopts import Parameter
 
@@ -27,7 +27,6 @@ from vitrail.cli.options import (
 )
 from vitrail.cli.output import note, plural, say, say_json
 from vitrail.cli.progress import progress
-from vitrail.core.broken import BrokenImage
 from vitrail.core.errors import UserError
 from vitrail.core.ranges import check_count
 from vitrail.data.paths import check_paths, count_images, list_images
@@ -35,6 +34,7 @@ from vitrail.data.paths import check_paths, count_images, list_images
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from vitrail.core.broken import BrokenImage
     from vitrail.inference.prediction import Prediction
     from vitrail.inference.quantisation import Quantisation
     from vitrail.models.model import Model
@@ -169,16 +169,16 @@ def print_lines(options: Predict, found: Iterable[Prediction]) -> None:
     """A line for each image, as soon as it is computed."""
     from vitrail.inference.writers import format_line
 
-    images, broken = 0, list[BrokenImage]()
+    images = labelled = 0
     for one in found:
         images += 1
-        if one.problem is not None:
-            broken.append(BrokenImage(one.name, one.problem))
+        labelled += one.problem is None
         if options.json:
             say_json(one.facts())
         else:
             say(format_line(one))
-    refuse_no_labels(images, broken)
+    if not labelled:  # the lines above say why
+        refuse_no_labels(images, ())
 
 
 def write(options: Predict, out: Path, model: Model, how: PredictOptions) -> None:
@@ -209,15 +209,15 @@ def write(options: Predict, out: Path, model: Model, how: PredictOptions) -> Non
     else:
         if done.quantisation is not None:
             note_int8(done.quantisation)
-        say(f"{done.out}: {plural(done.images, 'image')}, {len(done.broken)} cannot be read")
-    refuse_no_labels(done.images, done.broken)
+        say(f"{done.out}: {plural(done.images, 'image')}, {len(done.broken)} unreadable")
+    if done.images == len(done.broken):
+        refuse_no_labels(done.images, done.broken)
 
 
-def refuse_no_labels(images: int, broken: Sequence[BrokenImage]) -> None:
+def refuse_no_labels(images: int, broken: Sequence[BrokenImage]) -> NoReturn:
     """A run that labelled nothing has failed."""
-    if images == len(broken):
-        first = f": {broken[0].image}: {broken[0].reason}" if broken else ""
-        raise UserError(f"none of {plural(images, 'image')} could be labelled{first}")
+    first = f": {broken[0].image}: {broken[0].reason}" if broken else ""
+    raise UserError(f"none of {plural(images, 'image')} could be labelled{first}")
 
 
 def warn_untrained(model: Model) -> None:

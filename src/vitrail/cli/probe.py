@@ -95,11 +95,11 @@ def probe(options: Probe) -> None:
 
 def print_probe(found: ProbeResult) -> None:
     for split in (found.train, found.test):
-        cached = ", from cached features (--no-cache reads them again)"
+        cached = ", from cached features (--no-cache recomputes them)"
         images = plural(split["images"], "image")
         say(f"{images} of {split['split']}{cached if split['cached'] else ''}")
     classes = plural(found.classes, "class", "classes")
-    say(f"{classes}, features of {found.width} numbers", "", *found.table)
+    say(f"{classes}, {found.width}-dimensional features", "", *found.table)
     if (found.notes and not is_quiet()) or found.broken:
         say("")
     for note in () if is_quiet() else found.notes:

@@ -57,7 +57,7 @@ class RunOptions(OutputOptions):
     workers: Annotated[int | None, Parameter(group=COMPUTING)] = None
     """Processes that read and augment images; any number gives the same result. [default: 0]"""
     processes: Annotated[int, Parameter(group=COMPUTING)] = 1
-    """Processes that train together on this machine, under torchrun."""
+    """Training processes on this machine (torchrun)."""
     parallel: Annotated[Literal["ddp", "fsdp", "hsdp"] | None, Parameter(group=COMPUTING)] = None
     """Share gradients only (ddp), weights too (fsdp), or weights within groups (hsdp).
     [default: ddp]"""

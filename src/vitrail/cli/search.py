@@ -32,7 +32,7 @@ class Search(ModelOptions, OverwriteOption, OutputOptions):
     k: Annotated[int, Parameter(name=["--k", "-k"])] = 10
     """Number of images to find."""
     checkpoint: Annotated[str | None, Parameter(group=MODEL)] = None
-    """Model that embedded the directory. [default: the path it had then]"""
+    """Model that embedded the directory. [default: the path recorded by vitrail embed]"""
     device: Device = "auto"
     out: Out = None
     """Directory for report.html, a page with the images, and search.json."""

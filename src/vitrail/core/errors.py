@@ -34,7 +34,7 @@ def printable(text: str) -> str:
     )
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, known: Iterable[str], listed: str = "known are") -> str:
     """A hint that names the closest known word, or all of them when they are few.
 
     >>> nearest("vit_b16", ["vit_b_16", "vit_l_16"])
@@ -48,8 +48,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     if match:
         return f"did you mean {match[0]}?"
     if len(known) <= 12:
-        return f"known are {', '.join(known)}"
-    return f"known are {', '.join(known[:8])} and {len(known) - 8} more"
+        return f"{listed} {', '.join(known)}"
+    return f"{listed} {', '.join(known[:8])} and {len(known) - 8} more"
 
 
 @contextmanager

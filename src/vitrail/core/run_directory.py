@@ -13,4 +13,4 @@ def refuse_run(source: str | Path) -> None:
     if isfile(folder / "recipe.yaml") and not exists(folder / "config.json"):
         inside = [name for name in ("best", "last") if isdir(folder / name)]
         hint = f"use {folder / inside[0]}" if inside else "it has saved no model yet"
-        raise UserError(f"{source}: is the directory of a run, not a model: {hint}")
+        raise UserError(f"{source}: is a run directory, not a model: {hint}")

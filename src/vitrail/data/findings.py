@@ -182,26 +182,28 @@ def _paragraphs(found: Findings) -> Iterator[list[str]]:
     if found.sample:
         yield [f"  {found.sample}"]
     for part in found.splits:
-        yield [f"  {part.name:12}{_describe(part)}"]
+        yield [f"  {part.name:15}{_describe(part)}"]
     if found.ignored:
-        yield [f"not images    {count(len(found.ignored), 'file')}: {some(found.ignored)}"]
-    yield ["", f"broken        {count(len(found.broken), 'image') if found.broken else 'none'}"]
+        yield [f"not images       {count(len(found.ignored), 'file')}: {some(found.ignored)}"]
+    yield ["", f"broken           {count(len(found.broken), 'image') if found.broken else 'none'}"]
     lines = [f"  {found.short(bad.image.name)}: {bad.reason}" for bad in found.broken]
     yield _listed(lines, MOST_BROKEN)
-    for title, groups in (("duplicates", found.exact), ("look-alikes", found.near)):
-        yield [f"{title:14}{_count_groups(groups)}"]
+    for title, groups in (("duplicates", found.exact), ("near-duplicates", found.near)):
+        yield [f"{title:17}{_count_groups(groups)}"]
         yield _listed([f"  {_format_group(found, group)}" for group in groups], MOST_GROUPS)
     if found.not_compared:
-        yield [f"              {count(found.not_compared, 'more pair')} not compared: too many"]
+        yield [f"                 {count(found.not_compared, 'more pair')} not compared: too many"]
     if len(found.splits) > 1:
-        yield [f"leakage       {leakage(found)}"]
-    yield [f"labels        {_count_conflicts(found)}"]
+        yield [f"leakage          {leakage(found)}"]
+    yield [f"labels           {_count_conflicts(found)}"]
     if found.sizes is not None:
-        yield [f"sizes         {format_sizes(found.sizes)}"]
-    yield [f"modes         {', '.join(f'{mode} {n:,}' for mode, n in found.modes.items())}"]
+        yield [f"sizes            {format_sizes(found.sizes)}"]
+    yield [f"modes            {', '.join(f'{mode} {n:,}' for mode, n in found.modes.items())}"]
     if found.colour is not None:
-        yield [f"colour        mean {numbers(found.colour.mean)}, std {numbers(found.colour.std)}"]
-        yield [f"              {notes}"] if (notes := colour_notes(found.colour)) else []
+        yield [
+            f"colour           mean {numbers(found.colour.mean)}, std {numbers(found.colour.std)}"
+        ]
+        yield [f"                 {notes}"] if (notes := colour_notes(found.colour)) else []
 
 
 def _describe(part: Part) -> str:
@@ -254,7 +256,7 @@ def leakage(found: Findings) -> str:
 
 def _count_conflicts(found: Findings) -> str:
     if not any(part.classes for part in found.splits):
-        return "none: no class folders"
+        return "no class folders"
     if not found.conflicts:
         return "no duplicates with different labels"
     return f"{count(len(found.conflicts), 'group')} of duplicates with different labels"
@@ -263,7 +265,7 @@ def _count_conflicts(found: Findings) -> str:
 def colour_notes(colour: Colour) -> str:
     words = []
     if colour.grey:
-        words.append(f"{count(colour.grey, 'image')} in colour files without colour")
+        words.append(f"{count(colour.grey, 'greyscale image')} stored as RGB")
     if colour.blank:
         words.append(f"{count(len(colour.blank), 'image')} of one colour only")
     return ", ".join(words)

@@ -365,7 +365,11 @@ def _reason(error: Exception) -> str:
         case UserError():
             return str(error)
         case UnidentifiedImageError():
-            return f"its header is broken, or it is none of {', '.join(FORMATS)}"
+            supported = ", ".join(FORMATS)
+            return (
+                "not a readable image (corrupt header or unsupported format; supported: "
+                f"{supported})"
+            )
         case Image.DecompressionBombError() | Image.DecompressionBombWarning():
             return f"more than the limit of {MOST_PIXELS:,} pixels"
         case MemoryError():

@@ -33,7 +33,7 @@ def list_images(paths: Sequence[str]) -> Iterator[str]:
             yield name
     if none:
         listed = ", ".join("standard input" if path == STDIN else path for path in paths)
-        raise UserError(f"no images: {listed} holds none")
+        raise UserError(f"{listed}: no images found")
 
 
 def count_images(paths: Sequence[str]) -> int | None:

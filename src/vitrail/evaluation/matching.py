@@ -70,15 +70,18 @@ def mismatch(known: tuple[str, ...], labels: tuple[str, ...], names: tuple[str, 
     """Which classes the model does not know, how many, and what to do.
 
     >>> mismatch(("cat", "dog"), ("emu",), ("model", "data")).partition(": ")[0]
-    'model does not know 1 of the 1 classes of data (emu), it knows cat, dog'
+    'none of the 1 classes of data (emu) is a class of model (cat, dog)'
     """
     unknown = [label for label in labels if label not in known]
     index = " or match by index with by_index=True" if len(known) == len(labels) else ""
     if not unknown:
         return f"two classes of {names[0]} have the same name: rename one,{index or ' and save it'}"
+    every = len(labels) == len(unknown)
+    missing = "none" if every else f"{len(unknown)}"
+    missing += f" of the {len(labels)} classes"
+    verb = "is a class" if every else "is no class" if len(unknown) == 1 else "are no classes"
     return (
-        f"{names[0]} does not know {len(unknown)} of the {len(labels)} classes of {names[1]} "
-        f"({some(unknown)}), it knows {some(known)}: "
+        f"{missing} of {names[1]} ({some(unknown)}) {verb} of {names[0]} ({some(known)}): "
         f"rename these classes,{index or ' or train a model on this data'}"
     )
 

@@ -52,10 +52,10 @@ def distance_panel(seen: ActivationStatistics) -> Panel:
         else ""
     )
     caption = (
-        f"A dot for each head, over {seen.images} images: the distance from a patch to what it "
-        f"looks at, weighted by attention. It goes from {closest[0]:.1f} pixels ({closest[1]}) to "
-        f"{farthest[0]:.1f} ({farthest[1]}). Dots near the dashed line look everywhere alike, dots "
-        f"below it look near, dots above it far.{prefix}{windows}"
+        f"A dot for each head, over {seen.images} images: the distance from a patch to the patches "
+        f"it attends to, weighted by attention. It goes from {closest[0]:.1f} pixels "
+        f"({closest[1]}) to {farthest[0]:.1f} ({farthest[1]}). Dots near the dashed line attend "
+        f"uniformly, dots below it attend locally, dots above it far away.{prefix}{windows}"
     )
     numbers = {
         name: {
@@ -83,7 +83,7 @@ def ablation_panel(
     images: NDArray[np.float64],
     what: str,
 ) -> Panel:
-    """What happens to the answer when a place forgets where it is."""
+    """What happens to the answer when the position of a tile is replaced by the mean."""
     values = changes.double().numpy()
     top = max(float(values.max()), 1e-12)
     count = len(values)
@@ -104,14 +104,14 @@ def ablation_panel(
     key(figure, drawn, list(axes.flat), f"change of the {what}")
     rows, columns = values.shape[1:]
     caption = (
-        f"Each of {rows}x{columns} tiles in turn forgets where it is: its positions become the "
-        "mean of all, and so do the biases of attention between it and the rest. The colour is by "
+        f"For each of {rows}x{columns} tiles in turn, its position embedding is replaced by the "
+        "mean of all, and so are the biases of attention between it and the rest. The colour is by "
         f"how much the {what} change then, as a share of their length: on average by "
         f"{format_percent(values.mean())}, at most by {format_percent(values.max())}. Bright tiles "
         "are places whose position the model uses for this image."
     )
     if values.max() < SMALL_CHANGE:
-        caption += " That is very little: to this model, places hardly matter here."
+        caption += " That is very little: the model hardly uses position."
     if what == "features":
         caption += " The model has no trained head, so its features are compared, not its logits."
     numbers = {"mean": float(values.mean()), "largest": float(values.max()), "of": what}
@@ -119,7 +119,7 @@ def ablation_panel(
     table: list[tuple[str, ...]] = [("image", "mean change", "largest change")]
     for place, each in enumerate(values):
         table.append((str(place + 1), format_percent(each.mean()), format_percent(each.max())))
-    return Panel("ablation", "Positions taken away", caption, figure, numbers, arrays, table)
+    return Panel("ablation", "Position ablation", caption, figure, numbers, arrays, table)
 
 
 def format_percent(share: float) -> str:
@@ -229,13 +229,13 @@ def sink_panel(model: nn.Module, seen: ActivationStatistics) -> Panel:
             colour = f"C{number}"
             axis.plot(100 * table[:, number], color=colour, label=token, marker=".", ms=4)
         evenly = [100 / layout.tokens for layout in seen.layouts.values()]
-        axis.plot(evenly, color=ink(), ls=DASHED, lw=1, alpha=0.7, label="its even share")
+        axis.plot(evenly, color=ink(), ls=DASHED, lw=1, alpha=0.7, label="uniform weight")
         by_depth(axis, names, "% of the patches' attention")
         axis.set_ylim(0)
         legend_above(axis)
     times = {name: float(seen.strongest[name].double().mean()) for name in names}
     axes[0].plot(list(times.values()), color="C0", marker=".", ms=4)
-    by_depth(axes[0], names, "most attended patch (1 = even)")
+    by_depth(axes[0], names, "most attended patch (1 = uniform)")
     axes[0].set_ylim(0)
     norms = {name: norm_numbers(seen, name) for name in steps}
     draw_norms(axes[1], norms, steps)
@@ -302,18 +302,18 @@ def sink_caption(
         first = "There is no prefix token, so attention can rest on patches alone. "
     name = max(times, key=lambda each: times[each])
     second = (
-        f"The patch that is looked at most gets {times[name]:.1f} times its even share in {name}. "
+        f"The most attended patch receives {times[name]:.1f} times the uniform weight in {name}. "
     )
     share = norms[worst]["outliers"]
     if share == 0:
         third = (
-            f"No patch is longer than {OUTLIER:g} times the median of its image: there are no "
+            f"No patch norm exceeds {OUTLIER:g} times the median of its image: there are no "
             "norm outliers."
         )
     else:
         third = (
-            f"After {worst}, {share:.2%} of the patches are longer than {OUTLIER:g} times the "
-            "median of their image. Where these show plain background and many look at them, "
+            f"After {worst}, {share:.2%} of the patch norms exceed {OUTLIER:g} times the "
+            "median of their image. Where these show plain background and many attend to them, "
             "they are the attention sinks that registers are made for (arXiv:2309.16588)."
         )
     return first + second + third

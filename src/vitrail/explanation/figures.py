@@ -34,7 +34,7 @@ EXAMPLES = 4  # images of which tokens and ablations are drawn
 NEEDS_IMAGES = "This figure needs images, and none were given: give DATA."
 ACTIVATION_TITLES = {
     "distance": "Mean attention distance",
-    "ablation": "Positions taken away",
+    "ablation": "Position ablation",
     "tokens": "Principal components of tokens",
     "cka": "Similarity of layers (CKA)",
     "sinks": "Registers and attention sinks",

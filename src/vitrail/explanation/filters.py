@@ -79,7 +79,7 @@ def kernels_to_rgb(
     channels = kernels.shape[1]
     if channels == 3:
         levels = levels.flip(1) if flipped else levels
-        return levels.movedim(1, -1), "in the colours that excite it"
+        return levels.movedim(1, -1), "shown as RGB"
     if channels == 1:
         return levels.movedim(1, -1).expand(-1, -1, -1, 3), "bright where it wants brightness"
     mean = kernels.mean(dim=1, keepdim=True)

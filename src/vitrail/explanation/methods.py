@@ -20,6 +20,7 @@ from vitrail.explanation.occlusion import occlusion
 from vitrail.explanation.readout import Relevance
 from vitrail.explanation.rollout import attention, rollout
 from vitrail.explanation.saliency import saliency, smoothgrad
+from vitrail.explanation.verdict import CLASSLESS
 from vitrail.layers.attention import Attend, SeparableAttend
 from vitrail.weights.load import load
 
@@ -39,7 +40,6 @@ METHODS: dict[str, Method] = {
     "occlusion": occlusion,
 }
 AUTO, ALL = "auto", "all"
-CLASSLESS = ("attention", "rollout")  # methods that ask about no class
 # options for where a rough map will do, such as those of shuffled models
 QUICK: dict[str, dict[str, Any]] = {"integrated": {"steps": 32}, "smoothgrad": {"samples": 2}}
 

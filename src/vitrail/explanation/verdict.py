@@ -40,6 +40,7 @@ from vitrail.explanation.shuffling import ExplainFunction, shuffle_check
 
 Finding = Literal["yes", "no", "unclear"]
 
+CLASSLESS = ("attention", "rollout")  # methods that ask about no class
 MAX_P, CLEAR_P = 0.05, 0.2  # at most: better than chance; at least: no better
 MIN_GAIN = 0.05  # of the score of the whole image
 MAX_CORRELATION, CLEAR_CORRELATION = (
@@ -88,6 +89,7 @@ class Verdict:
     adjusted_p_value: float  # the same for several methods, by Holm's rule
     head_correlation: float  # absolute rank correlation with the map once the head is shuffled
     correlation: float  # and once all weights are, the mean over several shuffles
+    asks_about_class: bool = True  # as attention and rollout do not
 
     @property
     def beats_chance(self) -> Finding:
@@ -110,7 +112,13 @@ class Verdict:
 
     @property
     def sentence(self) -> str:
-        return SENTENCES[self.tracks]
+        """The finding, and which test decided it where the map did not pass both."""
+        if self.tracks == "yes":
+            return SENTENCES["yes"]
+        found = {"random maps": self.beats_chance, "shuffled weights": self.depends_on_weights}
+        tests = " and ".join(name for name, one in found.items() if one == self.tracks)
+        outcome = "it fails the test against" if self.tracks == "no" else "undecided against"
+        return f"{SENTENCES[self.tracks]}: {outcome} {tests}"
 
     def __repr__(self) -> str:
         return f"Verdict({self.sentence})"
@@ -121,28 +129,36 @@ class Verdict:
         images = "image" if self.images == 1 else "images"
         holm = ""
         if self.adjusted_p_value != self.p_value:
-            holm = f" ({self.adjusted_p_value:.3f} for this many methods)"
-        chance = {
-            "yes": "better than chance",
-            "no": "no better than chance",
-            "unclear": "perhaps better than chance",
-        }[self.beats_chance]
-        if self.p_value <= MAX_P and self.beats_chance == "no":
-            chance = "better than chance, but by too little"
+            holm = f" ({self.adjusted_p_value:.3f} corrected for the number of methods)"
         weights = {"yes": "depends", "no": "does not depend", "unclear": "may or may not depend"}
         found = [
             f"{contrast_text(self.contrast)} on {self.images} {images}, p = {self.p_value:.3f}"
-            f"{holm} by {self.orders} random maps: {chance} (deletion area {self.deletion:.3f}, "
-            f"insertion area {self.insertion:.3f})",
+            f"{holm} by {self.orders} random maps: {self.chance} (deletion area "
+            f"{self.deletion:.3f}, insertion area {self.insertion:.3f})",
             f"absolute rank correlation with maps of shuffled models {self.correlation:.2f}: it "
             f"{weights[self.depends_on_weights]} on the weights",
         ]
         if self.head_correlation > 0.99:
             found.append(
-                "shuffling the head alone changes nothing: it shows what the model attends to, "
-                "whatever the class"
+                "shuffling the head alone leaves the map unchanged (absolute rank correlation "
+                f"{self.head_correlation:.2f}): {CLASSES[self.asks_about_class]}"
             )
         return tuple(found)
+
+    @property
+    def chance(self) -> str:
+        """The test against random maps in words: the p-value that counts is the corrected one."""
+        shown = self.adjusted_p_value <= MAX_P
+        small = f"less than {MIN_GAIN:.0%} of the score"
+        if self.beats_chance == "yes":
+            return "better than chance"
+        if self.p_value >= CLEAR_P:
+            return "no better than chance"
+        if self.beats_chance == "unclear":
+            return f"not shown to be better than chance, which takes a p of at most {MAX_P:g}"
+        if shown:
+            return f"better than chance, but the difference is too small, {small}"
+        return f"not shown to be better than chance, and the difference is too small, {small}"
 
 
 def contrast_text(contrast: float) -> str:
@@ -159,6 +175,12 @@ def contrast_text(contrast: float) -> str:
         by = f"no more than blurring the least relevant ones (difference {difference:.3f})"
     return f"blurring the most relevant cells lowers the score {by}"
 
+
+# What it means that the head has no say, by whether the method asks about a class.
+CLASSES = {
+    False: "the method asks about no class, and its map is the same for all",
+    True: "the method asks about a class, but here its map hardly depends on which",
+}
 
 SENTENCES: dict[Finding, str] = {
     "yes": "this map does track the model",
@@ -255,6 +277,7 @@ def check_methods(
             adjusted_p_value=p,
             head_correlation=head,
             correlation=sum(correlations) / len(correlations),
+            asks_about_class=name not in CLASSLESS,
         )
         checks[name] = MethodCheck(verdict, curves, random)
     adjusted = holm([check.verdict.p_value for check in checks.values()])

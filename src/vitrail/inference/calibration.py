@@ -42,14 +42,19 @@ class Samples:
 
     def split(self) -> tuple["Samples", "Samples"]:
         """For calibration, taken evenly over all; and the others."""
+        self.check_count()
+        count = len(self.images)
+        chosen = np.zeros(count, dtype=bool)
+        chosen[np.linspace(0, count - 1, min(CALIBRATE, count // 2)).round().astype(int)] = True
+        return self.rows(chosen), self.rows(~chosen)
+
+    def check_count(self) -> None:
+        """Refuse images that are too few to calibrate and measure on."""
         if (count := len(self.images)) < MIN_IMAGES:
             raise UserError(
                 f"int8 needs at least {MIN_IMAGES} images to calibrate and measure on, got "
                 f"{count}: give more with {self.argument}"
             )
-        chosen = np.zeros(count, dtype=bool)
-        chosen[np.linspace(0, count - 1, min(CALIBRATE, count // 2)).round().astype(int)] = True
-        return self.rows(chosen), self.rows(~chosen)
 
     def rows(self, which: NDArray[np.bool_]) -> "Samples":
         labels = None if self.labels is None else self.labels[which]

@@ -14,6 +14,8 @@ from vitrail.inference.exported_file import open_exported
 from vitrail.models.catalogue import find_family
 from vitrail.models.model import Model
 
+NO_FEATURES = " has no features output: export the model again with features=True"
+
 
 class ExportedModel(Model):
     """images (B, C, H, W), preprocessed as ever -> logits, or features where the file has them. It
@@ -36,17 +38,17 @@ class ExportedModel(Model):
         self.eval()
 
     def logits(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
-        return self.run(image, "logits", "this model has no head")
+        return self.run(image, "logits", ": this model has no head")
 
     def features(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
-        return self.run(image, "pooled", "it has no features: export the model again with features")
+        return self.run(image, "pooled", NO_FEATURES)
 
     def encode(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B ..."]:
         raise UserError(f"{self.file.path}: an exported file has no tokens: use the checkpoint")
 
     def run(self, image: Float[Tensor, "B C H W"], output: str, missing: str) -> Tensor:
         if output not in self.graph.outputs:
-            raise UserError(f"{self.file.path}: {missing}")
+            raise UserError(f"{self.file.path}{missing}")
         image = image.detach().cpu().float()
         if self.graph.input == "uint8":
             image = denormalise(image, self.passport.preprocessing)

@@ -49,7 +49,7 @@ def check_native(native: bool, max_tokens: int | None, engine: str, **others: bo
         check_count("max_tokens", max_tokens, at_least=1)
         if not native:
             raise UserError(
-                "max_tokens is for images at native resolution: use native_resolution with it"
+                "max_tokens is for images at native resolution: add native_resolution=True"
             )
     if not native:
         return
@@ -61,5 +61,5 @@ def check_native(native: bool, max_tokens: int | None, engine: str, **others: bo
     for name, given in others.items():
         if given:
             raise UserError(
-                f"{name} must be left out with native_resolution: it needs images of one size"
+                f"{name} must be left out with native_resolution=True: it needs images of one size"
             )

@@ -78,6 +78,11 @@ def choose_merging(
         return next((r for r in range(most) if tokens_ratio(model, r) >= ratio), most)
 
     found = smallest_reaching(measure, speed_up, most=most, guess=guess, seconds=seconds)
+    if not found.r:
+        raise UserError(
+            f"merging tokens does not speed this model up at batch size {batch_size}: leave out "
+            f"speed_up={speed_up:g}, or use larger batches"
+        )
     if found.ratio < speed_up:
         raise UserError(
             f"speed_up must be at most {found.ratio:.2f} for this model and batch size, got "

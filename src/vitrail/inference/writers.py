@@ -51,7 +51,7 @@ def check_out(out: Path, *, overwrite: bool) -> None:
     if out.is_dir():
         raise UserError(f"{out}: must be a file, got a directory")
     if os.path.lexists(out) and not overwrite:
-        raise UserError(f"{out}: exists already: choose another name, or pass overwrite=True")
+        raise UserError(f"{out}: already exists: choose another name, or pass overwrite=True")
 
 
 def find_writer(out: Path) -> Callable[[Path, Iterable[Prediction], int], None]:

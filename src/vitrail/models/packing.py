@@ -44,7 +44,7 @@ def check_packable(model: nn.Module) -> None:
     if (why := why_not_packable(model)) is not None:
         raise UserError(
             f"images of different sizes need a ViT, DeiT or DINOv2 model, got {why}: leave out "
-            "native_resolution, or use another model"
+            "native_resolution=True, or use another model"
         )
 
 

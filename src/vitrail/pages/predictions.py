@@ -67,18 +67,22 @@ def search_page(query: ImageCard, hits: Sequence[ImageCard], *, index: str) -> s
     return render_page(PurePath(query.name).name, sections, kind="search", lead=lead)
 
 
-def duplicates_page(groups: Sequence[Sequence[ImageCard]], *, index: str, threshold: float) -> str:
-    """Groups of images whose features are nearly the same."""
+def duplicates_page(
+    groups: Sequence[Sequence[ImageCard]], *, index: str, threshold: float, source: str
+) -> str:
+    """Groups of images whose features are nearly the same; `source` is where the threshold comes
+    from."""
     body = render(
         "duplicates.html", groups=groups[:MAX_GROUPS], total=len(groups), most=MAX_IN_A_GROUP
     )
     images = sum(len(group) for group in groups)
     text = (
         f"{count(images, 'image')} in {count(len(groups), 'group')} with a cosine similarity of at "
-        f"least {threshold:g}."
+        f"least {threshold:.6g} ({source})."
     )
     lead = render("sentence.html", text=text, code="")
-    return render_page(index, [Section("groups", "Groups", body)], kind="duplicates", lead=lead)
+    section = Section("groups", "Groups", body)
+    return render_page(f"Duplicates in {index}", [section], kind="duplicates", lead=lead)
 
 
 def _broken_section(broken: Mapping[str, str]) -> Section:

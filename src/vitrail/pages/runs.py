@@ -142,11 +142,14 @@ def settings_that_differ(runs: Sequence[RunSummary]) -> list[tuple[str, list[Any
     >>> recipes = ({"lr": rate, "optimiser": {"kind": "adamw"}} for rate in (1, 2))
     >>> settings_that_differ([RunSummary("run", recipe, []) for recipe in recipes])
     [('lr', [1, 2])]
+    >>> recipes = ({"fields": {"stem": []}}, {"fields": {}})
+    >>> settings_that_differ([RunSummary("run", recipe, []) for recipe in recipes])
+    [('fields.stem', [[], None])]
     """
     flat = [_flatten(run.recipe) for run in runs]
     names = dict.fromkeys(name for recipe in flat for name in recipe)
     rows = [(name, [recipe.get(name) for recipe in flat]) for name in names]
-    return [(name, values) for name, values in rows if len(set(map(setting, values))) > 1]
+    return [(name, values) for name, values in rows if len(set(map(format_setting, values))) > 1]
 
 
 def format_setting(value: Any) -> str:
@@ -161,7 +164,7 @@ def format_setting(value: Any) -> str:
 def _flatten(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in recipe.items():
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping):
             flat |= _flatten(value, f"{prefix}{name}.")
         elif name != "reasons":
             flat[f"{prefix}{name}"] = value

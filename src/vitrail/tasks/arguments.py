@@ -6,6 +6,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from vitrail.core.errors import UserError
 from vitrail.data.sources.files import is_image
 from vitrail.tasks.models import AnyModel, ModelSource
@@ -22,17 +24,23 @@ def check_not_swapped(model: AnyModel, data: Any) -> None:
 
     >>> check_not_swapped("digits", "runs/pets.safetensors")
     Traceback (most recent call last):
-    vitrail.core.errors.UserError: the model comes first, then the data, got the data digits first
+    vitrail.core.errors.UserError: expected MODEL, then DATA: digits is data, not a model
     """
     source = model.source if isinstance(model, ModelSource) else model
     first = data[0] if isinstance(data, list | tuple) and data else data
     if not isinstance(source, str | Path):
         return
+    if isinstance(data, nn.Module | ModelSource):
+        raise UserError(swapped_sentence(source))
     swapped = isinstance(first, str | Path) and is_checkpoint(first) and not is_checkpoint(source)
     if is_data(source) or swapped:
-        raise UserError(f"the model comes first, then the data, got the data {source} first")
+        raise UserError(swapped_sentence(source))
     if holds_images(Path(source)) and not is_checkpoint(source):
         raise UserError(f"the model must be a checkpoint, got the directory of images {source}")
+
+
+def swapped_sentence(source: str | Path) -> str:
+    return f"expected MODEL, then DATA: {source} is data, not a model"
 
 
 def is_checkpoint(argument: str | Path) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from vitrail.core.errors import UserError
 from vitrail.core.passport import ResizeMethod
 from vitrail.weights.atomic import check_writable
-from vitrail.weights.convert import Conversion, plan_conversion
+from vitrail.weights.convert import Conversion, check_target, plan_conversion
 
 
 def convert(
@@ -33,8 +33,9 @@ def convert(
     >>> done.to, done.tensors
     ('timm', 152)
     """
+    check_target(to, Path(out))
     if os.path.lexists(out) and not overwrite:
-        raise UserError(f"{out}: exists already: choose another name, or pass overwrite=True")
+        raise UserError(f"{out}: already exists: choose another name, or pass overwrite=True")
     check_writable(Path(out))
     done, write_files = plan_conversion(
         source,

@@ -31,7 +31,8 @@ class DuplicateReport(HtmlRecord):
         return plain_values(asdict(self))
 
     def html(self) -> str:
-        return show_duplicates(self.pairs, self.directory, self.threshold)
+        where = self.directory
+        return show_duplicates(self.pairs, where, self.threshold, self.threshold_source)
 
     def __iter__(self) -> Iterator[Pair]:
         return iter(self.pairs)

@@ -337,7 +337,7 @@ def native_note(run: Run) -> list[str]:
     trained = run.model.passport.provenance.get("recipe", {}).get("native_resolution", False)
     if not trained or run.native is not None:
         return []
-    return ["the model was trained at native resolution: evaluate it with native_resolution"]
+    return ["the model was trained at native resolution: evaluate it with native_resolution=True"]
 
 
 def summarise(
@@ -355,7 +355,7 @@ def summarise(
         logits, targets, multi_label=multi_label, held_out=other, seed=run.seed
     )
     return Evaluation(
-        title=short_name(run.model_name),
+        title=f"Evaluation of {short_name(run.model_name)} on {short_name(run.data)}",
         model=run.model_name,
         data=run.data,
         seed=run.seed,
@@ -384,8 +384,8 @@ def output_notes(outputs: Outputs, ece: float, temperature: TemperatureScaling |
     if temperature is not None and temperature.reliability.ece > ece:
         notes.append(
             f"temperature {temperature.temperature:.4g} makes calibration worse on these images: "
-            f"the error {ece:.4f} becomes {temperature.reliability.ece:.4f}; keep the logits as "
-            "they are"
+            f"the error {ece:.4f} becomes {temperature.reliability.ece:.4f}; do not "
+            "apply temperature scaling"
         )
     return notes
 

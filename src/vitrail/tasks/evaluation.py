@@ -148,7 +148,7 @@ class Evaluation(HtmlRecord):
         outputs, known = self.outputs, self.robustness
         galleries = {"Most confident": mistake_examples(outputs, self.source, most=MAX_MISTAKES)}
         if len(outputs.wrong) > MAX_MISTAKES:  # only where they can be others
-            galleries["Least likely truth"] = mistake_examples(
+            galleries["Lowest probability for the true class"] = mistake_examples(
                 outputs, self.source, "loss", MAX_MISTAKES
             )
         return evaluation_page(

@@ -352,7 +352,7 @@ def encode_image(pixels: Pixels, quality: int = 92) -> bytes:
 
 def describe_query(query: Query | None) -> str:
     if query is None:
-        return "weighted by what the model reads out"
+        return "weighted by the tokens the head uses"
     if isinstance(query, int):
         return f"seen from token {query}"
     return f"seen from the patch in row {query[0]}, column {query[1]}"

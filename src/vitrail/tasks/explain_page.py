@@ -40,7 +40,7 @@ def explain_page(found: Explanations) -> Iterator[str]:
         Section("verdict", "Can the maps be trusted?", verdict_section(run)),
         Section("unread", "Images that could not be read", problem_section(run)),
     ]
-    title = f"What {short_name(run.model)} looks at"
+    title = f"Explanation of {short_name(run.model)}"
     lead = render("facts.html", facts=run_facts(found))
     before, after = page_around(title, sections, kind="explanation", lead=lead)
     yield before

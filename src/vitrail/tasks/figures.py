@@ -32,6 +32,7 @@ from vitrail.tasks.models import AnyModel, Device, Precision, open_model, refuse
 from vitrail.tasks.names import name_of
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.results import writing_results
+from vitrail.tasks.splits import check_known
 
 FACTS, ARRAYS = "figures.json", "figures.npz"
 SAMPLES = 10  # two photos, and the quarters of each
@@ -210,8 +211,7 @@ def figures(
 def open_split(data: str, split: str | None, val_share: float) -> Source:
     """One split, by default test, else val; one that was drawn for training is drawn again."""
     parts = open_data(data, val_share=val_share).parts
-    if split is not None and split not in parts:
-        raise UserError(f"{data} has no split {split!r}, {nearest(split, parts)}")
+    check_known(split, data, parts)
     return parts[split or next(name for name in ("test", "val", "train", *parts) if name in parts)]
 
 

@@ -40,7 +40,7 @@ def show_matches(query: str, matches: Iterable[Match], index: str) -> str:
     return search_page(ImageCard(query, thumbnail(query)), hits, index=index)
 
 
-def show_duplicates(pairs: Sequence[Pair], index: str, threshold: float) -> str:
+def show_duplicates(pairs: Sequence[Pair], index: str, threshold: float, source: str) -> str:
     nearest: dict[str, float] = {}
     for pair in pairs:
         for name in (pair.one, pair.other):
@@ -57,7 +57,7 @@ def show_duplicates(pairs: Sequence[Pair], index: str, threshold: float) -> str:
         for number, group in enumerate(group_pairs(pairs))
         for shown in [number < MAX_GROUPS]
     ]
-    return duplicates_page(groups, index=index, threshold=threshold)
+    return duplicates_page(groups, index=index, threshold=threshold, source=source)
 
 
 def group_pairs(pairs: Iterable[Pair]) -> list[list[str]]:

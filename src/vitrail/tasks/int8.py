@@ -45,7 +45,7 @@ def make_calibration(
     if precision != INT8:
         return None
     found = list_sources(images if calibrate is None else calibrate)
-    return Calibration(sample_calibration(model, found), max_drop)
+    return calibration_on(model, found, max_drop)
 
 
 def calibrate_on_split(
@@ -55,7 +55,14 @@ def calibrate_on_split(
     if precision != INT8 or calibrate is not None:
         return make_calibration(model, (), precision, calibrate, max_drop)
     every = [Sample(source, index) for index in range(len(source))]
-    return Calibration(sample_calibration(model, every), max_drop)
+    return calibration_on(model, every, max_drop)
+
+
+def calibration_on(model: Model, images: Sequence[ImageSource], max_drop: float) -> Calibration:
+    """Refused here if the images are too few, before an engine is asked."""
+    samples = sample_calibration(model, images)
+    samples.check_count()
+    return Calibration(samples, max_drop)
 
 
 def list_sources(images: Any) -> Sequence[ImageSource]:

@@ -251,9 +251,9 @@ def check_writing(
     if out is not None:
         check_file(Path(out), overwrite=overwrite)
     elif dry_run:
-        raise UserError("dry_run needs out: it reports what would be written there")
+        raise UserError("dry_run needs out=FILE: it reports what would be written there")
     elif options.on_ray:
-        raise UserError("engine ray needs out: give a file for the predictions")
+        raise UserError("engine ray needs out=FILE for the predictions")
 
 
 def check_file(out: Path, *, overwrite: bool) -> None:

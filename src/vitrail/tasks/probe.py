@@ -41,6 +41,7 @@ from vitrail.tasks.models import AnyModel, Device, Precision, open_model
 from vitrail.tasks.names import name_of
 from vitrail.tasks.progress import OnProgress, silent, steps_of
 from vitrail.tasks.results import writing_results
+from vitrail.tasks.splits import check_known
 
 FACTS = "probe.json"
 FILES = (PAGE, FACTS)
@@ -264,8 +265,7 @@ def open_splits(data: str, model: Model, options: Options) -> dict[str, Source]:
     if not {options.split or "test", options.split or "val"} & splits.keys():
         share = model.passport.provenance.get("recipe", {}).get("val_share", 0.1)
         splits = open_data(data, val_share=share or 0.1).parts
-    if options.split is not None and options.split not in splits:
-        raise UserError(f"{data} has no split {options.split!r}, {nearest(options.split, splits)}")
+    check_known(options.split, data, splits)
     if "train" not in splits:
         raise UserError(f"{data} must have a train split, got {', '.join(splits)}")
     name = options.split or next((split for split in ("test", "val") if split in splits), None)

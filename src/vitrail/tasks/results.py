@@ -39,8 +39,8 @@ class Results:
         ours = self.listed()
         if ours and not self.overwrite:
             raise UserError(
-                f"{self.out}: holds results of vitrail {self.verb} already: choose another "
-                "directory, or pass overwrite=True"
+                f"{self.out}: already contains results of vitrail {self.verb}: choose "
+                "another directory, or pass overwrite=True"
             )
         there = [name for name in names if os.path.lexists(self.out / name)]
         if alone and not ours and self.out.is_dir():
@@ -105,8 +105,16 @@ class Results:
         for name in names:
             path = self.out / name
             if name not in ours or not path.is_file() or digest(path) != ours[name]:
+                others = (verb for verb, known in self._read().items() if name in known)
+                if (verb := next(others, self.verb)) != self.verb:
+                    raise UserError(
+                        f"{self.out}: already contains results of vitrail {verb}: choose another "
+                        "directory"
+                    )
+                what = "was changed since" if name in ours else "was not written by"
+                wrote = " wrote it" if name in ours else ""
                 raise UserError(
-                    f"{path}: is not as vitrail {self.verb} wrote it, and is left alone: choose "
+                    f"{path} {what} vitrail {self.verb}{wrote} and was not replaced: choose "
                     "another directory, or move it away"
                 )
 

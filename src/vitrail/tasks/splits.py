@@ -1,6 +1,6 @@
 """Which split of a data set is evaluated, and which of its classes is which output of the model."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,9 +26,14 @@ class Split:
 
 
 def check_split(split: str | None, data: str | Path) -> None:
-    known = open_data(data).parts
+    check_known(split, data, open_data(data).parts)
+
+
+def check_known(split: str | None, data: str | Path, known: Iterable[str]) -> None:
+    """Refuse a split that the data does not have."""
     if split is not None and split not in known:
-        raise UserError(f"{data} has no split {split!r}, {nearest(split, known)}")
+        hint = nearest(split, known, "available splits:")
+        raise UserError(f"{data} has no split {split!r}, {hint}")
 
 
 def val_share_of(model: Model) -> float:

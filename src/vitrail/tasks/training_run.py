@@ -18,6 +18,7 @@ from vitrail.data.cache import remove_cache
 from vitrail.data.source import Splits
 from vitrail.data.sources import open_data
 from vitrail.evaluation.classify import score
+from vitrail.models.catalogue import change, find
 from vitrail.tasks.overrides import DEFAULT_OBJECTIVE, new_recipe, resumed_recipe
 from vitrail.tasks.plan import introduction, plan_of
 from vitrail.tasks.processes import launch_run
@@ -122,6 +123,8 @@ def perform(options: RunOptions, observer: Observer, world: World) -> EndedRun |
     task = prepare_task(recipe, splits, scorer)
     if options.dry_run:
         plan, total = plan_of(task, splits, world)
+        if not resume and (out / NAME).exists():
+            plan.append(f"out: {out} already contains a run, choose another directory or resume it")
         return Run(out=out, recipe=recipe, step=0, total=total, plan=plan, scores={})
     made = not out.exists()
     world.wait()  # until every process has seen that there is no run yet
@@ -165,22 +168,30 @@ def choose_run(options: RunOptions, world: World) -> tuple[Path, Recipe, bool]:
         resume = world.from_main((out / NAME).is_file())
     if resume:
         return out, resumed_recipe(options, out), True
-    if (out / NAME).exists():
-        raise UserError(
-            f"{out}: already holds a run: choose another directory, or pass resume=True"
-        )
     recipe = recipe or new_recipe(options)
-    refuse_taken(out, recipe.data)
+    check_model(recipe)
+    if not options.dry_run:
+        refuse_taken(out, recipe.data)
     return out, recipe, False
+
+
+def check_model(recipe: Recipe) -> None:
+    """Refuse an unknown name of a model, or of one of its fields, before OUT is looked at."""
+    if recipe.start is None and recipe.model is not None:
+        change(find(recipe.model), dict(recipe.fields))
 
 
 def refuse_taken(out: Path, data: str) -> None:
     """A run starts only if it would overwrite nothing."""
     if out.resolve() == Path(data).resolve():
         raise UserError(f"{out}: is the data directory: choose another out directory")
+    if (out / NAME).exists():
+        raise UserError(
+            f"{out}: already contains a run: choose another directory, or pass resume=True"
+        )
     for name in OWN:
         if os.path.lexists(out / name):
-            raise UserError(f"{out / name}: exists already: choose another out directory")
+            raise UserError(f"{out / name}: already exists: choose another out directory")
 
 
 def remove_failed_start(out: Path, *, made: bool) -> None:

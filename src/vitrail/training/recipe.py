@@ -141,7 +141,7 @@ class Recipe:
         if self.native_resolution:
             check_native(self)
         elif self.max_tokens is not None:
-            raise UserError("max_tokens must be left out without native_resolution")
+            raise UserError("max_tokens must be left out without native_resolution=True")
 
     @property
     def has_labels(self) -> bool:
@@ -166,4 +166,4 @@ def check_native(recipe: Recipe) -> None:
     }
     for rule, (broken, why) in refused.items():
         if broken:
-            raise UserError(f"{rule} with native_resolution: {why}")
+            raise UserError(f"{rule} with native_resolution=True: {why}")

@@ -146,7 +146,7 @@ def _remove(path: Path) -> None:
 
 def refuse_existing(out: Path, overwrite: bool) -> None:
     if os.path.lexists(out) and not overwrite:
-        raise UserError(f"{out}: exists already: choose another name, or pass overwrite=True")
+        raise UserError(f"{out}: already exists: choose another name, or pass overwrite=True")
 
 
 def _refuse_loss(draft: Path, out: Path) -> None:

@@ -96,6 +96,13 @@ def convert(
     return done
 
 
+def check_target(to: str, out: Path) -> None:
+    """Refuse an unknown dialect or suffix, before anything is read."""
+    if to != "vitrail":
+        dialects_called(to)
+    refuse_unknown_suffix(out)
+
+
 def plan_conversion(
     source: str | Path,
     out: str | Path,
@@ -109,10 +116,8 @@ def plan_conversion(
 ) -> tuple[Conversion, Callable[[bool], object]]:
     """Read and translate a checkpoint. Nothing is written until the function that comes with the
     record is called, with whether to overwrite."""
-    if to != "vitrail":
-        dialects_called(to)  # a wrong name is refused before anything is read
     out = Path(out)
-    refuse_unknown_suffix(out)
+    check_target(to, out)
     changes = changes or {}
     opened = open_checkpoint(source, model=model, dialect=dialect, grid=grid, overrides=changes)
     config = change(opened.config, fine_tuned(opened.config, changes))
@@ -218,8 +223,7 @@ def losses(written: Foreign, dialect: Dialect, config: Config, passport: Passpor
     ]
     if prepared != passport.preprocessing:
         sentences.append(
-            "it does not specify how images were prepared: other programs may prepare images "
-            "differently"
+            "the format does not store preprocessing: other programs may prepare images differently"
         )
     if passport.multi_label and not dialect.multi_label(written):
         sentences.append("it does not specify that an image may have several labels")

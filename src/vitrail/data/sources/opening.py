@@ -86,7 +86,7 @@ def open_parts(spec: str) -> dict[str, Origin]:
     if is_folder(spec):
         return open_directory(spec)
     if not exists(spec):
-        raise UserError(f"{spec}: there is no such {missing(spec)}")
+        raise UserError(f"{spec}: no such {missing(spec)}")
     return open_file(spec)
 
 
@@ -142,5 +142,5 @@ def missing(spec: str) -> str:
         return f"file or directory, and no {folder} either"
     known = [*beside, *(() if folder else ("digits", "planted", *idx.NAMED))]
     hint = nearest(name, known)
-    close = f", {hint}" if hint.startswith("did you mean") else f": expected {KINDS}"
+    close = f". D{hint[1:]}" if hint.startswith("did you mean") else f": expected {KINDS}"
     return f"file, directory or data set{close}"
