@@ -405,7 +405,7 @@ def test_files_that_are_no_images_are_named(tmp_path: Path) -> None:
     data = open_data(tmp_path)
     assert data.ignored == ("cat/notes.txt", "dog/<b>2.docx")
     found = examine(data, str(tmp_path))
-    assert "not images    2 files: cat/notes.txt, dog/<b>2.docx" in found.text()
+    assert "not images       2 files: cat/notes.txt, dog/<b>2.docx" in found.text()
     assert found.facts()["ignored"] == list(data.ignored)
     shown = page(found)
     assert "dog/<wbr>&lt;b&gt;2.docx" in shown

@@ -1,6 +1,7 @@
 """`vitrail.evaluate` in Python: a record with plain attributes, and what it says about itself."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,8 +85,9 @@ def test_a_model_and_data_in_each_others_place(model: Model, tmp_path: Path) -> 
     for swapped in (("digits", folder), (tmp_path / "photos", folder), ("hf:a/b", "x.safetensors")):
         with pytest.raises(UserError, match="expected MODEL, then DATA"):
             check_not_swapped(*swapped)
-    for verb in (vitrail.evaluate, vitrail.probe, vitrail.figures):
+    verbs: tuple[Any, ...] = (vitrail.evaluate, vitrail.probe, vitrail.figures)
+    for verb in verbs:
         with pytest.raises(UserError, match="photos is data, not a model"):
-            verb(tmp_path / "photos", model)  # type: ignore[operator]
+            verb(tmp_path / "photos", model)
     for right in ((folder, "digits"), (model, "digits"), (folder, tmp_path / "arrays.npz")):
         check_not_swapped(*right)

@@ -77,7 +77,7 @@ def test_labels_and_preparation_that_get_lost_are_told(tmp_path: Path) -> None:
     how = Preprocessing(size=(32, 32), mean=(0.1, 0.2, 0.3))
     native = saved(SQUARE, tmp_path / "native", preprocessing=how, labels=tuple("abcde"))
     cautions = convert(native, tmp_path / "out.npz", to="vit_jax").cautions
-    assert any("how images were prepared" in sentence for sentence in cautions)
+    assert any("does not store preprocessing" in sentence for sentence in cautions)
     assert any("names of the classes" in sentence for sentence in cautions)
 
 
