@@ -2,7 +2,10 @@
 example of a property fails because the machine is busy."""
 
 import gc
+from collections.abc import Iterator
 
+import pytest
+import torch
 from hypothesis import settings
 
 from vitrail.core.torchvision import mend_torchvision
@@ -10,6 +13,15 @@ from vitrail.core.torchvision import mend_torchvision
 mend_torchvision()
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    """A verb that is called with `threads` sets those of its process: the next test has its own."""
+    before = torch.get_num_threads()
+    yield
+    if torch.get_num_threads() != before:
+        torch.set_num_threads(before)
 
 
 def pytest_collection_finish() -> None:

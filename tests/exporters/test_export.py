@@ -290,3 +290,22 @@ def test_an_untrained_head_is_noted(model: Model, folder: Path) -> None:
 
 def test_the_sample_photos_are_there() -> None:
     assert [Path(str(photo)).is_file() for photo in sample_photos()] == [True, True]
+
+
+def test_weights_of_another_program_beside_the_file_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "m.bin").write_text("precious")
+    for overwrite, reason in (
+        (False, "already exists|exists already"),
+        (True, "not written by an"),
+    ):
+        with pytest.raises(UserError, match=reason):
+            vitrail.export(
+                vitrail.create("vit_ti_16", depth=1), tmp_path / "m.xml", overwrite=overwrite
+            )
+    assert (tmp_path / "m.bin").read_text() == "precious"
+
+
+@pytest.mark.parametrize("length", [190, 300])
+def test_a_name_that_is_too_long_is_one_sentence(length: int, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="at most 180 bytes"):
+        vitrail.export(vitrail.create("vit_ti_16", depth=1), tmp_path / f"{'a' * length}.onnx")

@@ -6,13 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.inference.engine_doubles import Double, use
 from tests.inference.photos import small_model
 from vitrail import UserError
 from vitrail.core import processor
 from vitrail.inference.engine import Job, plan_of
-from vitrail.inference.engines import cache
+from vitrail.inference.engines import cache, opening
 from vitrail.inference.engines.auto import OpenRunner, open_runner
 from vitrail.inference.engines.cache import (
     RECORD,
@@ -182,3 +183,34 @@ def test_a_record_says_what_it_is_of(engine: Double) -> None:
     facts = json.loads((folder / RECORD).read_text(encoding="utf-8"))["facts"]
     assert facts["engine"] == "double"
     assert facts["plan"]["output"] == "pooled"
+
+
+def test_nothing_is_in_the_cache_before_it_was_compared(
+    engine: Double, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def check(*given: object) -> None:
+        seen.append([file for file in place.glob("*") if not file.name.startswith(".")])
+
+    monkeypatch.setattr(opening, "check_agreement", check)
+    open_it()
+    assert seen == [[]]
+    assert len(entries()) == 1
+
+
+def test_a_model_with_another_activation_is_another_one(engine: Double) -> None:
+    model = small_model()
+    plan = plan_of(model, Job(output="pooled", batch_size=2))
+    open_runner(model, plan, "double")
+    model.get_submodule("blocks.0.mlp").act = torch.nn.Tanh()
+    with pytest.raises(UserError, match="must compute what eager does"):  # compared anew
+        open_runner(model, plan, "double")
+    assert engine.built == 2
+
+
+def test_a_place_with_a_name_that_is_too_long_is_done_without(
+    engine: Double, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITRAIL_CACHE", "/tmp/" + "a" * 300)
+    assert open_it().engine == "double"

@@ -246,6 +246,8 @@ def test_names_of_engines(monkeypatch: pytest.MonkeyPatch) -> None:
         check_engine("openvno")
     with pytest.raises(UserError, match="engine ray computes for predict and embed alone"):
         check_engine("ray")
+    with pytest.raises(UserError, match="engine must be a name, got 3"):
+        split_ray(3)  # type: ignore[arg-type]  # a mistake
     with pytest.raises(UserError, match="name their engine"):
         split_ray("ray:auto")
     missing = Double("missing")

@@ -372,6 +372,12 @@ def test_mistakes_are_one_sentence() -> None:
     refuse(make("swin"), 4, "needs a ViT, DeiT, hybrid or BEiT, got Swin")
     refuse(make("vit").train(), 4, "evaluation mode")
     refuse(make("vit", positions="relative"), 4, "relative")
-    refuse(make("vit"), -1, "0 or more")
+    refuse(make("vit"), -1, "at least 0")
     refuse(make("vit"), [1, 2], "one for each of 3 blocks")
     refuse(merge_tokens(make("vit"), 2), 2, "got MergedViT")
+
+
+@pytest.mark.parametrize("r", [2.5, None, "4", True, [1.5] * 12])
+def test_what_is_no_whole_number_is_refused(r: Any) -> None:
+    with pytest.raises(UserError, match="r must be"):
+        merge_tokens(make("vit").eval(), r)

@@ -172,7 +172,7 @@ def test_a_published_file_tells_everything_in_its_config(name: str, tmp_path: Pa
 def test_windows_that_nothing_tells_are_asked_for(tmp_path: Path) -> None:
     peer = timm.create_model("swinv2_tiny_window8_256", num_classes=2, device="meta")
     source = write_blank(peer, tmp_path / "peer.safetensors")
-    with pytest.raises(UserError, match="swinv2_t, swinv2_t_w16 have its shape: name the model"):
+    with pytest.raises(UserError, match="swinv2_t, swinv2_t_w16 have its shape: give model="):
         load(source)
     assert open_checkpoint(source, model="swinv2_t_w16").config.window_size == 16  # type: ignore[attr-defined]
     opened: Any = open_checkpoint(source, overrides={"window_size": 8})

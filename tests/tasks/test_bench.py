@@ -199,3 +199,12 @@ def test_int8_and_merged_tokens_have_rows(tmp_path: Path, monkeypatch: pytest.Mo
 def test_precisions_that_are_not_measured() -> None:
     with pytest.raises(vitrail.UserError, match="precision must be float32 or int8, got 'fp8'"):
         vitrail.bench("vit_ti_16", precision="fp8")
+
+
+def test_what_cannot_be_measured_is_refused_at_once() -> None:
+    with pytest.raises(
+        vitrail.UserError, match=r"int8 is computed by onnxruntime, openvino, got .*eager"
+    ):
+        vitrail.bench("vit_ti_16", engine="eager", precision="int8")
+    with pytest.raises(vitrail.UserError, match="unknown model 'vit_nano'"):
+        vitrail.bench("vit_nano")

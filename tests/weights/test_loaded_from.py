@@ -54,5 +54,5 @@ def test_what_a_loaded_model_embedded_is_searched_without_it(saved: Path, tmp_pa
     assert vitrail.search(out, photos[1], k=1)[0].id == photos[1]
     made = tmp_path / "made"
     vitrail.embed(small_model(), photos, out=made, engine="eager")
-    with pytest.raises(UserError, match=r"in memory only: pass it: search\(…, checkpoint=model\)"):
+    with pytest.raises(UserError, match=r"in memory only: pass checkpoint="):
         vitrail.search(made, photos[1])

@@ -67,10 +67,11 @@ class Layer:
 def reduce_weights(model: nn.Module, layouts: Mapping[str, TokenLayout]) -> ReduceWeights:
     """A function from the weights of every attention to maps: where the tokens that the head reads
     look, the mean of all heads, by "maps." and the name of the layer, the last one first, and
-    rolled out over all layers as "maps.rollout".
+    of several layers also rolled out as "maps.rollout".
 
-    >>> reduce = reduce_weights(model, {"blocks.0.attention": layout})
-    >>> reduce({"blocks.0.attention": torch.full((1, 3, 197, 197), 1 / 197)})["maps.rollout"].shape
+    >>> reduce = reduce_weights(model, {"blocks.0.attention": model.config.layout})
+    >>> maps = reduce({"blocks.0.attention": torch.full((1, 3, 197, 197), 1 / 197)})
+    >>> maps["maps.blocks.0.attention"].shape
     torch.Size([1, 14, 14])
     """
     layers = {name: Layer.of(model, layout) for name, layout in layouts.items()}

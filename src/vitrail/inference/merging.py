@@ -8,6 +8,7 @@ nothing is trained; with r = 0 the model is identical to the bit.
 """
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.core.errors import UserError
+from vitrail.core.ranges import check_counts
 from vitrail.inference.rewrites.sharing import share_weights, with_children
 from vitrail.layers.attention import SelfAttention
 from vitrail.layers.merged import MergedAttend, Unmerge, log_sizes, mean_bias
@@ -174,11 +176,10 @@ def merge_plan(model: Model, r: int | Sequence[int]) -> list[int]:
     [90, 53, 26]
     """
     depth, patches = model.config.depth, model.config.grid[0] * model.config.grid[1]
-    wanted = [r] * depth if isinstance(r, int) else list(r)
+    wanted = [int(one) for one in check_counts("r", r)]
+    wanted = wanted * depth if isinstance(r, Integral) else wanted
     if len(wanted) != depth:
         raise UserError(f"r must be one number or one for each of {depth} blocks, got {wanted}")
-    if any(one < 0 for one in wanted):
-        raise UserError(f"r must be 0 or more in every block, got {wanted}")
     plan = []
     for one in wanted:
         plan.append(min(one, patches // 2))

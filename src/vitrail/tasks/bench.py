@@ -1,5 +1,6 @@
 """`vitrail.bench`: how fast models run on this machine, on every engine, side by side."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -27,6 +28,7 @@ from vitrail.inference.engines.catalogue import (
 )
 from vitrail.inference.merging import merge_tokens
 from vitrail.inference.speed_up import choose_merging
+from vitrail.models.catalogue import find
 from vitrail.pages.benchmark import benchmark_page
 from vitrail.pages.render import as_iframe, number, percent
 from vitrail.tasks.evaluate import evaluate
@@ -191,6 +193,9 @@ def bench(
     check("seconds", seconds, above=0)
     check_count("threads", 1 if threads is None else threads, at_least=1)
     engines, precisions = check_engines(engine), check_precisions(precision)
+    if INT8 in precisions and not any(can_compute(name, INT8) for name in engines):
+        known = ", ".join(name for name in LIBRARIES if can_compute(name, INT8))
+        raise UserError(f"int8 is computed by {known}, got the engine {', '.join(engines)}")
     images = tuple(map(str, [calibrate] if isinstance(calibrate, str | Path) else calibrate))
     guests = [check_guest(name) for name in ([guest] if isinstance(guest, str) else guest)]
     if not (models or guests or clear):
@@ -288,9 +293,16 @@ def named_sources(models: Sequence[str | Path | nn.Module]) -> Iterator[dict[str
                 folder = stack.enter_context(TemporaryDirectory(prefix="vitrail-"))
                 source = str(save(open_model(model), Path(folder) / f"model-{number}"))
             else:
-                source = name
+                source = check_source(name)
             sources[source] = name
         yield sources
+
+
+def check_source(name: str) -> str:
+    """Refuse what is neither a file, a hub id nor an architecture, before anything is measured."""
+    if not (os.path.exists(name) or "/" in name):
+        find(name)  # it names the nearest
+    return name
 
 
 def measure_accuracy(

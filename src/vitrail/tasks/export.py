@@ -2,6 +2,7 @@
 as a page that runs in a browser."""
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -137,10 +138,12 @@ def check_out(out: Path, target: Target, *, overwrite: bool) -> None:
     if target.folder:
         check_folder(out, beside, overwrite=overwrite)
         return
-    for path in (out, beside):
+    weights = [out.with_suffix(".bin")] if out.suffix.lower() == ".xml" else []
+    weights.append(out.with_name(f"{out.name}.data"))
+    for path in (out, beside, *weights):
         refuse_existing(path, overwrite)
-    if (out.exists() or beside.exists()) and not is_record(beside):
-        raise UserError(f"{out}: was not written by an export: choose another name")
+        if os.path.lexists(path) and not is_record(beside):
+            raise UserError(f"{path}: was not written by an export: choose another name")
 
 
 def check_folder(out: Path, record: Path, *, overwrite: bool) -> None:

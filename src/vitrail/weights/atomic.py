@@ -10,11 +10,15 @@ from pathlib import Path
 
 from vitrail.core.errors import UserError
 
+MAX_NAME = 180  # bytes: drafts beside a file have longer names, and 255 are the most
+
 
 def check_writable(out: Path) -> None:
     """Refuse a place where nothing can be written, without writing: what exists above `out` must be
     a directory that takes files."""
-    above = next(path for path in out.absolute().parents if os.path.lexists(path))
+    if len(os.fsencode(out.name)) > MAX_NAME:
+        raise UserError(f"a file name must have at most {MAX_NAME} bytes, got {out.name[:40]}…")
+    above = next((path for path in out.absolute().parents if os.path.lexists(path)), out.absolute())
     if not above.is_dir():
         raise UserError(f"{out}: cannot be written: {above} is a file, not a directory")
     if not os.access(above, os.W_OK | os.X_OK):
@@ -134,7 +138,7 @@ def _is_running(process: int) -> bool:
 
 
 def _remove(path: Path) -> None:
-    if path.is_symlink() or path.is_file():
+    if os.path.islink(path) or os.path.isfile(path):
         path.unlink(missing_ok=True)
     else:
         shutil.rmtree(path, ignore_errors=True)

@@ -72,7 +72,7 @@ class Entry:
 def find_entry(key: str) -> Entry | None:
     """A complete entry, from now on the newest; what is damaged is removed."""
     folder = cache_folder() / key
-    if not folder.exists():
+    if not os.path.exists(folder):  # where Path.exists raises for a name that is too long
         return None
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
@@ -80,7 +80,7 @@ def find_entry(key: str) -> Entry | None:
             if file_digest(folder / name) != digest:
                 raise ValueError(f"{name} is damaged")
         facts = dict(record["facts"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         remove_entry(key)
         return None
     with suppress(OSError):
@@ -90,7 +90,7 @@ def find_entry(key: str) -> Entry | None:
 
 def has_entry(key: str) -> bool:
     """Whether there is an entry, complete or damaged."""
-    return (cache_folder() / key / RECORD).exists()
+    return os.path.exists(cache_folder() / key / RECORD)
 
 
 @contextmanager

@@ -20,7 +20,8 @@ def check_engine(name: str) -> str:
     >>> check_engine("eager")
     'eager'
     """
-    if name.partition(":")[0] == RAY:
+    before, _, _ = split_name(name)
+    if before == RAY:
         raise UserError(
             f"the engine {name} computes for predict and embed alone: use {', '.join(ENGINES)}"
         )
@@ -32,15 +33,22 @@ def check_engine(name: str) -> str:
     return name
 
 
+def split_name(name: object) -> tuple[str, str, str]:
+    """A name at its colon; refuses what is no name."""
+    if not isinstance(name, str):
+        raise UserError(f"engine must be a name, got {name!r}: use {', '.join(ENGINES)}")
+    return name.partition(":")
+
+
 def split_ray(name: str) -> tuple[bool, str]:
     """Whether Ray computes, and the engine of each of its processes, or of this one.
 
     >>> split_ray("ray"), split_ray("ray:openvino"), split_ray("auto")
     ((True, 'eager'), (True, 'openvino'), (False, 'auto'))
     """
+    before, colon, rest = split_name(name)
     if name == RAY:
         return True, EAGER
-    before, colon, rest = name.partition(":")
     if before == RAY and colon:
         if rest == AUTO:
             raise UserError(

@@ -1,5 +1,6 @@
 """The graph of a model for one plan, from which every engine builds; traced once, when needed."""
 
+import hashlib
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,7 +37,8 @@ class ModelGraph:
 
     @cached_property
     def digest(self) -> str:
-        return digest_of(self.model)
+        """Of the weights, and of the modules: another activation has the same weights."""
+        return hashlib.sha256(f"{digest_of(self.model)} {self.model!r}".encode()).hexdigest()
 
     @cached_property
     def layers(self) -> int:

@@ -59,31 +59,34 @@ def open_library(library: EngineLibrary, graph: ModelGraph) -> OpenLibrary:
             logger.info("%s: built again: %s", library.name, error)
             remove_entry(key)
     facts = {"engine": library.name, "plan": asdict(graph.plan), "model": graph.digest}
+    opened: list[OpenLibrary] = []
     try:
-        with new_entry(key, facts, lambda folder: build(library, graph, folder)) as entry:
-            start = time.perf_counter()
-            record = read_quantisation(entry.folder) if graph.samples is not None else None
-            runner = library.open(entry.folder, graph.plan)
-            seconds = time.perf_counter() - start
+        with new_entry(key, facts, lambda folder: opened.append(build(library, graph, folder))):
+            return opened[-1]
+    except EngineError:
+        raise
     except UserError as error:  # ours: what the graph or the engine cannot do
+        if graph.samples is not None:  # or which images int8 needs
+            raise
         raise EngineError(f"the engine {library.name} failed: {error}") from None
     except Exception as error:  # a library's own: unsupported operators, its compiler, the disk
         raise EngineError(f"the engine {library.name} failed: {reason_of(error)}") from error
-    try:
-        if record is None:
-            check_agreement(library, runner, graph)
-    except BaseException:
-        remove_entry(key)
-        raise
-    return OpenLibrary(runner, seconds, record)
 
 
-def build(library: EngineLibrary, graph: ModelGraph, folder: Path) -> None:
+def build(library: EngineLibrary, graph: ModelGraph, folder: Path) -> OpenLibrary:
+    """Build, open and compare: the cache gets nothing that was not compared."""
+    record = None
     if graph.samples is None:
         library.build(graph, folder)
-        return
-    record = library.build_int8(graph, folder)
-    (folder / INT8_RECORD).write_text(to_json(asdict(record)), encoding="utf-8")
+    else:
+        record = library.build_int8(graph, folder)
+        (folder / INT8_RECORD).write_text(to_json(asdict(record)), encoding="utf-8")
+    start = time.perf_counter()
+    runner = library.open(folder, graph.plan)
+    seconds = time.perf_counter() - start
+    if record is None:
+        check_agreement(library, runner, graph)
+    return OpenLibrary(runner, seconds, record)
 
 
 def read_quantisation(folder: Path) -> Quantisation:
