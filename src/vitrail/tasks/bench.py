@@ -192,8 +192,7 @@ def bench(
     sizes = check_counts("batch_size", batch_size, at_least=1)
     check("seconds", seconds, above=0)
     check_count("threads", 1 if threads is None else threads, at_least=1)
-    engines, precisions = check_engines(engine), check_precisions(precision)
-    check_int8_engines(engines, precisions)
+    engines, precisions = check_int8_engines(check_engines(engine), check_precisions(precision))
     images = tuple(map(str, [calibrate] if isinstance(calibrate, str | Path) else calibrate))
     guests = [check_guest(name) for name in ([guest] if isinstance(guest, str) else guest)]
     if not (models or guests or clear):
@@ -296,11 +295,12 @@ def named_sources(models: Sequence[str | Path | nn.Module]) -> Iterator[dict[str
         yield sources
 
 
-def check_int8_engines(engines: Sequence[str], precisions: Sequence[str]) -> None:
-    """Refuse int8 where no engine computes it."""
+def check_int8_engines(engines: list[str], precisions: list[str]) -> tuple[list[str], list[str]]:
+    """Both as they are; int8 is refused where no engine computes it."""
     if INT8 in precisions and not any(can_compute(name, INT8) for name in engines):
         known = ", ".join(name for name in LIBRARIES if can_compute(name, INT8))
         raise UserError(f"int8 is computed by {known}, got the engine {', '.join(engines)}")
+    return engines, precisions
 
 
 def check_source(name: str) -> str:
