@@ -62,8 +62,9 @@ SIGNATURES = {
         "dry_run=False, on_progress=<silent>"
     ),
     "figures": (
-        "model, data=None, *, split=None, images=128, ablated=4, batch_size=8, device='auto', "
-        "precision=None, out=None, overwrite=False, dry_run=False, name=None, on_progress=<silent>"
+        "model, data=None, *, split=None, max_images=128, ablated=4, batch_size=8, "
+        "device='auto', precision=None, out=None, overwrite=False, dry_run=False, name=None, "
+        "on_progress=<silent>"
     ),
     "open_data": "spec, *, val_share=0.1, seed=0",
     "predict": (
@@ -74,7 +75,7 @@ SIGNATURES = {
     ),
     "probe": (
         "model, data, *, method='fewshot', split=None, shots=(1, 5, 10, 25), seeds=3, "
-        "neighbours=(10, 20, 100, 200), steps=None, images=None, batch_size=64, workers=0, "
+        "neighbours=(10, 20, 100, 200), steps=None, max_images=None, batch_size=64, workers=0, "
         "engine='auto', device='auto', precision=None, seed=0, cache='runs/features', out=None, "
         "overwrite=False, dry_run=False, name=None, on_progress=<silent>"
     ),

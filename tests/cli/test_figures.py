@@ -24,7 +24,7 @@ def saved(tmp_path: Path, **changes: object) -> str:
 def test_a_page_and_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, out = saved(tmp_path), tmp_path / "out"
     words = ["figures", model, "digits", "--out", str(out), "--ablated", "0"]
-    assert main([*words, "--images", "8"]) == 0
+    assert main([*words, "--max-images", "8"]) == 0
     told = capsys.readouterr().out
     assert {path.suffix for path in out.glob("[!.]*")} == {".html", ".json", ".npz", ".svg", ".png"}
     assert "Mean attention distance: A dot for each head, over 8 images" in told
@@ -65,7 +65,7 @@ def test_more_channels_than_photos_have(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["digits", "--images", "0"], "images must be at least 1, got 0"),
+        (["digits", "--max-images", "0"], "images must be at least 1, got 0"),
         (["digits", "--batch-size", "0"], "--batch-size must be at least 1, got 0"),
         (["digits", "--split", "tset"], "digits has no split 'tset'"),
         (["no-such-data"], "no-such-data"),
@@ -86,7 +86,7 @@ def test_a_model_that_somebody_trained_on_digits(
     """Its filters are few waves, its digits lie in the middle, and its layers grow apart."""
     data = golden("mnist")
     model, out = data / "mnist_vit_researchase.pt", tmp_path / "out"
-    words = ["--set", "heads=4", "--out", str(out), "--images", "32", "--json"]
+    words = ["--set", "heads=4", "--out", str(out), "--max-images", "32", "--json"]
     assert main(["figures", str(model), str(data), *words]) == 0
     found = json.loads(capsys.readouterr().out)["figures"]
     variance = found["filters"]["variance"]
@@ -114,7 +114,7 @@ def test_a_hybrid_says_that_it_has_a_stem(
 
 def test_a_record_shows_its_figures(tmp_path: Path) -> None:
     """That Python and the shell give the same is tested with the other verbs, in tests/tasks."""
-    found = vitrail.figures(saved(tmp_path), "digits", ablated=0, images=5)
+    found = vitrail.figures(saved(tmp_path), "digits", ablated=0, max_images=5)
     assert [panel.name for panel in found][:2] == ["filters", "positions"]
     assert found["distance"].figure is not None
     assert found._repr_html_().startswith("<iframe ")

@@ -31,7 +31,7 @@ VERBS = {
     "search": "search {embedded} {photo}",
     "duplicates": "duplicates {embedded}",
     "explain": "explain {model} {photos} --checks 1 --method rollout --out {out}",
-    "figures": "figures {model} {data} --images 3 --ablated 0 --out {out}",
+    "figures": "figures {model} {data} --max-images 3 --ablated 0 --out {out}",
     "convert": "convert {model} {out} --set num_classes=3",
     "train": "train {data} --steps 2 --batch-size 2 --out {out}",
     "pretrain": "pretrain {data} --steps 2 --batch-size 2 --out {out}",

@@ -52,7 +52,7 @@ VERBS = {
     "predict": "predict {model} {photo} --out {out}/labels.csv",
     "embed": "embed {model} {photo} --out {out}",
     "explain": "explain {model} {photo} --checks 0 --out {out}",
-    "figures": "figures {model} {data} --images 2 --ablated 0 --out {out}",
+    "figures": "figures {model} {data} --max-images 2 --ablated 0 --out {out}",
     "convert": "convert {model} {out}",
     "convert to a file": "convert {model} {out}/labels.safetensors --to timm",
     "demo": "demo --epochs 1 --out {out}",

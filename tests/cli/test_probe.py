@@ -86,15 +86,15 @@ def test_neighbours(
     facts = asked(capsys, *words)
     assert [one["neighbours"] for one in facts["results"]] == [10, 20, 100, 200]
     assert facts["results"][0]["accuracy"] > 0.2  # of ten classes, with weights at random
-    facts = asked(capsys, *words, "--images", "50")
+    facts = asked(capsys, *words, "--max-images", "50")
     assert facts["train"]["images"] == 50
     assert [one["neighbours"] for one in facts["results"]] == [10, 20]
     assert facts["notes"] == ["left out 100, 200 neighbours: there are not as many training images"]
     assert main(["probe", *words, "--neighbours", "5"]) == 0
     assert "neighbours  accuracy  95% interval\n         5" in capsys.readouterr().out
-    assert main(["probe", *words, "--images", "50"]) == 0
+    assert main(["probe", *words, "--max-images", "50"]) == 0
     assert "note: left out 100, 200 neighbours" in capsys.readouterr().out
-    assert main(["probe", *words, "--images", "50", "--quiet"]) == 0
+    assert main(["probe", *words, "--max-images", "50", "--quiet"]) == 0
     assert "note:" not in capsys.readouterr().out
 
 
@@ -166,7 +166,7 @@ def test_a_foreign_file(
 def test_where_there_is_no_test_part_the_one_of_training_is_drawn_again(
     model: str, cache: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    facts = asked(capsys, model, "digits", "--method", "knn", *cache, "--images", "200")
+    facts = asked(capsys, model, "digits", "--method", "knn", *cache, "--max-images", "200")
     assert facts["test"] == {"split": "val", "images": 179, "cached": False}
 
 
@@ -214,7 +214,7 @@ def test_several_labels_are_refused_and_broken_images_named(
     [
         (["digits", "--batch-size", "0"], "--batch-size must be at least 1, got 0"),
         (["digits", "--seeds", "0"], "seeds must be at least 1, got 0"),
-        (["digits", "--images", "-1"], "images must be at least 1, got -1"),
+        (["digits", "--max-images", "-1"], "images must be at least 1, got -1"),
         (["digits", "--workers", "-1"], "workers must be at least 0, got -1"),
         (["digits", "--threads", "0"], "--threads must be at least 1 and at most 256, got 0"),
         (["digits", "--shots", "0"], "--shots must be whole numbers of at least 1"),

@@ -80,8 +80,8 @@ CALLS: dict[str, Callable[[str, Path], Any]] = {
     "explain {model} {photos} --out {out} --dry-run": lambda model, out: vitrail.explain(
         model, [str(out.parent / "photos")], out=out, dry_run=True
     ),
-    "figures {model} digits --images 4 --out {out} --dry-run": lambda model, out: vitrail.figures(
-        model, "digits", images=4, out=out, dry_run=True
+    "figures {model} digits --max-images 4 --out {out} --dry-run": lambda model, out: (
+        vitrail.figures(model, "digits", max_images=4, out=out, dry_run=True)
     ),
     "predict {model} {photos} --overwrite --out {out}.html": lambda model, out: vitrail.predict(
         model, out.parent / "photos", overwrite=True, out=f"{out}.html"
@@ -106,9 +106,9 @@ CALLS: dict[str, Callable[[str, Path], Any]] = {
             model, out.parent / "photos", method="attention", checks=1, out=out, overwrite=True
         )
     ),
-    "figures {model} digits --images 4 --ablated 1 --out {out} --overwrite": (
+    "figures {model} digits --max-images 4 --ablated 1 --out {out} --overwrite": (
         lambda model, out: vitrail.figures(
-            model, "digits", images=4, ablated=1, out=out, overwrite=True
+            model, "digits", max_images=4, ablated=1, out=out, overwrite=True
         )
     ),
     "report {runs}/a {runs}/b": lambda model, out: vitrail.report(

@@ -35,7 +35,7 @@ class Figures(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, Outpu
     _: KW_ONLY
     split: str | None = None
     """Split to take images from. [default: test, else val]"""
-    images: int = 128
+    max_images: int = 128
     """Number of images, spread over the split; the paper uses 128."""
     ablated: int = 4
     """Number of images for the position ablation, which runs the model once for each tile."""
@@ -50,7 +50,7 @@ def figures(options: Figures) -> None:
 
     Examples:
       vitrail figures B_16.npz
-      vitrail figures runs/pets/best pets --images 64 --out pets-figures
+      vitrail figures runs/pets/best pets --max-images 64 --out pets-figures
     """
     from vitrail.tasks.dry_run import DryRun
     from vitrail.tasks.figures import figures as run

@@ -52,7 +52,7 @@ class Probe(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, OutputO
     """knn: number of neighbours that vote. Separated by commas, or repeated."""
     steps: int | None = None
     """linear: steps of 128 images. [default: 12,500, or 100 epochs if that is less]"""
-    images: int | None = None
+    max_images: int | None = None
     """Use at most this many training images, spread evenly. [default: all]"""
     batch_size: BatchSize = 64
     workers: Workers = 0

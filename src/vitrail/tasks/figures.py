@@ -151,7 +151,7 @@ def figures(
     data: str | Path | None = None,
     *,
     split: str | None = None,
-    images: int = 128,
+    max_images: int = 128,
     ablated: int = 4,
     batch_size: int = 8,
     device: Device = "auto",
@@ -163,17 +163,17 @@ def figures(
     on_progress: OnProgress = silent,
 ) -> Figures | DryRun:
     """Draw what a model has learnt: filters, positions, attention distance, principal components of
-    tokens, similarity of layers, attention sinks. `images` of one split of `data` are taken, spread
-    over it; by default two photos that come with scikit-learn, and their quarters. Of `ablated`
-    images positions are taken away, tile by tile. `out` gets report.html, every figure as SVG and
-    PNG, figures.json and figures.npz. `dry_run` checks everything and returns what would be
-    computed.
+    tokens, similarity of layers, attention sinks. `max_images` of one split of `data` are used,
+    spread over it; by default two photos that come with scikit-learn, and four crops of each. For
+    `ablated` images the positions are ablated, tile by tile. `out` gets report.html, every figure
+    as SVG and PNG, figures.json and figures.npz. `dry_run` checks everything and returns what would
+    be computed.
 
     >>> model = create("vit_ti_16", depth=1, num_classes=10, channels=1, image_size=16)
-    >>> figures(model, "digits", images=4, ablated=0)
+    >>> figures(model, "digits", max_images=4, ablated=0)
     Figures(ViT, 4 images: filters, positions, distance, tokens, cka, sinks)
     """
-    check_count("images", images, at_least=1)
+    check_count("max_images", max_images, at_least=1)
     check_count("ablated", ablated, at_least=0)
     check_count("batch_size", batch_size, at_least=1)
     check_not_swapped(model, data)
@@ -186,7 +186,8 @@ def figures(
         else:
             share = loaded.passport.provenance.get("recipe", {}).get("val_share", 0.1)
             source = open_split(str(data), split, share)
-            chosen, count = read_spread(source, how, images, broken), min(images, len(source))
+            chosen = read_spread(source, how, max_images, broken)
+            count = min(max_images, len(source))
         if dry_run:
             names = (name or name_of(model), str(data or "sample photos"))
             wanted = {"drawn": count, "ablated": min(ablated, count)}

@@ -49,7 +49,7 @@ class ProbeKeywords(Shared, total=False):
     seeds: int
     neighbours: int | Sequence[int]
     steps: int | None
-    images: int | None
+    max_images: int | None
     batch_size: int
     workers: int
     engine: str
@@ -71,6 +71,6 @@ class ExplainKeywords(Shared, total=False):
 
 class FiguresKeywords(Shared, total=False):
     split: str | None
-    images: int
+    max_images: int
     ablated: int
     batch_size: int

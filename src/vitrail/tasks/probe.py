@@ -63,14 +63,14 @@ class Options:
     seeds: int
     neighbours: tuple[int, ...]
     steps: int | None
-    images: int | None
+    max_images: int | None
     seed: int
     on_progress: OnProgress
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise UserError(f"unknown method {self.method!r}, {nearest(self.method, METHODS)}")
-        for name in ("images", "seeds", "steps"):
+        for name in ("max_images", "seeds", "steps"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), at_least=1)
 
@@ -143,7 +143,7 @@ def probe(
     seeds: int = 3,
     neighbours: int | Sequence[int] = (10, 20, 100, 200),
     steps: int | None = None,
-    images: int | None = None,
+    max_images: int | None = None,
     batch_size: int = 64,
     workers: int = 0,
     engine: str = AUTO,
@@ -159,7 +159,7 @@ def probe(
 ) -> ProbeResult | DryRun:
     """Evaluate the frozen features of a model. "fewshot": the paper's least squares from a few
     images of each class; "knn": the nearest training images vote; "linear": a sweep of linear
-    heads, and logistic regression. At most `images` training images are used. `cache` keeps
+    heads, and logistic regression. At most `max_images` training images are used. `cache` keeps
     features, so that the next probe reads no image again; `out` gets report.html and probe.json.
     `engine` computes features, as in `predict`; "linear" also reads blocks, which eager alone
     gives. `dry_run` checks everything and returns what would be computed.
@@ -170,7 +170,7 @@ def probe(
     [5]
     """
     few, near = some_counts("shots", shots), some_counts("neighbours", neighbours)
-    options = Options(method, split, few, seeds, near, steps, images, seed, on_progress)
+    options = Options(method, split, few, seeds, near, steps, max_images, seed, on_progress)
     check_count("batch_size", batch_size, at_least=1)
     check_count("workers", workers, at_least=0)
     if method == "linear" and check_engine(engine) not in (AUTO, EAGER):
@@ -274,10 +274,10 @@ def open_splits(data: str, model: Model, options: Options) -> dict[str, Source]:
             f"{data}: a probe must not be tested on its training images: add a test or val split"
         )
     train = splits["train"]
-    if options.images is not None and options.images < len(train):
+    if options.max_images is not None and options.max_images < len(train):
         assert isinstance(train, Origin)
         train = Subset(
-            train, np.linspace(0, len(train) - 1, options.images).round().astype(np.int64)
+            train, np.linspace(0, len(train) - 1, options.max_images).round().astype(np.int64)
         )
     return {"train": train, name: splits[name]}
 
