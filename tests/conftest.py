@@ -2,11 +2,13 @@
 example of a property fails because the machine is busy."""
 
 import gc
+import signal
 from collections.abc import Iterator
 
 import pytest
 import torch
 from hypothesis import settings
+from torch.utils.data._utils import signal_handling
 
 from vitrail.core.torchvision import mend_torchvision
 
@@ -22,6 +24,17 @@ def _threads() -> Iterator[None]:
     yield
     if torch.get_num_threads() != before:
         torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def _child_signals() -> Iterator[None]:
+    """A loader with workers installs a handler for SIGCHLD and leaves it, on a signal stack that
+    other libraries change: the next test that ends a process would die in it (docs/log.md)."""
+    before = signal.getsignal(signal.SIGCHLD)
+    yield
+    if signal.getsignal(signal.SIGCHLD) is not before:
+        signal.signal(signal.SIGCHLD, before)
+        signal_handling._SIGCHLD_handler_set = False  # it is installed again when needed
 
 
 def pytest_collection_finish() -> None:

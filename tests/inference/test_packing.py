@@ -151,7 +151,7 @@ def test_shell_and_python_agree(
         ({"native_resolution": True, "engine": "compiled"}, "needs the engine eager, got compiled"),
         ({"native_resolution": True, "speed_up": 1.5}, "speed_up must be left out"),
         ({"native_resolution": True, "max_tokens": 0}, "max_tokens must be"),
-        ({"max_tokens": 64}, "use native_resolution with it"),
+        ({"max_tokens": 64}, "add native_resolution=True"),
     ],
 )
 def test_what_cannot_be_combined_is_refused(
