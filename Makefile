@@ -5,7 +5,7 @@ PYTHON ?= python3
 RUN := .venv/bin/python -m
 CORE := .venv/.vitrail-core
 DEV := .venv/.vitrail-installed
-EXTRAS := [dev,hub,fast,mobile]
+EXTRAS := [dev,hub,fast,mobile,serve,telemetry]
 
 # Tests start many processes: without cached bytecode each would compile torch and the peers again.
 unexport PYTHONDONTWRITEBYTECODE
