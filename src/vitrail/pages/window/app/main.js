@@ -1,0 +1,281 @@
+// The frame: tabs, model, photo, language and theme; it asks for an inspection and hands it to the open view.
+//
+// Every view gets `ctx`:
+//   state, set        the store (state.js)
+//   text, number, percent, language   words and numbers in the chosen language (language.js)
+//   api               requests to the server (api.js), null in an offline page
+//   models, model     records of GET /v1/models; the chosen one
+//   photo             {blob, name, url, id} or null: what is looked at; `url` is for <img>
+//   inspection        {header, arrays, layers} of the photo by the chosen model, or null until it is there
+//   explain(method, target)   promise of the map of a method for the photo, computed once
+//   open(blob, name)  looks at another photo
+//   announce(words)   tells a screen reader
+//   complain(error)   shows an Error, or words, as a sentence
+//   refresh()         calls `update` of the open view again
+import { layersOf } from "./attention_math.js";
+import * as api from "./api.js";
+import { element } from "./elements.js";
+import { prepareImages, showSamples } from "./images.js";
+import { chooseLanguage, language, loadTexts, number, percent, text, translate } from "./language.js";
+import { notify, set, state, subscribe } from "./state.js";
+
+const find = (id) => document.getElementById(id);
+const LANGUAGES = ["en", "ko"];
+const opened = new Map(); // modules of the views that were opened, by id
+let views = {};
+let source = null; // server.js or the images of an offline page
+let current = null; // id of the open view
+let asked = ""; // what the last inspection was asked for
+let aborter = null;
+let explained = new Map();
+
+const ctx = {
+  state, set, text, number, percent, language, api: null, models: [], model: null, photo: null, inspection: null,
+  explain, open, announce, complain, refresh: notify,
+};
+
+/** Starts the page with these views (views.js) on a source of images and inspections. */
+export async function start(chosenViews, chosenSource) {
+  [views, source] = [chosenViews, chosenSource];
+  ctx.api = source.offline ? null : api;
+  document.documentElement.classList.toggle("offline", Boolean(source.offline));
+  await loadTexts(source.strings);
+  if (!(state.view in views)) set({ view: "attention" });
+  listTabs();
+  wireHeader();
+  prepareImages({ open, complain, chooseSample, offline: Boolean(source.offline) });
+  subscribe(show);
+  showFrame();
+  await openView();
+  try {
+    ctx.models = await source.models();
+    chooseModel();
+    await listImages();
+  } catch (error) {
+    complain(error);
+  }
+  document.documentElement.dataset.ready = "1";
+  notify();
+}
+
+function chooseModel() {
+  ctx.model = ctx.models.find(({ name }) => name === state.model) ?? ctx.models[0] ?? null;
+  const select = find("model");
+  select.replaceChildren(...ctx.models.map(({ name }) => new Option(name, name)));
+  if (ctx.model) select.value = ctx.model.name;
+  find("model-name").textContent = ctx.model?.name ?? "";
+  find("model-label").hidden = ctx.models.length < 2;
+  find("model-name").hidden = ctx.models.length > 1;
+}
+
+let listed = [];
+
+async function listImages() {
+  listed = await source.samples(ctx.model?.name ?? "");
+  showSamples(listed);
+  const wished = listed.find(({ id }) => state.image === `sample:${id}`);
+  if (state.image.startsWith("data:")) {
+    await chooseAddress(`v1/data/${encodeURIComponent(state.image.slice(5))}/image`, state.image);
+  } else if (!ctx.photo && (wished ?? listed[0])) {
+    await chooseSample((wished ?? listed[0]).id);
+  }
+}
+
+async function chooseSample(id) {
+  const sample = listed.find((one) => one.id === id);
+  if (sample) await chooseAddress(sample.url, `sample:${id}`, sample.name);
+}
+
+async function chooseAddress(address, id, name = "") {
+  try {
+    const blob = await source.image(address);
+    if (ctx.photo?.id !== id) setPhoto(blob, name, id);
+  } catch (error) {
+    complain(error);
+  }
+}
+
+/** Looks at a photo of the person. */
+function open(blob, name = "") {
+  setPhoto(blob, name, "");
+}
+
+function setPhoto(blob, name, id) {
+  if (ctx.photo) URL.revokeObjectURL(ctx.photo.url);
+  ctx.photo = { blob, name, id, url: URL.createObjectURL(blob) };
+  ctx.inspection = null;
+  find("notice").hidden = true;
+  set({ image: id, target: -1, query: state.image === id ? state.query : "" });
+  notify();
+}
+
+// Asks for an inspection where photo or model are others than those of the last one.
+async function inspect() {
+  if (!ctx.photo || !ctx.model) return;
+  const wanted = `${ctx.model.name} ${ctx.photo.url}`;
+  if (wanted === asked) return;
+  asked = wanted;
+  aborter?.abort();
+  aborter = new AbortController();
+  explained = new Map();
+  ctx.inspection = null;
+  find("busy").hidden = false;
+  try {
+    const found = await source.inspect(ctx.photo, ctx.model.name, aborter.signal);
+    if (asked !== wanted) return;
+    ctx.inspection = { ...found, layers: layersOf(found) };
+    announceAnswer();
+  } catch (error) {
+    if (asked !== wanted || error.name === "AbortError") return;
+    complain(error);
+  }
+  find("busy").hidden = true;
+  document.documentElement.dataset.inspected = String(Number(document.documentElement.dataset.inspected ?? 0) + 1);
+  notify();
+}
+
+function explain(method, target) {
+  const key = `${asked} ${method} ${target}`;
+  if (!explained.has(key)) {
+    const promise = source.explain(ctx.photo, ctx.model.name, { method, target }, aborter?.signal);
+    promise.catch(() => explained.delete(key)); // it may be asked again
+    explained.set(key, promise);
+  }
+  return explained.get(key);
+}
+
+function show() {
+  const model = ctx.models.find(({ name }) => name === state.model) ?? ctx.models[0] ?? null;
+  if (model !== ctx.model) {
+    ctx.model = model;
+    find("model").value = model?.name ?? "";
+    listImages().catch(complain);
+  }
+  showFrame();
+  inspect();
+  openView();
+}
+
+let shownFrame = "";
+
+function showFrame() {
+  const frame = JSON.stringify([state.lang, state.theme, state.view, state.image, ctx.photo?.url, Boolean(ctx.inspection)]);
+  if (frame === shownFrame) return;
+  shownFrame = frame;
+  const chosen = chooseLanguage(state.lang);
+  const other = LANGUAGES.find((name) => name !== chosen);
+  find("language").textContent = text(`frame.language.${other}`);
+  find("language").lang = other;
+  const theme = shownTheme();
+  document.documentElement.dataset.theme = theme;
+  find("theme").setAttribute("aria-pressed", String(theme === "dark"));
+  for (const tab of find("tabs").children) {
+    const selected = tab.dataset.view === state.view;
+    tab.setAttribute("aria-selected", String(selected));
+    tab.tabIndex = selected ? 0 : -1;
+    if (selected) keepInSight(tab);
+  }
+  for (const button of find("samples").children) {
+    button.setAttribute("aria-pressed", String(`sample:${button.dataset.id}` === state.image));
+  }
+  showAnswer();
+}
+
+// Scrolls the row of tabs alone: scrollIntoView would move the page too.
+function keepInSight(tab) {
+  const row = find("tabs");
+  const [left, right] = [tab.offsetLeft, tab.offsetLeft + tab.offsetWidth];
+  if (left < row.scrollLeft || right > row.scrollLeft + row.clientWidth) row.scrollLeft = left - row.clientWidth / 3;
+}
+
+const shownTheme = () => state.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+
+function answer() {
+  const best = ctx.inspection?.header.prediction?.[0];
+  return best ? text("frame.answer", { label: best.label, score: percent(best.score) }) : "";
+}
+
+function showAnswer() {
+  find("answer").textContent = answer();
+  document.title = [answer(), text("frame.title")].filter(Boolean).join(" · ");
+}
+
+function announceAnswer() {
+  announce(answer());
+}
+
+function listTabs() {
+  for (const id of Object.keys(views)) {
+    const tab = element("button", {
+      role: "tab", type: "button", id: `tab-${id}`, "aria-controls": `panel-${id}`,
+      data: { view: id, text: `frame.view.${id}` }, on: { click: () => set({ view: id }), keydown: moveTab },
+    });
+    find("tabs").append(tab);
+    const panel = element("section", { role: "tabpanel", id: `panel-${id}`, "aria-labelledby": `tab-${id}`, hidden: true });
+    find("panels").append(panel);
+  }
+  find("tabs").hidden = Object.keys(views).length < 2;
+}
+
+function moveTab(event) {
+  const tabs = [...find("tabs").children];
+  const place = tabs.indexOf(event.currentTarget);
+  const next = { ArrowLeft: place - 1, ArrowRight: place + 1, Home: 0, End: tabs.length - 1 }[event.key];
+  if (next === undefined) return;
+  event.preventDefault();
+  const tab = tabs[(next + tabs.length) % tabs.length];
+  set({ view: tab.dataset.view });
+  tab.focus();
+}
+
+async function openView() {
+  const id = state.view in views ? state.view : "attention";
+  if (current !== id) {
+    opened.get(current)?.leave?.();
+    current = id;
+    for (const panel of find("panels").children) panel.hidden = panel.id !== `panel-${id}`;
+  }
+  if (!opened.has(id)) {
+    try {
+      const view = await views[id]();
+      if (opened.has(id)) return;
+      opened.set(id, view);
+      view.mount(find(`panel-${id}`), ctx);
+      translate(find(`panel-${id}`));
+    } catch (error) {
+      complain(error);
+      return;
+    }
+  }
+  if (current !== id) return;
+  try {
+    opened.get(id).update(state, ctx);
+  } catch (error) {
+    complain(error);
+  }
+}
+
+function wireHeader() {
+  find("language").addEventListener("click", () => {
+    set({ lang: LANGUAGES.find((name) => name !== language()) });
+  });
+  find("theme").addEventListener("click", () => set({ theme: shownTheme() === "dark" ? "light" : "dark" }));
+  find("model").addEventListener("change", ({ target }) => set({ model: target.value }));
+  find("notice-close").addEventListener("click", () => (find("notice").hidden = true));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    shownFrame = "";
+    notify();
+  });
+}
+
+function announce(words) {
+  find("said").textContent = words;
+}
+
+function complain(error) {
+  if (error?.name === "AbortError") return;
+  const known = typeof error === "string" || error instanceof api.ApiError;
+  if (!known) console.error(error);
+  find("notice-words").textContent = typeof error === "string" ? error : error.message || text("frame.error.unknown");
+  find("notice").hidden = false;
+}
