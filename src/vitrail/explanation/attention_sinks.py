@@ -13,8 +13,11 @@ from torch import Tensor, nn
 
 from vitrail.explanation.capture import AttentionMap
 from vitrail.explanation.distance import group_cells
+from vitrail.explanation.propagation import attention_groups
 from vitrail.explanation.tokens import Tokens
 
+SINK = 5.0  # times its even share of attention
+MAX_SINKS = 8  # that are listed for one image
 OUTLIER = 3.0  # times the median norm of the patches of one image
 
 
@@ -42,6 +45,25 @@ def received_attention(one: AttentionMap) -> ReceivedAttention:
     patches = each[..., prefix:] * real[:, None]
     times = patches * real.sum(dim=-1)[:, None, None]
     return ReceivedAttention(to_prefix, times.amax(dim=(1, 3)))
+
+
+def sink_tokens(one: AttentionMap, most: int = MAX_SINKS) -> list[tuple[int, float]]:
+    """Tokens of the first image that patches look at far more than evenly, in the mean of all
+    heads: where they are in the sequence, and how many times their even share they get.
+
+    >>> sink_tokens(AttentionMap(torch.eye(2)[None, None], TokenLayout(grid=(1, 2), stride=8)))
+    []
+    """
+    groups, weights = attention_groups(one.layout), one.grouped()[0].mean(dim=1)
+    asking = (groups >= one.layout.prefix).to(weights)
+    asking = asking[:, :1] * 0 + 1 if one.layout.separable else asking
+    received = (asking[:, None] @ weights)[:, 0] / asking.sum(dim=-1, keepdim=True).clamp(min=1)
+    times = received * (groups >= 0).to(received).sum(dim=-1, keepdim=True)
+    times = times.where(groups >= 0, 0).flatten().nan_to_num(0, 0, 0)
+    best = times.topk(min(most, len(times)))
+    tokens = groups.flatten()[best.indices].tolist()
+    found = zip(tokens, best.values.tolist(), strict=True)
+    return [(token, share) for token, share in found if share >= SINK]
 
 
 @dataclass(frozen=True)
