@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 __all__ = [
+    "Client",
     "UserError",
     "__version__",
     "bench",
@@ -43,6 +44,7 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.core.errors import UserError
     from vitrail.data.sources import open_data
     from vitrail.explanation.capture import capture
+    from vitrail.inference.client import Client
     from vitrail.models.catalogue import create, list_models, register_family
     from vitrail.tasks.bench import bench
     from vitrail.tasks.convert import convert
@@ -68,6 +70,7 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     __version__: str
 else:
     _HOMES = {
+        "Client": "vitrail.inference.client",
         "UserError": "vitrail.core.errors",
         "bench": "vitrail.tasks.bench",
         "capture": "vitrail.explanation.capture",

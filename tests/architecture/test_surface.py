@@ -22,6 +22,7 @@ SIGNATURES = {
         "calibrate=(), speed_up=None, threads=None, seconds=5.0, clear=False, out=None, "
         "overwrite=False, on_progress=<silent>"
     ),
+    "Client": "url, api_key=None, timeout=60.0, *, retry=True",
     "capture": "model, where='*', *, reduce=None, differentiable=False",
     "create": "name, **fields",
     "info": "source, *, batch_size=1, model=None, dialect=None, grid=None, **changes",
@@ -97,10 +98,10 @@ SIGNATURES = {
     ),
 }
 NAMES = [
-    "UserError", "__version__", "bench", "capture", "convert", "create", "doctor", "duplicates",
-    "embed", "evaluate", "explain", "export", "figures", "info", "list_models", "load", "open_data",
-    "predict", "pretrain", "probe", "register_dialect", "register_family", "report", "resume",
-    "save", "search", "train",
+    "Client", "UserError", "__version__", "bench", "capture", "convert", "create", "doctor",
+    "duplicates", "embed", "evaluate", "explain", "export", "figures", "info", "list_models",
+    "load", "open_data", "predict", "pretrain", "probe", "register_dialect", "register_family",
+    "report", "resume", "save", "search", "train",
 ]  # fmt: skip
 
 

@@ -40,8 +40,8 @@ ExportedSource: TypeAlias = Annotated[
     str,
     Parameter(
         name="model",
-        help="Vitrail directory, file or directory of another library, hub id owner/name, or "
-        "exported .onnx or .xml file.",
+        help="Vitrail directory, file or directory of another library, hub id owner/name, "
+        "exported .onnx or .xml file, or address of a service.",
     ),
 ]
 # help calls them IMAGES

@@ -27,6 +27,7 @@ from vitrail.cli.options import (
 )
 from vitrail.cli.output import note, plural, say, say_dry_run, say_json
 from vitrail.cli.progress import progress
+from vitrail.core.addresses import is_address
 from vitrail.core.errors import UserError
 from vitrail.core.ranges import check_count
 from vitrail.data.paths import check_paths, count_images, list_images
@@ -72,10 +73,14 @@ def predict(options: Predict) -> None:
     Examples:
       vitrail predict runs/pets/best cat.jpg dog.jpg --top 3
       vitrail predict runs/pets/best photos/ --out labels.csv
+      vitrail predict http://127.0.0.1:8000 photos/
     """
     check_paths(options.images)
     from vitrail.core.exported import is_exported
 
+    if options.out is None and is_address(options.source):
+        print_remote(options)
+        return
     if options.out is None and is_exported(options.source):
         print_exported(options)
         return
@@ -129,8 +134,26 @@ def print_exported(options: Predict) -> None:
     )
 
 
+def print_remote(options: Predict) -> None:
+    """The same from a service: files go as they are, and torch is not imported."""
+    from vitrail.inference.client import REQUESTS, Client
+    from vitrail.inference.service_records import to_prediction
+
+    check_exported_options(options)
+    with Client(options.source) as client:
+        found = client.stream(
+            "predict",
+            list_images(options.images),
+            to_prediction,
+            {"top": options.top},
+            batch_size=options.batch_size,
+            requests=options.threads or REQUESTS,
+        )
+        print_lines(options, found)
+
+
 def check_exported_options(options: Predict) -> None:
-    """An exported file is complete: nothing about the model can be changed any more."""
+    """An exported file and a service are complete: nothing about the model can be changed."""
     check_count("--top", options.top, at_least=1)
     check_count("--batch-size", options.batch_size, at_least=1)
     if options.threads is not None:
@@ -146,10 +169,11 @@ def check_exported_options(options: Predict) -> None:
         raise UserError("--dry-run lists what would be written: add --out")
     for name, value in given.items():
         if value:
-            raise UserError(
-                f"--{name.replace('_', '-')} is for checkpoints, and {options.source} is an "
-                "exported file: export the model again with it"
-            )
+            what = "an exported file: export the model again with it"
+            if is_address(options.source):
+                what = "a model behind an address: serve the model with it"
+            option = f"--{name.replace('_', '-')}"
+            raise UserError(f"{option} is for checkpoints, and {options.source} is {what}")
 
 
 def print_predictions(options: Predict, model: Model, how: PredictOptions) -> None:

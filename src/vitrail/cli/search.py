@@ -25,7 +25,7 @@ class Search(ModelOptions, OverwriteOption, OutputOptions):
     """Which embeddings to search, and what for."""
 
     directory: str
-    """Directory that vitrail embed wrote."""
+    """Directory that vitrail embed wrote, or address of a service with data."""
     image: str
     """Image to look for: a file or an http address."""
     _: KW_ONLY
@@ -44,6 +44,7 @@ def search(options: Search) -> None:
     Examples:
       vitrail search vectors cat.jpg
       vitrail search vectors cat.jpg -k 20 --out found
+      vitrail search http://127.0.0.1:8000 cat.jpg
     """
     from vitrail.data.paths import check_paths, is_address
 

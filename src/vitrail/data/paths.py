@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from glob import has_magic, iglob
 
+from vitrail.core.addresses import is_address as is_address
 from vitrail.core.errors import UserError
 
 STDIN = "/dev/stdin"
@@ -78,14 +79,6 @@ def check_paths(paths: Sequence[str]) -> None:
 def is_one(path: str) -> bool:
     """Whether a path means one image, rather than what is in a directory or matches a pattern."""
     return path != STDIN and not os.path.isdir(path) and not is_pattern(path)
-
-
-def is_address(path: str) -> bool:
-    """
-    >>> is_address("HTTP://example.org/cat.jpg"), is_address("http/cat.jpg")
-    (True, False)
-    """
-    return path.lower().startswith(("http://", "https://"))
 
 
 def is_pattern(path: str) -> bool:

@@ -74,7 +74,7 @@ def read_pixels(
         case Named():
             held = image.image
         case str() | Path():
-            held = _file_bytes(name)
+            held = file_bytes(name)
         case _:
             held = image
     match held:
@@ -102,7 +102,8 @@ def not_an_image(value: object) -> UserError:
     )
 
 
-def _file_bytes(path: str) -> bytes:
+def file_bytes(path: str) -> bytes:
+    """The bytes of an image as they are in its file or at its address, or `BadImage`."""
     if not is_address(path):
         return image_bytes(path)
     from vitrail.data.download import download  # here: few need it, and it is slow to import

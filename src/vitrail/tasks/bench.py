@@ -32,7 +32,7 @@ from vitrail.models.catalogue import find
 from vitrail.pages.benchmark import benchmark_page
 from vitrail.pages.render import as_iframe, number, percent
 from vitrail.tasks.evaluate import evaluate
-from vitrail.tasks.models import open_model, refuse_exported
+from vitrail.tasks.models import open_model, refuse_without_weights
 from vitrail.tasks.names import name_of
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.results import writing_results
@@ -284,7 +284,7 @@ def named_sources(models: Sequence[str | Path | nn.Module]) -> Iterator[dict[str
     with ExitStack() as stack:
         sources: dict[str, str] = {}
         for number, model in enumerate(models):
-            refuse_exported(model, "compare engines")
+            refuse_without_weights(model, "compare engines")
             name = name_of(model)
             if isinstance(model, nn.Module):
                 folder = stack.enter_context(TemporaryDirectory(prefix="vitrail-"))

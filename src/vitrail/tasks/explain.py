@@ -57,7 +57,7 @@ from vitrail.tasks.explanation import (
     visible_part,
 )
 from vitrail.tasks.keywords import ExplainKeywords
-from vitrail.tasks.models import AnyModel, Device, Precision, open_model, refuse_exported
+from vitrail.tasks.models import AnyModel, Device, Precision, open_model, refuse_without_weights
 from vitrail.tasks.names import name_of as model_name
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.results import writing_results
@@ -124,7 +124,7 @@ def explain(
     check_count("checks", checks, at_least=0)
     check_names(method)
     check_not_swapped(model, images)
-    refuse_exported(model, "explain")
+    refuse_without_weights(model, "explain")
     listed = [images] if isinstance(images, str | Path) else images
     if isinstance(listed, list | tuple):
         check_listed(listed)

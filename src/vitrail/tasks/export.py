@@ -24,7 +24,7 @@ from vitrail.inference.predict import is_one, iter_images
 from vitrail.inference.quantisation import MAX_DROP
 from vitrail.models.attention_outputs import attention_layouts
 from vitrail.tasks.dry_run import DryRun
-from vitrail.tasks.models import AnyModel, open_model, refuse_exported
+from vitrail.tasks.models import AnyModel, open_model, refuse_without_weights
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.speed_up import with_speed_up
 from vitrail.weights.atomic import check_writable, refuse_existing
@@ -78,7 +78,7 @@ def export(
     """
     out = Path(out)
     target = find_target(out, to)
-    refuse_exported(model, "export again")
+    refuse_without_weights(model, "export again")
     check_out(out, target, overwrite=overwrite)
     whole = open_model(model, device="cpu", precision="float32")
     loaded, _ = with_speed_up(whole, speed_up, batch_size=1)

@@ -28,7 +28,7 @@ from vitrail.tasks.arguments import check_not_swapped
 from vitrail.tasks.dry_run import DryRun, plan_images
 from vitrail.tasks.html_record import PAGE, HtmlRecord
 from vitrail.tasks.keywords import FiguresKeywords
-from vitrail.tasks.models import AnyModel, Device, Precision, open_model, refuse_exported
+from vitrail.tasks.models import AnyModel, Device, Precision, open_model, refuse_without_weights
 from vitrail.tasks.names import name_of
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.results import writing_results
@@ -177,7 +177,7 @@ def figures(
     check_count("ablated", ablated, at_least=0)
     check_count("batch_size", batch_size, at_least=1)
     check_not_swapped(model, data)
-    refuse_exported(model, "draw figures")
+    refuse_without_weights(model, "draw figures")
     with writing_results(out, "figures", None, overwrite=overwrite, dry_run=dry_run) as draft:
         loaded = open_model(model, device=device, precision=precision)
         how, broken = loaded.passport.preprocessing, dict[str, str]()

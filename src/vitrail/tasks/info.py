@@ -18,7 +18,7 @@ from vitrail.core.ranges import check_count
 from vitrail.models.catalogue import build_meta, change, families, family_of, find
 from vitrail.models.config import Config
 from vitrail.models.measure import Measure, count, measure
-from vitrail.tasks.models import refuse_exported
+from vitrail.tasks.models import refuse_without_weights
 from vitrail.tasks.names import name_of
 from vitrail.weights.checkpoint import Checkpoint, resize_checkpoint
 from vitrail.weights.files import SUFFIXES
@@ -168,7 +168,7 @@ def info(
     """
     check_count("batch_size", batch_size, at_least=1)
     check_source(source)
-    refuse_exported(source, "count layers")
+    refuse_without_weights(source, "count layers")
     name = name_of(source)
     if not isinstance(source, nn.Module) and not is_checkpoint(name):
         return ModelInfo(name, change(find(name), changes), batch_size)

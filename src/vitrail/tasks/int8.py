@@ -14,7 +14,7 @@ from vitrail.data.source import Source
 from vitrail.inference.calibration import Calibration, sample_calibration
 from vitrail.inference.predict import MAX_COUNTED, is_one, iter_images
 from vitrail.models.model import Model
-from vitrail.tasks.models import AnyModel, Device, Precision, open_model, refuse_exported
+from vitrail.tasks.models import AnyModel, Device, Precision, open_model, refuse_without_weights
 
 INT8 = "int8"
 
@@ -23,7 +23,7 @@ def open_float(model: AnyModel, *, device: Device, precision: Precision) -> Mode
     """The model as it is loaded for a precision: int8 is made of float32 on the CPU."""
     if precision != INT8:
         return open_model(model, device=device, precision=precision)
-    refuse_exported(model, "compute in int8")
+    refuse_without_weights(model, "compute in int8")
     if device != "auto" and choose_device(device).type != "cpu":
         raise UserError(f"int8 computes on the CPU, got device {device}: leave device out")
     return open_model(model, device="cpu", precision="float32")

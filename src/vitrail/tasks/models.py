@@ -7,10 +7,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from vitrail.core.addresses import is_address
 from vitrail.core.devices import choose_device, choose_dtype
 from vitrail.core.errors import UserError
 from vitrail.core.exported import is_exported
+from vitrail.inference.client import Client
 from vitrail.inference.exported_model import ExportedModel
+from vitrail.inference.remote_model import RemoteModel
 from vitrail.models.model import Model
 from vitrail.weights.load import load
 from vitrail.weights.loaded_from import unchanged_source
@@ -34,9 +37,9 @@ class ModelSource:
 
     def load(self, *, device: Device = "auto", precision: Precision = None) -> Model:
         """The model, ready to evaluate."""
-        if is_exported(self.source):
+        if is_exported(self.source) or is_address(self.source):
             self.refuse_changes()
-            return open_exported_model(self.source, device=device, precision=precision)
+            return open_model(self.source, device=device, precision=precision)
         model = load(
             self.source,
             model=self.model,
@@ -56,13 +59,13 @@ class ModelSource:
         return model.eval()
 
     def refuse_changes(self) -> None:
-        """An exported file is complete: nothing about the model can be changed any more."""
+        """An exported file and a service are complete: nothing about the model can be changed."""
         names = ("model", "dialect", "grid", "changes", "mean", "std")
         if given := [name for name in names if getattr(self, name)]:
-            raise UserError(
-                f"{self.source}: {given[0]} must not be given for an exported file: export the "
-                "model again with it"
-            )
+            what, again = "an exported file", "export the model again with it"
+            if is_address(self.source):
+                what, again = "a model behind an address", "serve the model with it"
+            raise UserError(f"{self.source}: {given[0]} must not be given for {what}: {again}")
 
 
 def open_exported_model(source: str | Path, *, device: Device, precision: Precision) -> Model:
@@ -73,6 +76,17 @@ def open_exported_model(source: str | Path, *, device: Device, precision: Precis
             "and precision out"
         )
     return ExportedModel(source)
+
+
+def open_remote_model(source: str, *, device: Device, precision: Precision) -> Model:
+    """A model behind an address; its service computes as it was started to, and gives float32."""
+    asked = None if precision is None else choose_dtype(precision)
+    if asked not in (None, torch.float32) or device not in ("auto", "cpu"):
+        raise UserError(
+            f"{source}: a service computes on its own device and in its own precision: leave "
+            "device and precision out"
+        )
+    return RemoteModel(Client(source))
 
 
 def for_channels(name: str, values: tuple[float, ...], channels: int) -> tuple[float, ...]:
@@ -90,17 +104,21 @@ def for_channels(name: str, values: tuple[float, ...], channels: int) -> tuple[f
 AnyModel = str | Path | nn.Module | ModelSource
 
 
-def refuse_exported(model: AnyModel, verb: str) -> None:
-    """An exported file predicts, evaluates and embeds; the rest needs the model's weights."""
-    if isinstance(model, ExportedModel):
-        source: str | Path = model.file.path
+def refuse_without_weights(model: AnyModel, verb: str) -> None:
+    """An exported file and a service predict, evaluate and embed; the rest needs the weights."""
+    if isinstance(model, ExportedModel | RemoteModel):
+        source = str(model.file.path) if isinstance(model, ExportedModel) else model.address
     elif isinstance(model, nn.Module):
         return
     else:
-        source = model.source if isinstance(model, ModelSource) else model
-        if not is_exported(source):
-            return
-    raise UserError(f"{source}: an exported file cannot be used to {verb}: give the checkpoint")
+        source = str(model.source if isinstance(model, ModelSource) else model)
+    if is_address(source):
+        what = "a model behind an address"
+    elif is_exported(source):
+        what = "an exported file"
+    else:
+        return
+    raise UserError(f"{source}: {what} cannot be used to {verb}: give the checkpoint")
 
 
 def source_of(model: AnyModel) -> ModelSource | None:
@@ -131,6 +149,8 @@ def open_model(model: AnyModel, *, device: Device = "auto", precision: Precision
     """
     if isinstance(model, ModelSource):
         return model.load(device=device, precision=precision)
+    if isinstance(model, str) and is_address(model):
+        return open_remote_model(model, device=device, precision=precision)
     if not isinstance(model, nn.Module) and is_exported(model):
         return open_exported_model(model, device=device, precision=precision)
     if not isinstance(model, nn.Module):

@@ -8,11 +8,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from vitrail.core.addresses import is_address
 from vitrail.core.errors import UserError
 from vitrail.core.eval_mode import eval_mode
 from vitrail.core.ranges import check_count
 from vitrail.core.records import validate
-from vitrail.data.reader import ImageSource, Item
+from vitrail.data.reader import ImageSource, Item, name_of
+from vitrail.inference.client import Client
 from vitrail.inference.embed import embed_one
 from vitrail.inference.merging import merge_tokens
 from vitrail.inference.nearest import Match, find_nearest
@@ -69,7 +71,8 @@ def search(
 ) -> SearchResult:
     """Find the `k` images of a directory that `embed` wrote that are nearest to `image`, by the
     cosine of their features. The image is embedded by the model that embedded the directory, which
-    is loaded from where it was, or is `checkpoint`. `out` gets report.html and search.json.
+    is loaded from where it was, or is `checkpoint`. The address of a service in place of the
+    directory means the data of that service. `out` gets report.html and search.json.
 
     >>> from vitrail import embed
     >>> index = embed("pets-model", "photos/", out="vectors")
@@ -77,6 +80,12 @@ def search(
     'photos/1.png'
     """
     check_count("k", k, at_least=1)
+    if isinstance(directory, str) and is_address(directory):
+        with writing_results(out, "search", (PAGE, FACTS), overwrite=overwrite) as draft:
+            found = search_service(directory, image, k, checkpoint)
+            if draft is not None:
+                found.save_report(draft, FACTS)
+        return found
     folder = Path(directory)
     if isinstance(image, str | Path) and is_index(image) and not is_index(folder):
         raise UserError(
@@ -95,6 +104,21 @@ def search(
         if draft is not None:
             found.save_report(draft, FACTS)
     return found
+
+
+def search_service(
+    address: str, image: ImageSource, k: int, checkpoint: AnyModel | None
+) -> SearchResult:
+    """The nearest images of the data of a service, embedded by its own model."""
+    if checkpoint is not None:
+        raise UserError(f"{address}: a service embeds by its own model: leave checkpoint out")
+    with Client(address) as client:
+        [found] = client.search([image], k=k)
+    name = name_of(image)
+    if found.problem is not None:
+        raise UserError(f"{name}: {found.problem}")
+    matches = tuple(Match(one.score, one.name) for one in found.matches)
+    return SearchResult(address, name, matches)
 
 
 def is_index(path: str | Path) -> bool:

@@ -13,7 +13,7 @@ from vitrail.inference.merging import merge_tokens
 from vitrail.inference.rewrites.optimise import OutputKind
 from vitrail.inference.speed_up import Runner, SpeedUp, choose_merging
 from vitrail.models.model import Model
-from vitrail.tasks.models import refuse_exported
+from vitrail.tasks.models import refuse_without_weights
 
 
 def with_speed_up(
@@ -23,7 +23,7 @@ def with_speed_up(
     engine if one is named, else on eager, whose models take no time to build."""
     if speed_up is None:
         return model, None
-    refuse_exported(model, "merge tokens")
+    refuse_without_weights(model, "merge tokens")
     with eval_mode(model):
         output: OutputKind = "scores" if model.config.num_classes else "pooled"
         if engine in LIBRARIES:

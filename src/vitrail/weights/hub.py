@@ -6,6 +6,7 @@ hf-hub:owner/name is explicit; owner/name alone is an id where no such file is h
 import re
 from pathlib import Path
 
+from vitrail.core.addresses import is_address
 from vitrail.core.errors import UserError
 from vitrail.weights.files import SIDECARS, WEIGHTS
 
@@ -13,11 +14,14 @@ HUB = "hf-hub:"
 OWNER_NAME = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?"
 NATIVE = ("README.md", "manifest.json")
 # Pickles are fetched only where a repository has nothing better.
+NO_WEIGHTS = "a service does not give the model's weights, which this needs: give the checkpoint"
 KINDS = (("*.safetensors", "*.safetensors.index.json"), ("*.bin", "*.bin.index.json"))
 
 
 def located(source: str | Path) -> Path:
     """Where a checkpoint lies on this machine, brought here from the hub if it is there."""
+    if isinstance(source, str) and is_address(source):
+        raise UserError(f"{source}: {NO_WEIGHTS}")
     return fetch(str(source)) if is_hub_id(source) else Path(source)
 
 

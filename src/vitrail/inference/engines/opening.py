@@ -23,6 +23,7 @@ from vitrail.inference.engines.runner import (
 from vitrail.inference.exported_model import ExportedModel
 from vitrail.inference.pruning import is_observed
 from vitrail.inference.quantisation import Quantisation
+from vitrail.inference.remote_model import RemoteModel
 from vitrail.models.model import Model
 
 MAX_REASON = 200  # letters of a library's own message
@@ -124,6 +125,8 @@ def why_only_eager(model: Model, plan: Plan) -> str | None:
         return f"the model has the precision {weights.dtype}, other engines compute in float32"
     if isinstance(model, ExportedModel):
         return "an exported file has a runtime of its own"
+    if isinstance(model, RemoteModel):
+        return "a service computes with an engine of its own"
     if is_observed(model):
         return "hooks or a replaced forward observe the model, which other engines do not call"
     if plan.shape[1:] != (model.config.channels, *model.config.image_size):

@@ -1,0 +1,62 @@
+"""A model behind an address in the place of a model: evaluation, prediction and embedding take
+either. Images are prepared here; tensors go to the service by the Open Inference Protocol v2."""
+
+import hashlib
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.core.errors import UserError
+from vitrail.core.records import validate
+from vitrail.inference.client import BATCH_BYTES, Client
+from vitrail.models.catalogue import find_family
+from vitrail.models.model import Model
+
+
+class RemoteModel(Model):
+    """images (B, C, H, W), preprocessed as ever -> logits or features, computed by the service. It
+    has no weights to train or to look into; `digest` stands for those of the service."""
+
+    digest: Tensor
+
+    def __init__(self, client: Client) -> None:
+        super().__init__()
+        self.client = client
+        served, self.passport = client.model()
+        where = f"{client.address.url}: {served.name}"
+        family = find_family(self.passport.family)
+        self.config = validate(family.config, self.passport.config, where=where)
+        self.address = f"{client.address.url}#{served.name}"
+        # who computes with a model asks its first parameter for device and precision
+        self.place = nn.Parameter(torch.zeros(()), requires_grad=False)
+        digest = hashlib.sha256(served.digest.encode()).digest()
+        self.register_buffer("digest", torch.tensor(list(digest), dtype=torch.uint8))
+        # a replaced forward: rewrites, other engines and tracing leave such a model alone
+        self.forward = self.logits
+        self.eval()
+
+    def logits(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
+        if not self.config.num_classes:
+            raise UserError(f"{self.address}: this model has no head")
+        return self.run(image, "logits")
+
+    def features(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
+        return self.run(image, "pooled")
+
+    def encode(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B ..."]:
+        raise UserError(f"{self.address}: a service gives no tokens: use the checkpoint")
+
+    def run(self, image: Float[Tensor, "B C H W"], output: str) -> Tensor:
+        """A large batch goes in several requests, each within the limits of a service."""
+        pixels = self.check(image).detach().cpu().float().contiguous().numpy()
+        size = max(1, BATCH_BYTES // max(1, pixels[:1].nbytes))
+        found = [
+            self.client.infer(pixels[start : start + size], outputs=(output,))[output]
+            for start in range(0, len(pixels), size)
+        ]
+        return torch.from_numpy(np.concatenate(found).astype(np.float32, copy=False))
+
+    def blocks_by_depth(self) -> dict[str, nn.Module]:
+        raise UserError(f"{self.address}: a service gives no blocks: use the checkpoint")
