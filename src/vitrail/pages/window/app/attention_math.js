@@ -10,13 +10,16 @@
 export function layersOf({ header, arrays }) {
   return header.attention_layers.map((info, index) => {
     const { data: weights, shape } = arrays[`weights.${index}`];
-    const { data: groups } = arrays[`groups.${index}`];
-    const { data: rowmax } = arrays[`rowmax.${index}`];
-    const [count, heads, queries, keys] = shape;
+    const { data: groups, shape: [count, length] } = arrays[`groups.${index}`];
+    const [, heads, queries, keys] = shape;
     const layer = {
-      ...info, index, weights, rowmax, groups, heads, queries, keys, groupCount: count,
-      cells: info.grid[0] * info.grid[1], size: header.image_size,
+      ...info, index, weights, groups, heads, queries, keys, length, groupCount: count, size: header.image_size,
+      cells: info.grid[0] * info.grid[1], pools: arrays[`places.${index}`]?.data ?? null, members: null,
     };
+    if (layer.pools) {
+      layer.members = new Float32Array(keys);
+      for (const pool of layer.pools) layer.members[pool]++;
+    }
     layer.squares = Float32Array.from({ length: info.levels + 1 }, (_, level) => (level / info.levels) ** 2);
     layer.place = placesOf(layer);
     layer.sums = sumsOf(layer);
@@ -52,72 +55,54 @@ function sumsOf({ weights, squares, keys }) {
 export function row(layer, head, token, back = false) {
   const all = new Float32Array(layer.prefix + layer.cells);
   const heads = head < 0 ? Array.from({ length: layer.heads }, (_, number) => number) : [head];
-  for (const one of heads) (layer.pooled ? addPooled : back ? addColumn : addRow)(layer, one, token, all, back);
+  for (const one of heads) (back ? addColumn : addRow)(layer, one, token, all);
   if (heads.length > 1) for (let at = 0; at < all.length; at++) all[at] /= heads.length;
-  return { prefix: all.subarray(0, layer.prefix), cells: all.subarray(layer.prefix) };
+  return split(layer, all);
 }
 
+/** The same for every head of a layer, and their mean: computed once for all small maps. */
+export function rows(layer, token, back = false) {
+  const mean = new Float32Array(layer.prefix + layer.cells);
+  const heads = Array.from({ length: layer.heads }, (_, head) => {
+    const all = new Float32Array(mean.length);
+    (back ? addColumn : addRow)(layer, head, token, all);
+    for (let at = 0; at < all.length; at++) mean[at] += all[at] / layer.heads;
+    return split(layer, all);
+  });
+  return { mean: split(layer, mean), heads };
+}
+
+const split = ({ prefix }, all) => ({ prefix: all.subarray(0, prefix), cells: all.subarray(prefix) });
+
 function addRow(layer, head, token, all) {
-  const { keys, queries, heads, groups, weights, squares, sums } = layer;
+  const { length, groups } = layer;
   const at = layer.place[token];
   if (at < 0) return;
-  const group = Math.floor(at / keys);
-  const line = (group * heads + head) * queries + (queries === 1 ? 0 : at % keys);
-  for (let key = 0; key < keys; key++) {
-    const seen = groups[group * keys + key];
-    if (seen >= 0) all[seen] += squares[weights[line * keys + key]] / sums[line];
+  const start = at - (at % length);
+  for (let key = 0; key < length; key++) {
+    const seen = groups[start + key];
+    if (seen >= 0) all[seen] += share(layer, head, start / length, at % length, key);
   }
 }
 
 function addColumn(layer, head, token, all) {
-  const { keys, queries, heads, groups, weights, squares, sums } = layer;
+  const { length, groups } = layer;
   const at = layer.place[token];
   if (at < 0) return;
-  const [group, key] = [Math.floor(at / keys), at % keys];
-  for (let query = 0; query < keys; query++) {
-    const asking = groups[group * keys + query];
-    const line = (group * heads + head) * queries + (queries === 1 ? 0 : query);
-    if (asking >= 0) all[asking] += squares[weights[line * keys + key]] / sums[line];
+  const start = at - (at % length);
+  for (let query = 0; query < length; query++) {
+    const asking = groups[start + query];
+    if (asking >= 0) all[asking] += share(layer, head, start / length, query, at % length);
   }
 }
 
-// A large grid travels with its queries and keys averaged over blocks of cells: `pooled` has both grids.
-function addPooled(layer, head, token, all, back) {
-  const [qr, qc, kr, kc] = layer.pooled;
-  const { prefix, weights, squares, sums, queries, keys } = layer;
-  const [own, other, otherGrid] = back ? [[kr, kc], [qr, qc], [qr, qc]] : [[qr, qc], [kr, kc], [kr, kc]];
-  const from = pooledToken(layer, token, own);
-  const counts = new Int32Array(other[0] * other[1]);
-  const to = Int32Array.from({ length: layer.cells }, (_, cell) => pooledToken(layer, prefix + cell, otherGrid) - prefix);
-  for (const cell of to) counts[cell]++;
-  const share = (place) => {
-    const line = head * queries + (back ? place : from);
-    return squares[weights[line * keys + (back ? from : place)]] / sums[line];
-  };
-  const ownCells = back && token >= prefix ? blockSize(layer, token, own) : 1; // a block's share is its cells' sum
-  for (let place = 0; place < prefix; place++) all[place] += share(place) / ownCells;
-  for (let cell = 0; cell < layer.cells; cell++) {
-    all[prefix + cell] += share(prefix + to[cell]) / (back ? ownCells : counts[to[cell]]);
-  }
-}
-
-function pooledToken({ grid: [rows, columns], prefix }, token, [high, wide]) {
-  if (token < prefix) return token;
-  const [r, c] = [Math.floor((token - prefix) / columns), (token - prefix) % columns];
-  return prefix + Math.floor((r * high) / rows) * wide + Math.floor((c * wide) / columns);
-}
-
-function blockSize(layer, token, grid) {
-  const mine = pooledToken(layer, token, grid);
-  let count = 0;
-  for (let cell = 0; cell < layer.cells; cell++) count += pooledToken(layer, layer.prefix + cell, grid) === mine;
-  return count;
-}
-
-/** Height and width in pixels of a layer's grid: beyond the image where the last cells reach over it. */
-export function extent({ grid, stride, fold, size }) {
-  if (fold) return size;
-  return size.map((side, axis) => (side > (grid[axis] - 1) * stride ? Math.max(side, grid[axis] * stride) : side));
+// Of one place of a group for another. Where a layer is too large its places travel pooled: those of a pool have its
+// row, and share its weight.
+function share(layer, head, group, query, key) {
+  const { pools, queries, keys, weights, squares, sums } = layer;
+  const to = pools ? pools[key] : key;
+  const line = (group * layer.heads + head) * queries + (queries === 1 ? 0 : pools ? pools[query] : query);
+  return squares[weights[line * keys + to]] / sums[line] / (pools ? layer.members[to] : 1);
 }
 
 /** Row and column of a token, or null for a prefix token. */
@@ -139,7 +124,7 @@ export function tokenOf(layer, query) {
   const pixels = query.split(",").map(Number);
   const middle = grid.map((side) => Math.floor(side / 2));
   if (pixels.length !== 2 || !pixels.every(Number.isFinite)) return tokenAt(layer, middle);
-  const length = extent(layer);
+  const length = layer.extent;
   const cell = pixels.map((at, axis) => {
     const place = Math.floor((at * grid[axis]) / length[axis]);
     return Math.min(Math.max(place, 0), grid[axis] - 1);
@@ -151,7 +136,7 @@ export function tokenOf(layer, query) {
 export function queryOf(layer, token) {
   const cell = cellOf(layer, token);
   if (!cell) return `t${token}`;
-  const length = extent(layer);
+  const length = layer.extent;
   return cell.map((place, axis) => Math.round(((place + 0.5) * length[axis]) / layer.grid[axis])).join(",");
 }
 
@@ -162,31 +147,35 @@ export const headNumber = (layer, wished) => (wished >= 0 && wished < layer.head
 /** Tokens that a token can see: those of its group. */
 export function neighbours(layer, token) {
   const at = layer.place[token];
-  if (layer.pooled || at < 0) return layer.groupCount === 1 ? [...layer.place.keys()] : [];
-  const group = Math.floor(at / layer.keys);
-  return [...layer.groups.subarray(group * layer.keys, (group + 1) * layer.keys)].filter((one) => one >= 0);
+  if (at < 0) return [];
+  const start = at - (at % layer.length);
+  return [...layer.groups.subarray(start, start + layer.length)].filter((one) => one >= 0);
 }
 
 /**
- * What a row amounts to: how many cells give half of what goes to cells, their mean distance in cells, the share of
- * the token itself and of the prefix tokens, the largest cell, and how many cells have more than an even share.
+ * What a map amounts to: how many cells have half of what all cells have, their mean distance in cells from the token,
+ * its own share, the largest cell, and of how many cells the token sees how many have more than an even share.
  */
-export function summarise(layer, shares, token) {
-  const { cells, prefix } = shares;
+export function summarise(layer, { cells, prefix }, token) {
+  const seen = neighbours(layer, token);
+  const even = 1 / Math.max(seen.length, 1);
+  const own = cellOf(layer, token);
+  const found = summariseCells(cells);
+  return {
+    ...found, even, seen: seen.filter((one) => one >= layer.prefix).length,
+    distance: own ? meanDistance(layer, cells, own) / (found.total || 1) : null,
+    self: own ? cells[token - layer.prefix] : prefix[token],
+    above: cells.reduce((count, one) => count + (one > even * 1.0001), 0),
+  };
+}
+
+/** How many cells have half of the total, and which is the largest. */
+export function summariseCells(cells) {
   const total = cells.reduce((sum, one) => sum + one, 0);
   const order = [...cells.keys()].sort((a, b) => cells[b] - cells[a]);
   let [half, reached] = [0, 0];
   while (half < order.length && reached < total / 2) reached += cells[order[half++]];
-  const own = cellOf(layer, token);
-  const seen = neighbours(layer, token).filter((one) => one >= layer.prefix).length || cells.length;
-  const even = total / seen;
-  const distance = own ? meanDistance(layer, cells, own) / (total || 1) : null;
-  return {
-    half, total, distance, seen, even, top: order[0], topShare: cells[order[0]],
-    self: own ? cells[token - layer.prefix] : prefix[token],
-    prefix: prefix.reduce((sum, one) => sum + one, 0),
-    above: order.filter((cell) => cells[cell] > even * 1.0001).length,
-  };
+  return { half, total, top: order[0], topShare: cells[order[0]] };
 }
 
 function meanDistance({ grid: [, columns] }, cells, [r, c]) {

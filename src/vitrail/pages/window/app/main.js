@@ -262,6 +262,7 @@ function wireHeader() {
   find("theme").addEventListener("click", () => set({ theme: shownTheme() === "dark" ? "light" : "dark" }));
   find("model").addEventListener("change", ({ target }) => set({ model: target.value }));
   find("notice-close").addEventListener("click", () => (find("notice").hidden = true));
+  addEventListener("resize", notify); // charts are as wide as the page
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     shownFrame = "";
     notify();

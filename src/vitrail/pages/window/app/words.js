@@ -1,0 +1,74 @@
+// What is shown, in words: names of layers, heads, tokens, methods and blocks, and the sentence under the photo.
+import { cellOf } from "./attention_math.js";
+import { has, number, percent, text } from "./language.js";
+
+const NOTED = 0.3; // share of one token that the sentence mentions
+
+/** "layer 3" or "stage 2 block 1" of the server in the chosen language. */
+export function placeName(short) {
+  const words = short.replace(/(layer|stage|block) (\d+)/g, (_, part, count) => text(`attention.part.${part}`, { n: count }));
+  return words.charAt(0).toUpperCase() + words.slice(1);
+}
+
+export const layerName = (layer) => placeName(layer.short);
+
+/** "blocks.3" or "stages.1.blocks.0" as people count. */
+export function blockName(name) {
+  const numbers = (name.match(/\d+/g) ?? []).map((one) => Number(one) + 1);
+  if (!numbers.length) return name;
+  const block = text("attention.part.block", { n: numbers.at(-1) });
+  const words = numbers.length > 1 ? `${text("attention.part.stage", { n: numbers[0] })} ${block}` : block;
+  return words.charAt(0).toUpperCase() + words.slice(1);
+}
+
+export const headName = (head) => (head < 0 ? text("attention.head.mean") : text("attention.head.n", { n: head + 1 }));
+
+/** A prefix token by the name that the server gives it. */
+export function prefixName(layer, token) {
+  const [, kind, count] = /^(.*?)(?: (\d+))?$/.exec(layer.prefix_names[token] ?? "token");
+  const key = `attention.token.${kind.replaceAll(" ", "_")}`;
+  const words = has(key) ? text(key) : kind;
+  return count ? `${words} ${count}` : words;
+}
+
+export function tokenName(layer, token) {
+  const cell = cellOf(layer, token);
+  return cell ? patchName(cell) : prefixName(layer, token);
+}
+
+export const patchName = ([r, c]) => text("attention.patch", { row: r + 1, column: c + 1 });
+
+export const methodName = (method) => (has(`attention.method.${method}`) ? text(`attention.method.${method}`) : method);
+
+/** The sentence on a row or column of attention; `found` is of `summarise`. */
+export function describeRow(layer, head, token, back, shares, found) {
+  const where = `${layerName(layer)}, ${headName(head)}`;
+  const cell = cellOf(layer, token);
+  const top = [Math.floor(found.top / layer.grid[1]), found.top % layer.grid[1]];
+  const values = {
+    half: found.half, seen: found.seen, count: found.above, distance: number(found.distance ?? 0, 1),
+    share: percent(found.topShare), patch: patchName(top), token: cell ? patchName(cell) : prefixName(layer, token),
+  };
+  const sentences = [];
+  if (back) {
+    sentences.push(text(cell ? "attention.say.back" : "attention.say.back.token", values));
+  } else {
+    const own = layer.window ? ".window" : layer.fold ? ".fold" : "";
+    sentences.push(text(cell ? `attention.say.patch${own}` : "attention.say.token", values));
+    if (cell && found.self > NOTED) sentences.push(text("attention.say.self", { share: percent(found.self) }));
+    shares.prefix.forEach((share, one) => {
+      if (share <= NOTED) return;
+      if (one === token) sentences.push(text("attention.say.self", { share: percent(share) }));
+      else sentences.push(text("attention.say.prefix", { share: percent(share), token: prefixName(layer, one) }));
+    });
+  }
+  if (layer.separable) sentences.push(text("attention.say.shared"));
+  return { where, words: sentences.join(" ") };
+}
+
+/** The sentence on the map of a method. */
+export function describeMap(method, label, grid, found, count) {
+  const top = [Math.floor(found.top / grid[1]), found.top % grid[1]];
+  const where = label ? text("attention.say.method.class", { method: methodName(method), label }) : methodName(method);
+  return { where, words: text("attention.say.method", { half: found.half, count, patch: patchName(top) }) };
+}

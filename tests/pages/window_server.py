@@ -1,0 +1,147 @@
+"""A small server of the web page for tests: its files, and real answers of `serving.operations`."""
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from email.parser import BytesParser
+from email.policy import HTTP
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from PIL import Image
+
+from vitrail.core.errors import UserError
+from vitrail.core.packed import Packed
+from vitrail.models.model import Model
+from vitrail.serving.operations import OPERATIONS
+from vitrail.serving.operations.context import Context
+from vitrail.serving.page import find_page
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "connect-src 'self'; media-src 'self' blob:"
+)
+Images = Mapping[str, Image.Image]
+
+
+class WindowServer(ThreadingHTTPServer):
+    """Models by their names, sample images by theirs, and the addresses that were asked for."""
+
+    def __init__(self, models: Mapping[str, Model], samples: Images) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.models, self.samples = models, samples
+        self.requests: list[str] = []
+        self.lock = threading.Lock()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: WindowServer
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        path = urlsplit(self.path).path
+        self.server.requests.append(f"GET {path}")
+        if path == "/v1/models":
+            self.send_json({"models": [facts(*pair) for pair in self.server.models.items()]})
+        elif path == "/v1/samples":
+            names = self.server.samples
+            self.send_json(
+                {"samples": [{"id": n, "name": n, "url": f"v1/samples/{n}"} for n in names]}
+            )
+        elif path.startswith("/v1/samples/"):
+            out = BytesIO()
+            self.server.samples[path.rpartition("/")[2]].save(out, "PNG")
+            self.send(out.getvalue(), "image/png")
+        elif found := find_page(path):
+            self.send(found.content, found.media)
+        else:
+            self.send_json({"error": f"nothing is at {path}", "code": 404}, 404)
+
+    def do_POST(self) -> None:
+        parts = urlsplit(self.path)
+        name = parts.path.removeprefix("/v1/")
+        self.server.requests.append(f"POST {parts.path}")
+        chosen = parse_qs(parts.query).get("model", list(self.server.models))[0]
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        head = f"Content-Type: {self.headers['Content-Type']}\r\n\r\n".encode()
+        fields = {
+            part.get_param("name", header="content-disposition"): part.get_payload(decode=True)
+            for part in BytesParser(policy=HTTP).parsebytes(head + body).iter_parts()
+        }
+        try:
+            with self.server.lock:
+                result = answer(
+                    Context(self.server.models[chosen], name=chosen),
+                    name,
+                    fields["images"],
+                    json.loads(fields.get("options", b"{}")),
+                )
+        except UserError as error:
+            self.send_json({"error": str(error), "code": 422}, 422)
+            return
+        if isinstance(result, Packed):
+            self.send(result.to_bytes(), "application/octet-stream")
+        else:
+            self.send_json(result)
+
+    def send_json(self, value: Any, status: int = 200) -> None:
+        self.send(json.dumps(value).encode(), "application/json", status)
+
+    def send(self, content: bytes, media: str, status: int = 200) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", media)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Content-Security-Policy", POLICY)
+        self.end_headers()
+        self.wfile.write(content)
+
+
+def answer(context: Context, name: str, content: bytes, options: dict[str, Any]) -> Any:
+    """What an operation returns for an encoded image."""
+    operation = OPERATIONS[name]
+    try:
+        image = Image.open(BytesIO(content))
+        image.load()
+    except OSError:
+        raise UserError("the file must be an image, got something else") from None
+    result = operation.run(context, image, operation.read_options(options))
+    if name == "explain" and isinstance(result, dict) and "explanations" not in result:
+        return {"explanations": [result]}
+    return result
+
+
+def facts(name: str, model: Model) -> dict[str, Any]:
+    """A model's record in the list of models."""
+    labels = model.passport.labels
+    return {
+        "name": name,
+        "family": model.passport.family,
+        "image_size": list(model.passport.preprocessing.size),
+        "classes": model.config.num_classes,
+        "labels": None if labels is None else list(labels),
+        "multi_label": model.passport.multi_label,
+        "can_inspect": True,
+        "state": "ready",
+    }
+
+
+@contextmanager
+def serve_window(models: Mapping[str, Model], samples: Images) -> Iterator[WindowServer]:
+    """The server, running in a thread until the block ends."""
+    server = WindowServer(models, samples)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
