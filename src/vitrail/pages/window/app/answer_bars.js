@@ -43,6 +43,7 @@ function write({ root, name, numbers, before, after }, row) {
   root.dataset.before = row.before;
   if (changed) root.dataset.after = row.after;
   else delete root.dataset.after;
+  before.hidden = !changed;
   before.style.width = `${100 * row.before}%`;
   after.style.width = `${100 * (changed ? row.after : row.before)}%`;
   after.dataset.way = !changed || Math.abs(row.after - row.before) < 0.0005 ? "same" : row.after > row.before ? "up" : "down";

@@ -19,11 +19,10 @@ export class CompareSide {
       key: (event) => this.key(event, pick),
     }, `compare-${name}`);
     this.title = element("h2", {});
-    this.controls = element("div", { class: "row" });
     [this.where, this.words] = [element("strong"), element("span")];
     this.bars = new AnswerBars({ label: "compare.bars" });
     this.root = element("section", { class: "card stack tight", data: { side: name } },
-      this.title, this.controls, this.stage.root, element("p", { class: "say small" }, this.where, this.words), this.bars.root);
+      this.title, this.stage.root, element("p", { class: "say small" }, this.where, this.words), this.bars.root);
     this.inspection = null;
     this.chosen = null;
   }

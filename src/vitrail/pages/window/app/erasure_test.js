@@ -1,4 +1,5 @@
 // The test of an explanation: erase what it marks, and as much at random; if it is right, the first hurts more.
+import { chartWidth } from "./charts.js";
 import { drawCells, strongest, toPairs } from "./cells.js";
 import { element } from "./elements.js";
 import { button, choice, note, setOptions, slider } from "./fields.js";
@@ -122,7 +123,7 @@ export class ErasureTest {
     const chart = lineChart(
       [{ name: text("what_if.test.marked"), points: marked }, { name: text("what_if.test.random"), points: random }],
       {
-        label: text("what_if.test.chart", values), x: text("what_if.test.erased"), y: text("what_if.test.score", values),
+        width: chartWidth(this.result, 560), label: text("what_if.test.chart", values), x: text("what_if.test.erased"), y: text("what_if.test.score", values),
         format: (y) => percent(y, 0), formatX: (x) => percent(x, 0),
       });
     this.result.replaceChildren(

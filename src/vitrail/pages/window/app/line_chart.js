@@ -3,21 +3,21 @@ import { TONES, table, ticks } from "./charts.js";
 import { element, svg } from "./elements.js";
 import { text } from "./language.js";
 
-const [WIDTH, HEIGHT] = [560, 220];
+const HEIGHT = 220;
 const MARGIN = { left: 46, right: 14, top: 10, bottom: 38 };
 const DASHES = ["", "7 5", "2 4", "10 4 2 4"]; // lines differ without colour too
 
 /**
  * A figure with lines from x 0 to 1 and y 0 to at least `most`, the key below it and a table of the numbers.
  * @param {{name: string, points: number[][]}[]} series
- * @param {{label: string, x: string, y: string, most?: number, format: (y: number) => string, formatX: (x: number) => string}} how
+ * @param {{label: string, x: string, y: string, most?: number, width?: number, format: (y: number) => string, formatX: (x: number) => string}} how
  */
-export function lineChart(series, { label, x, y, most = 1, format, formatX }) {
+export function lineChart(series, { label, x, y, most = 1, width = 560, format, formatX }) {
   const rows = ticks(most);
   const top = rows.at(-1);
-  const across = (share) => MARGIN.left + share * (WIDTH - MARGIN.left - MARGIN.right);
+  const across = (share) => MARGIN.left + share * (width - MARGIN.left - MARGIN.right);
   const up = (value) => HEIGHT - MARGIN.bottom - (value / top) * (HEIGHT - MARGIN.top - MARGIN.bottom);
-  const chart = svg("svg", { class: "chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label });
+  const chart = svg("svg", { class: "chart", viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": label });
   for (const value of rows) {
     chart.append(
       svg("line", { x1: across(0), x2: across(1), y1: up(value), y2: up(value), class: "chart-line" }),

@@ -1,5 +1,6 @@
 // Compare: two models or two photos side by side; depth, head and patch are chosen for both at once.
 import { layerNumber, layersOf } from "../attention_math.js";
+import { chartWidth } from "../charts.js";
 import { CompareSide } from "../compare_side.js";
 import { element } from "../elements.js";
 import { button, card, choice, note, setOptions, slider } from "../fields.js";
@@ -44,7 +45,6 @@ export function mount(root, given) {
     chart: element("div", {}),
     waiting: element("p", { class: "soft", role: "status" }),
   };
-  ui.second.controls.append(ui.model.root, ui.photo.root, ui.file);
   ask = latest(async (signal, { model, image }) => ctx.api.inspect(await blobOf(image, signal), model, signal), {
     done: (found) => {
       second = { ...found, layers: layersOf(found) };
@@ -56,7 +56,9 @@ export function mount(root, given) {
   });
   root.append(element("div", { class: "stack" },
     card("compare.title", note("compare.why"),
-      element("div", { class: "row compare-pickers" }, ui.depth.root, ui.head.root, ui.method.root, ui.classToken, ui.way)),
+      element("div", { class: "row compare-pickers" }, ui.depth.root, ui.head.root, ui.method.root, ui.classToken, ui.way),
+      element("div", { class: "row compare-pickers", role: "group", data: { label: "compare.second" } },
+        element("span", { class: "soft small", data: { text: "compare.second" } }), ui.model.root, ui.photo.root, ui.file)),
     element("div", { class: "sides" }, ui.first.root, ui.second.root),
     ui.waiting,
     card("compare.distance", note("compare.distance_why"), ui.chart)));
@@ -160,7 +162,8 @@ function depthNow(state) {
   const { layers } = ctx.inspection;
   const chosen = layerNumber(layers, state.layer);
   const depth = state.depth / 100;
-  return state.depth >= 0 && layerAt(depth, layers.length) === chosen ? depth : depthOf(chosen, layers.length);
+  const fits = state.layer < 0 || layerAt(depth, layers.length) === chosen;
+  return state.depth >= 0 && fits ? depth : depthOf(chosen, layers.length);
 }
 
 function chooseDepth(depth) {
@@ -234,6 +237,7 @@ function showChart() {
   }));
   const most = Math.max(0.1, ...series.flatMap(({ points }) => points.map(([, y]) => y)));
   ui.chart.replaceChildren(lineChart(series, {
+    width: chartWidth(ui.chart, 640),
     label: ctx.text("compare.distance"), x: ctx.text("compare.depth"), y: ctx.text("compare.distance_axis"), most,
     format: (y) => ctx.percent(y, 0), formatX: (x) => ctx.percent(x, 0),
   }));
