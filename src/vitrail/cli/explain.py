@@ -15,7 +15,7 @@ from vitrail.cli.options import (
     ModelOptions,
     OutputOptions,
     OverwriteOption,
-    Source,
+    ServedSource,
     arguments_of,
     model_source,
     parse_list,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Explain(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, OutputOptions):
     """Which model to look into, over which images, and how."""
 
-    source: Source
+    source: ServedSource
     images: Images
     _: KW_ONLY
     method: tuple[str, ...] = ("auto",)

@@ -44,6 +44,14 @@ ExportedSource: TypeAlias = Annotated[
         "exported .onnx or .xml file, or address of a service.",
     ),
 ]
+ServedSource: TypeAlias = Annotated[
+    str,
+    Parameter(
+        name="model",
+        help="Vitrail directory, file or directory of another library, hub id owner/name, or "
+        "address of a service.",
+    ),
+]
 # help calls them IMAGES
 Images: TypeAlias = Annotated[
     tuple[str, ...],

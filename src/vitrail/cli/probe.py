@@ -18,7 +18,7 @@ from vitrail.cli.options import (
     Out,
     OutputOptions,
     OverwriteOption,
-    Source,
+    ServedSource,
     Workers,
     arguments_of,
     model_source,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class Probe(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, OutputOptions):
     """Evaluate the frozen features of a model."""
 
-    source: Source
+    source: ServedSource
     data: Data
     _: KW_ONLY
     method: Literal["fewshot", "knn", "linear"] = "fewshot"

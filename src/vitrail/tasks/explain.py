@@ -22,6 +22,7 @@ from vitrail.data.images import BadImage
 from vitrail.data.paths import check_paths, is_address, is_one
 from vitrail.data.preprocess import prepare
 from vitrail.data.reader import ImageSource, Item, is_one_image, name_of, read_pixels
+from vitrail.explanation.auto_method import MethodChoice
 from vitrail.explanation.head_maps import HeadMaps, head_maps, query_maps
 from vitrail.explanation.integrated import IncompleteWarning
 from vitrail.explanation.methods import (
@@ -57,7 +58,14 @@ from vitrail.tasks.explanation import (
     visible_part,
 )
 from vitrail.tasks.keywords import ExplainKeywords
-from vitrail.tasks.models import AnyModel, Device, Precision, open_model, refuse_without_weights
+from vitrail.tasks.models import (
+    AnyModel,
+    Device,
+    Precision,
+    is_remote,
+    open_model,
+    refuse_without_weights,
+)
 from vitrail.tasks.names import name_of as model_name
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.results import writing_results
@@ -124,7 +132,8 @@ def explain(
     check_count("checks", checks, at_least=0)
     check_names(method)
     check_not_swapped(model, images)
-    refuse_without_weights(model, "explain")
+    if not is_remote(model):
+        refuse_without_weights(model, "explain")
     listed = [images] if isinstance(images, str | Path) else images
     if isinstance(listed, list | tuple):
         check_listed(listed)
@@ -135,7 +144,7 @@ def explain(
         layer = int(layer) if isinstance(layer, str) and is_integer(layer) else layer
         options: dict[str, Any] = {"layer": layer, "head": head, "query": query}
         options |= {"fusion": fusion, "discard": discard}
-        methods, auto = select_methods(method, loaded, options, called)
+        methods, auto = methods_of(loaded, method, options, called)
         if target is not None and not loaded.config.num_classes:
             raise UserError(f"{called} has no classification head: leave out target")
         passport, place = loaded.passport, None if out is None else Path(out)
@@ -144,12 +153,23 @@ def explain(
         checks = checks if verdict and loaded.config.num_classes else 0
         if dry_run:
             return plan(run, [images] if one else images, checks)
-        work = Work(loaded, run, wanted, query, checks, draft)
+        work = work_of(loaded, run, wanted, query, checks, draft)
         with eval_mode(loaded):
             found = work.explain_all(images if not one else [images], on_progress)
         if draft is not None:
             found.save_report(draft, FACTS)
     return found[0] if one else found
+
+
+def methods_of(
+    model: Model, names: str | Sequence[str], options: Mapping[str, Any], called: str
+) -> tuple[dict[str, dict[str, Any]], MethodChoice | None]:
+    """Each method with its options, and what auto chose; a service chooses for itself."""
+    if not is_remote(model):
+        return select_methods(names, model, options, called)
+    from vitrail.tasks.explain_remote import select_remote
+
+    return select_remote(names, options), None
 
 
 def plan(run: ExplainRun, images: Any, checks: int) -> DryRun:
@@ -314,6 +334,24 @@ class Work:
                     for name in self.run.methods
                 },
             )
+
+
+def work_of(
+    model: Model,
+    run: ExplainRun,
+    target: int | None,
+    query: Query | None,
+    checks: int,
+    out: Path | None,
+) -> Work:
+    """What goes through the images; maps of a model behind an address come from its service."""
+    if not is_remote(model):
+        return Work(model, run, target, query, checks, out)
+    from vitrail.tasks.explain_remote import UNTESTED, RemoteWork
+
+    if checks:
+        run.notes["verdict"] = UNTESTED
+    return RemoteWork(model, run, target, query, 0, out)
 
 
 def join_maps(maps: Sequence[Relevance]) -> Relevance:

@@ -130,7 +130,7 @@ class Explanation(HtmlRecord):
         if method not in self.maps:
             raise UserError(f"no map by method {method!r}, {nearest(method, self.maps)}")
         run, values = self.run, torch.from_numpy(self.maps[method])
-        large = on_pixels(values[None], run.preprocessing.size, layout=run.layouts[method])
+        large = on_pixels(values[None], run.preprocessing.size, layout=run.layouts.get(method))
         return large[0].clamp(min=0)
 
     def overlay(self, method: str | None = None, *, opacity: float = 0.7) -> Image.Image:

@@ -104,6 +104,12 @@ def for_channels(name: str, values: tuple[float, ...], channels: int) -> tuple[f
 AnyModel = str | Path | nn.Module | ModelSource
 
 
+def is_remote(model: AnyModel) -> bool:
+    """Whether a model is behind an address."""
+    source = model.source if isinstance(model, ModelSource) else model
+    return isinstance(source, RemoteModel) or (isinstance(source, str) and is_address(source))
+
+
 def refuse_without_weights(model: AnyModel, verb: str) -> None:
     """An exported file and a service predict, evaluate and embed; the rest needs the weights."""
     if isinstance(model, ExportedModel | RemoteModel):
