@@ -37,6 +37,7 @@ __all__ = [
     "resume",
     "save",
     "search",
+    "serve",
     "train",
 ]
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.explanation.capture import capture
     from vitrail.inference.client import Client
     from vitrail.models.catalogue import create, list_models, register_family
+    from vitrail.serving.run import serve
     from vitrail.tasks.bench import bench
     from vitrail.tasks.convert import convert
     from vitrail.tasks.doctor import doctor
@@ -96,6 +98,7 @@ else:
         "resume": "vitrail.tasks.resume",
         "save": "vitrail.weights.native",
         "search": "vitrail.tasks.search",
+        "serve": "vitrail.serving.run",
         "train": "vitrail.tasks.train",
     }
 

@@ -52,6 +52,7 @@ from vitrail.cli.pretrain import Pretrain, pretrain
 from vitrail.cli.probe import Probe, probe
 from vitrail.cli.report import Report, report
 from vitrail.cli.search import Duplicates, Search, duplicates, search
+from vitrail.cli.serve import Serve, serve
 from vitrail.cli.train import Train, train
 from vitrail.core.errors import UserError
 from vitrail.core.json_text import to_json
@@ -98,6 +99,7 @@ VERBS: dict[type, Callable[[Any], object]] = {
     Figures: figures,
     Report: report,
     Bench: bench,
+    Serve: serve,
     Demo: demo,
 }
 

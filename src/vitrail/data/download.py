@@ -13,7 +13,7 @@ import socket
 import string
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
@@ -36,20 +36,28 @@ class Refused(Exception):  # noqa: N818 - the reason why an address is not fetch
     pass
 
 
-def download(address: str) -> bytes:
-    """What a server has under an address, or `BadImage`."""
-    deadline = Deadline(MOST_SECONDS)
+def download(
+    address: str,
+    *,
+    hosts: Collection[str] | None = None,
+    max_bytes: int = MOST_BYTES,
+    seconds: float = MOST_SECONDS,
+) -> bytes:
+    """What a server has under an address, or `BadImage`. With `hosts` ("host", or "host:port" for
+    another port than that of the scheme) every address on the way must be of one of them, and no
+    proxy is used, so that the check of addresses is this process's own."""
+    deadline = Deadline(seconds)
     try:
         where = address
         for _ in range(MOST_REDIRECTS + 1):
-            with deadline.watching(), _response(where, deadline) as response:
+            with deadline.watching(), _response(where, deadline, hosts) as response:
                 if response.status in MOVED and (to := response.headers.get("Location")):
                     where = urljoin(where, to)
                     continue
                 if response.status != 200:
                     status = f"{response.status} {response.reason}".rstrip()
                     raise Refused(f"cannot be fetched: the server responds {status}")
-                data = _body(response, address)
+                data = _body(response, address, max_bytes)
                 if deadline.passed:  # then it may have been cut off
                     raise TimeoutError
                 return data
@@ -60,7 +68,7 @@ def download(address: str) -> bytes:
         cause = getattr(error, "strerror", None) or str(error) or type(error).__name__
         reason = f"cannot be fetched: {cause}"
     if deadline.passed:
-        reason = f"took longer than {MOST_SECONDS:g} s"
+        reason = f"took longer than {seconds:g} s"
     raise BadImage(address, reason)
 
 
@@ -107,16 +115,20 @@ class Deadline:
 
 
 @contextmanager
-def _response(address: str, deadline: Deadline) -> Iterator[HTTPResponse]:
+def _response(
+    address: str, deadline: Deadline, hosts: Collection[str] | None
+) -> Iterator[HTTPResponse]:
     """The head of a server's response, its body still to be read."""
     url = urlsplit(address)
     if url.scheme not in PORTS or not url.hostname:
         raise Refused("cannot be fetched: an address must be http://HOST/… or https://HOST/…")
+    if hosts is not None and _host_and_port(url) not in hosts:
+        raise Refused(f"cannot be fetched: the host {_host_and_port(url)} is not allowed")
     target = quote(url.path or "/", safe=string.punctuation)
     if url.query:
         target += f"?{quote(url.query, safe=string.punctuation)}"
     headers = {"User-Agent": "vitrail", "Connection": "close"}
-    proxy = getproxies().get(url.scheme)
+    proxy = getproxies().get(url.scheme) if hosts is None else None
     proxy_url = None if proxy is None or proxy_bypass(url.netloc) else urlsplit(_with_scheme(proxy))
     connection = _connection(url, proxy_url, deadline, headers)
     if proxy_url is not None and url.scheme == "http":
@@ -126,6 +138,12 @@ def _response(address: str, deadline: Deadline) -> Iterator[HTTPResponse]:
         yield connection.getresponse()
     finally:
         connection.close()
+
+
+def _host_and_port(url: SplitResult) -> str:
+    """The host of an address, with its port where that is not the scheme's."""
+    host = (url.hostname or "").lower()
+    return host if url.port in (None, PORTS[url.scheme]) else f"{host}:{url.port}"
 
 
 def _connection(
@@ -227,16 +245,16 @@ def is_public(address: str, *, literal: bool = False) -> bool:
     return known.is_global and not known.is_multicast
 
 
-def _body(response: HTTPResponse, address: str) -> bytes:
+def _body(response: HTTPResponse, address: str, max_bytes: int) -> bytes:
     stated = response.headers.get("Content-Length", "")
     length = int(stated) if stated.isdecimal() else 0
-    if length > MOST_BYTES:
-        check_bytes(length, address)
+    if length > max_bytes:
+        check_bytes(length, address, max_bytes)
     data = bytearray()
     while chunk := response.read1(CHUNK):  # what has come: `read` waits until it is all
         data += chunk
-        if len(data) > MOST_BYTES:
-            check_bytes(len(data), address)
+        if len(data) > max_bytes:
+            check_bytes(len(data), address, max_bytes)
     if len(data) < length:
         raise Refused(f"cannot be fetched: {len(data)} of {length} bytes came")
     return bytes(data)

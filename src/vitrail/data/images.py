@@ -178,12 +178,12 @@ def header_size(data: bytes, name: str) -> tuple[int, int]:
         raise BadImage(name, _reason(error)) from None
 
 
-def check_bytes(size: int, name: str) -> None:
+def check_bytes(size: int, name: str, limit: int = MOST_BYTES) -> None:
     """Refuse what holds nothing or too much, before it is read."""
     if not size:
         raise BadImage(name, "the file is empty")
-    if size > MOST_BYTES:
-        raise BadImage(name, f"{size:,} bytes, more than the limit of {MOST_BYTES:,}")
+    if size > limit:
+        raise BadImage(name, f"{size:,} bytes, more than the limit of {limit:,}")
 
 
 def convert_mode(image: Image.Image, mode: Literal["RGB", "L"]) -> Image.Image:

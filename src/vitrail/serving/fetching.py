@@ -1,0 +1,48 @@
+"""Images by address: off, but for hosts that were named at the start, one by one.
+
+A name is looked up once, its address is checked to be public, and that very address is connected
+to (`data/download.py`); each redirect passes the same checks again.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from vitrail.data.download import download
+from vitrail.data.images import BadImage
+from vitrail.serving.bodies import Given
+
+MAX_AT_ONCE = 8  # downloads; others wait
+MAX_SECONDS = 15.0  # for one image
+OFF = "images by address are off: start the service with --allow-host HOST, or send the image"
+
+
+class Fetcher:
+    """Downloads for all requests of a service."""
+
+    def __init__(self, hosts: Sequence[str], max_bytes: int) -> None:
+        self.hosts = frozenset(host.lower() for host in hosts)
+        self.max_bytes = max_bytes
+        self.turn = asyncio.Semaphore(MAX_AT_ONCE)
+
+    async def open(self, image: Given, deadline: float) -> Given:
+        """The image with its bytes, or with the problem why it has none."""
+        if image.address is None:
+            return image
+        if not self.hosts:
+            return Given(problem=OFF)
+        async with self.turn:
+            seconds = min(MAX_SECONDS, deadline - time.monotonic())
+            if seconds <= 0:
+                return Given(problem="there was no time left to fetch it")
+            try:
+                data = await asyncio.to_thread(
+                    download,
+                    image.address,
+                    hosts=self.hosts,
+                    max_bytes=self.max_bytes,
+                    seconds=seconds,
+                )
+            except BadImage as problem:
+                return Given(problem=problem.reason)
+            return Given(data)

@@ -1,0 +1,125 @@
+"""What stands before every route: keys, the size of a body, room in the queue; and behind it:
+headers of every answer, counters, and an end to answers that nobody reads."""
+
+import asyncio
+import json
+import time
+from urllib.parse import parse_qs
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from vitrail.serving.bodies import too_large
+from vitrail.serving.keys import key_of
+from vitrail.serving.problems import Forbidden, NotFound, Problem, Unauthorised
+from vitrail.serving.service import Service
+
+HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(self), geolocation=(), microphone=()"),
+    (
+        b"content-security-policy",
+        b"default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
+        b"frame-ancestors 'none'; form-action 'self'",
+    ),
+]
+# Answered without a key: probes, and the page's own files, which hold nothing.
+OPEN = ("/healthz", "/v2/health/live", "/v2/health/ready")
+GUARDED = ("/v1/", "/v2/", "/v2", "/metrics", "/openapi.json")
+# Refused before they are read while the queue is full.
+QUEUED = ("/v1/predict", "/v1/embed", "/v1/search")
+
+
+def needs_key(path: str) -> bool:
+    """
+    >>> needs_key("/v1/predict"), needs_key("/v2/health/ready"), needs_key("/app/main.js")
+    (True, False, False)
+    """
+    return path not in OPEN and path.startswith(GUARDED)
+
+
+class Guard:
+    """The outermost application of a service."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self.app, self.service = app, service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, metrics = time.perf_counter(), self.service.metrics
+        status = 499  # the client left before an answer
+
+        async def send_guarded(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", []), *HEADERS]
+                if self.service.draining:
+                    message["headers"].append((b"connection", b"close"))
+            async with asyncio.timeout(self.service.settings.limits.send_seconds):
+                await send(message)
+
+        try:
+            try:
+                self.check(scope)
+            except Problem as problem:
+                await send_problem(problem, send_guarded)
+                return
+            await self.app(scope, receive, send_guarded)
+        finally:
+            route = getattr(scope.get("route"), "path", None) or "other"
+            metrics.requests.labels(route, status).inc()
+            metrics.seconds.labels(route).observe(time.perf_counter() - began)
+
+    def check(self, scope: Scope) -> None:
+        """Refuse what can be refused by the head of a request."""
+        path, headers = scope["path"], scope["headers"]
+        self.check_host(headers)
+        keys = self.service.keys
+        if keys is not None and needs_key(path):
+            role = keys.role(key_of(headers))
+            if role is None:
+                raise Unauthorised("an API key is needed: Authorization: Bearer KEY")
+            scope["vitrail.role"] = role
+        limits = self.service.settings.limits
+        length = next((value for name, value in headers if name == b"content-length"), b"0")
+        if length.isdigit() and int(length) > limits.body_bytes:
+            raise too_large(int(length), limits)
+        if path in QUEUED:
+            self.check_room(scope)
+
+    def check_host(self, headers: list[tuple[bytes, bytes]]) -> None:
+        """A page of somebody else may not talk to a service on this machine by another name for
+        it, nor send it forms."""
+        origin = next((value for name, value in headers if name == b"origin"), None)
+        if origin is None:
+            return
+        host = next((value for name, value in headers if name == b"host"), b"")
+        if origin.partition(b"://")[2] != host:
+            raise Forbidden("requests of pages of other origins are refused")
+
+    def check_room(self, scope: Scope) -> None:
+        names = parse_qs(scope["query_string"].decode("latin-1")).get("model")
+        try:
+            served = self.service.registry.find(names[0] if names else None)
+        except NotFound:
+            return  # the route says so
+        if served.pool is not None:
+            served.pool.batcher.check_room(1)
+
+
+def problem_body(sentence: str, status: int) -> bytes:
+    return json.dumps({"error": sentence, "code": status}).encode()
+
+
+async def send_problem(problem: Problem, send: Send) -> None:
+    body = problem_body(str(problem), problem.status)
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    headers += [(name.encode(), value.encode()) for name, value in problem.headers.items()]
+    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,78 @@
+"""A process that looks into one model for the page: the operations, in eager PyTorch, one by one."""
+
+import logging
+import socket
+import traceback
+from typing import Any
+
+import torch
+from PIL import Image
+
+from vitrail.core.errors import UserError
+from vitrail.core.json_text import to_json
+from vitrail.core.packed import Packed, compress
+from vitrail.data.images import BadImage, decode
+from vitrail.serving.engine import check_pixels
+from vitrail.serving.frames import Buffer, Message
+from vitrail.serving.loading import describe, load_model
+from vitrail.serving.operations import OPERATIONS, File
+from vitrail.serving.operations.context import Context
+from vitrail.serving.spec import WorkerSpec
+from vitrail.serving.worker import Answer, prepare_process, serve_messages
+
+MIN_COMPRESSED = 1024  # bytes: less gains nothing
+PACKED = "application/octet-stream"
+JSON = "application/json"
+
+logger = logging.getLogger(__name__)
+
+
+def run_inspector(channel: socket.socket, spec: WorkerSpec) -> None:
+    """Load a model and answer operations until nobody asks any more."""
+    prepare_process(1)
+    torch.set_num_threads(spec.threads)
+
+    def start() -> tuple[dict[str, Any], Answer]:
+        model = load_model(spec)
+        context = Context(model, name=spec.name)
+        facts = describe(model, spec, "eager").facts()
+        return facts, lambda *one: answer(context, spec, *one)
+
+    serve_messages(channel, start, threads=1)
+
+
+def answer(
+    context: Context, spec: WorkerSpec, header: dict[str, Any], buffers: list[Buffer]
+) -> Message:
+    """One operation on one image, or on none: the media type of its result, and the bytes."""
+    operation = OPERATIONS[header["operation"]]
+    try:
+        options = operation.read_options(header["options"])
+        image = open_image(bytes(buffers[0]), context, spec) if operation.needs_image else None
+        result = operation.run(context, image, options)
+    except UserError as error:
+        return {"problem": str(error)}, []
+    except BadImage as problem:
+        return {"problem": problem.reason}, []
+    except Exception:
+        logger.error("%s failed: %s", operation.name, traceback.format_exc())
+        return {"failed": f"{operation.name} failed: the log of the service says why"}, []
+    match result:
+        case Packed():
+            media, content = PACKED, result.to_bytes()
+        case File():
+            media, content = result.media_type, result.content
+        case _:
+            media, content = JSON, to_json(result).encode()
+    is_text = media in (PACKED, JSON)
+    if header["gzip"] and is_text and len(content) >= MIN_COMPRESSED:
+        return {"media": media, "encoding": "gzip"}, [compress(content)]
+    return {"media": media, "encoding": ""}, [content]
+
+
+def open_image(data: bytes, context: Context, spec: WorkerSpec) -> Image.Image:
+    """By the safe decoder, within the limits of the service."""
+    check_pixels(data, spec.max_pixels)
+    channels = len(context.model.passport.preprocessing.mean)
+    pixels = decode(data, "image", channels=channels if channels in (1, 3) else 3)
+    return Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)

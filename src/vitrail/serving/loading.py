@@ -1,0 +1,62 @@
+"""The model of a process: loaded from a checkpoint or an exported file, and described."""
+
+import torch
+
+from vitrail.core.errors import UserError
+from vitrail.core.exported import is_exported
+from vitrail.inference.exported_model import ExportedModel
+from vitrail.models.catalogue import create, list_models
+from vitrail.models.model import Model
+from vitrail.serving.spec import ModelInfo, WorkerSpec
+from vitrail.tasks.models import open_model
+from vitrail.weights.digest import digest_of
+
+SEED = 0  # every process of an untrained model has the same weights
+
+
+def load_model(spec: WorkerSpec) -> Model:
+    """The model, ready to evaluate."""
+    if spec.path in list_models():
+        if not spec.untrained:
+            raise UserError(
+                f"{spec.path} is an architecture without trained weights: give a checkpoint, or "
+                "pass untrained=True to serve random weights"
+            )
+        torch.manual_seed(SEED)
+        return create(spec.path).eval()
+    return open_model(spec.path, device="auto" if is_exported(spec.path) else spec.device).eval()
+
+
+def describe(model: Model, spec: WorkerSpec, engine: str) -> ModelInfo:
+    """What the service says about it."""
+    passport, how = model.passport, model.passport.preprocessing
+    classes = model.config.num_classes
+    task = (
+        "features" if not classes else "multi-label" if passport.multi_label else "classification"
+    )
+    exported = isinstance(model, ExportedModel)
+    return ModelInfo(
+        family=passport.family,
+        task=task,
+        image_size=how.size,
+        channels=len(how.mean),
+        classes=classes,
+        labels=passport.labels,
+        multi_label=passport.multi_label,
+        parameters=0 if exported else sum(one.numel() for one in model.parameters()),
+        features=count_features(model),
+        engine=engine,
+        can_inspect=not exported,
+        digest=spec.digest or digest_of(model),
+    )
+
+
+@torch.inference_mode()
+def count_features(model: Model) -> int:
+    """The length of an embedding; 0 for an exported file that has none."""
+    if isinstance(model, ExportedModel) and "pooled" not in model.graph.outputs:
+        return 0
+    how, weights = model.passport.preprocessing, next(model.parameters())
+    batch = (model.graph.batch or 1) if isinstance(model, ExportedModel) else 1
+    found = model.features(weights.new_zeros(batch, len(how.mean), *how.size))
+    return int(found.shape[1])

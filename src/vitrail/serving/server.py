@@ -1,0 +1,169 @@
+"""uvicorn with limits for slow clients, and an end at which no accepted request is lost."""
+
+import asyncio
+import logging
+import signal
+import socket
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from vitrail.serving.app import create_app
+from vitrail.serving.service import Service
+from vitrail.serving.settings import Limits
+
+BACKLOG = 1024
+GRACE_SECONDS = 0.5  # in which connections are still taken after the signal to end
+LINGER_SECONDS = 0.25  # until an idle connection is closed
+MAX_HEAD = 2**16  # bytes of the address and the headers of a request
+
+logger = logging.getLogger(__name__)
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """A connection that has to send its requests within a time and a size."""
+
+    limits: Limits  # of the class that `make_protocol` makes
+
+    def connection_made(self, transport: Any) -> None:
+        self.head_bytes = 0
+        self.slow: asyncio.TimerHandle | None = None
+        super().connection_made(transport)
+        if len(self.connections) > self.limits.connections:
+            self.refuse(503, "Service Unavailable", "too many connections")
+        else:
+            self.wait_at_most(self.limits.header_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.stop_waiting()
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        self.head_bytes = 0
+        self.wait_at_most(self.limits.header_seconds)
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self.count_head(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.count_head(len(name) + len(value))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        # the route answers 408 before this, which is for bodies that nobody reads any more
+        self.wait_at_most(self.limits.body_seconds + 5)
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self.stop_waiting()
+        super().on_message_complete()
+
+    def count_head(self, size: int) -> None:
+        self.head_bytes += size
+        if self.head_bytes > MAX_HEAD:
+            self.refuse(431, "Request Header Fields Too Large", "the head of a request is too long")
+
+    def wait_at_most(self, seconds: float) -> None:
+        self.stop_waiting()
+        self.slow = self.loop.call_later(seconds, self.on_slow)
+
+    def stop_waiting(self) -> None:
+        if self.slow is not None:
+            self.slow.cancel()
+            self.slow = None
+
+    def on_slow(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.refuse(408, "Request Timeout", "the request came too slowly")
+        else:
+            self.transport.abort()
+
+    def refuse(self, status: int, phrase: str, sentence: str) -> None:
+        """Answer without a request, and close."""
+        if self.transport.is_closing():
+            return
+        body = f'{{"error": "{sentence}", "code": {status}}}'
+        self.transport.write(
+            f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n{body}".encode()
+        )
+        self.transport.close()
+
+    def shutdown(self) -> None:
+        """A request that is already in the socket is answered, not cut off."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.keep_alive = False
+        else:
+            self.loop.call_later(LINGER_SECONDS, self.close_idle)
+
+    def close_idle(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+        else:
+            self.cycle.keep_alive = False
+
+
+def make_protocol(limits: Limits) -> type[LimitedProtocol]:
+    return type("Protocol", (LimitedProtocol,), {"limits": limits})
+
+
+class DrainingServer(uvicorn.Server):
+    """On SIGTERM it takes what has arrived, answers it, and ends."""
+
+    def __init__(self, service: Service, listener: socket.socket) -> None:
+        settings = service.settings
+        config = uvicorn.Config(
+            create_app(service),
+            http=make_protocol(settings.limits),
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            backlog=BACKLOG,
+            timeout_keep_alive=int(settings.limits.idle_seconds) or 1,
+            timeout_graceful_shutdown=int(settings.timeout) + 5,
+        )
+        super().__init__(config)
+        self.service, self.listener = service, listener
+        self.interrupted = False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.service.draining = True
+        if sig == signal.SIGINT:
+            self.force_exit = self.should_exit
+            self.interrupted = True
+        self.should_exit = True
+
+    async def run_until_signal(self) -> None:
+        await self.serve(sockets=[self.listener])
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.service.draining = True
+        if not self.force_exit:
+            await asyncio.sleep(GRACE_SECONDS)
+            # no more connections into the queue of the kernel; those in it are taken
+            self.listener.listen(0)
+            await asyncio.sleep(0.05)
+        await super().shutdown(sockets)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that listens; port 0 takes a free one."""
+    (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener

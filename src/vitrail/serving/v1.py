@@ -1,0 +1,230 @@
+"""Routes under /v1: predictions, embeddings, search, models, and the operations of the page."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from vitrail.core.ranges import check_count
+from vitrail.core.records import validate
+from vitrail.serving import schemas
+from vitrail.serving.batcher import Answer
+from vitrail.serving.bodies import Given, query_options, read_object, reading
+from vitrail.serving.inspection import Rendered
+from vitrail.serving.operations import OPERATIONS, Operation
+from vitrail.serving.pool import Pool
+from vitrail.serving.problems import Forbidden, Invalid
+from vitrail.serving.service import Service
+from vitrail.serving.settings import NAME
+from vitrail.serving.spec import MAX_TOP, ModelInfo
+
+MAX_BODY = 2**16  # bytes of a request about models
+Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions:
+    """How many classes of each image to return."""
+
+    top: int = 5
+
+    def __post_init__(self) -> None:
+        check_count("top", self.top, at_least=1, at_most=MAX_TOP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedOptions:
+    """There are none yet."""
+
+
+def json_response(values: Any, status: int = 200) -> Response:
+    return Response(json.dumps(values, allow_nan=False), status, media_type="application/json")
+
+
+def make_router(service: Service) -> APIRouter:
+    """All routes of a service."""
+    router = APIRouter(prefix="/v1")
+    routes: list[tuple[str, str, Handler, dict[str, Any]]] = [
+        ("POST", "/predict", predict_route(service), schemas.PREDICT),
+        ("POST", "/embed", embed_route(service), schemas.EMBED),
+        ("GET", "/models", models_route(service), schemas.MODELS),
+        ("POST", "/models/{name}", load_route(service), schemas.LOAD),
+        ("DELETE", "/models/{name}", unload_route(service), schemas.UNLOAD),
+    ]
+    for operation in OPERATIONS.values():
+        method = "POST" if operation.needs_image else "GET"
+        route = operation_route(service, operation)
+        path, schema = f"/{operation.path}", schemas.operation_schema(operation)
+        routes.append((method, path, route, schema))
+    for method, path, handler, schema in routes:
+        router.add_api_route(path, handler, methods=[method], **schema)
+    return router
+
+
+def predict_route(service: Service) -> Handler:
+    async def predict(request: Request) -> Response:
+        deadline = service.deadline(request)
+        name, pool = model_of(service, request)
+        with pool.in_use():
+            info = info_of(pool)
+            if not info.classes:
+                raise Invalid(f"the model {name} has no head: it gives vectors, see /v1/embed")
+            async with reading(request, service.settings.limits, service.budget) as upload:
+                options = validate(PredictOptions, upload.options, where="predict")
+                need_images(upload.images)
+                answers = await service.compute(request, pool, "scores", upload.images, deadline)
+        found = [prediction_of(one, info, options.top) for one in answers]
+        return json_response({"model": name, "predictions": found})
+
+    return predict
+
+
+def embed_route(service: Service) -> Handler:
+    async def embed(request: Request) -> Response:
+        deadline = service.deadline(request)
+        name, pool = model_of(service, request)
+        with pool.in_use():
+            if not info_of(pool).features:
+                raise Invalid(f"the model {name} is an exported file without features")
+            async with reading(request, service.settings.limits, service.budget) as upload:
+                validate(EmbedOptions, upload.options, where="embed")
+                need_images(upload.images)
+                answers = await service.compute(request, pool, "features", upload.images, deadline)
+        found = [{"error": one} if isinstance(one, str) else one.tolist() for one in answers]
+        return json_response({"model": name, "vectors": found})
+
+    return embed
+
+
+def operation_route(service: Service, operation: Operation) -> Handler:
+    async def run_operation(request: Request) -> Response:
+        deadline = service.deadline(request)
+        name, pool = model_of(service, request)
+        accepts_gzip = "gzip" in request.headers.get("accept-encoding", "")
+        with pool.in_use():
+            if not info_of(pool).can_inspect:
+                raise Invalid(f"the model {name} is an exported file: give the checkpoint to look "
+                              "inside")  # fmt: skip
+            if operation.needs_image:
+                async with reading(request, service.settings.limits, service.budget) as upload:
+                    (image,) = await service.open_images([upload.only_image()], deadline)
+                    if image.problem is not None:
+                        raise Invalid(image.problem)
+                    operation.read_options(upload.options)
+                    running = pool.inspection.run(
+                        operation.name, upload.options, image.data, gzip=accepts_gzip
+                    )
+                    rendered = await wait_for(service, request, running, deadline)
+            else:
+                options = query_options(request.query_params) | {
+                    key: plain for key, plain in query_options(request.path_params).items()
+                }
+                operation.read_options(options)
+                running = pool.inspection.run(operation.name, options, None, gzip=accepts_gzip)
+                rendered = await wait_for(service, request, running, deadline)
+        return rendered_response(rendered)
+
+    return run_operation
+
+
+async def wait_for(service: Service, request: Request, running: Any, deadline: float) -> Rendered:
+    task: asyncio.Task[Rendered] = asyncio.ensure_future(running)
+    try:
+        await service.until(request, [task], deadline)
+    finally:
+        if not task.done():
+            task.cancel()
+    return task.result()
+
+
+def rendered_response(rendered: Rendered) -> Response:
+    headers = {"content-encoding": rendered.encoding} if rendered.encoding else {}
+    return Response(
+        bytes(rendered.content), headers={**headers, "vary": "accept-encoding"},
+        media_type=rendered.media,
+    )  # fmt: skip
+
+
+def models_route(service: Service) -> Handler:
+    async def list_models(request: Request) -> Response:
+        return json_response({"models": [one.facts() for one in service.registry.models.values()]})
+
+    return list_models
+
+
+def load_route(service: Service) -> Handler:
+    async def load_model(request: Request) -> Response:
+        require_admin(request)
+        name = request.path_params["name"]
+        if not NAME.fullmatch(name):
+            raise Invalid(
+                f"the name of a model has letters, digits, '.', '_' and '-', got {name!r}"
+            )
+        values = read_object(await small_body(request), "the body")
+        source = values.get("source")
+        if set(values) != {"source"} or not isinstance(source, str):
+            raise Invalid(
+                'the body must be {"source": NAME}, with a NAME that was given at the start'
+            )
+        await service.registry.load(name, source)
+        return json_response(service.registry.models[name].facts())
+
+    return load_model
+
+
+def unload_route(service: Service) -> Handler:
+    async def unload_model(request: Request) -> Response:
+        require_admin(request)
+        service.registry.unload(request.path_params["name"])
+        return json_response({"unloaded": request.path_params["name"]})
+
+    return unload_model
+
+
+async def small_body(request: Request) -> bytes:
+    data = b""
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > MAX_BODY:
+            raise Invalid(f"the body may have {MAX_BODY} bytes")
+    return data
+
+
+def require_admin(request: Request) -> None:
+    """The role was found out before the route; without keys nobody is an admin."""
+    if request.scope.get("vitrail.role") != "admin":
+        raise Forbidden("models are changed with the key of an admin (--api-key-file)")
+
+
+def model_of(service: Service, request: Request) -> tuple[str, Pool]:
+    served = service.registry.find(request.query_params.get("model"))
+    pool = service.registry.pool_of(served.name)
+    pool.batcher.check_room(1)
+    return served.name, pool
+
+
+def info_of(pool: Pool) -> ModelInfo:
+    assert pool.info is not None, "a pool is served when it is ready"
+    return pool.info
+
+
+def need_images(images: list[Given]) -> None:
+    if not images:
+        raise Invalid("at least one image is needed in the field images, got none")
+
+
+def prediction_of(answer: Answer, info: ModelInfo, top: int) -> dict[str, Any]:
+    """The best classes of an image, from their numbers and scores."""
+    if isinstance(answer, str):
+        return {"error": answer}
+    indices, scores = answer[:, :top].tolist()
+    found = [
+        {"label": info.label(int(index)), "score": score}
+        for index, score in zip(indices, scores, strict=True)
+    ]
+    return {**found[0], "top": found}
