@@ -8,7 +8,7 @@
 //   photo             {blob, name, url, id} or null: what is looked at; `url` is for <img>
 //   inspection        {header, arrays, layers} of the photo by the chosen model, or null until it is there
 //   explain(method, target)   promise of the map of a method for the photo, computed once
-//   open(blob, name)  looks at another photo
+//   open(blob, name, id)   looks at another photo; `id` is "data:ID" for one of the server's data
 //   announce(words)   tells a screen reader
 //   complain(error)   shows an Error, or words, as a sentence
 //   refresh()         calls `update` of the open view again
@@ -95,9 +95,9 @@ async function chooseAddress(address, id, name = "") {
   }
 }
 
-/** Looks at a photo of the person. */
-function open(blob, name = "") {
-  setPhoto(blob, name, "");
+/** Looks at a photo: of the person, or by its id of the server's data. */
+function open(blob, name = "", id = "") {
+  setPhoto(blob, name, id);
 }
 
 function setPhoto(blob, name, id) {
