@@ -12,7 +12,7 @@ const COLOURS = Uint8Array.from({ length: LEVELS * 3 }, (_, at) => {
   const before = Math.floor(place);
   return STOPS[before][channel] + (STOPS[before + 1][channel] - STOPS[before][channel]) * (place - before);
 });
-const PIXELATED_BELOW = 100; // pixels of an image whose cells are to stay sharp when it is enlarged
+const PIXELATED_BELOW = 50; // pixels of an image, such as a digit, whose pixels stay sharp when it is enlarged
 
 /** Viridis at 0 to 1, as [red, green, blue]. */
 export function colour(share) {

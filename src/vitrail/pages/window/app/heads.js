@@ -5,8 +5,9 @@ import { element } from "./elements.js";
 import { number, text } from "./language.js";
 import { headName, layerName } from "./words.js";
 
-const SIDE = 72; // pixels of a small map's longer side, which screens enlarge a little
+const SIDE = 96; // pixels of a small map's longer side, which screens enlarge a little
 const MOST_COLUMNS = 13; // of small maps: a layer with more heads has several lines
+const FEW_LAYERS = 6; // each then has a line of its own, with larger maps
 const NARROW = 832; // pixels of a page that shows one layer at a time
 
 /** Small maps below `root`; `choose(layer, head)` is called for the one that is clicked. */
@@ -49,6 +50,7 @@ export class Heads {
     this.photo = element("canvas", size);
     paint(this.photo, photo, null, null);
     this.root.classList.toggle("one", only !== null);
+    this.root.classList.toggle("few", layers.length <= FEW_LAYERS);
     this.root.style.setProperty("--columns", Math.min(Math.max(...layers.map(({ heads }) => heads)) + 1, MOST_COLUMNS));
     this.root.replaceChildren(...layers.filter(({ index }) => only === null || index === only).map((layer) => {
       const tiles = Array.from({ length: layer.heads + 1 }, (_, place) => this.#tile(layer, place - 1, size, only !== null));

@@ -89,7 +89,11 @@ function writeAddress() {
     if (value !== defaults[key]) words.set(key, typeof value === "boolean" ? String(Number(value)) : String(value));
   }
   for (const [key, value] of fromAddress) if (!(key in state)) words.set(key, value); // of views not loaded yet
-  history.replaceState(null, "", `#${words}`);
+  try {
+    history.replaceState(null, "", `#${words}`);
+  } catch {
+    // some browsers refuse it for files: the page works without
+  }
 }
 
 addEventListener("hashchange", () => {

@@ -6,9 +6,11 @@ const NOTED = 0.3; // share of one token that the sentence mentions
 
 /** "layer 3" or "stage 2 block 1" of the server in the chosen language. */
 export function placeName(short) {
-  const words = short.replace(/(layer|stage|block) (\d+)/g, (_, part, count) => text(`attention.part.${part}`, { n: count }));
-  return words.charAt(0).toUpperCase() + words.slice(1);
+  return capital(short.replace(/(layer|stage|block) (\d+)/g, (_, part, count) => text(`attention.part.${part}`, { n: count })));
 }
+
+/** With a capital, as a sentence or a label begins. */
+export const capital = (words) => words.charAt(0).toUpperCase() + words.slice(1);
 
 export const layerName = (layer) => placeName(layer.short);
 
@@ -17,8 +19,7 @@ export function blockName(name) {
   const numbers = (name.match(/\d+/g) ?? []).map((one) => Number(one) + 1);
   if (!numbers.length) return name;
   const block = text("attention.part.block", { n: numbers.at(-1) });
-  const words = numbers.length > 1 ? `${text("attention.part.stage", { n: numbers[0] })} ${block}` : block;
-  return words.charAt(0).toUpperCase() + words.slice(1);
+  return numbers.length > 1 ? `${text("attention.part.stage", { n: numbers[0] })} ${block}` : block;
 }
 
 export const headName = (head) => (head < 0 ? text("attention.head.mean") : text("attention.head.n", { n: head + 1 }));

@@ -261,7 +261,7 @@ function fillPickers(state, inspection) {
   ui.head.value = String(head);
   ui.target.value = String(state.target);
   for (const field of [ui.layer, ui.head]) field.parentElement.hidden = !onAttention;
-  ui.target.parentElement.hidden = CLASSLESS.includes(method);
+  ui.target.parentElement.hidden = CLASSLESS.includes(method) || !ctx.api; // an offline page has one class
   ui.direction.hidden = ui.tokens.hidden = !onAttention;
   ui.opacity.value = String(state.opacity);
   for (const key of ["lines", "windows", "sinks"]) ui[key].checked = state[key];

@@ -1,7 +1,7 @@
 // The Lens view: the prediction after every block, read by the model's own norm and head; where it settles.
 import { chartWidth, frame, table, TONES } from "../charts.js";
 import { element, svg } from "../elements.js";
-import { blockName, layerName, tokenName } from "../words.js";
+import { blockName, capital, layerName, tokenName } from "../words.js";
 
 export const id = "lens";
 const LINES = TONES.length;
@@ -60,7 +60,7 @@ export function update(state) {
   ui.photo.src = ctx.photo.url;
   showBlock(lens, block);
   ui.table.replaceChildren(table(ctx.text("lens.title"), [ctx.text("lens.block"), ...lens.classes.map(({ label }) => label)],
-    lens.blocks.map((name, place) => [blockName(name), ...lens.scores[place].map((score) => ctx.percent(score, 1))])));
+    lens.blocks.map((name, place) => [capital(blockName(name)), ...lens.scores[place].map((score) => ctx.percent(score, 1))])));
   showSinks(ctx.inspection.layers);
 }
 
@@ -105,7 +105,7 @@ function chart(lens, block, width) {
     root.append(svg("polyline", { points, class: "chart-curve", style }));
     lens.scores.forEach((row, at) => root.append(svg("circle", {
       cx: x(at), cy: y(row[place]), r: at === block ? 6 : 4, class: "chart-point", style,
-    }, svg("title", {}, `${blockName(lens.blocks[at])}: ${lens.classes[place].label} ${ctx.percent(row[place], 1)}`))));
+    }, svg("title", {}, `${capital(blockName(lens.blocks[at]))}: ${lens.classes[place].label} ${ctx.percent(row[place], 1)}`))));
   });
   if (settled > 0) {
     const side = settled > lens.blocks.length / 2 ? "end" : "start";
@@ -115,7 +115,7 @@ function chart(lens, block, width) {
   const gap = lens.blocks.length > 1 ? x(1) - x(0) : width / 2;
   lens.blocks.forEach((name, place) => root.append(svg("rect", {
     x: x(place) - gap / 2, y: 0, width: gap, height: HEIGHT, class: "chart-hit", on: { click: () => ctx.set({ block: place }) },
-  }, svg("title", {}, blockName(name)))));
+  }, svg("title", {}, capital(blockName(name))))));
   return root;
 }
 
