@@ -24,7 +24,7 @@ from vitrail.core.json_text import to_json
 ALIGNMENT = 8
 LENGTH = 4  # bytes of the length of the header
 DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "float32", "float64")
-GZIP_LEVEL = 1  # levels of attention are nearly random: more effort takes 5 times as long for 5 %
+GZIP_LEVEL = 4  # for attention: a fifth smaller than 1 at 1.5 times the time; 9 takes 5 times
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ are pooled: `places` has the pooled place of each. A pooled row is the mean of t
 queries, and a pooled key has the sum over its keys: spread evenly over them, it is their mean.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,12 +18,14 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
 from vitrail.core.layout import TokenLayout
+from vitrail.core.packed import compress
 from vitrail.explanation.capture import AttentionMap
 from vitrail.explanation.hooks import token_layouts
 from vitrail.explanation.propagation import attention_groups
 
 LEVELS = (255, 191, 127, 95, 63, 47, 31, 23, 15)  # the first that fits is taken
-MAX_WEIGHTS = 8_000_000  # of a model, before places are pooled: 3 bits each are 3 megabytes
+MAX_WEIGHTS = 6_000_000  # of a model, before places are pooled: 4 bits each are 3 megabytes
+SAMPLED = (16, 8)  # of so many rows, one block of every eight shows how well all compress
 
 
 @dataclass(frozen=True)
@@ -146,20 +148,17 @@ def tolerance(levels: int) -> float:
     return (1 + 1 / (4 * levels)) / levels
 
 
-def estimate_bytes(levels: Sequence[UInt8[np.ndarray, "..."]]) -> float:
-    """What an ideal code for single levels takes, one code for each attention."""
-    return sum(_entropy(one) * one.size / 8 for one in levels)
+def estimate_bytes(levels: Iterable[UInt8[np.ndarray, "G h m k"]]) -> int:
+    """How many bytes compression leaves, from a part of all rows."""
+    sample = [row_blocks(one)[:: SAMPLED[1]].tobytes() for one in levels]
+    return len(compress(b"".join(sample))) * SAMPLED[1]
 
 
-def _entropy(levels: UInt8[np.ndarray, "..."]) -> float:
-    """Bits for each.
-
-    >>> float(_entropy(np.array([0, 0, 7, 7], dtype=np.uint8)))
-    1.0
-    """
-    counts = np.bincount(levels.reshape(-1), minlength=256)
-    shares = counts[counts > 0] / max(levels.size, 1)
-    return float(-(shares * np.log2(shares)).sum())
+def row_blocks(levels: UInt8[np.ndarray, "G h m k"]) -> UInt8[np.ndarray, "N rows k"]:
+    """Rows in blocks, since neighbours are alike, so that each compresses as it does among all."""
+    rows = levels.reshape(-1, levels.shape[-1])
+    size = min(SAMPLED[0], len(rows))
+    return rows[: len(rows) // size * size].reshape(-1, size, levels.shape[-1])
 
 
 def decode_rows(
@@ -175,15 +174,19 @@ def decode_rows(
         return weights
     members = np.bincount(places)
     weights = (weights / members)[..., places]
-    return weights if levels.shape[2] == 1 else weights[:, :, places]
+    is_shared = levels.shape[2] < levels.shape[3]  # one row for all
+    return weights if is_shared else weights[:, :, places]
 
 
 def choose_levels(
     roots: Mapping[str, Float[np.ndarray, "G h m k"]], most_bytes: float
-) -> tuple[int, dict[str, UInt8[np.ndarray, "G h m k"]]]:
-    """As many levels as an ideal code fits into so many bytes, or the fewest there are."""
+) -> tuple[int, dict[str, UInt8[np.ndarray, "G h m k"]] | None]:
+    """As many levels as fit into so many bytes when they are compressed, and the levels of every
+    attention; none where the fewest do not fit."""
     for levels in LEVELS:
+        if estimate_bytes(to_levels(one, levels) for one in roots.values()) > most_bytes:
+            continue
         coded = {name: to_levels(one, levels) for name, one in roots.items()}
-        if estimate_bytes(list(coded.values())) <= most_bytes:
-            break
-    return levels, coded
+        if len(compress(b"".join(one.tobytes() for one in coded.values()))) <= most_bytes:
+            return levels, coded
+    return LEVELS[-1], None

@@ -51,6 +51,7 @@ def sink_tokens(one: AttentionMap, most: int = MAX_SINKS) -> list[tuple[int, flo
     """Tokens of the first image that patches look at far more than evenly, in the mean of all
     heads: where they are in the sequence, and how many times their even share they get.
 
+    >>> from vitrail.core.layout import TokenLayout
     >>> sink_tokens(AttentionMap(torch.eye(2)[None, None], TokenLayout(grid=(1, 2), stride=8)))
     []
     """

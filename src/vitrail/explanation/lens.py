@@ -46,7 +46,7 @@ def logit_lens(
     same image, where somebody has them already.
 
     >>> logit_lens(model, images[:1]).logits.shape
-    torch.Size([12, 1000])
+    torch.Size([12, 3])
     """
     check_model(model)
     if not getattr(getattr(model, "config", None), "num_classes", 1):

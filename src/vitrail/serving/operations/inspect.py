@@ -19,14 +19,12 @@ from torch import Tensor
 
 from vitrail.core.packed import Packed, compress
 from vitrail.explanation.attention_levels import (
-    LEVELS,
     MAX_WEIGHTS,
     LayerWeights,
     choose_factors,
     choose_levels,
     layer_weights,
     square_roots,
-    to_levels,
     tolerance,
 )
 from vitrail.explanation.attention_sinks import prefix_names, sink_tokens
@@ -47,6 +45,7 @@ from vitrail.serving.operations.seen import SeenImage, label_of, see, to_scores,
 
 MAX_BYTES = 3_000_000  # of the compressed answer
 MARGIN = 20_000  # bytes for the header, which is made last
+MAX_PIXELS = 640 * 640  # of the image that is sent along: at most 1.2 megabytes
 TOP = 10  # classes
 LENS_CLASSES = 12
 RESIDUAL = 0.5  # the shortcut's share in rollout, as `rollout` has it
@@ -67,16 +66,15 @@ class Seen:
 def run_inspect(context: Context, image: Image.Image | None, options: NoOptions) -> Packed:
     """Everything that the Attention and Lens views show of one image."""
     model, seen = context.model, see(context.model, image)
-    most = MAX_WEIGHTS
-    while True:
+    most, coded = MAX_WEIGHTS, None
+    while coded is None:
         found = look(model, seen, most)
-        header = describe(context, seen, found)
         arrays = common_arrays(model, seen, found)
         spent = len(compress(Packed({}, arrays).to_bytes())) + MARGIN
-        levels, coded = fit_levels(found, MAX_BYTES - spent)
-        if coded is not None:
-            break
-        most //= 2  # pool more
+        roots = {name: square_roots(one) for name, one in found.weights.items()}
+        levels, coded = choose_levels(roots, MAX_BYTES - spent)
+        most = min(most, sum(one.size for one in roots.values())) // 2  # pool more
+    header = describe(context, seen, found)
     for i, (name, one) in enumerate(coded.items()):
         header["attention_layers"][i] |= {"levels": levels, "tolerance": tolerance(levels)}
         arrays[f"weights.{i}"] = one
@@ -100,19 +98,6 @@ def look(model: Model, seen: SeenImage, most: int) -> Seen:
         found.logits = model(seen.tensor)
     found.outputs = outputs
     return found
-
-
-def fit_levels(found: Seen, most_bytes: int) -> tuple[int, dict[str, Any] | None]:
-    """As many levels as fit when they are compressed; None where the fewest do not."""
-    roots = {name: square_roots(one) for name, one in found.weights.items()}
-    levels, coded = choose_levels(roots, most_bytes)
-    while len(compress(Packed({}, coded).to_bytes())) > most_bytes:
-        fewer = [each for each in LEVELS if each < levels]
-        if not fewer:
-            return levels, None
-        levels = fewer[0]
-        coded = {name: to_levels(one, levels) for name, one in roots.items()}
-    return levels, coded
 
 
 def describe(context: Context, seen: SeenImage, found: Seen) -> dict[str, Any]:
@@ -194,7 +179,7 @@ def describe_lens(model: Model, seen: SeenImage, found: Seen) -> dict[str, Any]:
 
 def common_arrays(model: Model, seen: SeenImage, found: Seen) -> dict[str, Any]:
     """All but the weights themselves."""
-    arrays: dict[str, Any] = {"pixels": seen.rgb}
+    arrays: dict[str, Any] = {"pixels": shrink(seen.rgb)}
     for i, one in enumerate(found.weights.values()):
         largest = one.largest.nan_to_num(0, 0, 0)
         arrays[f"rowmax.{i}"] = largest.float().cpu().numpy()
@@ -203,6 +188,16 @@ def common_arrays(model: Model, seen: SeenImage, found: Seen) -> dict[str, Any]:
             arrays[f"places.{i}"] = one.pooling.places.to(torch.int32).numpy()
     arrays["rollout"] = roll_out(model, found.fused)
     return arrays
+
+
+def shrink(pixels: Any) -> Any:
+    """Pixels to look at: of a very large image fewer, in the same shape."""
+    height, width = pixels.shape[:2]
+    scale = (MAX_PIXELS / (height * width)) ** 0.5
+    if scale >= 1:
+        return pixels
+    size = max(round(width * scale), 1), max(round(height * scale), 1)
+    return np.array(Image.fromarray(pixels).resize(size, Image.Resampling.LANCZOS))
 
 
 def roll_out(model: Model, layers: list[Fused]) -> Any:
