@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.models.kinds import SMALL, perturbed
-from tests.serving.small_models import LABELS, MODELS, image_tensor, model_of, photo
 
 import vitrail
+from tests.models.kinds import SMALL, perturbed
+from tests.serving.small_models import LABELS, MODELS, image_tensor, model_of, photo
 from vitrail import capture
 from vitrail.core.packed import Packed, compress, unpack
 from vitrail.core.records import validate
@@ -19,8 +19,8 @@ from vitrail.explanation.propagation import global_attention
 from vitrail.explanation.rollout import rollout
 from vitrail.models.model import Model
 from vitrail.serving.operations import OPERATIONS
-from vitrail.serving.operations import inspect as inspection
 from vitrail.serving.operations.context import Context
+from vitrail.tasks import inspection
 
 every_model = pytest.mark.parametrize("kind", MODELS)
 
