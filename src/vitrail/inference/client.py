@@ -170,7 +170,7 @@ class Client:
         """Which parts of images drive their predictions: a map of each, by one method; `options`
         are those of the service's /v1/explain."""
         wanted = {"method": method, "target": target, **options}
-        found = list(self.stream("explain", images, to_explained, wanted))
+        found = list(self.stream("explain", images, to_explained, wanted, batch_size=1))
         return only(found) if is_one(images) else found
 
     @overload

@@ -6,11 +6,13 @@ import hashlib
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
 from vitrail.core.records import validate
-from vitrail.inference.client import BATCH_BYTES, Client
+from vitrail.data.threads import ahead
+from vitrail.inference.client import BATCH, BATCH_BYTES, REQUESTS, Client
 from vitrail.models.catalogue import find_family
 from vitrail.models.model import Model
 
@@ -51,12 +53,14 @@ class RemoteModel(Model):
     def run(self, image: Float[Tensor, "B C H W"], output: str) -> Tensor:
         """A large batch goes in several requests, each within the limits of a service."""
         pixels = self.check(image).detach().cpu().float().contiguous().numpy()
-        size = max(1, BATCH_BYTES // max(1, pixels[:1].nbytes))
-        found = [
-            self.client.infer(pixels[start : start + size], outputs=(output,))[output]
-            for start in range(0, len(pixels), size)
-        ]
-        return torch.from_numpy(np.concatenate(found).astype(np.float32, copy=False))
+        size = min(BATCH, max(1, BATCH_BYTES // max(1, pixels[:1].nbytes)))
+
+        def compute(start: int) -> NDArray[np.generic]:
+            return self.client.infer(pixels[start : start + size], outputs=(output,))[output]
+
+        starts = range(0, len(pixels), size)
+        found = list(ahead(compute, starts, threads=min(REQUESTS, len(starts)), lead=1))
+        return torch.from_numpy(np.concatenate(found).astype(np.float32))
 
     def blocks_by_depth(self) -> dict[str, nn.Module]:
         raise UserError(f"{self.address}: a service gives no blocks: use the checkpoint")
