@@ -7,9 +7,9 @@ from functools import cache, partial
 import numpy as np
 import torch
 from PIL import Image
+
 from tests.models.kinds import KINDS, SMALL, perturbed
 from tests.parity.test_every_family import FAMILIES, make
-
 from vitrail.models.model import Model
 
 LABELS = ("cat", "dog", "bird", "고양이", "fish")

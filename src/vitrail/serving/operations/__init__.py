@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from vitrail.core.json_text import plain_values
 from vitrail.core.packed import Packed
 from vitrail.core.records import validate
 from vitrail.serving.operations.options import (
@@ -52,7 +53,8 @@ class Operation:
 
     def run(self, context: "Context", image: "Image.Image | None", options: Any) -> Result:
         """Compute it: plain JSON values, packed arrays, or a file."""
-        return self.function()(context, image, options)
+        found = self.function()(context, image, options)
+        return plain_values(found) if isinstance(found, dict) else found
 
     def function(self) -> Callable[["Context", "Image.Image | None", Any], Result]:
         """`run_NAME` of the module that is called like the first part of the path."""
