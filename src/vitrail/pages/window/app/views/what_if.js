@@ -17,7 +17,6 @@ export const CORRUPTIONS = [
 const TOOLS = ["erase", "blur", "restore"];
 const FARTHEST = 32; // pixels that the picture can be shifted
 const PAUSE = 120; // ms without a change before the server is asked
-const FLAT = "#808080"; // of a cell that was just erased, until the server's picture is there
 const UNEDITED = { erase: "", blur: "", permute: -1, along: false, shift_x: 0, shift_y: 0, corrupt: "", severity: 3 };
 
 define({ ...UNEDITED, edit_grid: "", tool: "erase", brush: 1 });
@@ -25,7 +24,7 @@ define({ ...UNEDITED, edit_grid: "", tool: "erase", brush: 1 });
 let ctx = null;
 let ui = null;
 let ask = null;
-let original = { inspection: null, canvas: null };
+let original = { inspection: null, canvas: null, mean: "" };
 let seen = null; // {image, erase, blur}: the picture that the model saw last
 let asked = ""; // what the last request was for
 
@@ -111,8 +110,18 @@ export function leave() {
 function reset() {
   ask.stop();
   [asked, seen] = ["", null];
-  original = { inspection: ctx.inspection, canvas: ctx.inspection ? photoCanvas(ctx.inspection.arrays.pixels) : null };
+  original = { inspection: ctx.inspection, canvas: null, mean: "" };
+  if (ctx.inspection) {
+    const { pixels } = ctx.inspection.arrays;
+    Object.assign(original, { canvas: photoCanvas(pixels), mean: meanColour(pixels) });
+  }
   ui.test.reset();
+}
+
+function meanColour({ data }) {
+  const sums = [0, 0, 0];
+  data.forEach((value, at) => (sums[at % 3] += value));
+  return `rgb(${sums.map((sum) => Math.round((3 * sum) / data.length)).join(" ")})`;
 }
 
 /** The grid that cells are counted on: of the address where it fits, else the usual one of this model. */
@@ -126,7 +135,7 @@ function editsOf(state, grid) {
   const count = grid[0] * grid[1];
   return {
     grid, erase: toPairs(textToCells(state.erase, count), grid), blur: toPairs(textToCells(state.blur, count), grid),
-    permute: state.permute < 0 ? null : state.permute, permute_positions: state.along,
+    permute: state.permute < 0 ? null : state.permute, permute_positions: state.along && state.permute >= 0 && !ui.along.box.disabled,
     shift: [state.shift_x, state.shift_y],
     corruption: CORRUPTIONS.includes(state.corrupt) ? { name: state.corrupt, severity: state.severity } : null,
   };
@@ -140,13 +149,17 @@ function showControls(state) {
   ui.severity.range.value = state.severity;
   ui.severity.range.disabled = !state.corrupt;
   ui.severity.shown.textContent = ctx.number(state.severity);
-  ui.along.box.checked = state.along;
+  ui.along.box.checked = state.along && !ui.along.box.disabled;
   ui.ordered.disabled = state.permute < 0;
   ui.shifted.textContent = ctx.text("what_if.shifted", { x: ctx.number(state.shift_x), y: ctx.number(state.shift_y) });
   ui.undo.disabled = Object.entries(UNEDITED).every(([key, value]) => state[key] === value);
   ui.test.update();
   if (!ctx.inspection) return;
   const grid = chosenGrid(state);
+  // places that are built into windows, folds or several grids cannot move
+  const movable = ctx.inspection.layers.every((layer) => !layer.window && !layer.fold && layer.grid.join() === grid.join());
+  ui.along.box.disabled = !movable;
+  ui.along.root.title = movable ? "" : ctx.text("what_if.along_not");
   const grids = new Map(paintGrids(ctx.inspection.layers).all.map((one) => [one.join("x"), one]));
   grids.set(grid.join("x"), grid);
   const names = [...grids].map(([value, [rows, columns]]) => [value, ctx.text("what_if.cells", { rows, columns })]);
@@ -198,7 +211,7 @@ function currentPicture(erase, grid, [height, width]) {
   const before = seen?.grid.join() === grid.join() ? seen.erase : new Set();
   const [high, wide] = [height / grid[0], width / grid[1]];
   const box = (cell) => [(cell % grid[1]) * wide, Math.floor(cell / grid[1]) * high, wide, high];
-  context.fillStyle = FLAT;
+  context.fillStyle = original.mean; // until the server's picture is there
   for (const cell of erase) if (!before.has(cell)) context.fillRect(...box(cell));
   for (const cell of before) if (!erase.has(cell)) context.drawImage(original.canvas, ...box(cell), ...box(cell));
   return canvas;
@@ -220,6 +233,12 @@ async function show(answer, edits, grid) {
 }
 
 function tell(answer) {
+  ui.stage.root.dataset.answered = asked;
+  if (!answer.before) {
+    ui.bars.show([]);
+    ui.sentence.textContent = ctx.text("what_if.no_classes", { similarity: ctx.number(answer.similarity, 3) });
+    return;
+  }
   const edited = asked !== JSON.stringify(editsOf({ ...ctx.state, ...UNEDITED }, chosenGrid(ctx.state)));
   const rows = [...answer.changed].sort((a, b) => Math.max(b.before, b.after) - Math.max(a.before, a.after)).slice(0, 8);
   ui.bars.show(edited ? rows : rows.map((row) => ({ ...row, after: null })));
@@ -230,7 +249,6 @@ function tell(answer) {
   };
   const key = !edited ? "untouched" : was.index === is.index ? "stays" : "changes";
   ui.sentence.textContent = ctx.text(`what_if.say.${key}`, values);
-  ui.stage.root.dataset.answered = asked;
 }
 
 function fail(error) {

@@ -1,0 +1,155 @@
+// Data: the images of a run or of an embedded folder: mistakes, a map of the embedding, and what is nearest to what.
+import { element } from "../elements.js";
+import { button, card, choice, note, setOptions } from "../fields.js";
+import { latest } from "../latest.js";
+import { DataGallery } from "../data_gallery.js";
+import { DataImage } from "../data_image.js";
+import { classColour, Scatter } from "../scatter.js";
+import { define } from "../state.js";
+
+export const id = "data";
+
+// gallery: "mistakes" or "all"; tint: what colours stand for
+define({ gallery: "mistakes", tint: "label" });
+
+let ctx = null;
+let ui = null;
+let ask = null;
+let found = null; // the answer of the server, with `by` (images by id) and `classes` (their names in order)
+let askedFor = null;
+let open = null; // opens an image by its id
+
+export function mount(root, given) {
+  ctx = given;
+  ui = {
+    root,
+    empty: element("section", { class: "card stack", hidden: true }, note("data.empty"), element("pre", { tabindex: 0 })),
+    body: element("div", { class: "stack", hidden: true }),
+    map: new Scatter({ pick: (number) => pick(found.images[number].id), describe: (number) => describe(found.images[number]) }),
+    tint: choice("data.tint", (tint) => ctx.set({ tint })),
+    key: element("ul", { class: "chart-key" }),
+    method: element("p", { class: "soft small" }),
+    points: element("tbody", {}),
+    mistakes: button("data.mistakes", () => ctx.set({ gallery: "mistakes" })),
+    all: button("data.all", () => ctx.set({ gallery: "all" })),
+    gallery: new DataGallery(ctx, pick),
+    image: new DataImage(ctx, pick),
+  };
+  ask = latest((signal, model) => ctx.api.get("data", { model, signal }), {
+    done: take, failed: refuse, busy: (on) => root.classList.toggle("waiting", on),
+  });
+  open = latest((signal, image) => ctx.api.image(address(image), signal), {
+    done: (blob, image) => ctx.open(blob, describe(found.by.get(String(image))), `data:${image}`), failed: ctx.complain,
+  });
+  ui.mapCard = card("data.map", element("div", { class: "row" }, ui.tint.root), ui.map.root, ui.key, ui.method, pointsTable());
+  ui.body.append(
+    element("div", { class: "data-top" }, ui.mapCard, ui.image.root),
+    element("section", { class: "card stack tight" },
+      element("h2", { data: { text: "data.gallery" } }),
+      element("div", { class: "segments", role: "group", data: { label: "data.gallery" } }, ui.mistakes, ui.all),
+      ui.gallery.root));
+  root.append(ui.empty, ui.body);
+}
+
+export function update(state) {
+  if (!ctx.api || !ctx.model) return;
+  if (askedFor !== ctx.model.name) {
+    [askedFor, found] = [ctx.model.name, null];
+    ask(askedFor);
+  }
+  ui.body.hidden = !found;
+  if (found) show(state);
+}
+
+export function leave() {
+  ask.stop();
+  open.stop();
+  ui.image.stop();
+  if (!found) askedFor = null;
+}
+
+function take(answer) {
+  const classes = [...new Set(answer.images.flatMap(({ label, predicted }) => [label, predicted]).filter(Boolean))].sort();
+  found = { ...answer, classes, mistaken: new Set(answer.mistakes ?? []), by: new Map(answer.images.map((one) => [String(one.id), one])) };
+  ui.empty.hidden = true;
+  ctx.refresh();
+}
+
+// No data were given: say how, in the view itself.
+function refuse(error) {
+  found = null;
+  ui.body.hidden = true;
+  ui.empty.hidden = false;
+  ui.empty.querySelector("pre").textContent = `vitrail serve MODEL --data RUN_OR_VECTORS`;
+  ui.empty.dataset.why = error.message;
+  if (error.code !== 404 && error.code !== 422) ctx.complain(error);
+}
+
+const address = (image) => `v1/data/${encodeURIComponent(image)}/image?model=${encodeURIComponent(ctx.model.name)}`;
+
+// Opens an image: it becomes the photo of all views.
+function pick(image) {
+  open(image);
+}
+
+const pickedId = () => (ctx.photo?.id.startsWith("data:") ? ctx.photo.id.slice(5) : "");
+
+function describe({ label, predicted, score }) {
+  const values = { label: label ?? "–", predicted: predicted ?? "–", score: score == null ? "" : ctx.percent(score) };
+  if (!predicted) return values.label;
+  return ctx.text(label && label !== predicted ? "data.wrong" : "data.right", values);
+}
+
+function show(state) {
+  const mistakes = found.images.filter((image) => found.mistaken.has(image.id)).sort((a, b) => (b.score ?? 0) - (a.score ?? 0));
+  const shown = state.gallery === "mistakes" && mistakes.length ? "mistakes" : "all";
+  ui.mistakes.textContent = ctx.text("data.mistakes_count", { count: ctx.number(mistakes.length) });
+  ui.all.textContent = ctx.text("data.all_count", { count: ctx.number(found.images.length) });
+  ui.mistakes.disabled = !mistakes.length;
+  ui.mistakes.setAttribute("aria-pressed", String(shown === "mistakes"));
+  ui.all.setAttribute("aria-pressed", String(shown === "all"));
+  ui.gallery.show({ images: shown === "mistakes" ? mistakes : found.images, picked: pickedId(), classes: found.classes, describe });
+  ui.image.show({ by: found.by, describe });
+  showMap(state, found.by.get(pickedId()));
+}
+
+function showMap({ tint }, picked) {
+  const { map, images, classes, mistaken } = found;
+  ui.mapCard.hidden = !map;
+  if (!map) return;
+  const tints = ["label", "predicted"].filter((field) => images.some((image) => image[field]));
+  const chosen = tints.includes(tint) ? tint : tints[0] ?? "label";
+  setOptions(ui.tint.select, tints.map((field) => [field, ctx.text(`data.tint.${field}`)]), chosen);
+  ui.tint.root.hidden = tints.length < 2;
+  const numbers = new Map(classes.map((name, number) => [name, number]));
+  ui.map.show({
+    points: map.points, selected: picked ? images.indexOf(picked) : -1, label: ctx.text("data.map_label", { count: images.length }),
+    look: (number) => ({
+      colour: classColour(numbers.get(images[number][chosen]) ?? 0), ring: Number(mistaken.has(images[number].id)),
+    }),
+  });
+  const dot = (number) => element("i", { class: "dot", style: { background: classColour(number) } });
+  const ringed = mistaken.size ? [element("li", {}, element("i", { class: "dot ringed" }), ctx.text("data.ring"))] : [];
+  ui.key.replaceChildren(...classes.map((name, number) => element("li", {}, dot(number), name)), ...ringed);
+  ui.method.textContent = ctx.text(`data.method.${map.method}`);
+}
+
+// The points of the map as a table, written when it is opened.
+function pointsTable() {
+  const columns = ["data.image", "data.label", "data.predicted", "data.score", "x", "y"];
+  const table = element("table", {},
+    element("thead", {}, element("tr", {}, columns.map((key) => element("th", { scope: "col", data: key.length > 1 ? { text: key } : {} }, key)))), ui.points);
+  const details = element("details", { on: { toggle: () => details.open && fillPoints() } },
+    element("summary", { data: { text: "attention.table" } }),
+    element("div", { class: "scroll tall", tabindex: 0, role: "region", data: { label: "attention.table" } }, table));
+  return details;
+}
+
+function fillPoints() {
+  ui.points.replaceChildren(...found.images.map((image, number) => {
+    const [x, y] = found.map.points[number];
+    const open = element("button", { type: "button", on: { click: () => pick(image.id) } }, ctx.text("data.number", { id: image.id }));
+    const cells = [image.label ?? "–", image.predicted ?? "–", image.score == null ? "–" : ctx.percent(image.score), ctx.number(x, 2), ctx.number(y, 2)];
+    return element("tr", {}, element("td", {}, open), cells.map((words) => element("td", {}, words)));
+  }));
+}
