@@ -61,6 +61,8 @@ class Serve(PlaceOptions, OutputOptions):
     """Connections at once."""
     allow_host: Annotated[tuple[str, ...], Parameter(group=ACCESS)] = ()
     """Host whose images may be given by address; may be repeated. None is allowed by default."""
+    trusted_host: Annotated[tuple[str, ...], Parameter(group=ACCESS)] = ()
+    """Name of this service behind a proxy on this machine; may be repeated."""
     api_key_file: Annotated[str | None, Parameter(group=ACCESS)] = None
     """File with an API key a line; the word admin behind a key lets it load models."""
     telemetry: Annotated[bool, Parameter(group=ACCESS)] = False
@@ -112,6 +114,7 @@ def serve(options: Serve) -> None:
         data=options.data,
         untrained=options.untrained,
         allow_host=options.allow_host,
+        trusted_host=options.trusted_host,
         api_key_file=options.api_key_file,
         telemetry=options.telemetry,
         limits=limits,

@@ -1,7 +1,7 @@
 """Nearest neighbours and near duplicates: cosines between embeddings, a block at a time."""
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from vitrail.core.ranges import check
-from vitrail.inference.parts import normalise_rows, read_blocks, row_groups
+from vitrail.inference.parts import Block, normalise_rows, read_blocks, row_groups
 
 EQUAL = 1e-3  # a distance between unit vectors that float16 and another batch can make
 ROUNDED = 1 - EQUAL**2 / 2  # its cosine
@@ -38,9 +38,14 @@ class Pair:
 
 def find_nearest(folder: Path, query: Float[np.ndarray, " D"], *, k: int) -> list[Match]:
     """The nearest images of a directory, the nearest first; of equals the first by name."""
+    return nearest_in(read_blocks(folder), query, k=k)
+
+
+def nearest_in(blocks: Iterable[Block], query: Float[np.ndarray, " D"], *, k: int) -> list[Match]:
+    """The same of blocks that have been read."""
     wanted = normalise_rows(query.astype(np.float32)[None])[0].astype(np.float64)
     best: list[tuple[float, str]] = []
-    for block in read_blocks(folder):
+    for block in blocks:
         if not block.ids:
             continue
         # summed in float64, so that equal vectors have equal cosines wherever they lie

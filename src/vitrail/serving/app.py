@@ -9,11 +9,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from vitrail.core.errors import UserError
-from vitrail.serving import v1
-from vitrail.serving.guard import Guard, problem_body
+from vitrail.serving import schemas, v1, v2
+from vitrail.serving.guard import Guard
 from vitrail.serving.page import find_page
 from vitrail.serving.problems import Problem
+from vitrail.serving.responses import json_response, problem_response
 from vitrail.serving.service import ClientLeft, Service
+from vitrail.serving.telemetry import with_telemetry
 
 LEFT = 499  # of a client that reads no answer
 CACHE = "no-cache"  # asked again each time, and answered with 304 where nothing has changed
@@ -30,16 +32,12 @@ def create_app(service: Service) -> ASGIApp:
         redirect_slashes=False,
     )
     app.include_router(v1.make_router(service))
+    app.include_router(v2.make_router(service))
     add_errors(app)
     add_health(app, service)
     add_page(app)
-    return Guard(app, service)
-
-
-def problem_response(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
-    return Response(
-        problem_body(sentence, status), status, headers=headers, media_type="application/json"
-    )
+    guarded = Guard(app, service)
+    return with_telemetry(guarded) if service.settings.telemetry else guarded
 
 
 def add_errors(app: FastAPI) -> None:
@@ -71,12 +69,12 @@ def add_errors(app: FastAPI) -> None:
 
 
 def add_health(app: FastAPI, service: Service) -> None:
-    @app.get("/healthz", summary="Whether all models are ready")
+    @app.get("/healthz", **schemas.READY)
     async def healthz() -> Response:
         state = "ready" if service.is_ready else "draining" if service.draining else "loading"
-        return v1.json_response({"state": state}, 200 if service.is_ready else 503)
+        return json_response({"state": state}, 200 if service.is_ready else 503)
 
-    @app.get("/metrics", summary="Counters and times, as Prometheus reads them")
+    @app.get("/metrics", **schemas.METRICS)
     async def metrics() -> Response:
         for name, served in service.registry.models.items():
             if served.pool is not None:

@@ -183,7 +183,6 @@ class Batcher:
             batch = self.take()
             if not batch:
                 return
-            self.in_flight += len(batch)
             self.slots.send(batch)
 
     def wait_time(self) -> float:
@@ -228,6 +227,7 @@ class Batcher:
             batch.append(task)
             if task.attempts > 1:
                 break
+        self.in_flight += len(batch)
         self.check_idle()
         return batch
 

@@ -254,7 +254,7 @@ def read_object(text: bytes, where: str) -> dict[str, Any]:
     try:
         values = json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise BadRequest(f"{where} must be JSON: {error or 'too deeply nested'}") from None
+        raise BadRequest(f"{where} must be JSON: {error}") from None
     if not isinstance(values, dict):
         raise BadRequest(f"{where} must be a JSON object, got {type(values).__name__}")
     return values

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.core.errors import UserError
-from vitrail.data.images import BadImage, header_size
+from vitrail.data.images import BadImage, check_bytes, header_size
 from vitrail.data.preprocess import MODES, normalise
 from vitrail.data.reader import Named, read_image
 from vitrail.inference.engine import Job, plan_of, scores_of
@@ -192,6 +192,7 @@ def eager_lane(model: Model, spec: WorkerSpec, lane: Lane) -> LaneRunner:
 
 def check_pixels(data: bytes, limit: int) -> None:
     """Refuse a large image by its header, before it is decoded."""
+    check_bytes(len(data), "image")
     height, width = header_size(data, "image")
     if height * width > limit:
         raise BadImage("image", f"{width}x{height}, more than the limit of {limit:,} pixels")

@@ -21,7 +21,7 @@ class Fetcher:
     """Downloads for all requests of a service."""
 
     def __init__(self, hosts: Sequence[str], max_bytes: int) -> None:
-        self.hosts = frozenset(host.lower() for host in hosts)
+        self.hosts = frozenset(hosts)
         self.max_bytes = max_bytes
         self.turn = asyncio.Semaphore(MAX_AT_ONCE)
 

@@ -1,6 +1,9 @@
 """Messages between the service and its processes: a JSON header and byte buffers, never a pickle.
 
-    uint32 length of the header · uint32 number of buffers · uint64 length of each · header · buffers
+    uint32   length of the header
+    uint32   number of buffers
+    uint64   length of each buffer
+    header, buffers
 
 A process that decodes images of strangers may be taken over by one. What it sends is data here, not
 code.
@@ -22,7 +25,7 @@ MAX_BUFFERS = 2**16
 MAX_BYTES = 2**31  # of all buffers of a message
 
 
-class BrokenFrame(ConnectionError):
+class BrokenFrame(ConnectionError):  # noqa: N818 - named after what is broken
     """Bytes that are no message: the other side is not to be trusted any more."""
 
 

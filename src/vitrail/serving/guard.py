@@ -2,7 +2,7 @@
 headers of every answer, counters, and an end to answers that nobody reads."""
 
 import asyncio
-import json
+import re
 import time
 from urllib.parse import parse_qs
 
@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from vitrail.serving.bodies import too_large
 from vitrail.serving.keys import key_of
 from vitrail.serving.problems import Forbidden, NotFound, Problem, Unauthorised
+from vitrail.serving.responses import problem_body
 from vitrail.serving.service import Service
 
 HEADERS = [
@@ -26,6 +27,7 @@ HEADERS = [
         b"frame-ancestors 'none'; form-action 'self'",
     ),
 ]
+LOCAL = ("localhost", "127.0.0.1", "[::1]")
 # Answered without a key: probes, and the page's own files, which hold nothing.
 OPEN = ("/healthz", "/v2/health/live", "/v2/health/ready")
 GUARDED = ("/v1/", "/v2/", "/v2", "/metrics", "/openapi.json")
@@ -79,7 +81,7 @@ class Guard:
     def check(self, scope: Scope) -> None:
         """Refuse what can be refused by the head of a request."""
         path, headers = scope["path"], scope["headers"]
-        self.check_host(headers)
+        self.check_origin(headers)
         keys = self.service.keys
         if keys is not None and needs_key(path):
             role = keys.role(key_of(headers))
@@ -87,20 +89,24 @@ class Guard:
                 raise Unauthorised("an API key is needed: Authorization: Bearer KEY")
             scope["vitrail.role"] = role
         limits = self.service.settings.limits
-        length = next((value for name, value in headers if name == b"content-length"), b"0")
-        if length.isdigit() and int(length) > limits.body_bytes:
+        length = header_of(headers, b"content-length")
+        if length.isdecimal() and int(length) > limits.body_bytes:
             raise too_large(int(length), limits)
         if path in QUEUED:
             self.check_room(scope)
 
-    def check_host(self, headers: list[tuple[bytes, bytes]]) -> None:
-        """A page of somebody else may not talk to a service on this machine by another name for
-        it, nor send it forms."""
-        origin = next((value for name, value in headers if name == b"origin"), None)
-        if origin is None:
-            return
-        host = next((value for name, value in headers if name == b"host"), b"")
-        if origin.partition(b"://")[2] != host:
+    def check_origin(self, headers: list[tuple[bytes, bytes]]) -> None:
+        """Pages of others may not use a service that only this machine reaches: neither by their
+        own name for its address (DNS rebinding), nor by a form."""
+        settings = self.service.settings
+        host = header_of(headers, b"host")
+        if settings.is_local and host_name(host) not in (*LOCAL, *settings.trusted_host):
+            raise Forbidden(
+                f"the service answers as localhost, got the host {host!r}: behind a proxy, name "
+                "it with --trusted-host"
+            )
+        origin = header_of(headers, b"origin").partition("://")[2]
+        if origin and origin != host and host_name(origin) not in settings.trusted_host:
             raise Forbidden("requests of pages of other origins are refused")
 
     def check_room(self, scope: Scope) -> None:
@@ -113,8 +119,17 @@ class Guard:
             served.pool.batcher.check_room(1)
 
 
-def problem_body(sentence: str, status: int) -> bytes:
-    return json.dumps({"error": sentence, "code": status}).encode()
+def header_of(headers: list[tuple[bytes, bytes]], name: bytes) -> str:
+    return next((value.decode("latin-1") for key, value in headers if key == name), "")
+
+
+def host_name(host: str) -> str:
+    """Without the port.
+
+    >>> host_name("localhost:8000"), host_name("[::1]:8000")
+    ('localhost', '[::1]')
+    """
+    return re.sub(r":\d+$", "", host).lower()
 
 
 async def send_problem(problem: Problem, send: Send) -> None:

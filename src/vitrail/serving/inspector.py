@@ -1,4 +1,4 @@
-"""A process that looks into one model for the page: the operations, in eager PyTorch, one by one."""
+"""A process that looks into one model for the page: operations in eager PyTorch, one by one."""
 
 import logging
 import socket
@@ -17,6 +17,7 @@ from vitrail.serving.frames import Buffer, Message
 from vitrail.serving.loading import describe, load_model
 from vitrail.serving.operations import OPERATIONS, File
 from vitrail.serving.operations.context import Context
+from vitrail.serving.search import VectorSearch
 from vitrail.serving.spec import WorkerSpec
 from vitrail.serving.worker import Answer, prepare_process, serve_messages
 
@@ -35,28 +36,45 @@ def run_inspector(channel: socket.socket, spec: WorkerSpec) -> None:
     def start() -> tuple[dict[str, Any], Answer]:
         model = load_model(spec)
         context = Context(model, name=spec.name)
-        facts = describe(model, spec, "eager").facts()
-        return facts, lambda *one: answer(context, spec, *one)
+        info = describe(model, spec, "eager")
+        search = VectorSearch(spec.data, model, info.digest)
+        return info.facts(), lambda *one: answer(context, search, spec, *one)
 
     serve_messages(channel, start, threads=1)
 
 
+SEARCH = "search"
+
+
 def answer(
-    context: Context, spec: WorkerSpec, header: dict[str, Any], buffers: list[Buffer]
+    context: Context,
+    search: VectorSearch,
+    spec: WorkerSpec,
+    header: dict[str, Any],
+    buffers: list[Buffer],
 ) -> Message:
     """One operation on one image, or on none: the media type of its result, and the bytes."""
-    operation = OPERATIONS[header["operation"]]
+    name = header["operation"]
     try:
-        options = operation.read_options(header["options"])
-        image = open_image(bytes(buffers[0]), context, spec) if operation.needs_image else None
-        result = operation.run(context, image, options)
+        if name == SEARCH:
+            check_pixels(bytes(buffers[0]), spec.max_pixels)
+            result: Any = search.run(bytes(buffers[0]), header["options"]["k"])
+        else:
+            options = OPERATIONS[name].read_options(header["options"])
+            image = open_image(bytes(buffers[0]), context, spec) if buffers else None
+            result = OPERATIONS[name].run(context, image, options)
     except UserError as error:
         return {"problem": str(error)}, []
     except BadImage as problem:
         return {"problem": problem.reason}, []
     except Exception:
-        logger.error("%s failed: %s", operation.name, traceback.format_exc())
-        return {"failed": f"{operation.name} failed: the log of the service says why"}, []
+        logger.error("%s failed: %s", name, traceback.format_exc())
+        return {"failed": f"{name} failed: the log of the service says why"}, []
+    return render(result, gzip=header["gzip"])
+
+
+def render(result: Any, *, gzip: bool) -> Message:
+    """A result as it is sent: its media type, how it is compressed, and its bytes."""
     match result:
         case Packed():
             media, content = PACKED, result.to_bytes()
@@ -65,7 +83,7 @@ def answer(
         case _:
             media, content = JSON, to_json(result).encode()
     is_text = media in (PACKED, JSON)
-    if header["gzip"] and is_text and len(content) >= MIN_COMPRESSED:
+    if gzip and is_text and len(content) >= MIN_COMPRESSED:
         return {"media": media, "encoding": "gzip"}, [compress(content)]
     return {"media": media, "encoding": ""}, [content]
 

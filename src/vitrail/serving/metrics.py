@@ -1,6 +1,7 @@
 """What the service counts and times, as Prometheus reads it."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -26,38 +27,35 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        named = {"registry": self.registry}
-        self.requests = Counter(
-            "vitrail_requests", "Requests by route and status", ["route", "status"], **named
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        timer = partial(Histogram, registry=self.registry, buckets=SECONDS)
+        of_model = ["model"]
+        self.requests = counter(
+            "vitrail_requests", "Requests by route and status", ["route", "status"]
         )
-        self.seconds = Histogram(
-            "vitrail_request_seconds", "Seconds to answer a request", ["route"],
-            buckets=SECONDS, **named,
-        )  # fmt: skip
-        self.images = Counter("vitrail_images", "Images computed", ["model"], **named)
-        self.shared = Gauge(
-            "vitrail_shared_images", "Images whose answer was shared with the same image",
-            ["model"], **named,
-        )  # fmt: skip
+        self.seconds = timer("vitrail_request_seconds", "Seconds to answer a request", ["route"])
+        self.images = counter("vitrail_images", "Images computed", of_model)
+        self.shared = gauge(
+            "vitrail_shared_images", "Images that took the answer of the same image", of_model
+        )
         self.batch_size = Histogram(
-            "vitrail_batch_size", "Images of a batch", ["model"], buckets=SIZES, **named
+            "vitrail_batch_size", "Images of a batch", of_model, registry=self.registry,
+            buckets=SIZES,
+        )  # fmt: skip
+        self.batch_seconds = timer(
+            "vitrail_batch_seconds", "Seconds to decode and compute a batch", of_model
         )
-        self.batch_seconds = Histogram(
-            "vitrail_batch_seconds", "Seconds to decode and compute a batch", ["model"],
-            buckets=SECONDS, **named,
-        )  # fmt: skip
-        self.queue_seconds = Histogram(
-            "vitrail_queue_seconds", "Seconds that an image waits to be sent", ["model"],
-            buckets=SECONDS, **named,
-        )  # fmt: skip
-        self.waiting = Gauge("vitrail_waiting_images", "Images in the queue", ["model"], **named)
-        self.workers = Gauge("vitrail_workers", "Processes that are ready", ["model"], **named)
-        self.restarts = Counter(
-            "vitrail_worker_restarts", "Processes that died and were started again", ["model"],
-            **named,
-        )  # fmt: skip
-        self.connections = Gauge("vitrail_connections", "Open connections", **named)
-        self.body_bytes = Gauge("vitrail_body_bytes", "Bytes of request bodies held", **named)
+        self.queue_seconds = timer(
+            "vitrail_queue_seconds", "Seconds that an image waits to be sent", of_model
+        )
+        self.waiting = gauge("vitrail_waiting_images", "Images in the queue", of_model)
+        self.workers = gauge("vitrail_workers", "Processes that are ready", of_model)
+        self.restarts = counter(
+            "vitrail_worker_restarts", "Processes that died and were started again", of_model
+        )
+        self.connections = gauge("vitrail_connections", "Open connections")
+        self.body_bytes = gauge("vitrail_body_bytes", "Bytes of request bodies in memory")
 
     def of_model(self, name: str) -> ModelMetrics:
         return ModelMetrics(

@@ -3,7 +3,7 @@
 from vitrail.core.errors import printable
 
 
-class Problem(Exception):
+class Problem(Exception):  # noqa: N818 - what a client is told
     """One sentence for the client. `close`: what else the client sends is not read."""
 
     status = 500

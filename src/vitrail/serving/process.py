@@ -1,8 +1,8 @@
 """The processes of a service: how they are started, and a connection to each.
 
-On Linux one process imports torch and everything else once, and forks whenever a process is wanted:
-so one that died is replaced in the time that its model takes to load. It is single-threaded, and has
-computed nothing, which is what makes forking safe. Elsewhere each process is started anew.
+On Linux one process imports torch and everything else once, and forks whenever one is wanted, so
+that a process that died is replaced in the time that its model takes to load. It is single-threaded
+and has computed nothing, which is what makes forking safe. Elsewhere each process is started anew.
 
     python -m vitrail.serving.process fork FD      the process that forks
     python -m vitrail.serving.process run FD       one process
@@ -37,7 +37,7 @@ PID = 8  # bytes of a process id
 SECONDS_TO_END = 5.0  # for a process whose connection was closed, before it is killed
 
 
-class StartFailed(Exception):
+class StartFailed(Exception):  # noqa: N818 - an event, not a mistake
     """A process that ended before it was ready."""
 
 

@@ -39,9 +39,11 @@ class Served:
 class Registry:
     """All models of a service."""
 
-    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+    def __init__(
+        self, settings: Settings, metrics: Metrics, launcher: Launcher | None = None
+    ) -> None:
         self.settings, self.metrics = settings, metrics
-        self.launcher = Launcher()
+        self.launcher, self.owns_launcher = launcher or Launcher(), launcher is None
         self.models: dict[str, Served] = {}
         self.changing: set[str] = set()  # names that are being loaded or unloaded
         self.draining: set[asyncio.Task[None]] = set()
@@ -169,7 +171,8 @@ class Registry:
         """End all processes."""
         pools = [served.pool for served in self.models.values() if served.pool is not None]
         await asyncio.gather(*(pool.close() for pool in pools), *self.draining)
-        await asyncio.to_thread(self.launcher.close)
+        if self.owns_launcher:
+            await asyncio.to_thread(self.launcher.close)
 
 
 def default_threads(settings: Settings) -> int:

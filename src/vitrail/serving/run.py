@@ -1,7 +1,6 @@
 """`vitrail.serve`: models behind HTTP, until a signal ends it."""
 
 import asyncio
-import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -32,6 +31,7 @@ def serve(
     data: Sequence[str | Path] = (),
     untrained: bool = False,
     allow_host: Sequence[str] = (),
+    trusted_host: Sequence[str] = (),
     api_key_file: str | Path | None = None,
     telemetry: bool = False,
     limits: Limits | None = None,
@@ -44,7 +44,9 @@ def serve(
     `sources` later. `engine` and `threads` are those of `predict`: `workers` processes of each
     model compute batches of at most `batch_size` images, by `threads` threads each. At most `queue`
     images of each model wait; then requests are refused. `data` are runs or directories of
-    embeddings. `on_ready` gets the address when all models are loaded; port 0 takes a free one.
+    embeddings. `allow_host` are hosts whose images may be given by address, `trusted_host` names
+    under which a proxy on this machine forwards requests. `on_ready` gets the address when all
+    models are loaded; port 0 takes a free one.
     """
     settings = Settings(
         models=parse_sources(tuple(map(str, models)), "models"),
@@ -63,6 +65,7 @@ def serve(
         data=tuple(map(str, data)),
         untrained=untrained,
         allow_host=tuple(allow_host),
+        trusted_host=tuple(trusted_host),
         api_key_file=None if api_key_file is None else str(api_key_file),
         telemetry=telemetry,
         limits=limits or Limits(),
@@ -75,50 +78,21 @@ def run(settings: Settings, on_ready: OnReady = ignore) -> None:
     try:
         import uvloop
     except ImportError:
-        asyncio.run(run_service(settings, on_ready))
+        runner = asyncio.run
     else:
-        uvloop.run(run_service(settings, on_ready))
+        runner = uvloop.run
+    runner(run_settings(settings, on_ready))
 
 
-async def run_service(settings: Settings, on_ready: OnReady) -> None:
+async def run_settings(settings: Settings, on_ready: OnReady) -> None:
     try:
-        from vitrail.serving.server import DrainingServer, bind
+        from vitrail.serving.server import DrainingServer
         from vitrail.serving.service import Service
     except ImportError as error:
         raise UserError(
             f"the service needs {error.name}, which is not installed: pip install 'vitrail[serve]'"
         ) from None
-    service = Service(settings)
-    try:
-        listener = bind(settings.host, settings.port)
-    except OSError as error:
-        raise UserError(
-            f"{settings.host}:{settings.port} cannot be listened on: {error.strerror or error}"
-        ) from None
-    server = DrainingServer(service, listener)
-    running = asyncio.create_task(server.run_until_signal())
-    loading = asyncio.create_task(service.registry.start())
-    try:
-        await asyncio.wait({running, loading}, return_when=asyncio.FIRST_COMPLETED)
-        if loading.done():
-            loading.result()  # raises where a model cannot be loaded
-            on_ready(address_of(settings.host, listener))
-        await running
-    finally:
-        server.should_exit = True
-        loading.cancel()
-        await asyncio.gather(running, loading, return_exceptions=True)
-        await service.registry.close()
+    server = DrainingServer(Service(settings))
+    await server.run_until_signal(on_ready)
     if server.interrupted:
         raise KeyboardInterrupt
-
-
-def address_of(host: str, listener: socket.socket) -> str:
-    """
-    >>> import socket
-    >>> with socket.create_server(("127.0.0.1", 0)) as one:
-    ...     address_of("127.0.0.1", one).startswith("http://127.0.0.1:")
-    True
-    """
-    port = listener.getsockname()[1]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

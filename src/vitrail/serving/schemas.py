@@ -153,6 +153,27 @@ EMBED = image_route(
     },
     {"model": "pets", "vectors": [[0.12, -1.4, 0.8]]},
 )
+MATCH = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "score": {"type": "number"}},
+    "required": ["name", "score"],
+}
+SEARCH = image_route(
+    "The nearest images of the data that the service was started with",
+    {"k": {"type": "integer", "minimum": 1, "maximum": 200, "default": 10}},
+    {
+        "type": "object",
+        "properties": {
+            "model": {"type": "string"},
+            "matches": {
+                "type": "array",
+                "items": {"oneOf": [{"type": "array", "items": MATCH}, PROBLEM]},
+            },
+        },
+        "required": ["model", "matches"],
+    },
+    {"model": "pets", "matches": [[{"name": "photos/cat.jpg", "score": 0.98}]]},
+)
 MODEL = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "state": {"type": "string"}},
@@ -221,6 +242,68 @@ UNLOAD: dict[str, Any] = {
         "parameters": [
             {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
         ],
+    },
+}
+
+
+def probe(summary: str) -> dict[str, Any]:
+    return {
+        "summary": summary,
+        "responses": {**with_example({"type": "object"}, {}), **errors(404, 503)},
+    }
+
+
+READY = probe("Whether all models are ready")
+MODEL_READY = probe("Whether a model is ready")
+METRICS: dict[str, Any] = {
+    "summary": "Counters and times, as Prometheus reads them",
+    "responses": {200: {"description": "The text format of Prometheus", "content": {
+        "text/plain": {"schema": {"type": "string"}}}}, **errors(401)},
+}  # fmt: skip
+MODEL_METADATA: dict[str, Any] = {
+    "summary": "Inputs and outputs of a model",
+    "responses": {**with_example({"type": "object"}, {}), **errors(401, 404, 503)},
+}
+TENSOR = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "datatype": {"type": "string"},
+        "shape": {"type": "array", "items": {"type": "integer", "minimum": 1}},
+        "data": {"type": "array"},
+        "parameters": {"type": "object"},
+    },
+    "required": ["name", "datatype", "shape"],
+}
+INFER: dict[str, Any] = {
+    "summary": "Outputs for tensors, in JSON or binary",
+    "responses": {
+        200: {
+            "description": "Tensors, in JSON or behind it",
+            "content": {
+                "application/json": {"schema": {"type": "object"}},
+                "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+            },
+        },
+        **errors(400, 401, 404, 408, 413, 415, 422, 429, 503, 504),
+    },
+    "openapi_extra": {
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {
+                    "schema": {
+                        "type": "object",
+                        "properties": {
+                            "id": {"type": "string"},
+                            "inputs": {"type": "array", "items": TENSOR, "minItems": 1},
+                            "outputs": {"type": "array", "items": {"type": "object"}},
+                        },
+                        "required": ["inputs"],
+                    }
+                }
+            },
+        }
     },
 }
 

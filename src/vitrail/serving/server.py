@@ -4,12 +4,14 @@ import asyncio
 import logging
 import signal
 import socket
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from vitrail.core.errors import UserError
 from vitrail.serving.app import create_app
 from vitrail.serving.service import Service
 from vitrail.serving.settings import Limits
@@ -77,10 +79,15 @@ class LimitedProtocol(HttpToolsProtocol):
             self.slow = None
 
     def on_slow(self) -> None:
-        if self.cycle is None or self.cycle.response_complete:
+        if self.is_idle:
             self.refuse(408, "Request Timeout", "the request came too slowly")
         else:
             self.transport.abort()
+
+    @property
+    def is_idle(self) -> bool:
+        """No request waits for its answer; before the first one there is no cycle."""
+        return bool(getattr(self.cycle, "response_complete", True))
 
     def refuse(self, status: int, phrase: str, sentence: str) -> None:
         """Answer without a request, and close."""
@@ -95,13 +102,13 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """A request that is already in the socket is answered, not cut off."""
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.keep_alive = False
-        else:
+        if self.is_idle:
             self.loop.call_later(LINGER_SECONDS, self.close_idle)
+        else:
+            self.cycle.keep_alive = False
 
     def close_idle(self) -> None:
-        if self.cycle is None or self.cycle.response_complete:
+        if self.is_idle:
             self.transport.close()
         else:
             self.cycle.keep_alive = False
@@ -114,7 +121,7 @@ def make_protocol(limits: Limits) -> type[LimitedProtocol]:
 class DrainingServer(uvicorn.Server):
     """On SIGTERM it takes what has arrived, answers it, and ends."""
 
-    def __init__(self, service: Service, listener: socket.socket) -> None:
+    def __init__(self, service: Service) -> None:
         settings = service.settings
         config = uvicorn.Config(
             create_app(service),
@@ -125,12 +132,37 @@ class DrainingServer(uvicorn.Server):
             log_config=None,
             server_header=False,
             backlog=BACKLOG,
-            timeout_keep_alive=int(settings.limits.idle_seconds) or 1,
+            timeout_keep_alive=max(int(settings.limits.idle_seconds), 1),
             timeout_graceful_shutdown=int(settings.timeout) + 5,
         )
         super().__init__(config)
-        self.service, self.listener = service, listener
+        self.service = service
         self.interrupted = False
+        self.listener = bind(settings.host, settings.port)
+
+    @property
+    def address(self) -> str:
+        """Under which this machine reaches it."""
+        host, port = self.service.settings.host, self.listener.getsockname()[1]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def run_until_signal(self, on_ready: Callable[[str], None]) -> None:
+        """Listen at once, load all models, say so, and serve until a signal. `UserError` where a
+        model cannot be loaded."""
+        running = asyncio.create_task(self.serve(sockets=[self.listener]))
+        loading = asyncio.create_task(self.service.registry.start())
+        try:
+            await asyncio.wait({running, loading}, return_when=asyncio.FIRST_COMPLETED)
+            if loading.done():
+                loading.result()
+                on_ready(self.address)
+            await running
+        finally:
+            self.should_exit = True
+            loading.cancel()
+            await asyncio.gather(running, loading, return_exceptions=True)
+            await self.service.registry.close()
+            self.listener.close()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.service.draining = True
@@ -138,9 +170,6 @@ class DrainingServer(uvicorn.Server):
             self.force_exit = self.should_exit
             self.interrupted = True
         self.should_exit = True
-
-    async def run_until_signal(self) -> None:
-        await self.serve(sockets=[self.listener])
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.service.draining = True
@@ -154,16 +183,19 @@ class DrainingServer(uvicorn.Server):
 
 def bind(host: str, port: int) -> socket.socket:
     """A socket that listens; port 0 takes a free one."""
-    (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
-    listener = socket.socket(family, kind, protocol)
+    listener = None
     try:
+        (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(BACKLOG)
         listener.setblocking(False)
-    except OSError:
-        listener.close()
-        raise
+    except OSError as error:
+        if listener is not None:
+            listener.close()
+        reason = error.strerror or error
+        raise UserError(f"{host}:{port} cannot be listened on: {reason}") from None
     return listener

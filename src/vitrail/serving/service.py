@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -11,10 +11,12 @@ from starlette.requests import Request
 from vitrail.serving.batcher import Answer, Task
 from vitrail.serving.bodies import Budget, Given
 from vitrail.serving.fetching import Fetcher
+from vitrail.serving.inspection import Rendered
 from vitrail.serving.keys import Keys, read_keys
 from vitrail.serving.metrics import Metrics
 from vitrail.serving.pool import Pool
 from vitrail.serving.problems import Invalid, OutOfTime
+from vitrail.serving.process import Launcher
 from vitrail.serving.registry import Registry
 from vitrail.serving.settings import Settings
 from vitrail.serving.spec import Want
@@ -30,10 +32,10 @@ class ClientLeft(Exception):  # noqa: N818 - nobody reads the answer
 class Service:
     """Everything that lives as long as the service does."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, launcher: Launcher | None = None) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.registry = Registry(settings, self.metrics)
+        self.registry = Registry(settings, self.metrics, launcher)
         self.budget = Budget(settings.limits.memory_bytes)
         self.fetcher = Fetcher(settings.allow_host, settings.limits.body_bytes)
         self.keys: Keys | None = None
@@ -99,6 +101,17 @@ class Service:
             for task in queued:
                 if not task.done.done():
                     pool.batcher.leave(task)
+
+    async def run(
+        self, request: Request, running: Coroutine[Any, Any, Rendered], deadline: float
+    ) -> Rendered:
+        """The result of an operation; cancelled where nobody waits for it."""
+        task = asyncio.ensure_future(running)
+        try:
+            await self.until(request, [task], deadline)
+        finally:
+            task.cancel()
+        return task.result()
 
     async def until(
         self, request: Request, futures: Sequence["asyncio.Future[Any]"], deadline: float

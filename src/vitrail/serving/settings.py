@@ -104,6 +104,7 @@ class Settings:
     data: tuple[str, ...] = ()
     untrained: bool = False
     allow_host: tuple[str, ...] = ()
+    trusted_host: tuple[str, ...] = ()
     api_key_file: str | None = None
     telemetry: bool = False
     limits: Limits = Limits()
@@ -120,12 +121,18 @@ class Settings:
         check_count("queue", self.queue, at_least=1, at_most=100_000)
         check("timeout", self.timeout, above=0, at_most=3600)
         check("window", self.window, at_least=0, at_most=3600)
-        for host in self.allow_host:
-            if not HOST.fullmatch(host.lower()):
-                raise UserError(
-                    f"allow_host must be the exact name of a host like images.example.org, got "
-                    f"{host!r}"
-                )
+        for name in ("allow_host", "trusted_host"):
+            for host in getattr(self, name):
+                if not HOST.fullmatch(host):
+                    raise UserError(
+                        f"{name} must be the exact name of a host in small letters, like "
+                        f"images.example.org, got {host!r}"
+                    )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches the service."""
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")
 
     def find_source(self, name: str) -> Source | None:
         """A model that was named at the start."""

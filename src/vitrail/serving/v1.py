@@ -1,9 +1,9 @@
 """Routes under /v1: predictions, embeddings, search, models, and the operations of the page."""
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from fastapi import APIRouter
@@ -15,14 +15,15 @@ from vitrail.core.records import validate
 from vitrail.serving import schemas
 from vitrail.serving.batcher import Answer
 from vitrail.serving.bodies import Given, query_options, read_object, reading
-from vitrail.serving.inspection import Rendered
 from vitrail.serving.operations import OPERATIONS, Operation
 from vitrail.serving.pool import Pool
 from vitrail.serving.problems import Forbidden, Invalid
+from vitrail.serving.responses import JSON, json_response
 from vitrail.serving.service import Service
 from vitrail.serving.settings import NAME
 from vitrail.serving.spec import MAX_TOP, ModelInfo
 
+MAX_MATCHES = 200
 MAX_BODY = 2**16  # bytes of a request about models
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
@@ -42,8 +43,14 @@ class EmbedOptions:
     """There are none yet."""
 
 
-def json_response(values: Any, status: int = 200) -> Response:
-    return Response(json.dumps(values, allow_nan=False), status, media_type="application/json")
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """How many images to find."""
+
+    k: int = 10
+
+    def __post_init__(self) -> None:
+        check_count("k", self.k, at_least=1, at_most=MAX_MATCHES)
 
 
 def make_router(service: Service) -> APIRouter:
@@ -52,13 +59,15 @@ def make_router(service: Service) -> APIRouter:
     routes: list[tuple[str, str, Handler, dict[str, Any]]] = [
         ("POST", "/predict", predict_route(service), schemas.PREDICT),
         ("POST", "/embed", embed_route(service), schemas.EMBED),
+        ("POST", "/search", search_route(service), schemas.SEARCH),
         ("GET", "/models", models_route(service), schemas.MODELS),
         ("POST", "/models/{name}", load_route(service), schemas.LOAD),
         ("DELETE", "/models/{name}", unload_route(service), schemas.UNLOAD),
     ]
     for operation in OPERATIONS.values():
         method = "POST" if operation.needs_image else "GET"
-        route = operation_route(service, operation)
+        make = explain_route if operation.name == "explain" else operation_route
+        route = make(service, operation)
         path, schema = f"/{operation.path}", schemas.operation_schema(operation)
         routes.append((method, path, route, schema))
     for method, path, handler, schema in routes:
@@ -71,7 +80,8 @@ def predict_route(service: Service) -> Handler:
         deadline = service.deadline(request)
         name, pool = model_of(service, request)
         with pool.in_use():
-            info = info_of(pool)
+            assert pool.info is not None
+            info = pool.info
             if not info.classes:
                 raise Invalid(f"the model {name} has no head: it gives vectors, see /v1/embed")
             async with reading(request, service.settings.limits, service.budget) as upload:
@@ -89,7 +99,8 @@ def embed_route(service: Service) -> Handler:
         deadline = service.deadline(request)
         name, pool = model_of(service, request)
         with pool.in_use():
-            if not info_of(pool).features:
+            assert pool.info is not None
+            if not pool.info.features:
                 raise Invalid(f"the model {name} is an exported file without features")
             async with reading(request, service.settings.limits, service.budget) as upload:
                 validate(EmbedOptions, upload.options, where="embed")
@@ -101,53 +112,107 @@ def embed_route(service: Service) -> Handler:
     return embed
 
 
+def search_route(service: Service) -> Handler:
+    async def search(request: Request) -> Response:
+        deadline = service.deadline(request)
+        name, pool = model_of(service, request, inside=True)
+        with pool.in_use():
+            async with reading(request, service.settings.limits, service.budget) as upload:
+                options = validate(SearchOptions, upload.options, where="search")
+                need_images(upload.images)
+                images = await service.open_images(upload.images, deadline)
+                ask = partial(inspect_each, service, request, pool, images, deadline)
+                found = await ask("search", {"k": options.k})
+        return list_response(name, "matches", found)
+
+    return search
+
+
+def explain_route(service: Service, operation: Operation) -> Handler:
+    async def explain(request: Request) -> Response:
+        deadline = service.deadline(request)
+        name, pool = model_of(service, request, inside=True)
+        with pool.in_use():
+            async with reading(request, service.settings.limits, service.budget) as upload:
+                operation.read_options(upload.options)
+                need_images(upload.images)
+                images = await service.open_images(upload.images, deadline)
+                ask = partial(inspect_each, service, request, pool, images, deadline)
+                found = await ask(operation.name, upload.options)
+        return list_response(name, "explanations", found)
+
+    return explain
+
+
+async def inspect_each(
+    service: Service,
+    request: Request,
+    pool: Pool,
+    images: Sequence[Given],
+    deadline: float,
+    operation: str,
+    options: Mapping[str, Any],
+) -> list[bytes]:
+    """An operation on one image after the other: JSON of its result, or of its problem."""
+    found = []
+    for image in images:
+        problem = image.problem
+        if problem is None:
+            running = pool.inspection.run(operation, options, image.data, gzip=False)
+            try:
+                found.append(bytes((await service.run(request, running, deadline)).content))
+            except Invalid as error:
+                problem = str(error)
+        if problem is not None:
+            if len(images) == 1:
+                raise Invalid(problem)
+            found.append(json.dumps({"error": problem}).encode())
+    return found
+
+
+def list_response(model: str, name: str, found: Sequence[bytes]) -> Response:
+    """A list whose elements are JSON already."""
+    start = json.dumps({"model": model, name: []}).encode().removesuffix(b"]}")
+    return Response(start + b", ".join(found) + b"]}", media_type=JSON)
+
+
 def operation_route(service: Service, operation: Operation) -> Handler:
     async def run_operation(request: Request) -> Response:
         deadline = service.deadline(request)
-        name, pool = model_of(service, request)
-        accepts_gzip = "gzip" in request.headers.get("accept-encoding", "")
+        _, pool = model_of(service, request, inside=True)
+        run = partial(run_one, service, request, pool, deadline)
         with pool.in_use():
-            if not info_of(pool).can_inspect:
-                raise Invalid(f"the model {name} is an exported file: give the checkpoint to look "
-                              "inside")  # fmt: skip
             if operation.needs_image:
                 async with reading(request, service.settings.limits, service.budget) as upload:
+                    options = upload.options
+                    operation.read_options(options)
                     (image,) = await service.open_images([upload.only_image()], deadline)
                     if image.problem is not None:
                         raise Invalid(image.problem)
-                    operation.read_options(upload.options)
-                    running = pool.inspection.run(
-                        operation.name, upload.options, image.data, gzip=accepts_gzip
-                    )
-                    rendered = await wait_for(service, request, running, deadline)
-            else:
-                options = query_options(request.query_params) | {
-                    key: plain for key, plain in query_options(request.path_params).items()
-                }
-                operation.read_options(options)
-                running = pool.inspection.run(operation.name, options, None, gzip=accepts_gzip)
-                rendered = await wait_for(service, request, running, deadline)
-        return rendered_response(rendered)
+                    return await run(operation, options, image.data)
+            options = query_options({**request.query_params, **request.path_params})
+            operation.read_options(options)
+            return await run(operation, options, None)
 
     return run_operation
 
 
-async def wait_for(service: Service, request: Request, running: Any, deadline: float) -> Rendered:
-    task: asyncio.Task[Rendered] = asyncio.ensure_future(running)
-    try:
-        await service.until(request, [task], deadline)
-    finally:
-        if not task.done():
-            task.cancel()
-    return task.result()
-
-
-def rendered_response(rendered: Rendered) -> Response:
-    headers = {"content-encoding": rendered.encoding} if rendered.encoding else {}
-    return Response(
-        bytes(rendered.content), headers={**headers, "vary": "accept-encoding"},
-        media_type=rendered.media,
-    )  # fmt: skip
+async def run_one(
+    service: Service,
+    request: Request,
+    pool: Pool,
+    deadline: float,
+    operation: Operation,
+    options: Mapping[str, Any],
+    image: bytes | None,
+) -> Response:
+    gzip = "gzip" in request.headers.get("accept-encoding", "")
+    running = pool.inspection.run(operation.name, options, image, gzip=gzip)
+    rendered = await service.run(request, running, deadline)
+    headers = {"vary": "accept-encoding"}
+    if rendered.encoding:
+        headers["content-encoding"] = rendered.encoding
+    return Response(bytes(rendered.content), headers=headers, media_type=rendered.media)
 
 
 def models_route(service: Service) -> Handler:
@@ -201,16 +266,13 @@ def require_admin(request: Request) -> None:
         raise Forbidden("models are changed with the key of an admin (--api-key-file)")
 
 
-def model_of(service: Service, request: Request) -> tuple[str, Pool]:
+def model_of(service: Service, request: Request, *, inside: bool = False) -> tuple[str, Pool]:
+    """The model of a request; `inside`: one that can be looked into."""
     served = service.registry.find(request.query_params.get("model"))
     pool = service.registry.pool_of(served.name)
-    pool.batcher.check_room(1)
+    if inside and pool.info is not None and not pool.info.can_inspect:
+        raise Invalid(f"the model {served.name} is an exported file: this needs its checkpoint")
     return served.name, pool
-
-
-def info_of(pool: Pool) -> ModelInfo:
-    assert pool.info is not None, "a pool is served when it is ready"
-    return pool.info
 
 
 def need_images(images: list[Given]) -> None:
