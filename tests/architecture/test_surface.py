@@ -54,7 +54,7 @@ SIGNATURES = {
     "explain": (
         "model, images, *, method='auto', target=None, layer=None, head=None, query=None, "
         "fusion=None, discard=None, verdict=True, checks=4, device='auto', precision=None, "
-        "out=None, overwrite=False, dry_run=False, name=None, on_progress=<silent>"
+        "out=None, html=None, overwrite=False, dry_run=False, name=None, on_progress=<silent>"
     ),
     "export": (
         "model, out, *, to=None, images=None, precision='fp32', max_drop=1.0, preprocessing=False, "

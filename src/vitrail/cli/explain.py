@@ -62,6 +62,8 @@ class Explain(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, Outpu
     """Number of images used for the verdict."""
     out: Annotated[str, Parameter(group=OUTPUT)] = "explained"
     """Directory for report.html, explain.json, maps.npz and overlays as PNG."""
+    html: Annotated[str | None, Parameter(group=OUTPUT)] = None
+    """File for an offline page of the attention of every layer and head."""
 
 
 def explain(options: Explain) -> None:
@@ -71,6 +73,7 @@ def explain(options: Explain) -> None:
     Examples:
       vitrail explain runs/pets/best cat.jpg
       vitrail explain runs/pets/best photos/ --method attention,gradcam --target cat
+      vitrail explain runs/pets/best cat.jpg --html cat.html
     """
     from vitrail.data.paths import check_paths
     from vitrail.tasks.dry_run import DryRun
@@ -127,3 +130,5 @@ def print_explanations(found: Explanation | Explanations) -> None:
     if run.checks:
         say("", ERRORS)
     say("", f"report: {facts['report']}")
+    if run.html is not None:
+        say(f"attention: {run.html} (open it in a browser: it needs no server)")

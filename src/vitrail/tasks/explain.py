@@ -67,6 +67,7 @@ from vitrail.tasks.models import (
     refuse_without_weights,
 )
 from vitrail.tasks.names import name_of as model_name
+from vitrail.tasks.offline_page import OfflinePage
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.results import writing_results
 
@@ -108,6 +109,7 @@ def explain(
     device: Device = "auto",
     precision: Precision = None,
     out: str | Path | None = None,
+    html: str | Path | None = None,
     overwrite: bool = False,
     dry_run: bool = False,
     name: str | None = None,
@@ -122,8 +124,9 @@ def explain(
     predicted one. `layer` is for attention, gradcam and hirescam, `head` and `query` (a patch as
     (row, column), or the number of a token) are for attention, `fusion` and `discard` for rollout.
     With `verdict` the maps of the first `checks` images are tested: whether they track the model.
-    `out` gets report.html, explain.json, maps.npz, and overlays as PNG. `dry_run` checks everything
-    and returns what would be computed.
+    `out` gets report.html, explain.json, maps.npz, and overlays as PNG; `html` is a file for the
+    Attention view of the web page, with every head of every layer, that opens without a server.
+    `dry_run` checks everything and returns what would be computed.
 
     >>> why = explain(model, Image.new("RGB", (64, 48)), checks=0)
     >>> why.method, why.map.shape, why.overlay().size
@@ -134,10 +137,9 @@ def explain(
     check_not_swapped(model, images)
     if not is_remote(model):
         refuse_without_weights(model, "explain")
-    listed = [images] if isinstance(images, str | Path) else images
-    if isinstance(listed, list | tuple):
-        check_listed(listed)
+    check_listed(images)
     one = is_one(str(images)) if isinstance(images, str | Path) else is_one_image(images)
+    page = page_of(model, html, overwrite=overwrite)
     with writing_results(out, "explain", None, overwrite=overwrite, dry_run=dry_run) as draft:
         loaded = open_model(model, device=device, precision=precision)
         called = name or model_name(model)
@@ -145,19 +147,21 @@ def explain(
         options: dict[str, Any] = {"layer": layer, "head": head, "query": query}
         options |= {"fusion": fusion, "discard": discard}
         methods, auto = methods_of(loaded, method, options, called)
-        if target is not None and not loaded.config.num_classes:
-            raise UserError(f"{called} has no classification head: leave out target")
         passport, place = loaded.passport, None if out is None else Path(out)
         run = ExplainRun(called, passport.family, passport.preprocessing, methods, auto, place)
-        wanted = None if target is None else class_index(loaded, target)
+        run.html = None if page is None else page.path
+        wanted = target_index(loaded, target, called)
         checks = checks if verdict and loaded.config.num_classes else 0
         if dry_run:
             return plan(run, [images] if one else images, checks)
         work = work_of(loaded, run, wanted, query, checks, draft)
+        work.page = page
         with eval_mode(loaded):
             found = work.explain_all(images if not one else [images], on_progress)
         if draft is not None:
             found.save_report(draft, FACTS)
+        if page is not None:
+            page.save(run, draft)
     return found[0] if one else found
 
 
@@ -172,6 +176,24 @@ def methods_of(
     return select_remote(names, options), None
 
 
+def target_index(model: Model, target: int | str | None, called: str) -> int | None:
+    """The class to explain, if one was given."""
+    if target is not None and not model.config.num_classes:
+        raise UserError(f"{called} has no classification head: leave out target")
+    return None if target is None else class_index(model, target)
+
+
+def page_of(model: AnyModel, html: str | Path | None, *, overwrite: bool) -> OfflinePage | None:
+    """The offline page that is wanted, if any, refused where it cannot be written."""
+    if html is None:
+        return None
+    if is_remote(model):
+        raise UserError(f"html needs the weights of the model, got the address {model}")
+    page = OfflinePage(Path(html), overwrite)
+    page.check()
+    return page
+
+
 def plan(run: ExplainRun, images: Any, checks: int) -> DryRun:
     """What would be explained; an iterator is not read ahead."""
     listed = [images] if isinstance(images, str | Path) else images
@@ -180,14 +202,19 @@ def plan(run: ExplainRun, images: Any, checks: int) -> DryRun:
         found = sum(1 for _ in iter_images(listed))
         counts = {"explained": found, "tested": min(checks, found)}
     names = (run.model, ", ".join(map(str, listed)) if counts else "images")
-    files, how = (PAGE, FACTS, MAPS, "*.png"), {"methods": list(run.methods)}
+    files, how = (PAGE, FACTS, MAPS, "*.png"), dict[str, Any](methods=list(run.methods))
+    if run.html is not None:
+        how["html"] = str(run.html)
     return plan_images(
         "explain", names, counts, batch_size=1, out=run.out, files=files, details=how
     )
 
 
-def check_listed(images: Sequence[Any]) -> None:
-    """Refuse paths that cannot mean an image before a model is loaded."""
+def check_listed(images: Any) -> None:
+    """Refuse paths that cannot mean an image before a model is loaded; an iterator is not read."""
+    images = [images] if isinstance(images, str | Path) else images
+    if not isinstance(images, list | tuple):
+        return
     paths = [str(image) for image in images if isinstance(image, str | Path)]
     if paths or not images:
         check_paths(paths)
@@ -208,6 +235,7 @@ class Work:
     query: Query | None
     checks: int  # images that the verdict is computed on
     out: Path | None  # where files are written
+    page: OfflinePage | None = None  # of the web page's Attention view
     stems: list[str] = field(default_factory=list)
     tested: list[tuple[Tensor, int, dict[str, Relevance]]] = field(default_factory=list)
 
@@ -257,6 +285,8 @@ class Work:
             run=run,
             source=str(item) if keep_path else encode_image(visible),
         )
+        if self.page is not None:
+            self.page.add(self.model, pixels, explanation)
         detailed = len(self.stems) < MAX_DETAILED
         sheet = None
         if detailed or self.out is not None:

@@ -43,6 +43,7 @@ class ExplainRun:
     methods: dict[str, dict[str, Any]]  # with their options
     auto: MethodChoice | None = None  # what auto chose, if it was given
     out: Path | None = None
+    html: Path | None = None  # the offline page, where one is written
     layouts: dict[str, TokenLayout] = field(default_factory=dict)  # of the maps, by method
     checks: dict[str, MethodCheck] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)  # images that cannot be read, and why
@@ -61,6 +62,8 @@ class ExplainRun:
         written = {}
         if self.out is not None:
             written = {"report": str(self.out / PAGE), "maps": str(self.out / MAPS)}
+        if self.html is not None:
+            written["html"] = str(self.html)
         facts = {
             **written,
             "model": self.model,

@@ -67,6 +67,7 @@ class ExplainKeywords(Shared, total=False):
     discard: float | None
     verdict: bool
     checks: int
+    html: str | Path | None
 
 
 class FiguresKeywords(Shared, total=False):
