@@ -19,19 +19,20 @@ def time_in_turns(
     *,
     seconds: float,
     min_rounds: int = MIN_ROUNDS,
+    clock: Callable[[], float] = time.perf_counter,
     on_round: Callable[[int], None] = lambda number: None,
 ) -> dict[str, list[float]]:
-    """Seconds for a batch, of each runner in each round; rounds end when the time is used up. The
-    first round, which pays for what happens once, does not count."""
+    """Seconds for a batch by the `clock`, of each runner in each round; rounds end when the time is
+    used up. The first round, which pays for what happens once, does not count."""
     times: dict[str, list[float]] = {name: [] for name in runners}
     with ThreadPoolExecutor(plan.callers) as pool:
         began = time.perf_counter()
         for number in range(MAX_ROUNDS + 1):
             for name, runner in runners.items():
-                start = time.perf_counter()
+                start = clock()
                 list(pool.map(runner, [images] * plan.callers))
                 if number:
-                    times[name].append((time.perf_counter() - start) / plan.callers)
+                    times[name].append((clock() - start) / plan.callers)
             on_round(number)
             if number >= min_rounds and time.perf_counter() - began > seconds:
                 break
