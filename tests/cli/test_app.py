@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from vitrail.cli import app
+from vitrail.cli.endings import CLOSED_PIPE
 from vitrail.cli.models import Models
 from vitrail.core.errors import UserError
 
@@ -84,7 +85,7 @@ def test_a_reader_that_leaves_early_hears_nothing(words: list[str]) -> None:
     finally:
         os.close(writing)
     assert result.stderr == b""
-    assert result.returncode == app.CLOSED_PIPE
+    assert result.returncode == CLOSED_PIPE
 
 
 def test_an_output_that_is_closed_is_no_bug() -> None:

@@ -95,6 +95,48 @@ def test_the_shell_predicts_without_importing_torch(model: Model, file: Path) ->
         np.testing.assert_allclose(scores, [score for _, score in one.top], atol=1e-6)
 
 
+QUICK = """
+import sys
+from vitrail.__main__ import main
+code = main()
+slow = {"torch", "pydantic", "cyclopts", "rich", "jinja2", "matplotlib"} & set(sys.modules)
+sys.exit(f"imported {slow}" if code == 0 and slow else code)
+"""
+
+
+def run_quickly(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-c", QUICK, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_both_ways_print_the_same(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.jpg").write_bytes(b"no image")
+    photos = [str(photo) for photo in sample_photos()]
+    words = ["predict", str(file), *photos, str(tmp_path / "broken.jpg"), "--json", "--top", "2"]
+    done = run_quickly(*words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert main(words) == 0
+    assert done.stdout == capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "mistake", ["{file} none.jpg", "{file} {broken}", "none.onnx {photo}", "{file} {photo} --top 0"]
+)
+def test_both_ways_name_a_mistake_alike(
+    mistake: str, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.jpg").write_bytes(b"no image")
+    places = {"file": file, "broken": tmp_path / "broken.jpg", "photo": sample_photos()[0]}
+    words = ["predict", *(word.format(**places) for word in mistake.split())]
+    done = run_quickly(*words)
+    assert main(words) == done.returncode == 2
+    printed = capsys.readouterr()
+    assert (done.stdout, done.stderr) == (printed.out, printed.err)
+    assert done.stderr.startswith("vitrail: ")
+
+
 def test_an_image_that_cannot_be_read_has_its_problem(
     pixels_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

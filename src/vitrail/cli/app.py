@@ -1,12 +1,7 @@
-"""The `vitrail` command: which verbs there are, and how each ending becomes an exit code.
+"""The `vitrail` command: which verbs there are, and how a command line becomes a call of one.
 
 A verb is a function of one frozen record, and the record's fields are its command line: those
 before `_: KW_ONLY` are given by position, those after it are options.
-
-With --json an error is one JSON object on standard error: {"error": "…", "code": 2}.
-
-    0 done · 1 a bug, with its traceback · 2 a person's mistake, in one sentence · 130 Ctrl-C ·
-    141 the reader of a pipe has left, quietly, as programs end that SIGPIPE (13) kills: 128 + 13
 """
 
 import inspect
@@ -17,9 +12,8 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
-from io import TextIOWrapper
 from typing import Any, get_args, get_origin, get_type_hints
 
 from cyclopts import (
@@ -39,6 +33,7 @@ from vitrail.cli.convert import Convert, convert
 from vitrail.cli.demo import Demo, demo
 from vitrail.cli.doctor import Doctor, doctor
 from vitrail.cli.embed import Embed, embed
+from vitrail.cli.endings import ParseError, exit_code
 from vitrail.cli.evaluate import Evaluate, evaluate
 from vitrail.cli.explain import Explain, explain
 from vitrail.cli.export import Export, export
@@ -46,7 +41,7 @@ from vitrail.cli.figures import Figures, figures
 from vitrail.cli.info import Info, info
 from vitrail.cli.messages import options_of, with_options
 from vitrail.cli.models import Models, models
-from vitrail.cli.output import Verbosity, is_verbose, say, verbosity, warn, warn_lines
+from vitrail.cli.output import Verbosity, is_verbose, verbosity, warn, warn_lines
 from vitrail.cli.predict import Predict, predict
 from vitrail.cli.pretrain import Pretrain, pretrain
 from vitrail.cli.probe import Probe, probe
@@ -55,10 +50,8 @@ from vitrail.cli.search import Duplicates, Search, duplicates, search
 from vitrail.cli.serve import Serve, serve
 from vitrail.cli.train import Train, train
 from vitrail.core.errors import UserError
-from vitrail.core.json_text import to_json
 from vitrail.data.paths import STDIN
 
-CLOSED_PIPE = 141
 OTHER_NAMES = {
     "--learning-rate": "--lr",
     "--output": "--out",
@@ -213,30 +206,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     >>> main(["models", "--jsno"])
     2
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # a name may hold what a terminal cannot show
-            stream.reconfigure(errors="backslashreplace")
     words = list(sys.argv[1:] if arguments is None else arguments)
-    json = "--json" in words
-    try:
-        return run_command(words)
-    except UserError as error:
-        return end(with_options(str(error), options_of(record_of(words))), code=2, json=json)
-    except CycloptsError as error:
-        return end(explain_parse_error(error), code=2, json=json)
-    except KeyboardInterrupt as stop:  # a verb that saved its work says how to go on
-        return end(str(stop) or "stopped by Ctrl-C", code=130, json=json)
-    except BrokenPipeError:
-        # `vitrail models | head -1` wants no more: what is left to print goes nowhere, quietly.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return CLOSED_PIPE
-    except OSError:
-        try:
-            say("")  # was it this that failed? Then it fails again
-        except OSError as error:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it fails at exit
-            return end(f"standard output cannot be written: {error.strerror}", code=2, json=json)
-        raise
+    return exit_code(partial(run_command, words), words, partial(to_options, words=words))
+
+
+def to_options(message: str, words: Sequence[str]) -> str:
+    """A task's message in the words of the shell."""
+    return with_options(message, options_of(record_of(words)))
 
 
 def record_of(words: Sequence[str]) -> type | None:
@@ -245,13 +221,16 @@ def record_of(words: Sequence[str]) -> type | None:
     return next((named[word] for word in words if word in named), None)
 
 
-def run_command(words: list[str]) -> int:
+def run_command(words: list[str]) -> None:
     """Parse a command line and run its verb; every ending but a good one is an exception."""
     # a lone hyphen is a name, that of standard input, and no option
     words = [STDIN if word == "-" else word for word in words]
     parser = build_parser()
     parser.console = HelpConsole()  # a terminal may have changed since the last command
-    record = parser(with_plain_flags(words))
+    try:
+        record = parser(with_plain_flags(words))
+    except CycloptsError as error:
+        raise ParseError(explain_parse_error(error)) from None
     if record is not None:  # None: help or version was printed instead
         began = time.perf_counter()
         with verbosity(chosen_verbosity(record)):
@@ -263,9 +242,6 @@ def run_command(words: list[str]) -> int:
                 raise
             if is_verbose():
                 warn(f"vitrail {version('vitrail')}: {time.perf_counter() - began:.1f} s")
-    if sys.stdout is not None:  # None: it was closed, and nobody wants to read
-        sys.stdout.flush()  # notice here, not at exit, that the reader of a pipe has left
-    return 0
 
 
 def chosen_verbosity(record: Any) -> Verbosity:
@@ -329,13 +305,6 @@ def other_name(sentence: str) -> str:
     words = [word.strip("\"'.,:") for word in sentence.split()]
     known = next((OTHER_NAMES[word] for word in words if word in OTHER_NAMES), None)
     return "" if known is None or "Did you mean" in sentence else f". Did you mean {known}?"
-
-
-def end(message: str, *, code: int, json: bool) -> int:
-    """Print in one line of stderr why the command ends, and pass its exit code on."""
-    sentence = " ".join(message.split())
-    warn(to_json({"error": sentence, "code": code}) if json else f"vitrail: {sentence}")
-    return code
 
 
 if __name__ == "__main__":

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from vitrail.cli.exported import (
+    ExportedPredict,
+    check_counts,
+    print_exported,
+    print_lines,
+    refuse_no_labels,
+)
 from vitrail.cli.options import (
     COMPUTING,
     BatchSize,
@@ -29,14 +36,9 @@ from vitrail.cli.output import note, plural, say, say_dry_run, say_json
 from vitrail.cli.progress import progress
 from vitrail.core.addresses import is_address
 from vitrail.core.errors import UserError
-from vitrail.core.ranges import check_count
 from vitrail.data.paths import check_paths, count_images, list_images
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from vitrail.core.broken import BrokenImage
-    from vitrail.inference.prediction import Prediction
     from vitrail.inference.quantisation import Quantisation
     from vitrail.models.model import Model
     from vitrail.tasks.predict import PredictOptions
@@ -82,7 +84,7 @@ def predict(options: Predict) -> None:
         print_remote(options)
         return
     if options.out is None and is_exported(options.source):
-        print_exported(options)
+        run_exported(options)
         return
     from vitrail.tasks.arguments import check_not_swapped
     from vitrail.tasks.int8 import check_int8, make_calibration, open_float
@@ -122,16 +124,11 @@ def predict(options: Predict) -> None:
         print_predictions(options, model, how)
 
 
-def print_exported(options: Predict) -> None:
+def run_exported(options: Predict) -> None:
     """The same from an exported file, by its own runtime: torch is not imported."""
-    from vitrail.inference.exported_file import open_exported, predict_exported
-
     check_exported_options(options)
-    file = open_exported(options.source, threads=options.threads)
-    names = list_images(options.images)
-    print_lines(
-        options, predict_exported(file, names, top=options.top, batch_size=options.batch_size)
-    )
+    names = (field.name for field in fields(ExportedPredict))
+    print_exported(ExportedPredict(**{name: getattr(options, name) for name in names}))
 
 
 def print_remote(options: Predict) -> None:
@@ -149,15 +146,12 @@ def print_remote(options: Predict) -> None:
             batch_size=options.batch_size,
             requests=options.threads or REQUESTS,
         )
-        print_lines(options, found)
+        print_lines(found, json=options.json)
 
 
 def check_exported_options(options: Predict) -> None:
     """An exported file and a service are complete: nothing about the model can be changed."""
-    check_count("--top", options.top, at_least=1)
-    check_count("--batch-size", options.batch_size, at_least=1)
-    if options.threads is not None:
-        check_count("--threads", options.threads, at_least=1)
+    check_counts(options.top, options.batch_size, options.threads)
     given = {field.name: getattr(options, field.name) for field in fields(ModelOptions)}
     device = options.device not in ("auto", "cpu")
     given |= {"device": device, "precision": options.precision, "fast": options.fast}
@@ -181,28 +175,12 @@ def print_predictions(options: Predict, model: Model, how: PredictOptions) -> No
 
     names, count = list_images(options.images), count_images(options.images)
     with stream_predictions(model, names, how, count, on_int8=note_int8) as found:
-        print_lines(options, found)
+        print_lines(found, json=options.json)
 
 
 def note_int8(found: Quantisation) -> None:
     for line in found.lines():
         note(line)
-
-
-def print_lines(options: Predict, found: Iterable[Prediction]) -> None:
-    """A line for each image, as soon as it is computed."""
-    from vitrail.inference.writers import format_line
-
-    images = labelled = 0
-    for one in found:
-        images += 1
-        labelled += one.problem is None
-        if options.json:
-            say_json(one.facts())
-        else:
-            say(format_line(one))
-    if not labelled:  # the lines above say why
-        refuse_no_labels(images, ())
 
 
 def write(options: Predict, out: Path, model: Model, how: PredictOptions) -> None:
@@ -236,12 +214,6 @@ def write(options: Predict, out: Path, model: Model, how: PredictOptions) -> Non
         say(f"{done.out}: {plural(done.images, 'image')}, {len(done.broken)} unreadable")
     if done.images == len(done.broken):
         refuse_no_labels(done.images, done.broken)
-
-
-def refuse_no_labels(images: int, broken: Sequence[BrokenImage]) -> NoReturn:
-    """A run that labelled nothing has failed."""
-    first = f": {broken[0].image}: {broken[0].reason}" if broken else ""
-    raise UserError(f"none of {plural(images, 'image')} could be labelled{first}")
 
 
 def warn_untrained(model: Model) -> None:

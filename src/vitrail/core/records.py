@@ -1,18 +1,21 @@
 """Records at the door: what comes in becomes a typed record, or one sentence why it cannot."""
 
+from __future__ import annotations
+
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from functools import cache
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
-
-import numpy as np
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
+from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from vitrail.core.errors import UserError, nearest
+from vitrail.core.plain_records import build_record
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+    from pydantic_core import ErrorDetails
 
 T = TypeVar("T")
 
@@ -24,6 +27,14 @@ def validate(kind: type[T], values: Mapping[str, Any], *, where: str) -> T:
     >>> validate(TokenLayout, {"grid": [14, 14], "stride": 16}, where="layout.json").tokens
     196
     """
+    record: T | None = build_record(kind, values)
+    return validate_by_pydantic(kind, values, where=where) if record is None else record
+
+
+def validate_by_pydantic(kind: type[T], values: Mapping[str, Any], *, where: str) -> T:
+    """The same for values that are unusual or wrong."""
+    from pydantic import ValidationError  # here: few values need it, and it is slow to import
+
     try:
         if (field := _not_finite(values)) is not None:
             raise UserError(f"{where}: {field} must be a finite number, got NaN or infinity")
@@ -59,6 +70,8 @@ def _plain(value: Any) -> Any:
     """What JSON does not know and Python code has at hand: records, and numpy's numbers."""
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
+    import numpy as np  # here: what is read from files has none of its numbers
+
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{value!r} is no plain value")
@@ -66,6 +79,8 @@ def _plain(value: Any) -> Any:
 
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:  # building one takes longer than using it
+    from pydantic import TypeAdapter
+
     return TypeAdapter(kind)
 
 

@@ -17,6 +17,8 @@ class OnnxFile:
         runtime = import_runtime()
         options = runtime.SessionOptions()
         options.log_severity_level = 3  # errors: warnings are about the graph's insides
+        # threads that wait for work sleep: what they would win by spinning, other work loses
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if threads is not None:
             options.intra_op_num_threads = threads
         self.path = Path(path)

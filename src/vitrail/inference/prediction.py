@@ -64,3 +64,13 @@ def rank_classes(output: Output, labels: Sequence[str], top: int) -> Prediction:
     best = np.argsort(-output.values, kind="stable")[:top]
     ranked = tuple((labels[place], float(output.values[place])) for place in best.tolist())
     return Prediction(output.name, ranked[0][0], ranked[0][1], ranked)
+
+
+def format_line(one: Prediction) -> str:
+    """A line of a table.
+
+    >>> format_line(Prediction("cat.jpg", "cat", 0.75, (("cat", 0.75), ("dog", 0.25))))
+    'cat.jpg  cat 75.0%  dog 25.0%'
+    """
+    ranked = "  ".join(f"{label} {score:.1%}" for label, score in one.top)
+    return f"{one.name}  {ranked if one.problem is None else f'no label: {one.problem}'}"

@@ -19,16 +19,6 @@ from vitrail.weights.atomic import write_file
 ROWS = 4096  # of Parquet that are gathered before they are written
 
 
-def format_line(one: Prediction) -> str:
-    """A line of a table.
-
-    >>> format_line(Prediction("cat.jpg", "cat", 0.75, (("cat", 0.75), ("dog", 0.25))))
-    'cat.jpg  cat 75.0%  dog 25.0%'
-    """
-    ranked = "  ".join(f"{label} {score:.1%}" for label, score in one.top)
-    return f"{one.name}  {ranked if one.problem is None else f'no label: {one.problem}'}"
-
-
 def format_json(one: Prediction) -> str:
     """
     >>> format_json(Prediction("cat.jpg", "cat", 0.75, (("cat", 0.75),)))[:44]

@@ -5,9 +5,8 @@ from typing import Any
 
 from vitrail.core.broken import BrokenImage
 from vitrail.core.html_text import html_table
-from vitrail.inference.predict import Prediction
+from vitrail.inference.prediction import Prediction, format_line
 from vitrail.inference.quantisation import Quantisation
-from vitrail.inference.writers import format_line
 from vitrail.tasks.html_record import HtmlRecord
 from vitrail.tasks.image_pages import show_predictions
 
