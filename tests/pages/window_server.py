@@ -73,7 +73,7 @@ class Handler(BaseHTTPRequestHandler):
         chosen = parse_qs(parts.query).get("model", list(self.server.models))[0]
         body = self.rfile.read(int(self.headers["Content-Length"]))
         head = f"Content-Type: {self.headers['Content-Type']}\r\n\r\n".encode()
-        fields = {
+        fields: dict[Any, Any] = {
             part.get_param("name", header="content-disposition"): part.get_payload(decode=True)
             for part in BytesParser(policy=HTTP).parsebytes(head + body).iter_parts()
         }

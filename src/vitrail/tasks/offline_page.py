@@ -11,6 +11,7 @@ from jaxtyping import UInt8
 from vitrail.core.errors import UserError, writing
 from vitrail.core.packed import compress
 from vitrail.data.preprocess import to_pillow
+from vitrail.explanation.propagation import pixel_extent
 from vitrail.models.model import Model
 from vitrail.pages.thumbnails import data_uri
 from vitrail.pages.window import OfflineImage, offline_page
@@ -63,10 +64,12 @@ def explanation_facts(found: Explanation, method: str) -> dict[str, Any]:
     """One map as POST /v1/explain gives it."""
     values: Sequence[Sequence[float]] = np.round(found.maps[method].astype(float), 6).tolist()
     target = None if found.target is None else {"label": found.target, "score": found.target_score}
+    layout = found.run.layouts[method]
     return {
         "method": method,
         "target": target,
-        "grid": list(found.maps[method].shape),
+        "grid": list(layout.grid),
+        "extent": list(pixel_extent(layout.grid, found.run.preprocessing.size, layout)),
         "map": values,
     }
 

@@ -27,7 +27,7 @@ export function gradient() {
 }
 
 // Colour and opacity rise together: what is not looked at stays as the photo is.
-const opacityAt = (share) => Math.min(1, 0.05 + 1.05 * share);
+const opacityAt = (share) => 0.05 + 0.95 * share;
 
 /**
  * One pixel for each cell: viridis of value / top, as opaque as it is high.

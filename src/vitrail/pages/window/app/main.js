@@ -43,7 +43,7 @@ export async function start(chosenViews, chosenSource) {
   if (!(state.view in views)) set({ view: "attention" });
   listTabs();
   wireHeader();
-  prepareImages({ open, complain, chooseSample, offline: Boolean(source.offline) });
+  prepareImages({ open, complain, chooseSample: (id) => chooseImage(`sample:${id}`), offline: Boolean(source.offline) });
   subscribe(show);
   showFrame();
   await openView();
@@ -69,34 +69,40 @@ function chooseModel() {
 }
 
 let listed = [];
+let choices = 0; // how often an image of the server was chosen: a later choice wins
 
+// Samples depend on the model: one for grey images has other ones.
 async function listImages() {
   listed = await source.samples(ctx.model?.name ?? "");
   showSamples(listed);
-  const wished = listed.find(({ id }) => state.image === `sample:${id}`);
-  if (state.image.startsWith("data:")) {
-    await chooseAddress(`v1/data/${encodeURIComponent(state.image.slice(5))}/image`, state.image);
-  } else if (!ctx.photo && (wished ?? listed[0])) {
-    await chooseSample((wished ?? listed[0]).id);
-  }
+  const { photo } = ctx;
+  const same = photo?.id.startsWith("sample:") && listed.some(({ id, name }) => photo.id === `sample:${id}` && photo.name === name);
+  if (photo && (same || !photo.id.startsWith("sample:"))) return;
+  if (!(await chooseImage(state.image)) && listed.length) await chooseImage(`sample:${listed[0].id}`);
 }
 
-async function chooseSample(id) {
-  const sample = listed.find((one) => one.id === id);
-  if (sample) await chooseAddress(sample.url, `sample:${id}`, sample.name);
+// Looks at an image of the server by its id; false where there is none.
+async function chooseImage(id) {
+  if (id.startsWith("data:")) return chooseAddress(`v1/data/${encodeURIComponent(id.slice(5))}/image`, id);
+  const sample = listed.find((one) => id === `sample:${one.id}`);
+  return sample ? chooseAddress(sample.url, id, sample.name) : false;
 }
 
 async function chooseAddress(address, id, name = "") {
+  const mine = ++choices;
   try {
     const blob = await source.image(address);
-    if (ctx.photo?.id !== id) setPhoto(blob, name, id);
+    if (mine === choices) setPhoto(blob, name, id);
+    return true;
   } catch (error) {
     complain(error);
+    return false;
   }
 }
 
 /** Looks at a photo: of the person, or by its id of the server's data. */
 function open(blob, name = "", id = "") {
+  choices++;
   setPhoto(blob, name, id);
 }
 
@@ -105,7 +111,7 @@ function setPhoto(blob, name, id) {
   ctx.photo = { blob, name, id, url: URL.createObjectURL(blob) };
   ctx.inspection = null;
   find("notice").hidden = true;
-  set({ image: id, target: -1, query: state.image === id ? state.query : "" });
+  set({ image: id });
   notify();
 }
 
@@ -144,12 +150,17 @@ function explain(method, target) {
   return explained.get(key);
 }
 
+let followed = state.image;
+
 function show() {
   const model = ctx.models.find(({ name }) => name === state.model) ?? ctx.models[0] ?? null;
   if (model !== ctx.model) {
     ctx.model = model;
     find("model").value = model?.name ?? "";
     listImages().catch(complain);
+  } else if (state.image !== followed) {
+    followed = state.image; // a link to another image was followed
+    if (ctx.photo && state.image && state.image !== ctx.photo.id) chooseImage(state.image);
   }
   showFrame();
   inspect();

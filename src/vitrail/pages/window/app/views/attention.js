@@ -127,11 +127,10 @@ function methodMap(method) {
     ui.words.textContent = ctx.text("attention.computing", { method: methodName(method) });
     return null;
   }
-  const { grid, values, label } = map.found;
-  const like = inspection.layers.find((layer) => layer.grid[0] === grid[0] && layer.grid[1] === grid[1]);
+  const { grid, extent, values, label } = map.found;
   const size = inspection.header.image_size;
   return {
-    at: { grid, size, extent: like?.extent ?? size, prefix: 0 }, values, top: Math.max(...values, 1e-12), relative: true,
+    at: { grid, size, extent, prefix: 0 }, values, top: Math.max(...values, 1e-12), relative: true,
     ...describeMap(method, label, grid, summariseCells(values), grid[0] * grid[1]),
   };
 }
@@ -142,12 +141,12 @@ function askMap(method, key) {
   const mine = map;
   if (method === "rollout" && inspection.arrays.rollout) {
     const { data, shape } = inspection.arrays.rollout;
-    map.found = { grid: shape, values: data, label: "" };
+    map.found = { grid: shape, extent: inspection.layers[0].extent, values: data, label: "" };
     return;
   }
-  ctx.explain(method, CLASSLESS.includes(method) ? -1 : state.target).then(({ grid, map: values, target }) => {
+  ctx.explain(method, CLASSLESS.includes(method) ? -1 : state.target).then(({ grid, extent, map: values, target }) => {
     mine.found = {
-      grid, values: Float32Array.from(values.flat(), (one) => Math.max(one, 0)),
+      grid, extent: extent ?? inspection.header.image_size, values: Float32Array.from(values.flat(), (one) => Math.max(one, 0)),
       label: CLASSLESS.includes(method) ? "" : target?.label ?? "",
     };
     if (mine === map) ctx.refresh();
