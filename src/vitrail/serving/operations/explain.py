@@ -15,7 +15,7 @@ from vitrail.explanation.verdict import CLASSLESS
 from vitrail.models.model import Model
 from vitrail.serving.operations.context import Context
 from vitrail.serving.operations.options import ExplainOptions
-from vitrail.serving.operations.seen import class_score, see, to_scores
+from vitrail.tasks.seen_image import class_score, see, to_scores
 
 
 def run_explain(
@@ -50,7 +50,7 @@ def compute_map(
     target: int | str | None = None,
     options: dict[str, Any] | None = None,
 ) -> tuple[Relevance, str | None, list[str]]:
-    """A map of one image, why its method was chosen where it was, and what there is to say of it."""
+    """A map of one image, why its method was chosen, if it was, and what else there is to say."""
     if method == ALL:
         raise UserError("method must be one, got all: ask for them one by one")
     chosen, auto = select_methods(method, model, options or {}, "this model")

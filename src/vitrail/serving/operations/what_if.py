@@ -28,7 +28,7 @@ from vitrail.models.model import Model
 from vitrail.serving.operations.context import Context
 from vitrail.serving.operations.explain import compute_map
 from vitrail.serving.operations.options import ErasedExplanation, WhatIfOptions
-from vitrail.serving.operations.seen import (
+from vitrail.tasks.seen_image import (
     SeenImage,
     from_pixels,
     label_of,
@@ -117,7 +117,7 @@ def compare(model: Model, old: Tensor, new: Tensor) -> dict[str, Any]:
     """Without a head there are no classes, but the cosine between the features."""
     if not model.config.num_classes:
         cosine = torch.nn.functional.cosine_similarity(old.double(), new.double(), dim=0)
-        none = {"before": None, "after": None, "changed": [], "note": NO_HEAD}
+        none: dict[str, Any] = {"before": None, "after": None, "changed": [], "note": NO_HEAD}
         return {**none, "similarity": float(cosine)}
     tops = top_classes(model, old, TOP), top_classes(model, new, TOP)
     shown = dict.fromkeys(one["index"] for top in tops for one in top)
