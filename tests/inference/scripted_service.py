@@ -59,9 +59,9 @@ def scripted(script: Script) -> Iterator[tuple[str, list[Asked]]]:
                 threading.Event().wait(answer.delay)
             with suppress(ConnectionError):  # a client that has given up
                 self.send_response(answer.status)
-                for name, value in answer.headers.items():
+                length = {"Content-Length": str(len(answer.body))}
+                for name, value in (length | answer.headers).items():
                     self.send_header(name, value)
-                self.send_header("Content-Length", str(len(answer.body)))
                 self.end_headers()
                 self.wfile.write(answer.body)
             self.close_connection = self.close_connection or answer.close

@@ -1,0 +1,89 @@
+"""LitServe with the same decoding, preparation and engine, at the settings that it is given.
+
+python -m benchmarks.load.litserve_peer --port 8001 --model DIR --engine eager --threads 1
+    --workers 2 --batch-size 32 --wait-ms 5
+"""
+
+import argparse
+import base64
+from typing import Any
+
+import litserve  # type: ignore[import-untyped]
+import torch
+
+from vitrail.serving.engine import BatchEngine, Item
+from vitrail.serving.loading import load_model
+from vitrail.serving.spec import WorkerSpec
+
+
+class Classifier(litserve.LitAPI):  # type: ignore[misc]
+    """One image in base64 to its five best classes, through the engine that the service has too."""
+
+    def __init__(self, spec: WorkerSpec, *, batch_size: int, wait: float) -> None:
+        super().__init__(max_batch_size=batch_size, batch_timeout=wait)
+        self.spec = spec
+
+    def setup(self, device: str) -> None:
+        torch.set_num_threads(self.spec.threads)
+        model = load_model(self.spec)
+        self.labels = model.passport.labels or [
+            f"class {number}" for number in range(model.config.num_classes)
+        ]
+        self.engine = BatchEngine(model, self.spec)
+
+    def decode_request(self, request: dict[str, Any], **_: Any) -> bytes:
+        return base64.b64decode(request["image"])
+
+    def batch(self, inputs: list[bytes]) -> list[bytes]:
+        return inputs
+
+    def predict(self, x: list[bytes], **_: Any) -> list[Any]:
+        return self.engine.run([Item("scores", False, one) for one in x])
+
+    def unbatch(self, output: list[Any]) -> list[Any]:
+        return output
+
+    def encode_response(self, output: Any, **_: Any) -> dict[str, Any]:
+        if isinstance(output, str):
+            return {"error": output}
+        indices, scores = output[:, :5].tolist()
+        top = [
+            {"label": self.labels[int(index)], "score": score}
+            for index, score in zip(indices, scores, strict=True)
+        ]
+        return {**top[0], "top": top}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--engine", default="eager")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--wait-ms", type=float, default=5.0)
+    given = parser.parse_args()
+    spec = WorkerSpec(
+        name="model",
+        path=given.model,
+        engine=given.engine,
+        threads=given.threads,
+        batch_size=given.batch_size,
+        device="cpu",
+    )
+    api = Classifier(spec, batch_size=given.batch_size, wait=given.wait_ms / 1000)
+    server = litserve.LitServer(
+        api, accelerator="cpu", workers_per_device=given.workers, timeout=60, fast_queue=True
+    )
+    server.run(
+        host="127.0.0.1",
+        port=given.port,
+        generate_client_file=False,
+        log_level="warning",
+        api_server_worker_type="process",
+    )
+
+
+if __name__ == "__main__":
+    main()
