@@ -265,6 +265,8 @@ def test_demo_trains_judges_and_shows(capsys: pytest.CaptureFixture[str], tmp_pa
     assert scores[-1] > 0.3
     assert "this map" in told
     assert (out / "explained" / "report.html").is_file()
+    assert (out / "window.html").absolute().as_uri() in told
+    assert (out / "window.html").read_text(encoding="utf-8").count('"packed":') == 10
     page = (out / "digits" / "report.html").read_text(encoding="utf-8")
     assert "359" in page
     assert "<svg" in page
