@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.serving.running import Running, running
 
 import vitrail
+from tests.serving.running import Running, running
 from vitrail.models.model import Model
 from vitrail.serving.process import Launcher
 

@@ -97,7 +97,7 @@ def running(
         models=tuple(map(parse_source, models)),
         sources=tuple(map(parse_source, sources)),
         port=0,
-        **{"engine": "eager", "threads": 1, **options},
+        **{"engine": "eager", "threads": 1, "drain_seconds": 0.0, **options},
     )
     ready = threading.Event()
     found: list[Running] = []

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from tests.serving.running import BOUNDARY, Running, make_form, png
 
 import vitrail
+from tests.serving.running import BOUNDARY, Running, make_form, png
 
 BROKEN = b"\x89PNG\r\n\x1a\n and no more"
 

@@ -47,6 +47,8 @@ class Serve(PlaceOptions, OutputOptions):
     """Seconds in which the same image is computed once; 0 computes each."""
     untrained: Annotated[bool, Parameter(group=COMPUTING)] = False
     """Allow architectures without weights, such as vit_b_16: for load tests."""
+    drain_seconds: Annotated[float, Parameter(group=LIMITS)] = 0.5
+    """Seconds in which connections are still taken after SIGTERM, before the service ends."""
     queue: Annotated[int, Parameter(group=LIMITS)] = 256
     """Images of each model that may wait; more are refused with 429."""
     timeout: Annotated[float, Parameter(group=LIMITS)] = 30.0
@@ -110,6 +112,7 @@ def serve(options: Serve) -> None:
         queue=options.queue,
         timeout=options.timeout,
         window=options.window,
+        drain_seconds=options.drain_seconds,
         device=options.device,
         data=options.data,
         untrained=options.untrained,

@@ -40,12 +40,15 @@ def download(
     address: str,
     *,
     hosts: Collection[str] | None = None,
-    max_bytes: int = MOST_BYTES,
-    seconds: float = MOST_SECONDS,
+    max_bytes: int | None = None,
+    seconds: float | None = None,
 ) -> bytes:
     """What a server has under an address, or `BadImage`. With `hosts` ("host", or "host:port" for
     another port than that of the scheme) every address on the way must be of one of them, and no
-    proxy is used, so that the check of addresses is this process's own."""
+    proxy is used, so that the check of addresses is this process's own. `max_bytes` and `seconds`
+    are limits below the usual ones."""
+    max_bytes = MOST_BYTES if max_bytes is None else max_bytes
+    seconds = MOST_SECONDS if seconds is None else seconds
     deadline = Deadline(seconds)
     try:
         where = address
@@ -135,7 +138,8 @@ def _response(
         target = f"http://{url.netloc}{target}"
     try:
         connection.request("GET", target, headers=headers)
-        yield connection.getresponse()
+        with connection.getresponse() as response:  # a redirect's body is not read
+            yield response
     finally:
         connection.close()
 

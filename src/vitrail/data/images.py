@@ -178,8 +178,9 @@ def header_size(data: bytes, name: str) -> tuple[int, int]:
         raise BadImage(name, _reason(error)) from None
 
 
-def check_bytes(size: int, name: str, limit: int = MOST_BYTES) -> None:
+def check_bytes(size: int, name: str, limit: int | None = None) -> None:
     """Refuse what holds nothing or too much, before it is read."""
+    limit = MOST_BYTES if limit is None else limit
     if not size:
         raise BadImage(name, "the file is empty")
     if size > limit:

@@ -17,7 +17,6 @@ from vitrail.serving.service import Service
 from vitrail.serving.settings import Limits
 
 BACKLOG = 1024
-GRACE_SECONDS = 0.5  # in which connections are still taken after the signal to end
 LINGER_SECONDS = 0.25  # until an idle connection is closed
 MAX_HEAD = 2**16  # bytes of the address and the headers of a request
 
@@ -174,7 +173,7 @@ class DrainingServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.service.draining = True
         if not self.force_exit:
-            await asyncio.sleep(GRACE_SECONDS)
+            await asyncio.sleep(self.service.settings.drain_seconds)
             # no more connections into the queue of the kernel; those in it are taken
             self.listener.listen(0)
             await asyncio.sleep(0.05)

@@ -100,6 +100,7 @@ class Settings:
     queue: int = 256  # images of each model that may wait
     timeout: float = 30.0  # seconds for one request
     window: float = 5.0  # seconds in which the same image is computed once
+    drain_seconds: float = 0.5  # in which connections are still taken after the signal to end
     device: str = "auto"
     data: tuple[str, ...] = ()
     untrained: bool = False
@@ -121,6 +122,7 @@ class Settings:
         check_count("queue", self.queue, at_least=1, at_most=100_000)
         check("timeout", self.timeout, above=0, at_most=3600)
         check("window", self.window, at_least=0, at_most=3600)
+        check("drain_seconds", self.drain_seconds, at_least=0, at_most=3600)
         for name in ("allow_host", "trusted_host"):
             for host in getattr(self, name):
                 if not HOST.fullmatch(host):

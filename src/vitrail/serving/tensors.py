@@ -122,7 +122,8 @@ def read_images(
 def read_numbers(data: object, count: int) -> NDArray[np.float32]:
     """Numbers of a list, nested or flat."""
     try:
-        found = np.asarray(data, dtype=np.float32).ravel()
+        with np.errstate(over="ignore"):  # what is too large is refused below
+            found = np.asarray(data, dtype=np.float32).ravel()
     except (TypeError, ValueError, OverflowError):
         raise BadRequest("data must be a list of numbers") from None
     if not isinstance(data, list) or len(found) != count:
