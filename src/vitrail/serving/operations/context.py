@@ -11,8 +11,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Context:
-    """`model` is in evaluation mode, in eager PyTorch; `name` is what people call it."""
+    """`model` is in evaluation mode, in eager PyTorch; `name` is what people call it, `source` what
+    it was loaded from, as it was given."""
 
     model: Model
     data: "DataContext | None" = None
     name: str = "model"
+    source: str = ""

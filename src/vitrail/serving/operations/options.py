@@ -1,6 +1,7 @@
 """What a request may ask of each operation; nothing here needs torch."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from vitrail.core.errors import UserError
 
@@ -8,6 +9,7 @@ Cell = tuple[int, int]  # row and column
 
 MAX_CELLS = 65_536  # of one edit
 MAX_MATCHES = 200
+MAX_LISTED = 5000  # images
 MAX_SIDE = 1024  # pixels of an image that is sent smaller
 
 
@@ -91,17 +93,15 @@ class WhatIfOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """Which images to list: `count` of them from `start`."""
+    """At most `count` images, and their map by principal components or by UMAP ("auto": by UMAP
+    where it is installed)."""
 
-    start: int = 0
-    count: int = 500
+    count: int = 1000
+    map: Literal["auto", "pca", "umap"] = "auto"
 
     def __post_init__(self) -> None:
-        if self.start < 0 or not 0 <= self.count <= 5000:
-            raise UserError(
-                f"start must be at least 0 and count from 0 to 5000, got {self.start} and "
-                f"{self.count}"
-            )
+        if not 0 <= self.count <= MAX_LISTED:
+            raise UserError(f"count must be from 0 to {MAX_LISTED}, got {self.count}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,311 @@
+"""Data beside a model: a run, embeddings, a folder; mistakes, neighbours, a map, samples, facts."""
+
+import base64
+import io
+import shutil
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitrail
+from tests.models.kinds import SMALL, perturbed
+from tests.parity.test_every_family import FAMILIES
+from tests.serving.small_models import MODELS, model_of, photo
+from vitrail.core.errors import UserError
+from vitrail.inference.nearest import find_nearest
+from vitrail.models.measure import count
+from vitrail.models.model import Model
+from vitrail.serving.operations import OPERATIONS, File
+from vitrail.serving.operations import data_context as data_context_module
+from vitrail.serving.operations.context import Context
+from vitrail.serving.operations.data_context import (
+    DataContext,
+    features_and_logits,
+    open_data_context,
+)
+from vitrail.training.recipe import Recipe
+from vitrail.training.recipe_file import write_recipe
+
+LABELS = ("cat", "dog", "bird", "fish", "ant")
+
+
+def ask(operation: str, context: Context, image: Image.Image | None = None, **options: Any) -> Any:
+    one = OPERATIONS[operation]
+    return one.run(context, image, one.read_options(options))
+
+
+def labelled_model() -> Model:
+    model: Model = perturbed(SMALL).eval()
+    model.passport = replace(model.passport, labels=LABELS)
+    return model
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes of five images; one file that is no image."""
+    root = tmp_path_factory.mktemp("data") / "photos"
+    for number in range(10):
+        folder = root / LABELS[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        photo(number, size=(60 + number, 40)).save(folder / f"{number}.png")
+    (root / "cat" / "broken.png").write_bytes(b"no image")
+    return root
+
+
+@pytest.fixture(scope="module")
+def context(photos: Path) -> Context:
+    model = labelled_model()
+    return Context(model, open_data_context(photos, model), name="pets & co")
+
+
+def opened(path: Any, model: Model) -> DataContext:
+    found = open_data_context(path, model)
+    assert found is not None
+    return found
+
+
+def test_a_folder_is_listed_with_labels_predictions_and_mistakes(
+    context: Context, photos: Path
+) -> None:
+    found = ask("data", context)
+    assert (found["kind"], found["total"], found["computed"]) == ("images", 11, 10)
+    assert found["unreadable"] == 1
+    predictions = {
+        Path(one.name).name: one
+        for one in vitrail.predict(context.model, photos, engine="eager")
+        if one.label
+    }
+    for one in found["images"]:
+        plain = predictions[one["name"]]
+        assert one["predicted"] == plain.label
+        assert one["score"] == pytest.approx(plain.score, rel=1e-4)
+        assert one["label"] in ("cat", "dog")
+        assert (one["id"] in found["mistakes"]) == (one["label"] != one["predicted"])
+        assert one["thumb"] == f"v1/data/{one['id']}/image?side=128&model=pets%20%26%20co"
+    scores = [next(i["score"] for i in found["images"] if i["id"] == m) for m in found["mistakes"]]
+    assert scores == sorted(scores, reverse=True)
+    assert found["mistakes"]
+
+
+def test_the_map_has_a_point_for_each_image_by_principal_components(context: Context) -> None:
+    found = ask("data", context, map="pca")
+    points = np.array(found["map"]["points"])
+    assert found["map"]["method"] == "pca"
+    assert points.shape == (len(found["images"]), 2)
+    assert context.data is not None
+    rows = np.stack([context.data.features[one["id"]] for one in found["images"]])
+    centred = rows - rows.mean(axis=0)
+    _, strengths, _ = np.linalg.svd(centred)
+    np.testing.assert_allclose(np.linalg.norm(points, axis=0), strengths[:2], rtol=1e-4)
+    assert sum(found["map"]["variance"]) <= 1
+
+
+@pytest.mark.skipif(find_spec("umap") is not None, reason="umap-learn is installed")
+def test_umap_is_asked_for_where_it_is_not_installed(context: Context) -> None:
+    with pytest.raises(UserError, match="umap-learn"):
+        ask("data", context, map="umap")
+    assert ask("data", context, map="auto")["map"]["method"] == "pca"
+
+
+def test_an_image_of_the_data_is_its_own_nearest(context: Context, photos: Path) -> None:
+    assert context.data is not None
+    for index in (0, 6):
+        image = Image.open(context.data.source.name(index))
+        matches = ask("neighbours", context, image, k=3)["matches"]
+        assert matches[0]["id"] == index
+        assert matches[0]["score"] == pytest.approx(1, abs=1e-5)
+        assert len(matches) == 3
+        assert matches[1]["score"] >= matches[2]["score"]
+
+
+def test_a_patch_finds_itself_in_the_same_image(context: Context) -> None:
+    assert context.data is not None
+    image = Image.open(context.data.source.name(6))
+    found = ask("neighbours", context, image, patch=[1, 4], k=4)
+    assert found["grid"] == [4, 6]
+    assert found["matches"][0] | {"score": 1} == {"id": 6, "score": 1, "patch": [1, 4]}
+    assert found["matches"][0]["score"] == pytest.approx(1, abs=1e-2)
+    with pytest.raises(UserError, match="patch must be from"):
+        ask("neighbours", context, image, patch=[4, 0])
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_features_and_logits_are_those_of_the_model(kind: str) -> None:
+    model = model_of(kind)
+    images = model.preprocess([photo(0), photo(1)])
+    with torch.no_grad():
+        features, logits = features_and_logits(model, images)
+        torch.testing.assert_close(features, model.features(images), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(logits, model(images))
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_kind_of_model_has_neighbours_and_a_map(kind: str, photos: Path) -> None:
+    model = model_of(kind)
+    context = Context(model, open_data_context(photos, model))
+    assert len(ask("data", context)["images"]) == 10
+    image = Image.open(photos / "dog" / "1.png")
+    assert ask("neighbours", context, image, k=1)["matches"][0]["score"] == pytest.approx(
+        1, abs=1e-4
+    )
+    match = ask("neighbours", context, image, patch=[0, 0], k=1)["matches"][0]
+    assert match["score"] == pytest.approx(1, abs=1e-2)
+
+
+def test_embeddings_are_searched_as_the_library_does(tmp_path: Path, photos: Path) -> None:
+    model = labelled_model()
+    vitrail.embed(model, photos, out=tmp_path / "vectors", engine="eager")
+    data = opened(tmp_path / "vectors", model)
+    context = Context(model, data)
+    found = ask("data", context)
+    assert (found["kind"], len(found["images"])) == ("vectors", 10)
+    image = Image.open(photos / "cat" / "2.png")
+    matches = ask("neighbours", context, image, k=4)["matches"]
+    plain = find_nearest(tmp_path / "vectors", data.vector_of(model.preprocess([image])), k=4)
+    assert [data.source.name(one["id"]) for one in matches] == [one.id for one in plain]
+    np.testing.assert_allclose(
+        [one["score"] for one in matches], [one.cosine for one in plain], rtol=1e-3
+    )
+    file = ask("data_image", context, id=matches[0]["id"])
+    assert file.content == (photos / "cat" / "2.png").read_bytes()
+
+
+def test_embedded_tokens_are_patches(tmp_path: Path, photos: Path) -> None:
+    model = labelled_model()
+    vitrail.embed(model, photos, out=tmp_path / "tokens", tokens=True, engine="eager")
+    data = opened(tmp_path / "tokens", model)
+    assert data.by_patches
+    index = next(i for i in range(10) if data.source.name(i).endswith("4.png"))
+    image = Image.open(photos / "cat" / "4.png")
+    found = ask("neighbours", Context(model, data), image, patch=[2, 2], k=2)
+    assert (found["matches"][0]["id"], found["matches"][0]["patch"]) == (index, [2, 2])
+    whole = ask("neighbours", Context(model, data), image, k=1)
+    assert whole["matches"][0]["id"] == index
+
+
+def test_embeddings_of_another_model_are_passed_over(tmp_path: Path, photos: Path) -> None:
+    model = labelled_model()
+    vitrail.embed(model, photos, out=tmp_path / "vectors", engine="eager")
+    other = model_of("vit, registers")
+    assert open_data_context([tmp_path / "vectors"], other) is None
+    fallback = open_data_context([tmp_path / "vectors", photos], other)
+    assert fallback is not None
+    assert fallback.kind == "images"
+
+
+def test_a_run_shows_its_validation_images(tmp_path: Path, photos: Path) -> None:
+    write_recipe(Recipe(data=str(photos), val_share=0.4), tmp_path)
+    model = labelled_model()
+    data = opened(tmp_path, model)
+    assert data.kind == "run"
+    assert len(data) == len(vitrail.open_data(photos, val_share=0.4)["val"])
+    assert {data.label(i) for i in range(len(data))} == {"cat", "dog"}
+
+
+def test_a_request_stops_when_its_time_is_up_and_the_next_goes_on(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_context_module, "BATCH", 2)
+    data = opened(photos, labelled_model())
+    data.compute(seconds=0)
+    first = dict(data.features)
+    assert 0 < len(first) < 10
+    data.compute(seconds=60)
+    assert len(data.features) == 10
+    assert all(np.array_equal(data.features[index], row) for index, row in first.items())
+
+
+def test_images_are_sent_by_number_alone(context: Context) -> None:
+    whole = ask("data_image", context, id=6)
+    assert isinstance(whole, File)
+    assert whole.media_type == "image/png"
+    small = Image.open(io.BytesIO(ask("data_image", context, id=6, side=16).content))
+    assert max(small.size) == 16
+    with pytest.raises(UserError, match="id must be from 0 to 10"):
+        ask("data_image", context, id=11)
+    with pytest.raises(UserError, match="id must be from 0 to 10"):
+        ask("data_image", context, id=-1)
+    with pytest.raises(UserError, match="data_image: id must be"):
+        ask("data_image", context, id="../photos")
+    assert context.data is not None
+    broken = next(i for i in range(11) if context.data.source.name(i).endswith("broken.png"))
+    with pytest.raises(UserError, match="cannot be read"):
+        ask("data_image", context, id=broken)
+
+
+def test_a_file_that_is_gone_is_one_sentence(tmp_path: Path, photos: Path) -> None:
+    shutil.copytree(photos, tmp_path / "copy")
+    model = labelled_model()
+    context = Context(model, open_data_context(tmp_path / "copy", model))
+    shutil.rmtree(tmp_path / "copy")
+    with pytest.raises(UserError, match="cannot be read"):
+        ask("data_image", context, id=0)
+    assert ask("data", context)["images"] == []
+
+
+def test_without_data_a_sentence_says_how_to_have_some() -> None:
+    with pytest.raises(UserError, match="start it with --data"):
+        ask("data", Context(model_of("labels")))
+
+
+@pytest.mark.parametrize("kind", ["labels", "one channel"])
+def test_samples_can_be_opened_and_inspected(kind: str) -> None:
+    context = Context(model_of(kind), name="a b")
+    samples = ask("samples", context)["samples"]
+    assert len(samples) == len({one["name"] for one in samples}) >= 2
+    for number, one in enumerate(samples):
+        assert one["url"] == f"v1/samples/{number}?model=a%20b"
+        file = ask("sample", context, id=number)
+        shown = Image.open(io.BytesIO(file.content))
+        assert shown.mode == ("L" if kind == "one channel" else "RGB")
+        assert ask("what_if", context, shown)["before"]
+    with pytest.raises(UserError, match="id must be from 0"):
+        ask("sample", context, id=99)
+
+
+def test_samples_begin_with_images_of_the_data(context: Context) -> None:
+    samples = ask("samples", context)["samples"]
+    assert {one["name"] for one in samples[:2]} == {"cat", "dog"}
+    assert samples[-1]["name"] == "flower"
+
+
+@pytest.mark.parametrize("kind", [*FAMILIES, "vit, hybrid", "vit, no head", "one channel"])
+def test_the_model_is_described(kind: str) -> None:
+    model = model_of(kind)
+    found = ask("model", Context(model, name="mine", source="runs/pets/best"))
+    assert found["parameters"] == count(model)
+    assert found["macs"] > 0
+    assert found["config"]["num_classes"] == model.config.num_classes
+    assert found["passport"]["preprocessing"]["size"] == list(model.config.image_size)
+    assert found["commands"]["bench"] == ["vitrail bench runs/pets/best"]
+    assert len(found["filters"]) >= 1
+    for address in found["filters"]:
+        picture = Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2])))
+        assert min(picture.size) >= 48
+    has_table = isinstance(getattr(model, "positions", None), torch.nn.Module)
+    assert (found["positions"] is not None) == has_table
+    if has_table:
+        assert found["positions"]["grid"] == list(model.config.grid)
+
+
+def test_commands_tell_no_path_of_the_machine() -> None:
+    context = Context(model_of("labels"), name="my pets", source="/srv/secret/model")
+    found = ask("model", context)["commands"]
+    assert found["bench"] == ["vitrail bench 'my pets'"]
+    assert "secret" not in str(found)
+
+
+def test_every_operation_has_its_function_and_needs_no_torch_to_check_options() -> None:
+    for name, operation in OPERATIONS.items():
+        assert operation.name == name
+        assert callable(operation.function())
+        assert operation.summary
+    assert OPERATIONS["neighbours"].read_query({"k": "3", "patch": "[1, 2]"}).patch == (1, 2)
+    with pytest.raises(UserError, match="k must be from 1 to 200"):
+        OPERATIONS["neighbours"].read_options({"k": 0})
