@@ -80,6 +80,7 @@ def test_what_cannot_be_written_is_refused_before_the_work(model: Model, tmp_pat
     assert not (tmp_path / "a.html").exists()
 
 
+@pytest.mark.slow
 def test_a_page_has_the_first_images(model: Model, tmp_path: Path) -> None:
     pixels = [np.full((8, 8, 3), shade, np.uint8) for shade in range(MAX_IMAGES + 1)]
     explain(model, pixels, html=tmp_path / "many.html")

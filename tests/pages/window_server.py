@@ -34,6 +34,7 @@ class WindowServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.models, self.samples = models, samples
         self.requests: list[str] = []
+        self.loading = 0  # answers that still say that the models are being loaded
         self.lock = threading.Lock()
 
     @property
@@ -51,7 +52,10 @@ class Handler(BaseHTTPRequestHandler):
         path = urlsplit(self.path).path
         self.server.requests.append(f"GET {path}")
         if path == "/v1/models":
-            self.send_json({"models": [facts(*pair) for pair in self.server.models.items()]})
+            state = "loading" if self.server.loading > 0 else "ready"
+            self.server.loading -= 1
+            listed = [{**facts(*pair), "state": state} for pair in self.server.models.items()]
+            self.send_json({"models": listed})
         elif path == "/v1/samples":
             names = self.server.samples
             self.send_json(
@@ -130,7 +134,6 @@ def facts(name: str, model: Model) -> dict[str, Any]:
         "labels": None if labels is None else list(labels),
         "multi_label": model.passport.multi_label,
         "can_inspect": True,
-        "state": "ready",
     }
 
 

@@ -490,6 +490,30 @@ def test_what_is_shown_is_saved_as_png_and_svg(visitor: Visitor, tmp_path: Path)
 
 
 @pytest.mark.slow
+def test_charts_are_saved_with_their_colours(visitor: Visitor, tmp_path: Path) -> None:
+    page = visitor.open("view=lens")
+    page.click("#panel-lens summary")
+    with page.expect_download() as waiting:
+        page.locator("#panel-lens details button", has_text="SVG").click()
+    waiting.value.save_as(tmp_path / "lens.svg")
+    text = (tmp_path / "lens.svg").read_text(encoding="utf-8")
+    assert text.count("<polyline") == 3
+    assert 'stroke="rgb(' in text
+    assert "var(--" not in text
+
+
+@pytest.mark.slow
+def test_the_page_waits_for_a_model_that_is_being_loaded(
+    visitor: Visitor, server: WindowServer
+) -> None:
+    server.loading = 1
+    page = visitor.open(inspected=False)
+    page.wait_for_selector("html[data-inspected]")
+    assert not page.locator("#busy").is_visible()
+    assert not page.locator("#notice").is_visible()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing(browser: Any, server: WindowServer, theme: str) -> None:
     visitor = Visitor(browser, server.address)

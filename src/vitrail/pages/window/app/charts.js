@@ -1,4 +1,5 @@
 // Small charts as SVG in the colours of the page, each with its numbers in a table behind it.
+import { savePng, saveSvg } from "./draw.js";
 import { element, svg } from "./elements.js";
 
 export const TONES = ["--glass", "--lead", "--sun", "--leaf", "--plum"];
@@ -49,4 +50,32 @@ export function table(caption, headings, lines) {
         element("th", { scope: "col", class: place ? "number" : "" }, words)))),
       element("tbody", {}, lines.map(([name, ...cells]) =>
         element("tr", {}, element("th", { scope: "row" }, name), cells.map((cell) => element("td", { class: "number" }, cell)))))));
+}
+
+const WRITTEN = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "font-size", "opacity"];
+
+/** A row of buttons that save the chart that `find` gives; `name` is the file's. */
+export function saving(find, name) {
+  const button = (key, save) => element("button", {
+    type: "button", data: { text: key }, on: { click: () => save(standAlone(find()), name) },
+  });
+  return element("div", { class: "row" }, element("span", { class: "soft small", data: { text: "attention.save" } }),
+    button("attention.png", savePng), button("attention.svg", saveSvg));
+}
+
+// A copy with its styles written out, on a background: a file has no stylesheet.
+function standAlone(chart) {
+  const copy = chart.cloneNode(true);
+  const [from, to] = [chart, copy].map((root) => [root, ...root.querySelectorAll("*")]);
+  from.forEach((one, place) => {
+    const style = getComputedStyle(one);
+    for (const name of WRITTEN) to[place].setAttribute(name, style.getPropertyValue(name));
+    to[place].removeAttribute("class");
+    to[place].removeAttribute("style");
+  });
+  const [, , width, height] = chart.getAttribute("viewBox").split(" ").map(Number);
+  const ground = getComputedStyle(document.documentElement).getPropertyValue("color-scheme").includes("dark") ? "#181f28" : "#ffffff";
+  copy.prepend(svg("rect", { width, height, fill: ground }));
+  for (const [key, value] of Object.entries({ width, height, "font-family": "sans-serif" })) copy.setAttribute(key, value);
+  return copy;
 }

@@ -21,6 +21,7 @@ import { notify, set, state, subscribe } from "./state.js";
 
 const find = (id) => document.getElementById(id);
 const LANGUAGES = ["en", "ko"];
+const LOADING = 1000; // ms between questions whether a model is loaded
 const opened = new Map(); // modules of the views that were opened, by id
 let views = {};
 let source = null; // server.js or the images of an offline page
@@ -48,14 +49,28 @@ export async function start(chosenViews, chosenSource) {
   showFrame();
   await openView();
   try {
-    ctx.models = await source.models();
-    chooseModel();
+    await waitForModels();
     await listImages();
   } catch (error) {
     complain(error);
   }
   document.documentElement.dataset.ready = "1";
   notify();
+}
+
+// The server answers before its models are loaded.
+async function waitForModels() {
+  for (;;) {
+    ctx.models = await source.models();
+    chooseModel();
+    const loading = ctx.model?.state === "loading";
+    find("busy").hidden = !loading;
+    find("busy-words").dataset.text = loading ? "frame.loading" : "frame.busy";
+    find("busy-words").textContent = text(find("busy-words").dataset.text);
+    if (!loading) return;
+    notify();
+    await new Promise((resolve) => setTimeout(resolve, LOADING));
+  }
 }
 
 function chooseModel() {
@@ -117,7 +132,7 @@ function setPhoto(blob, name, id) {
 
 // Asks for an inspection where photo or model are others than those of the last one.
 async function inspect() {
-  if (!ctx.photo || !ctx.model) return;
+  if (!ctx.photo || !ctx.model || ctx.model.state === "loading") return;
   const wanted = `${ctx.model.name} ${ctx.photo.url}`;
   if (wanted === asked) return;
   asked = wanted;
@@ -154,7 +169,7 @@ let followed = state.image;
 
 function show() {
   const model = ctx.models.find(({ name }) => name === state.model) ?? ctx.models[0] ?? null;
-  if (model !== ctx.model) {
+  if (model?.name !== ctx.model?.name) {
     ctx.model = model;
     find("model").value = model?.name ?? "";
     listImages().catch(complain);

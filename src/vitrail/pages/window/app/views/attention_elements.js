@@ -1,4 +1,5 @@
 // The elements of the Attention view; their texts come from the catalogue.
+import { saving } from "../charts.js";
 import { element } from "../elements.js";
 
 const words = (key, name = "span", attributes = {}) => element(name, { ...attributes, data: { text: key } });
@@ -59,7 +60,8 @@ function addCards(root, stage, parts, { pickers, checks }) {
     element("div", { class: "segments", role: "group", data: { label: "attention.heads.title" } }, parts.all, parts.one)));
   parts.right = element("div", { class: "stack" }, headCard,
     card("attention.distance.title", words("attention.distance.text", "p", { class: "small soft" }), parts.distance,
-      element("details", {}, words("attention.table", "summary"), parts.distanceTable)),
+      element("details", {}, words("attention.table", "summary"), parts.distanceTable,
+        saving(() => parts.distance.firstChild, "vitrail-distance"))),
     parts.sinkCard);
   root.append(parts.empty, element("div", { class: "attention" }, parts.left, parts.right));
 }

@@ -1,5 +1,5 @@
 // The Lens view: the prediction after every block, read by the model's own norm and head; where it settles.
-import { chartWidth, frame, table, TONES } from "../charts.js";
+import { chartWidth, frame, saving, table, TONES } from "../charts.js";
 import { element, svg } from "../elements.js";
 import { blockName, capital, layerName, tokenName } from "../words.js";
 
@@ -28,7 +28,7 @@ export function mount(root, context) {
   ui.body = element("div", { class: "lens" },
     element("section", { class: "card stack tight" },
       words("lens.title", "h2"), words("lens.text", "p", { class: "small soft" }), ui.say, ui.chart, ui.slider, ui.key,
-      ui.note, element("details", {}, words("attention.table", "summary"), ui.table)),
+      ui.note, element("details", {}, words("attention.table", "summary"), ui.table, saving(() => ui.chart.firstChild, "vitrail-lens"))),
     element("div", { class: "stack" },
       element("section", { class: "card stack tight" }, ui.photo, ui.title, ui.bars), ui.sinkCard));
   root.append(ui.empty, ui.body);
