@@ -26,6 +26,14 @@ POOLED = {
     "cls+mean": "y = [z⁰; (1/N) · Σᵢ zⁱ]",
 }
 
+# what the line that computes it looks like
+POOLED_BY = {
+    "cls": r"x\[:, 0\]$",
+    "mean": r"(patches|\)|1:\])\.mean\(",
+    "all": r"return x\.mean\(",
+    "cls+mean": r"torch\.cat\(",
+}
+
 
 def part_of(model: nn.Module, name: str) -> nn.Module | None:
     """A module of the model by its name; nothing where it does nothing."""
@@ -63,7 +71,8 @@ def image_step(
     high, wide = (max(side // count, 1) for side, count in zip(image.shape[2:], grid, strict=True))
     values = under(image, pixels, (row * high, column * wide), (high, wide))
     facts = {"row": row, "column": column, "size": [high, wide], **normalisation(model)}
-    code = method_line(model, "encode", "check") or method_line(model, "embed", "check")
+    lines = (method_line(model, name, r"self\.check\(") for name in ("embed", "encode"))
+    code = next((line for line in lines if line is not None and "check" in line.text), None)
     return Step("image", "x = (pixel / 255 − mean) / std", shape_of(image), code, values, facts)
 
 
@@ -272,7 +281,7 @@ def pool_step(
         features = calls["norm"][-1].input[0]  # pooled first, then normed
     facts = {"pool": kind, "distilled": bool(getattr(config, "distilled", False))}
     equation = "y = z⁰,  y_d = z¹" if facts["distilled"] else POOLED.get(kind, "y = pool(z)")
-    pattern = {"cls": r"x\[:, 0\]", "mean": "mean"}.get(kind, "mean")
+    pattern = r":2\]" if facts["distilled"] else POOLED_BY[kind]
     found = (method_line(model, name, pattern) for name in ("pool", "features", "features_of"))
     code = next((line for line in found if line is not None), None)
     values = {"features": vector(features)}
