@@ -1,6 +1,6 @@
 // Scenes of the walk: what happens to the picture in a step, drawn on a canvas at a time from 0 to 1.
-import { neighbours, row, tokenAt } from "./attention_math.js";
-import { cellCanvas } from "./draw.js";
+import { neighbours, row } from "./attention_math.js";
+import { cellCanvas, colour, outlinePath } from "./draw.js";
 
 const MARK = "#d1495b";
 const GROUP = "#f2c14e";
@@ -8,12 +8,14 @@ const FEW = 16; // cells a side that can have numbers in them
 
 /**
  * @typedef {{context: CanvasRenderingContext2D, width: number, height: number, photo: HTMLCanvasElement, size: number[],
- *   grid: number[], extent: number[], cell: number[] | null, layer: any, head: number, token: number, paper: string}} Scene
- * `size` is the image in pixels, `extent` what the grid covers, `cell` the chosen patch (null for a prefix token)
+ *   grid: number[], extent: number[], cell: number[] | null, layer: any, head: number, token: number,
+ *   row: {tokens: number[], numbers: number[]} | null, fine: number[] | null}} Scene
+ * `size` is the image in pixels, `extent` what the grid covers, `cell` the chosen patch (null for a prefix token); `row`
+ * has numbers over keys, `fine` is the grid before this one
  */
 
 /** A function of time for each kind of scene. */
-export const SCENES = { photo, lift, tokens, one, attention, gather, windows, merge, fold, kernel, pool };
+export const SCENES = { photo: plain, lift, tokens, one, heat, attention, gather, windows, merge, fold, kernel, pool };
 
 const ease = (t) => 1 - (1 - t) ** 3;
 // Time of the part `at` (0 to 1) of a wave that takes `spread` of the whole.
@@ -35,6 +37,11 @@ function photo(scene, t, alpha = 1) {
   context.imageSmoothingEnabled = Math.max(...scene.size) >= 100;
   context.drawImage(scene.photo, 0, 0, width, height);
   context.globalAlpha = 1;
+}
+
+function plain(scene, t) {
+  photo(scene, t);
+  outline(scene, scene.cell);
 }
 
 function outline(scene, cell, colour = MARK, grid = scene.grid) {
@@ -162,23 +169,42 @@ function attention(scene, t) {
   outline(scene, scene.cell);
 }
 
+// Numbers over keys before the softmax: the lowest dark, the highest bright.
+function heat(scene, t) {
+  const { context, layer, row: given } = scene;
+  photo(scene, t);
+  if (!layer || !given) return outline(scene, scene.cell);
+  const known = given.numbers.filter((value) => value > -50); // what is kept apart has -100
+  const [low, high] = [Math.min(...known), Math.max(...known)];
+  given.tokens.forEach((token, at) => {
+    const cell = token - layer.prefix;
+    if (cell < 0) return;
+    const share = Math.max((given.numbers[at] - low) / (high - low || 1), 0);
+    context.globalAlpha = 0.85 * ease(t);
+    context.fillStyle = `rgb(${colour(share).join(" ")})`;
+    context.fillRect(...place(scene, [Math.floor(cell / layer.grid[1]), cell % layer.grid[1]], layer.grid));
+  });
+  context.globalAlpha = 1;
+  outline(scene, scene.cell);
+}
+
 // What the best keys give flows to the query, as thick as its share.
 function gather(scene, t) {
   attention(scene, 1);
   const { context, layer, cell } = scene;
   if (!layer) return;
-  scene.row ??= shares(scene);
-  const best = [...scene.row.keys()].sort((a, b) => scene.row[b] - scene.row[a]).slice(0, 8);
+  scene.shares ??= shares(scene);
+  const best = [...scene.shares.keys()].sort((a, b) => scene.shares[b] - scene.shares[a]).slice(0, 8);
   const middle = (at) => {
     const [x, y, wide, high] = place(scene, at, layer.grid);
     return [x + wide / 2, y + high / 2];
   };
   const end = cell ? middle(cell) : [scene.width / 2, 0];
-  const top = scene.row[best[0]] || 1;
+  const top = scene.shares[best[0]] || 1;
   for (const key of best) {
     const start = middle([Math.floor(key / layer.grid[1]), key % layer.grid[1]]);
     const reached = start.map((from, axis) => from + (end[axis] - from) * ease(t));
-    context.lineWidth = 1.5 + (10 * scene.row[key]) / top;
+    context.lineWidth = 1.5 + (10 * scene.shares[key]) / top;
     context.lineCap = "round";
     context.strokeStyle = "rgb(255 255 255 / .9)";
     context.beginPath();
@@ -198,7 +224,7 @@ function windows(scene, t) {
   const moved = ease(t);
   const seen = new Set(neighbours(layer, scene.token).map((token) => token - layer.prefix));
   context.fillStyle = GROUP;
-  context.globalAlpha = 0.3 * moved;
+  context.globalAlpha = 0.45 * moved;
   for (const cell of seen) context.fillRect(...place(scene, [Math.floor(cell / layer.grid[1]), cell % layer.grid[1]], layer.grid));
   context.globalAlpha = 0.95;
   context.strokeStyle = "#fff";
@@ -215,6 +241,11 @@ function windows(scene, t) {
     context.lineTo(x, place(scene, [layer.grid[0], c], layer.grid)[1]);
   }
   context.stroke();
+  const [right, bottom] = place(scene, layer.grid, layer.grid);
+  context.globalAlpha = moved;
+  context.lineWidth = 6;
+  context.strokeStyle = GROUP;
+  context.stroke(new Path2D(outlinePath([...seen], layer.grid, [bottom, right])));
   context.globalAlpha = 1;
   outline(scene, scene.cell);
 }
@@ -222,7 +253,7 @@ function windows(scene, t) {
 // Two by two cells become one: the grid of the layer, and the finer one before it.
 function merge(scene, t) {
   photo(scene, t, 0.85);
-  const fine = scene.grid.map((side) => side * 2);
+  const fine = scene.fine ?? scene.grid.map((side) => side * 2);
   lines(scene, fine, 0.6 * (1 - ease(t)), 1.2);
   lines(scene, scene.grid, 0.4 + 0.5 * ease(t), 2.5);
   if (!scene.cell) return;
@@ -285,10 +316,4 @@ function pool(scene, t) {
   context.lineWidth = 4;
   context.strokeStyle = MARK;
   if (moved > 0.9) context.strokeRect(x1, y1, size, size);
-}
-
-/** The token of a layer for a cell of another grid: the cell at the same place. */
-export function sameToken(layer, cell, grid) {
-  if (!cell) return 0;
-  return tokenAt(layer, cell.map((at, axis) => Math.min(Math.floor(((at + 0.5) * layer.grid[axis]) / grid[axis]), layer.grid[axis] - 1)));
 }

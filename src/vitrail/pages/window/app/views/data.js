@@ -8,6 +8,7 @@ import { classColour, Scatter } from "../scatter.js";
 import { define } from "../state.js";
 
 export const id = "data";
+const MOST = 5000; // images that the server computes
 
 // gallery: "mistakes" or "all"; tint: what colours stand for
 define({ gallery: "mistakes", tint: "label" });
@@ -29,6 +30,8 @@ export function mount(root, given) {
     tint: choice("data.tint", (tint) => ctx.set({ tint })),
     key: element("ul", { class: "chart-key" }),
     method: element("p", { class: "soft small" }),
+    count: element("p", { class: "soft small", role: "status" }),
+    more: button("data.compute", () => ask(ctx.model.name)),
     points: element("tbody", {}),
     mistakes: button("data.mistakes", () => ctx.set({ gallery: "mistakes" })),
     all: button("data.all", () => ctx.set({ gallery: "all" })),
@@ -42,11 +45,13 @@ export function mount(root, given) {
     done: (blob, image) => ctx.open(blob, describe(found.by.get(String(image))), `data:${image}`), failed: ctx.complain,
   });
   ui.mapCard = card("data.map", element("div", { class: "row" }, ui.tint.root), ui.map.root, ui.key, ui.method, pointsTable());
+  ui.mapCard.classList.add("stack", "tight");
   ui.body.append(
     element("div", { class: "data-top" }, ui.mapCard, ui.image.root),
     element("section", { class: "card stack tight" },
       element("h2", { data: { text: "data.gallery" } }),
-      element("div", { class: "segments", role: "group", data: { label: "data.gallery" } }, ui.mistakes, ui.all),
+      element("div", { class: "row" },
+        element("div", { class: "segments", role: "group", data: { label: "data.gallery" } }, ui.mistakes, ui.all), ui.count, ui.more),
       ui.gallery.root));
   root.append(ui.empty, ui.body);
 }
@@ -80,7 +85,7 @@ function refuse(error) {
   found = null;
   ui.body.hidden = true;
   ui.empty.hidden = false;
-  ui.empty.querySelector("pre").textContent = `vitrail serve MODEL --data RUN_OR_VECTORS`;
+  ui.empty.querySelector("pre").textContent = "vitrail serve MODEL --data RUN";
   ui.empty.dataset.why = error.message;
   if (error.code !== 404 && error.code !== 422) ctx.complain(error);
 }
@@ -108,6 +113,10 @@ function show(state) {
   ui.mistakes.disabled = !mistakes.length;
   ui.mistakes.setAttribute("aria-pressed", String(shown === "mistakes"));
   ui.all.setAttribute("aria-pressed", String(shown === "all"));
+  // the server computes for a few seconds at a time
+  const rest = Math.min(found.total ?? 0, MOST) - (found.computed ?? 0) - (found.unreadable ?? 0);
+  ui.count.textContent = rest > 0 ? ctx.text("data.computed", { computed: ctx.number(found.computed), total: ctx.number(found.total) }) : "";
+  ui.more.hidden = rest <= 0;
   ui.gallery.show({ images: shown === "mistakes" ? mistakes : found.images, picked: pickedId(), classes: found.classes, describe });
   ui.image.show({ by: found.by, describe });
   showMap(state, found.by.get(pickedId()));
@@ -131,7 +140,8 @@ function showMap({ tint }, picked) {
   const dot = (number) => element("i", { class: "dot", style: { background: classColour(number) } });
   const ringed = mistaken.size ? [element("li", {}, element("i", { class: "dot ringed" }), ctx.text("data.ring"))] : [];
   ui.key.replaceChildren(...classes.map((name, number) => element("li", {}, dot(number), name)), ...ringed);
-  ui.method.textContent = ctx.text(`data.method.${map.method}`);
+  const held = (map.variance ?? []).reduce((sum, share) => sum + share, 0);
+  ui.method.textContent = ctx.text(`data.method.${map.method}`, { held: ctx.percent(held, 0) });
 }
 
 // The points of the map as a table, written when it is opened.

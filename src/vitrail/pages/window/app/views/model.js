@@ -56,10 +56,10 @@ function show() {
     factsCard(answer),
     element("div", { class: "columns" },
       commandsCard(answer.commands ?? {}), picturesCard(answer),
-      tableCard("model.config", answer.config), tableCard("model.passport", answer.passport)));
+      tableCard("model.config", answer.config), passportCard(answer.passport)));
 }
 
-function factsCard({ parameters, macs, origin, scores }) {
+function factsCard({ parameters, macs, origin, scores, preprocessing }) {
   const { model } = ctx;
   const [height, width] = model.image_size;
   const facts = [
@@ -69,6 +69,7 @@ function factsCard({ parameters, macs, origin, scores }) {
     ["model.image_size", ctx.text("model.image_size_value", { height, width, channels: model.channels })],
     ["model.classes", model.classes ? ctx.number(model.classes) : null],
     ["model.engine", model.engine],
+    ["model.preprocessing", preprocessing],
     ["model.origin", typeof origin === "string" ? origin : null],
   ].filter(([, value]) => value !== null && value !== undefined && value !== "");
   const parts = [heading(model.name), element("dl", { class: "facts" }, facts.map(([key, value]) =>
@@ -108,10 +109,10 @@ async function copyText(where, words) {
   setTimeout(() => (where.textContent = ctx.text("model.copy")), COPIED_FOR);
 }
 
-function picturesCard({ filters, positions }) {
+function picturesCard({ filters, filters_are: kind, positions }) {
   const parts = [];
   if (filters?.length) {
-    parts.push(heading(ctx.text("model.filters"), "h3"), note("model.filters_why"),
+    parts.push(heading(ctx.text("model.filters"), "h3"), note(kind === "kernels" ? "model.kernels_why" : "model.filters_why"),
       element("div", { class: "filters", role: "img", "aria-label": ctx.text("model.filters_label", { count: filters.length }) },
         filters.map((src) => element("img", { src, alt: "", loading: "lazy" }))));
   }
@@ -126,6 +127,15 @@ function picturesCard({ filters, positions }) {
 
 function tableCard(key, record) {
   return written(card(key, recordTable(record, ctx.text(key))));
+}
+
+// How it was trained is long: it opens on a click.
+function passportCard({ provenance, ...passport }) {
+  const made = tableCard("model.passport", passport);
+  if (!provenance || !Object.keys(provenance).length) return made;
+  made.append(element("details", {},
+    element("summary", {}, ctx.text("model.provenance")), recordTable(provenance, ctx.text("model.provenance"))));
+  return made;
 }
 
 // Parts made after mounting get their words here.
