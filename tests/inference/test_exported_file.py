@@ -2,10 +2,12 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from vitrail.data.framing import frame_image, normalise_pixels
 from vitrail.data.preprocess import denormalise, normalise
 from vitrail.data.reader import read_image
 from vitrail.exporters.verify import sample_photos
+from vitrail.inference.checksum import DIGITS, FRAMES, add_checksum, has_checksum
 from vitrail.inference.openvino_file import OpenVinoFile
 from vitrail.models.model import Model
 from vitrail.tasks.models import open_model
@@ -201,6 +204,70 @@ def test_a_file_that_is_none_is_one_sentence(
     assert re.fullmatch(r"vitrail: .*ONNX Runtime cannot read it: .*\n", capsys.readouterr().err)
     assert main(["predict", str(tmp_path / "model.pte"), photo]) == 2
     assert "ExecuTorch files are for devices" in capsys.readouterr().err
+
+
+DAMAGE = {
+    "weights": 0.5,  # where in the file a byte is flipped, as a share of what is before the digits
+    "graph": 0.0005,
+    "the checksum itself": 1.0,
+}
+
+
+def flip(path: Path, share: float) -> None:
+    data = bytearray(path.read_bytes())
+    data[int(share * (len(data) - DIGITS))] ^= 0x10
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("where", DAMAGE)
+def test_a_damaged_onnx_file_is_refused(
+    where: str, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = Path(shutil.copy(file, tmp_path))
+    flip(damaged, DAMAGE[where])
+    assert main(["predict", str(damaged), str(sample_photos()[0])]) == 2
+    error = capsys.readouterr().err
+    assert re.fullmatch(r"vitrail: .*model.onnx: is damaged, or was changed after .*\n", error)
+    with pytest.raises(UserError, match="is damaged"):
+        vitrail.predict(damaged, str(sample_photos()[0]))
+
+
+@pytest.mark.parametrize("part", ["model.xml", "model.bin"])
+def test_a_damaged_openvino_file_is_refused(part: str, pixels_file: Path, tmp_path: Path) -> None:
+    for one in (pixels_file, pixels_file.with_suffix(".bin")):
+        shutil.copy(one, tmp_path)
+    assert vitrail.predict(tmp_path / "model.xml", str(sample_photos()[0])).label in LABELS
+    flip(tmp_path / part, 0.5)
+    with pytest.raises(UserError, match=f"{part}: is damaged"):
+        vitrail.predict(tmp_path / "model.xml", str(sample_photos()[0]))
+
+
+def test_a_checksum_that_was_cut_off_is_missed(file: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "model.onnx"
+    cut.write_bytes(file.read_bytes()[: -len(FRAMES[".onnx"][0]) - DIGITS])
+    with pytest.raises(UserError, match="the checksum at its end is missing"):
+        vitrail.predict(cut, str(sample_photos()[0]))
+
+
+def test_other_programs_read_a_file_with_its_checksum(file: Path, pixels_file: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    proto = onnx.load(file)
+    onnx.checker.check_model(proto)
+    values = {entry.key: entry.value for entry in proto.metadata_props}
+    assert re.fullmatch("[0-9a-f]{8} -{8}", values["vitrail.crc32"])
+    assert ElementTree.parse(pixels_file).getroot().tag == "net"
+
+
+def test_weights_in_a_second_file_have_their_checksum(tmp_path: Path) -> None:
+    path, weights = tmp_path / "model.onnx", tmp_path / "model.onnx.data"
+    path.write_bytes(b"graph")
+    assert not has_checksum(path, weights)
+    weights.write_bytes(b"weights" * 300_000)
+    add_checksum(path, weights)
+    assert has_checksum(path, weights)
+    flip(weights, 0.9)
+    with pytest.raises(UserError, match=r"model\.onnx\.data: is damaged"):
+        has_checksum(path, weights)
 
 
 def test_an_xml_file_of_something_else(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -37,7 +37,8 @@ class ExportedGraph:
     """`input` is what the graph reads, `outputs` are the names of what it returns. `batch` is the
     number of images at once, None for any number. Height and width are those of the passport, or
     any multiples of `sides`. `merged_tokens` are merged in each block. `attention`
-    says where the tokens of each attention output lie in the image, by its name."""
+    says where the tokens of each attention output lie in the image, by its name. With `checksum`
+    the file ends with one."""
 
     target: str
     outputs: tuple[str, ...]
@@ -47,6 +48,7 @@ class ExportedGraph:
     sides: int | None = None
     merged_tokens: tuple[int, ...] = ()
     attention: dict[str, TokenLayout] = field(default_factory=dict)
+    checksum: Literal["crc32"] | None = None
     version: str = ""  # of Vitrail
 
 
@@ -79,8 +81,8 @@ def is_exported(source: object) -> bool:
     return isinstance(source, str | PathLike) and PurePath(source).suffix.lower() in SUFFIXES
 
 
-def read_metadata(strings: Mapping[str, str], *, where: str) -> Exported:
-    """The metadata from its texts, checked.
+def read_metadata(strings: Mapping[str, str], *, where: str, has_checksum: bool = True) -> Exported:
+    """The metadata from its texts, checked. `has_checksum` is whether one was found in the file.
 
     >>> read_metadata({}, where="model.onnx")
     Traceback (most recent call last):
@@ -95,6 +97,11 @@ def read_metadata(strings: Mapping[str, str], *, where: str) -> Exported:
             )
     passport = validate(Passport, _parse(strings, PASSPORT, where), where=f"{where}: {PASSPORT}")
     graph = validate(ExportedGraph, _parse(strings, GRAPH, where), where=f"{where}: {GRAPH}")
+    if graph.checksum is not None and not has_checksum:
+        raise UserError(
+            f"{where}: is damaged, or was changed after the export: the checksum at its end is "
+            "missing: copy the file or export the model again"
+        )
     return Exported(passport, graph)
 
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from vitrail.exporters.int8 import int8_onnx
 from vitrail.exporters.target import Request, Runner, Target
+from vitrail.inference.checksum import add_checksum
 from vitrail.inference.graph import quiet, to_onnx
 from vitrail.inference.int8_graph import strip
-from vitrail.inference.onnx_file import OnnxFile
+from vitrail.inference.onnx_file import OnnxFile, weights_path
 from vitrail.inference.quantisation import Quantisation
 
 if TYPE_CHECKING:
@@ -32,9 +33,12 @@ def convert(request: Request, metadata: Mapping[str, str], out: Path) -> Quantis
         proto.metadata_props.add(key=key, value=value)
     size = sum(tensor.nbytes for tensor in request.model.state_dict().values())
     if size > LARGEST:
-        onnx.save(proto, out, save_as_external_data=True, location=f"{out.name}.data")
+        weights = weights_path(out)
+        onnx.save(proto, out, save_as_external_data=True, location=weights.name)
+        add_checksum(out, weights)
     else:
         onnx.save(proto, out)
+        add_checksum(out)
     return record
 
 
@@ -62,4 +66,5 @@ TARGET = Target(
     open=open_file,
     precisions=("fp32", "fp16", "int8", "int8-weights", "int4-weights"),
     dynamic_size=True,
+    checksum="crc32",
 )

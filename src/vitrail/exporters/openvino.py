@@ -5,6 +5,7 @@ from pathlib import Path
 
 from vitrail.exporters.int8 import int8_openvino
 from vitrail.exporters.target import Request, Runner, Target
+from vitrail.inference.checksum import add_checksum
 from vitrail.inference.graph import INPUT, input_shape, output_names, quiet
 from vitrail.inference.openvino_file import OpenVinoFile, flat_key
 from vitrail.inference.quantisation import Quantisation
@@ -27,6 +28,7 @@ def convert(request: Request, metadata: Mapping[str, str], out: Path) -> Quantis
         for key, value in metadata.items():
             model.set_rt_info(value, flat_key(key))
         openvino.save_model(model, out, compress_to_fp16=request.precision == "fp16")
+    add_checksum(out, out.with_suffix(".bin"))
     return record
 
 
@@ -43,4 +45,5 @@ TARGET = Target(
     convert=convert,
     open=open_file,
     precisions=("fp32", "fp16", "int8"),
+    checksum="crc32",
 )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,8 +100,8 @@ class Request:
 class Target:
     """A format: its suffix, the packages that convert to it (`extra` installs them), what it can
     hold, and the functions that write a file and run it. `open` raises `CannotRunError`
-    where files of this format do not run. With `folder` a folder is written in place of a file.
-    `refuse` raises for what else this format needs."""
+    where files of this format do not run. Files with a `checksum` end with one. With `folder` a
+    folder is written in place of a file. `refuse` raises for what else this format needs."""
 
     name: str
     title: str
@@ -114,6 +114,7 @@ class Target:
     batch: int | None = None
     dynamic_size: bool = False
     embeds_metadata: bool = True
+    checksum: Literal["crc32"] | None = None
     folder: bool = False
     refuse: Callable[[Request], None] = lambda request: None
 
@@ -164,6 +165,7 @@ class Target:
             sides=size_step(request.model) if request.dynamic_size else None,
             merged_tokens=request.model.merged_tokens,
             attention=layouts,
+            checksum=self.checksum,
             version=version("vitrail"),
         )
         return Exported(request.model.passport, graph)

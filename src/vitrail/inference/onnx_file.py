@@ -8,22 +8,25 @@ from numpy.typing import NDArray
 
 from vitrail.core.errors import UserError
 from vitrail.core.exported import Exported, read_metadata
+from vitrail.inference.checksum import start_check
 
 
 class OnnxFile:
     """The metadata of a file, and `run`: images as it reads them to its outputs by name."""
 
     def __init__(self, path: str | Path, *, threads: int | None = None) -> None:
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise UserError(f"{path}: no such file")
+        checking = start_check(self.path, weights_path(self.path))  # while the runtime is imported
         runtime = import_runtime()
+        self.has_checksum = checking.result()
         options = runtime.SessionOptions()
         options.log_severity_level = 3  # errors: warnings are about the graph's insides
         # threads that wait for work sleep: what they would win by spinning, other work loses
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if threads is not None:
             options.intra_op_num_threads = threads
-        self.path = Path(path)
-        if not self.path.is_file():
-            raise UserError(f"{path}: no such file")
         try:
             self.session = runtime.InferenceSession(
                 str(path), options, providers=["CPUExecutionProvider"]
@@ -34,12 +37,18 @@ class OnnxFile:
         self.names = [one.name for one in self.session.get_outputs()]
 
     def metadata(self) -> Exported:
-        return read_metadata(self.session.get_modelmeta().custom_metadata_map, where=str(self.path))
+        found = self.session.get_modelmeta().custom_metadata_map
+        return read_metadata(found, where=str(self.path), has_checksum=self.has_checksum)
 
     def run(self, images: NDArray[Any]) -> dict[str, NDArray[np.float32]]:
         (given,) = self.session.get_inputs()
         found = self.session.run(self.names, {given.name: images})
         return dict(zip(self.names, found, strict=True))
+
+
+def weights_path(path: Path) -> Path:
+    """Where the weights of a file are that is too large to hold them."""
+    return path.with_name(f"{path.name}.data")
 
 
 def import_runtime() -> Any:

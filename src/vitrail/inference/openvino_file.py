@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from vitrail.core.errors import UserError
 from vitrail.core.exported import GRAPH, PASSPORT, Exported, read_metadata
+from vitrail.inference.checksum import start_check
 
 HEAD = 4096  # bytes in which an OpenVINO file says what it is
 
@@ -16,7 +17,6 @@ class OpenVinoFile:
     """The metadata of a file, and `run`: images as it reads them to its outputs by name."""
 
     def __init__(self, path: str | Path, *, threads: int | None = None) -> None:
-        openvino = import_runtime()
         self.path = Path(path)
         if not self.path.is_file():
             raise UserError(f"{path}: no such file")
@@ -25,6 +25,9 @@ class OpenVinoFile:
         with self.path.open("rb") as file:  # OpenVINO would try every format, each with its log
             if b"<net" not in file.read(HEAD):
                 raise UserError(f"{path}: OpenVINO cannot read it: it has no <net> element")
+        checking = start_check(self.path, self.path.with_suffix(".bin"))  # during the import
+        openvino = import_runtime()
+        self.has_checksum = checking.result()
         # by default it computes in bfloat16 or float16 where the processor can
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32"}
         if threads is not None:
@@ -45,7 +48,7 @@ class OpenVinoFile:
             for key in (PASSPORT, GRAPH)
             if flat_key(key) in known
         }
-        return read_metadata(found, where=str(self.path))
+        return read_metadata(found, where=str(self.path), has_checksum=self.has_checksum)
 
     def run(self, images: NDArray[Any]) -> dict[str, NDArray[np.float32]]:
         found = self.compiled.create_infer_request().infer([images])  # threads share no request

@@ -135,5 +135,6 @@ TARGET = Target(
     open=open_folder,
     precisions=("fp32", "fp16", "int8"),
     folder=True,
+    checksum="crc32",
     refuse=refuse,
 )
