@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.serving.small_models import MODELS, image_tensor, model_of, photo
+from tests.parity.test_every_family import FAMILIES
+from tests.serving.small_models import image_tensor, model_of, photo
 from vitrail.core.errors import UserError
 from vitrail.explanation.methods import METHODS, explain_tensor
 from vitrail.models.model import Model
@@ -21,7 +22,7 @@ def explain(model: Model, **options: Any) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", [*FAMILIES, "vit, distilled", "vit, no head", "one channel"])
 def test_auto_is_the_librarys_choice_and_map(kind: str) -> None:
     model = model_of(kind)
     torch.manual_seed(0)

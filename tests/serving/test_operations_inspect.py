@@ -2,6 +2,7 @@
 
 import gzip
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -30,6 +31,11 @@ def inspect(model: Model, seed: int = 0) -> Packed:
     found = operation.run(Context(model, name="m"), photo(seed), operation.read_options({}))
     assert isinstance(found, Packed)
     return unpack(gzip.decompress(compress(found.to_bytes())))
+
+
+@cache
+def inspected(kind: str) -> Packed:
+    return inspect(model_of(kind))
 
 
 def decoded(found: Packed, layer: int) -> np.ndarray:
@@ -65,7 +71,7 @@ def largest_of_rows(found: Packed, layer: int) -> np.ndarray:
 @every_model
 def test_decoded_weights_are_those_of_the_model(kind: str) -> None:
     model = model_of(kind)
-    found = inspect(model)
+    found = inspected(kind)
     with capture(model) as maps, torch.no_grad():
         model(image_tensor(model))
     layers = found.header["attention_layers"]
@@ -89,8 +95,7 @@ def test_decoded_weights_are_those_of_the_model(kind: str) -> None:
 
 @every_model
 def test_prediction_and_lens_are_those_of_the_model(kind: str) -> None:
-    model = model_of(kind)
-    found = inspect(model).header
+    model, found = model_of(kind), inspected(kind).header
     if not model.config.num_classes:
         assert found["prediction"] is None
         assert found["lens"] is None
@@ -116,8 +121,7 @@ def test_prediction_and_lens_are_those_of_the_model(kind: str) -> None:
 
 @every_model
 def test_pixels_and_rollout_belong_to_the_image(kind: str) -> None:
-    model = model_of(kind)
-    found = inspect(model)
+    model, found = model_of(kind), inspected(kind)
     assert found.arrays["pixels"].shape == (*model.config.image_size, 3)
     assert found.header["image_size"] == list(model.config.image_size)
     how = model.passport.preprocessing
@@ -130,21 +134,21 @@ def test_pixels_and_rollout_belong_to_the_image(kind: str) -> None:
 
 
 def test_labels_of_any_script_travel() -> None:
-    prediction = inspect(model_of("several labels")).header["prediction"]
+    prediction = inspected("several labels").header["prediction"]
     assert {one["label"] for one in prediction} == set(LABELS)
     assert sum(one["score"] for one in prediction) > 1.01
 
 
 def test_windows_shifts_and_folds_are_described() -> None:
-    swin = inspect(model_of("swin")).header["attention_layers"]
+    swin = inspected("swin").header["attention_layers"]
     assert [one["short"] for one in swin[:3]] == [
         "stage 1 block 1", "stage 1 block 2", "stage 2 block 1",
     ]  # fmt: skip
     assert swin[1]["window"] == [4, 4]
     assert swin[1]["shift"] == [2, 2]
-    assert inspect(model_of("mobilevit")).header["attention_layers"][0]["fold"] == [2, 2]
-    assert inspect(model_of("mobilevitv2")).header["attention_layers"][0]["separable"]
-    names = inspect(model_of("vit, distilled")).header["attention_layers"][0]["prefix_names"]
+    assert inspected("mobilevit").header["attention_layers"][0]["fold"] == [2, 2]
+    assert inspected("mobilevitv2").header["attention_layers"][0]["separable"]
+    names = inspected("vit, distilled").header["attention_layers"][0]["prefix_names"]
     assert names == ["class token", "distillation token"]
 
 
@@ -162,7 +166,7 @@ def test_weights_that_are_too_many_are_pooled(
     kind: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = model_of(kind)
-    full = inspect(model)
+    full = inspected(kind)
     monkeypatch.setattr(inspection, "MAX_WEIGHTS", most)
     found = inspect(model)
     assert (
