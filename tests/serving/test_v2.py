@@ -59,13 +59,13 @@ def test_tensors_both_ways(
     tensor.set_data_from_numpy(images, binary_data=sent_binary)
     outputs = [
         triton.InferRequestedOutput(name, binary_data=returned_binary)
-        for name in ("logits", "features")
+        for name in ("logits", "pooled")
     ]
     found = client.infer("pets", [tensor], outputs=outputs, request_id="7")
     with torch.inference_mode():
         batch = torch.from_numpy(images)
         np.testing.assert_allclose(found.as_numpy("logits"), model(batch), atol=1e-5)
-        np.testing.assert_allclose(found.as_numpy("features"), model.features(batch), atol=1e-5)
+        np.testing.assert_allclose(found.as_numpy("pooled"), model.features(batch), atol=1e-5)
     assert found.get_response()["id"] == "7"
     assert found.get_response()["model_name"] == "pets"
 

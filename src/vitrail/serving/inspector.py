@@ -3,6 +3,7 @@
 import logging
 import socket
 import traceback
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from vitrail.serving.frames import Buffer, Message
 from vitrail.serving.loading import describe, load_model
 from vitrail.serving.operations import OPERATIONS, File
 from vitrail.serving.operations.context import Context
+from vitrail.serving.operations.data_context import open_data_context
 from vitrail.serving.search import VectorSearch
 from vitrail.serving.spec import WorkerSpec
 from vitrail.serving.worker import Answer, prepare_process, serve_messages
@@ -35,10 +37,10 @@ def run_inspector(channel: socket.socket, spec: WorkerSpec) -> None:
 
     def start() -> tuple[dict[str, Any], Answer]:
         model = load_model(spec)
-        context = Context(model, name=spec.name)
+        context = Context(model, data=open_data_context(spec.data, model), name=spec.name)
         info = describe(model, spec, "eager")
         search = VectorSearch(spec.data, model, info.digest)
-        return info.facts(), lambda *one: answer(context, search, spec, *one)
+        return asdict(info), lambda *one: answer(context, search, spec, *one)
 
     serve_messages(channel, start, threads=1)
 
@@ -66,7 +68,7 @@ def answer(
     except UserError as error:
         return {"problem": str(error)}, []
     except BadImage as problem:
-        return {"problem": problem.reason}, []
+        return {"problem": problem.reason, "of": "image"}, []
     except Exception:
         logger.error("%s failed: %s", name, traceback.format_exc())
         return {"failed": f"{name} failed: the log of the service says why"}, []

@@ -1,9 +1,12 @@
 """The model of a process: loaded from a checkpoint or an exported file, and described."""
 
+from dataclasses import asdict, replace
+
 import torch
 
 from vitrail.core.errors import UserError
 from vitrail.core.exported import is_exported
+from vitrail.core.passport import Passport
 from vitrail.inference.exported_model import ExportedModel
 from vitrail.models.catalogue import create, list_models
 from vitrail.models.model import Model
@@ -48,7 +51,13 @@ def describe(model: Model, spec: WorkerSpec, engine: str) -> ModelInfo:
         engine=engine,
         can_inspect=not exported,
         digest=spec.digest or digest_of(model),
+        passport=asdict(public_passport(passport)),
     )
+
+
+def public_passport(passport: Passport) -> Passport:
+    """Without the paths of this machine, which origin and provenance may have."""
+    return replace(passport, origin=replace(passport.origin, source="a service"), provenance={})
 
 
 @torch.inference_mode()

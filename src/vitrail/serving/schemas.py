@@ -206,6 +206,12 @@ MODELS: dict[str, Any] = {
         **errors(401),
     },
 }
+NAME_IN_PATH = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+ONE_MODEL: dict[str, Any] = {
+    "summary": "One model, with its passport: how to prepare images, and what its config is",
+    "responses": {**with_example(MODEL, MODEL_EXAMPLE), **errors(401, 404, 503)},
+    "openapi_extra": {"parameters": [NAME_IN_PATH]},
+}
 LOAD: dict[str, Any] = {
     "summary": "Serve a source of the start under a name; needs the key of an admin",
     "responses": {
@@ -213,9 +219,7 @@ LOAD: dict[str, Any] = {
         **errors(400, 401, 403, 404, 409, 422, 503),
     },
     "openapi_extra": {
-        "parameters": [
-            {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
-        ],
+        "parameters": [NAME_IN_PATH],
         "requestBody": {
             "required": True,
             "content": {
@@ -239,9 +243,7 @@ UNLOAD: dict[str, Any] = {
         **errors(401, 403, 404, 409),
     },
     "openapi_extra": {
-        "parameters": [
-            {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
-        ],
+        "parameters": [NAME_IN_PATH],
     },
 }
 

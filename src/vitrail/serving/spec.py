@@ -45,10 +45,11 @@ class ModelInfo:
     engine: str
     can_inspect: bool
     digest: str
+    passport: Mapping[str, Any]  # what a client needs to prepare images; no path of this machine
 
     def facts(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
+        """Plain values for JSON, in a list of models: without the passport."""
+        return {name: value for name, value in asdict(self).items() if name != "passport"}
 
     def label(self, index: int) -> str:
         """The name of a class; a number where the weights brought none."""

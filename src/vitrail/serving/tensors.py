@@ -21,7 +21,7 @@ from vitrail.serving.spec import ModelInfo, Want
 
 LENGTH_HEADER = "inference-header-content-length"
 IMAGES, ENCODED = "images", "encoded_images"  # inputs: float32 (N, C, H, W), or files (N)
-OUTPUTS: Mapping[str, Want] = {"logits": "logits", "features": "features"}
+OUTPUTS: Mapping[str, Want] = {"logits": "logits", "pooled": "features"}  # as exported graphs
 BYTES_LENGTH = 4  # before each element of a BYTES tensor
 MAX_ID = 256  # letters
 
@@ -184,7 +184,7 @@ def flag(parameters: object, name: str, *, default: bool = False) -> bool:
 
 def output_shapes(info: ModelInfo) -> dict[str, list[int]]:
     """The outputs that a model has."""
-    found = {"logits": [-1, info.classes], "features": [-1, info.features]}
+    found = {"logits": [-1, info.classes], "pooled": [-1, info.features]}
     return {name: shape for name, shape in found.items() if shape[1]}
 
 

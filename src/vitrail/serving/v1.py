@@ -15,6 +15,7 @@ from vitrail.core.records import validate
 from vitrail.serving import schemas
 from vitrail.serving.batcher import Answer
 from vitrail.serving.bodies import Given, query_options, read_object, reading
+from vitrail.serving.inspection import BadImageGiven
 from vitrail.serving.operations import OPERATIONS, Operation
 from vitrail.serving.pool import Pool
 from vitrail.serving.problems import Forbidden, Invalid
@@ -53,6 +54,15 @@ class SearchOptions:
         check_count("k", self.k, at_least=1, at_most=MAX_MATCHES)
 
 
+def busy_routes(service: Service) -> dict[tuple[str, str], Handler]:
+    """Those that are called thousands of times a minute, by method and path: `Guard` calls them
+    itself. The router has them too, for /openapi.json."""
+    return {
+        ("POST", "/v1/predict"): predict_route(service),
+        ("POST", "/v1/embed"): embed_route(service),
+    }
+
+
 def make_router(service: Service) -> APIRouter:
     """All routes of a service."""
     router = APIRouter(prefix="/v1")
@@ -61,6 +71,7 @@ def make_router(service: Service) -> APIRouter:
         ("POST", "/embed", embed_route(service), schemas.EMBED),
         ("POST", "/search", search_route(service), schemas.SEARCH),
         ("GET", "/models", models_route(service), schemas.MODELS),
+        ("GET", "/models/{name}", model_route(service), schemas.ONE_MODEL),
         ("POST", "/models/{name}", load_route(service), schemas.LOAD),
         ("DELETE", "/models/{name}", unload_route(service), schemas.UNLOAD),
     ]
@@ -161,11 +172,9 @@ async def inspect_each(
             running = pool.inspection.run(operation, options, image.data, gzip=False)
             try:
                 found.append(bytes((await service.run(request, running, deadline)).content))
-            except Invalid as error:
+            except BadImageGiven as error:
                 problem = str(error)
         if problem is not None:
-            if len(images) == 1:
-                raise Invalid(problem)
             found.append(json.dumps({"error": problem}).encode())
     return found
 
@@ -220,6 +229,16 @@ def models_route(service: Service) -> Handler:
         return json_response({"models": [one.facts() for one in service.registry.models.values()]})
 
     return list_models
+
+
+def model_route(service: Service) -> Handler:
+    async def describe_model(request: Request) -> Response:
+        served = service.registry.find(request.path_params["name"])
+        info = service.registry.pool_of(served.name).info
+        assert info is not None
+        return json_response({**served.facts(), "passport": info.passport})
+
+    return describe_model
 
 
 def load_route(service: Service) -> Handler:

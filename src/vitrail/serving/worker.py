@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any
@@ -21,8 +22,6 @@ from vitrail.serving.frames import Buffer, Message, read_blocking, write_blockin
 from vitrail.serving.loading import describe, load_model
 from vitrail.serving.spec import WorkerSpec
 
-NICE = 5  # below the event loop, which has to answer while every processor computes
-
 logger = logging.getLogger(__name__)
 
 
@@ -33,7 +32,7 @@ def run_worker(channel: socket.socket, spec: WorkerSpec) -> None:
     def start() -> tuple[dict[str, Any], "Answer"]:
         model = load_model(spec)
         engine = BatchEngine(model, spec)
-        return describe(model, spec, engine.engine).facts(), lambda *one: answer(engine, *one)
+        return asdict(describe(model, spec, engine.engine)), lambda *one: answer(engine, *one)
 
     serve_messages(channel, start, threads=spec.threads)
 
@@ -97,9 +96,7 @@ def answer(engine: BatchEngine, header: dict[str, Any], buffers: list[Buffer]) -
 
 
 def prepare_process(torch_threads: int) -> None:
-    """Signals are the service's business; the event loop comes first."""
+    """Signals are the service's business."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the service drains, then closes the connection
-    if hasattr(os, "nice"):
-        os.nice(NICE)
     torch.set_num_threads(1 if torch_threads > 1 else torch_threads)
