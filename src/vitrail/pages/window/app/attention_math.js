@@ -75,34 +75,39 @@ export function rows(layer, token, back = false) {
 const split = ({ prefix }, all) => ({ prefix: all.subarray(0, prefix), cells: all.subarray(prefix) });
 
 function addRow(layer, head, token, all) {
-  const { length, groups } = layer;
+  const { length, groups, weights, squares, pools, members, keys } = layer;
   const at = layer.place[token];
   if (at < 0) return;
   const start = at - (at % length);
+  const line = lineOf(layer, head, start / length, at % length);
+  const sum = layer.sums[line];
   for (let key = 0; key < length; key++) {
     const seen = groups[start + key];
-    if (seen >= 0) all[seen] += share(layer, head, start / length, at % length, key);
+    if (seen < 0) continue;
+    const to = pools ? pools[key] : key;
+    all[seen] += squares[weights[line * keys + to]] / (pools ? sum * members[to] : sum);
   }
 }
 
 function addColumn(layer, head, token, all) {
-  const { length, groups } = layer;
+  const { length, groups, weights, squares, pools, members, keys, sums } = layer;
   const at = layer.place[token];
   if (at < 0) return;
   const start = at - (at % length);
+  const to = pools ? pools[at % length] : at % length;
+  const many = pools ? members[to] : 1;
   for (let query = 0; query < length; query++) {
     const asking = groups[start + query];
-    if (asking >= 0) all[asking] += share(layer, head, start / length, query, at % length);
+    if (asking < 0) continue;
+    const line = lineOf(layer, head, start / length, query);
+    all[asking] += squares[weights[line * keys + to]] / (sums[line] * many);
   }
 }
 
-// Of one place of a group for another. Where a layer is too large its places travel pooled: those of a pool have its
-// row, and share its weight.
-function share(layer, head, group, query, key) {
-  const { pools, queries, keys, weights, squares, sums } = layer;
-  const to = pools ? pools[key] : key;
-  const line = (group * layer.heads + head) * queries + (queries === 1 ? 0 : pools ? pools[query] : query);
-  return squares[weights[line * keys + to]] / sums[line] / (pools ? layer.members[to] : 1);
+// The row of weights of one place of a group. Where a layer is too large its places travel pooled: those of a pool
+// have its row, and share its weight.
+function lineOf({ heads, queries, pools }, head, group, query) {
+  return (group * heads + head) * queries + (queries === 1 ? 0 : pools ? pools[query] : query);
 }
 
 /** Row and column of a token, or null for a prefix token. */

@@ -34,9 +34,7 @@ export function frame({ width, height, left = 44, right = 12, top = 10, bottom =
   }
   const every = Math.ceil((columns.length * 26) / inner);
   columns.forEach((words, place) => {
-    if (place % every && place !== columns.length - 1) return;
-    if (place === columns.length - 1 && place % every && place % every < every / 2) return;
-    root.append(svg("text", { x: x(place), y: height - 6, "text-anchor": "middle" }, words));
+    if (place % every === 0) root.append(svg("text", { x: x(place), y: height - 6, "text-anchor": "middle" }, words));
   });
   return { root, x, y };
 }

@@ -2,10 +2,10 @@
 import { rows, tokenOf } from "./attention_math.js";
 import { cellCanvas, paint } from "./draw.js";
 import { element } from "./elements.js";
-import { number, text } from "./language.js";
+import { language, number, text } from "./language.js";
 import { headName, layerName } from "./words.js";
 
-const SIDE = 96; // pixels of a small map's longer side, which screens enlarge a little
+const SIDE = 160; // pixels of a small photo's longer side
 const MOST_COLUMNS = 13; // of small maps: a layer with more heads has several lines
 const FEW_LAYERS = 6; // each then has a line of its own, with larger maps
 const NARROW = 832; // pixels of a page that shows one layer at a time
@@ -17,7 +17,7 @@ export class Heads {
     this.choose = choose;
     this.inspection = null;
     this.tiles = new Map(); // "layer,head" -> button
-    this.spare = element("canvas");
+    this.named = "";
     root.addEventListener("keydown", (event) => this.#move(event));
   }
 
@@ -26,8 +26,8 @@ export class Heads {
     return innerWidth > NARROW;
   }
 
-  /** @param {{inspection: any, photo: HTMLCanvasElement, query: string, hovered: any, back: boolean, layer: number,
-   *   head: number, all: boolean}} shown `hovered` is null or {layer, token} under the pointer */
+  /** @param {{inspection: any, photo: HTMLCanvasElement, query: string, back: boolean, layer: number,
+   *   head: number, all: boolean}} shown */
   show({ inspection, photo, query, back, layer, head, all }) {
     const wanted = all ? "all" : String(layer);
     if (this.inspection !== inspection || this.shown !== wanted) this.#build(inspection, photo, all ? null : layer);
@@ -43,33 +43,41 @@ export class Heads {
 
   #build(inspection, photo, only) {
     this.inspection = inspection;
+    this.named = "";
     this.tiles.clear();
     const { layers, header: { image_size: [tall, wide] } } = inspection;
     const scale = SIDE / Math.max(tall, wide);
-    const size = { width: Math.max(Math.round(wide * scale), 8), height: Math.max(Math.round(tall * scale), 8) };
-    this.photo = element("canvas", size);
-    paint(this.photo, photo, null, null);
+    const small = element("canvas", { width: Math.max(Math.round(wide * scale), 8), height: Math.max(Math.round(tall * scale), 8) });
+    paint(small, photo, null, null);
+    this.root.style.setProperty("--photo", `url(${small.toDataURL("image/png")})`);
+    this.root.style.setProperty("--shape", `${wide} / ${tall}`);
     this.root.classList.toggle("one", only !== null);
     this.root.classList.toggle("few", layers.length <= FEW_LAYERS);
     this.root.style.setProperty("--columns", Math.min(Math.max(...layers.map(({ heads }) => heads)) + 1, MOST_COLUMNS));
     this.root.replaceChildren(...layers.filter(({ index }) => only === null || index === only).map((layer) => {
-      const tiles = Array.from({ length: layer.heads + 1 }, (_, place) => this.#tile(layer, place - 1, size, only !== null));
+      const tiles = Array.from({ length: layer.heads + 1 }, (_, place) => this.#tile(layer, place - 1, only !== null));
       return element("div", { class: "heads-row" },
         only === null && element("span", { class: "heads-label", data: { layer: layer.index } }),
         element("div", { class: "tiles" }, tiles));
     }));
   }
 
-  #tile(layer, head, size, labelled) {
+  // The photo lies below: only the cells, a pixel each, are painted anew.
+  #tile(layer, head, labelled) {
+    const [tall, wide] = layer.extent.map((side, axis) => `${(100 * side) / layer.size[axis]}%`);
+    const canvas = element("canvas", { style: { width: wide, height: tall } });
     const button = element("button", {
       type: "button", class: "tile", tabindex: -1, "aria-pressed": "false", data: { layer: layer.index, head },
       on: { click: () => this.choose(layer.index, head) },
-    }, element("canvas", size), labelled && element("span", { class: "tile-label" }));
+    }, element("span", { class: "tile-photo" }, canvas), labelled && element("span", { class: "tile-label" }));
     this.tiles.set(`${layer.index},${head}`, button);
     return button;
   }
 
   #name(chosenLayer, chosenHead) {
+    const wanted = `${language()} ${chosenLayer} ${chosenHead}`;
+    if (this.named === wanted) return;
+    this.named = wanted;
     for (const label of this.root.querySelectorAll(".heads-label")) {
       label.textContent = layerName(this.inspection.layers[label.dataset.layer]);
     }
@@ -92,8 +100,8 @@ export class Heads {
   }
 
   #paint(layer, head, { cells }) {
-    const [canvas] = this.tiles.get(`${layer.index},${head}`).children;
-    paint(canvas, this.photo, cellCanvas(cells, layer.grid, { opacity: 0.9, canvas: this.spare }), layer);
+    const canvas = this.tiles.get(`${layer.index},${head}`).firstChild.firstChild;
+    cellCanvas(cells, layer.grid, { opacity: 0.9, canvas });
   }
 
   // Arrow keys go from map to map, so that they are one stop for the tabulator.

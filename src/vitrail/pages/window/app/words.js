@@ -54,14 +54,14 @@ export function describeRow(layer, head, token, back, shares, found) {
   if (back) {
     sentences.push(text(cell ? "attention.say.back" : "attention.say.back.token", values));
   } else {
-    const own = layer.window ? ".window" : layer.fold ? ".fold" : "";
-    sentences.push(text(cell ? `attention.say.patch${own}` : "attention.say.token", values));
+    const noted = [...shares.prefix.keys()].filter((one) => shares.prefix[one] > NOTED);
+    for (const one of noted) {
+      const key = one === token ? "attention.say.token.self" : "attention.say.prefix";
+      sentences.push(text(key, { share: percent(shares.prefix[one]), token: prefixName(layer, one) }));
+    }
+    const own = noted.length ? ".rest" : layer.window ? ".window" : layer.fold ? ".fold" : "";
+    sentences.push(text(cell || noted.length ? `attention.say.patch${own}` : "attention.say.token", values));
     if (cell && found.self > NOTED) sentences.push(text("attention.say.self", { share: percent(found.self) }));
-    shares.prefix.forEach((share, one) => {
-      if (share <= NOTED) return;
-      if (one === token) sentences.push(text("attention.say.self", { share: percent(share) }));
-      else sentences.push(text("attention.say.prefix", { share: percent(share), token: prefixName(layer, one) }));
-    });
   }
   if (layer.separable) sentences.push(text("attention.say.shared"));
   return { where, words: sentences.join(" ") };

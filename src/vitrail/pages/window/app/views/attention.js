@@ -85,7 +85,7 @@ function draw() {
   const { state, inspection } = ctx;
   const { layer, head, token, method } = chosen();
   const query = state.query === "" && hovered !== null ? queryOf(layer, token) : state.query;
-  heads.show({
+  drawHeads({
     inspection, photo: looked.photo, query, back: state.back, layer: layer.index, head: method === "attention" ? head : -2,
     all: state.heads ? state.heads === "all" : Heads.allByDefault(),
   });
@@ -107,6 +107,20 @@ function draw() {
   stage.root.setAttribute("aria-label", ctx.text("attention.stage", {
     rows: layer.grid[0], columns: layer.grid[1], token: tokenName(layer, token),
   }));
+}
+
+let small = null; // what the small maps are to show
+
+// Small maps follow a frame later, so that the large one never waits for them.
+function drawHeads(wanted) {
+  if (!small) {
+    requestAnimationFrame(() => {
+      const drawn = small;
+      small = null;
+      if (drawn.inspection === ctx.inspection) heads.show(drawn);
+    });
+  }
+  small = wanted;
 }
 
 function attentionMap(layer, head, token) {
