@@ -21,15 +21,15 @@ class Classifier(litserve.LitAPI):  # type: ignore[misc]
 
     def __init__(self, spec: WorkerSpec, *, batch_size: int, wait: float) -> None:
         super().__init__(max_batch_size=batch_size, batch_timeout=wait)
-        self.spec = spec
+        self.options = spec
 
     def setup(self, device: str) -> None:
-        torch.set_num_threads(self.spec.threads)
-        model = load_model(self.spec)
+        torch.set_num_threads(self.options.threads)
+        model = load_model(self.options)
         self.labels = model.passport.labels or [
             f"class {number}" for number in range(model.config.num_classes)
         ]
-        self.engine = BatchEngine(model, self.spec)
+        self.engine = BatchEngine(model, self.options)
 
     def decode_request(self, request: dict[str, Any], **_: Any) -> bytes:
         return base64.b64decode(request["image"])

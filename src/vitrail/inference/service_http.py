@@ -135,8 +135,10 @@ class ServiceHttp:
             sent["Authorization"] = f"Bearer {self._key}"
         while True:
             response = self._send(method, self.address.prefix + path, body, sent, deadline)
+            if response.status not in BUSY or not retry:
+                return response
             pause = pause_after(response, attempt)
-            if response.status not in BUSY or not retry or pause >= deadline.left:
+            if pause >= deadline.left:
                 return response
             time.sleep(pause)
             attempt += 1
