@@ -45,11 +45,11 @@ export class DataGallery {
     const wrong = image.predicted && image.label && image.label !== image.predicted;
     return element("li", { data: { id: image.id } },
       element("button", {
-        type: "button", "aria-pressed": "false", "aria-label": describe(image), title: describe(image),
+        type: "button", "aria-pressed": "false", title: describe(image),
         on: { click: () => this.pick(image.id) },
       },
-      element("img", { src: image.thumb, alt: "", loading: "lazy", decoding: "async" }),
-      image.label ? element("span", {}, image.label) : null,
-      wrong ? element("span", { class: "wrong" }, image.predicted) : null));
+      element("img", { src: image.thumb, alt: image.label || image.predicted ? "" : image.name, loading: "lazy", decoding: "async" }),
+      image.label || image.predicted ? element("span", {}, image.label ?? image.predicted) : null,
+      wrong ? element("span", { class: "wrong" }, element("span", { class: "unseen" }, this.ctx.text("data.as")), image.predicted) : null));
   }
 }

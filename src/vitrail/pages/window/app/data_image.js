@@ -104,8 +104,8 @@ export class DataImage {
       svg("rect", { x: box[0], y: box[1], width: box[2], height: box[3], class: "stage-cursor", fill: "none" }));
     const words = `${this.describe(image)}, ${this.ctx.text("data.similar", { score: this.ctx.number(score, 2) })}`;
     return element("li", { data: { id } },
-      element("button", { type: "button", "aria-label": words, title: words, on: { click: () => this.pick(id) } },
-        element("span", { class: "thumb" }, element("img", { src: image.thumb, alt: "", loading: "lazy" }), mark),
+      element("button", { type: "button", title: words, on: { click: () => this.pick(id) } },
+        element("span", { class: "thumb" }, element("img", { src: image.thumb, alt: this.describe(image), loading: "lazy" }), mark),
         element("span", {}, this.ctx.number(score, 2))));
   }
 }

@@ -64,7 +64,7 @@ export function stepCard(step, how) {
   const own = `walk.text.${step.id}.${variant(step)}`;
   return element("li", { class: "step card", data: { step: step.id, number }, on: { click: choose } },
     element("p", { class: "step-count" }, text("walk.count", { number: number + 1, count })),
-    element("h3", { tabindex: -1 }, titleOf(step)),
+    element("h2", {}, titleOf(step)),
     element("p", { class: "step-text" }, text(variant(step) && has(own) ? own : `walk.text.${step.id}`, facts)),
     element("dl", { class: "step-facts" },
       fact("walk.equation", element("span", { class: "equation", translate: "no" }, equation(step.equation))),

@@ -61,12 +61,12 @@ function show() {
 
 function factsCard({ parameters, macs, origin, scores, preprocessing }) {
   const { model } = ctx;
-  const [height, width] = model.image_size;
+  const [height, width] = model.image_size ?? [];
   const facts = [
     ["model.family", model.family],
     ["model.parameters", big(parameters)],
     ["model.macs", macs ? big(macs) : null],
-    ["model.image_size", ctx.text("model.image_size_value", { height, width, channels: model.channels })],
+    ["model.image_size", height && ctx.text("model.image_size_value", { height, width, channels: model.channels })],
     ["model.classes", model.classes ? ctx.number(model.classes) : null],
     ["model.engine", model.engine],
     ["model.preprocessing", preprocessing],

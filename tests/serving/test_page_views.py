@@ -1,0 +1,522 @@
+"""The views Walk, What if, Compare, Data and Model in a real browser, on a real service: what they
+show is what Python computes."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitrail
+from tests.pages.window_browser import (
+    OVERFLOW,
+    Visitor,
+    accessibility_problems,
+    go,
+    open_browser,
+    settle,
+    wait_until,
+)
+from tests.serving.running import Running, running
+from tests.serving.small_models import model_of, photo
+from tests.serving.test_page_attention import sharpened
+from vitrail import pages
+from vitrail.evaluation.corruptions import STRENGTHS
+from vitrail.explanation.capture import capture
+from vitrail.explanation.hooks import token_layouts
+from vitrail.explanation.methods import explain_tensor
+from vitrail.explanation.walk import STEP_IDS
+from vitrail.explanation.what_if import erase_cells, shift_pixels
+from vitrail.models.model import Model
+from vitrail.serving.operations import OPERATIONS
+from vitrail.serving.operations.context import Context
+from vitrail.serving.process import Launcher
+from vitrail.tasks.seen_image import from_pixels, see, to_scores
+
+VIEWS = ("walk", "what_if", "compare", "data", "model")
+LABELS = ("cat", "dog", "고양이")
+GRID = (8, 8)
+KEYS = "|".join((*VIEWS, "views"))  # first words of the keys in strings/views.json
+PAGE = Path(pages.__file__).parent / "window"
+CLOSE = 2e-5
+PHONE: dict[str, Any] = {
+    "viewport": {"width": 360, "height": 740},
+    "has_touch": True,
+    "is_mobile": True,
+}
+# what the view must show before it is looked at
+READY = {
+    "walk": ".step h2",
+    "what_if": "[data-answered]",
+    "compare": "[data-side=second][data-layer]",
+    "data": ".gallery.small li",
+    "model": ".facts dd",
+}
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, Model]:
+    torch.manual_seed(0)
+    small = {"num_classes": 3, "image_size": 64}
+    return {
+        "vit": sharpened(vitrail.create("vit_ti_16", depth=3, patch_size=8, **small)),
+        "swin": sharpened(
+            vitrail.create("swin_t", dim=24, depths=(2, 2), heads=(2, 4), window_size=4, **small)
+        ),
+    }
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three images of each class, noise around a square whose colour is the class."""
+    folder, noise = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+    for number, label in enumerate(LABELS):
+        (folder / label).mkdir()
+        for count in range(3):
+            pixels = noise.integers(0, 160, (72, 64 + 8 * count, 3), dtype=np.uint8)
+            pixels[20:50, 16:48, number] = 250
+            Image.fromarray(pixels).save(folder / label / f"{count}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def service(
+    launcher: Launcher,
+    models: dict[str, Model],
+    photos: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("models")
+    for name, model in models.items():
+        vitrail.save(model, folder / name)
+    served = [f"{name}={folder / name}" for name in models]
+    with running(launcher, *served, data=(str(photos),)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with open_browser() as opened:
+        yield opened
+
+
+@pytest.fixture
+def visitor(browser: Any, service: Running) -> Iterator[Visitor]:
+    found = Visitor(browser, f"{service.address}/")
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def first(service: Running) -> Image.Image:
+    """The sample that the page begins with."""
+    url = service.get("/v1/samples?model=vit").json()["samples"][0]["url"]
+    return image_of(service.get(f"/{url}").body)
+
+
+def image_of(content: bytes) -> Image.Image:
+    from io import BytesIO
+
+    return Image.open(BytesIO(content)).convert("RGB")
+
+
+@torch.no_grad()
+def scores_of(model: Model, pixels: np.ndarray) -> list[float]:
+    found: list[float] = to_scores(model, model(from_pixels(model, pixels))[0]).tolist()
+    return found
+
+
+def numbers(page: Any, step: str, name: str) -> list[float]:
+    found = page.get_attribute(f'[data-step="{step}"] [data-name="{name}"]', "data-numbers")
+    return [float(number) for number in json.loads(found)]
+
+
+def bars(page: Any, when: str) -> dict[int, float]:
+    """Scores by class, as the bars have them."""
+    items = page.locator("#panel-what_if .answers li")
+    read = f"all => all.map((one) => [Number(one.dataset.index), Number(one.dataset.{when})])"
+    return {int(index): float(score) for index, score in items.evaluate_all(read)}
+
+
+def answered(page: Any, **edits: Any) -> None:
+    """Wait until the answer for these edits is shown."""
+    wanted = json.dumps(edits)
+    wait_until(
+        page,
+        "(() => { const found = JSON.parse("
+        "document.querySelector('#panel-what_if [data-answered]')?.dataset.answered ?? '{}');"
+        f"return Object.entries({wanted}).every(([key, value]) =>"
+        "JSON.stringify(found[key]) === JSON.stringify(value)); })()",
+    )
+
+
+def cell_point(page: Any, selector: str, cell: tuple[float, float], grid: Any) -> tuple[Any, Any]:
+    box = page.locator(selector).bounding_box()
+    return (
+        box["x"] + box["width"] * (cell[1] + 0.5) / grid[1],
+        box["y"] + box["height"] * (cell[0] + 0.5) / grid[0],
+    )
+
+
+def press_cell(page: Any, selector: str, cell: tuple[int, int], grid: Any = GRID) -> None:
+    page.locator(selector).scroll_into_view_if_needed()
+    page.mouse.click(*cell_point(page, selector, cell, grid))
+    settle(page)
+
+
+def texts(language: str) -> dict[str, str]:
+    found: dict[str, dict[str, str]] = json.loads((PAGE / "strings/views.json").read_text("utf-8"))
+    return found[language]
+
+
+def code() -> str:
+    return "\n".join(path.read_text("utf-8") for path in sorted(PAGE.rglob("*.js")))
+
+
+def test_every_key_has_a_text_and_no_text_is_left_over() -> None:
+    """Keys that are put together count by their beginning."""
+    used = set(re.findall(rf'"((?:{KEYS})\.[\w.]+)"', code()))
+    begun = set(re.findall(rf"`((?:{KEYS})\.[\w.]*)\$\{{", code())) | {"walk.step."}
+    keys = set(texts("en"))
+    assert not used - keys
+    assert not [key for key in keys - used if not key.startswith(tuple(begun))]
+
+
+def test_korean_is_korean() -> None:
+    found = texts("ko").items()
+    assert [key for key, text in found if not re.search("[가-힣]", text)] == [
+        "what_if.brush_size",
+        "what_if.cells",
+        "what_if.from_to",
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", ["vit", "swin", "swinv2", "mobilevit", "mobilevitv2", "coatnet", "beit", "vit, hybrid"]
+)
+def test_every_step_and_value_of_a_family_has_its_words(name: str) -> None:
+    """And every place in them is filled by a fact of the step."""
+    operation: Any = OPERATIONS["walk"]
+    model = model_of(name)
+    last, keys = len(token_layouts(model)) - 1, texts("en")
+    answers = [
+        operation.run(Context(model), photo(), operation.read_options({"block": block}))
+        for block in {0, last}
+    ]
+    for step in [step for answer in answers for step in answer["steps"]]:
+        assert step["title_key"] in keys
+        for value in step["values"].values():
+            assert value["note_key"] in keys, value["note_key"]
+        facts = {*step["text_args"], "top"}
+        own = [key for key in keys if f"{key}.".startswith(f"walk.text.{step['id']}.")]
+        assert own
+        assert set(re.findall(r"\{(\w+)\}", keys[f"walk.text.{step['id']}"])) <= facts
+
+
+def test_the_page_knows_every_step_and_corruption() -> None:
+    keys = texts("en")
+    assert not [step for step in STEP_IDS if f"walk.text.{step}" not in keys]
+    listed = re.search(r"CORRUPTIONS = \[(.*?)\]", code(), re.DOTALL)
+    assert listed is not None
+    assert re.findall(r'"([a-z ]+)"', listed[1]) == list(STRENGTHS)
+
+
+def test_the_walk_shows_the_numbers_of_the_model(
+    visitor: Visitor, models: dict[str, Model], first: Image.Image
+) -> None:
+    """Of another patch and head after a click, too; and arrow keys go from step to step."""
+    page = visitor.open("view=walk&layer=1&head=2&query=20,44")
+    page.wait_for_selector(READY["walk"])
+    model = models["vit"]
+    with torch.no_grad(), capture(model) as maps:
+        model(see(model, first).tensor)
+    weights = list(maps.values())[1].weights[0, 2]
+    token = 1 + 2 * GRID[1] + 5
+    expected = weights[token].topk(64)
+    shown = numbers(page, "softmax", "weights")
+    assert sorted(shown, reverse=True) == pytest.approx(expected.values.tolist(), rel=1e-4)
+    best = page.locator('[data-step="softmax"] .share-bars li').first
+    assert float(best.get_attribute("data-value")) == pytest.approx(max(shown))
+    press_cell(page, "[data-name=walk]", (6, 1))
+    wait_until(page, "location.hash.includes('query=52%2C12')")
+    page.select_option(".walk-pickers label:nth-child(2) select", "0")
+    row = list(maps.values())[1].weights[0, 0, 1 + 6 * GRID[1] + 1]
+    shares = "document.querySelector('[data-step=softmax] [data-name=weights]').dataset.numbers"
+    largest = float(row.max())
+    wait_until(page, f"Math.abs(Math.max(...JSON.parse({shares})) - {largest}) < 1e-5")
+    page.evaluate("document.activeElement.blur()")
+    start = page.locator(".step[aria-current]").get_attribute("data-number")
+    page.keyboard.press("ArrowRight")
+    settle(page)
+    now = page.locator(".step[aria-current]")
+    assert int(now.get_attribute("data-number")) == int(start) + 1
+    assert page.locator(".walk-title").inner_text().endswith(now.locator("h2").inner_text())
+
+
+def test_erased_patches_change_the_scores_as_eager_does(
+    visitor: Visitor, models: dict[str, Model], first: Image.Image
+) -> None:
+    """Painted with the mouse, then by keyboard; what the model saw is on the screen."""
+    page = visitor.open("view=what_if")
+    answered(page, erase=[])
+    pixels = see(models["vit"], first).pixels
+    before = scores_of(models["vit"], pixels)
+    assert bars(page, "before") == pytest.approx(dict(enumerate(before)), abs=CLOSE)
+    stage = "[data-name=what_if]"
+    page.mouse.move(*cell_point(page, stage, (2, 3), GRID))
+    page.mouse.down()
+    page.mouse.move(*cell_point(page, stage, (2, 5), GRID), steps=6)
+    page.mouse.up()
+    cells = [(2, 3), (2, 4), (2, 5)]
+    answered(page, erase=cells)
+    after = scores_of(models["vit"], erase_cells(pixels, cells, GRID))
+    assert bars(page, "after") == pytest.approx(dict(enumerate(after)), abs=CLOSE)
+    assert after != pytest.approx(before, abs=1e-3)
+    page.focus(stage)
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Space")
+    cells.append((3, 5))
+    answered(page, erase=cells)
+    after = scores_of(models["vit"], erase_cells(pixels, cells, GRID))
+    assert bars(page, "after") == pytest.approx(dict(enumerate(after)), abs=CLOSE)
+    assert "row 4, column 6: erased" in page.locator("#said").inner_text().lower()
+    page.get_by_role("button", name="Undo all edits").click()
+    answered(page, erase=[])
+    assert page.evaluate("location.hash").find("erase") < 0
+
+
+@pytest.mark.slow
+def test_positions_that_move_along_leave_a_vit_as_it_is(
+    visitor: Visitor, models: dict[str, Model], first: Image.Image
+) -> None:
+    page = visitor.open("view=what_if&permute=3&along=1")
+    answered(page, permute=3, permute_positions=True)
+    assert bars(page, "after") == pytest.approx(bars(page, "before"), abs=1e-4)
+    page.get_by_label("Positions move along").uncheck()
+    answered(page, permute=3, permute_positions=False)
+    assert bars(page, "after") != pytest.approx(bars(page, "before"), abs=1e-3)
+    page.get_by_role("button", name="Undo all edits").click()
+    page.get_by_role("button", name="One pixel to the right").click()
+    page.get_by_role("button", name="One pixel to the right").click()
+    answered(page, permute=None, shift=[2, 0])
+    moved = shift_pixels(see(models["vit"], first).pixels, 2, 0)
+    after = scores_of(models["vit"], moved)
+    assert bars(page, "after") == pytest.approx(dict(enumerate(after)), abs=CLOSE)
+    page.select_option("select:has(option[value=fog])", "fog")
+    answered(page, corruption={"name": "fog", "severity": 3})
+    go(page, "view=what_if&model=swin")
+    page.wait_for_selector("html[data-inspected]")
+    wait_until(page, "document.querySelector('#panel-what_if .check input').disabled")
+
+
+@pytest.mark.slow
+def test_of_many_changes_the_last_one_wins(
+    visitor: Visitor, models: dict[str, Model], first: Image.Image
+) -> None:
+    page = visitor.open("view=what_if")
+    answered(page, erase=[])
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    pixels = see(models["vit"], first).pixels
+    for count in range(1, 13):
+        go_fast = f"location.hash = 'view=what_if&erase=0-{count}'"
+        page.evaluate(go_fast)
+    cells = [(number // 8, number % 8) for number in range(13)]
+    answered(page, erase=cells)
+    assert sum("what_if" in url for url in asked) <= 3
+    after = scores_of(models["vit"], erase_cells(pixels, cells, GRID))
+    assert bars(page, "after") == pytest.approx(dict(enumerate(after)), abs=CLOSE)
+
+
+@pytest.mark.slow
+def test_an_explanation_is_tested_by_erasing_what_it_marks(
+    visitor: Visitor, service: Running, models: dict[str, Model], first: Image.Image
+) -> None:
+    page = visitor.open("view=what_if&test_method=rollout&test_share=20")
+    answered(page, erase=[])
+    card = page.locator("[data-name=erasure-test]")
+    card.get_by_role("button", name="Run the test").click()
+    wait_until(page, "document.querySelectorAll('.line-chart tbody tr').length === 16")
+    card.locator("summary").click()
+    read = "rows => rows.map((row) => [...row.children].map((cell) => cell.textContent))"
+    rows = card.locator("tbody tr").evaluate_all(read)
+    marked = {share: float(score.rstrip("%")) / 100 for _, share, score in rows[:8]}
+    model, seen = models["vit"], see(models["vit"], first)
+    heat = explain_tensor(model, seen.tensor, "rollout").map[0]
+    order = torch.argsort(-heat.flatten(), stable=True)[: round(0.2 * 64)].tolist()
+    before = scores_of(model, seen.pixels)
+    best = int(np.argmax(before))
+    after = scores_of(model, erase_cells(seen.pixels, [(n // 8, n % 8) for n in order], GRID))
+    assert marked["0%"] == pytest.approx(before[best], abs=0.006)
+    assert marked["20%"] == pytest.approx(after[best], abs=0.006)
+    verdict = card.locator("[data-verdict]").get_attribute("data-verdict")
+    means = [
+        np.mean([float(row[2].rstrip("%")) for row in part[1:]]) for part in (rows[:8], rows[8:])
+    ]
+    assert (
+        verdict == "passes" if means[0] < means[1] - 3 else verdict in ("even", "fails", "passes")
+    )
+    card.get_by_role("button", name="Erase them on the photo").click()
+    answered(page, erase=sorted([n // 8, n % 8] for n in order))
+
+
+def test_the_pickers_of_a_comparison_move_both_sides(
+    visitor: Visitor, models: dict[str, Model], first: Image.Image
+) -> None:
+    page = visitor.open("view=compare&other_model=swin&other_image=same")
+    page.wait_for_selector(READY["compare"])
+
+    def sides(key: str) -> list[int]:
+        read = f"all => all.map((one) => Number(one.dataset.{key}))"
+        found: list[int] = page.locator("[data-side]").evaluate_all(read)
+        return found
+
+    assert sides("layer") == [2, 3]  # the last of three and of four
+    page.locator(".compare-pickers input[type=range]").fill("1")
+    settle(page)
+    assert sides("layer") == [1, 1]  # a third of the way
+    page.locator(".compare-pickers select").first.select_option("1")
+    settle(page)
+    assert sides("head") == [1, 1]
+    press_cell(page, "#compare-first", (2, 6))
+    swin_grid = (16, 16)
+    assert sides("token") == [1 + 2 * 8 + 6, 5 * 16 + 13]
+    press_cell(page, "#compare-second", (10, 3), swin_grid)
+    assert sides("token") == [1 + 5 * 8 + 1, 10 * 16 + 3]
+    with torch.no_grad():
+        for name, layer, cell, place in (("vit", 1, (5, 1), 0), ("swin", 1, (10, 3), 1)):
+            with capture(models[name]) as maps:
+                models[name](see(models[name], first).tensor)
+            expected = list(maps.values())[layer].on_grid(cell)[0, 1].flatten()
+            assert sides("brightest")[place] == int(expected.argmax())
+    second = page.locator("[data-side=second] .answers li").first.get_attribute("data-before")
+    swin = scores_of(models["swin"], see(models["swin"], first).pixels)
+    assert float(second) == pytest.approx(max(swin), abs=CLOSE)
+
+
+@pytest.mark.slow
+def test_the_gallery_of_mistakes_opens_an_image(
+    visitor: Visitor, service: Running, models: dict[str, Model], photos: Path
+) -> None:
+    page = visitor.open("view=data")
+    page.wait_for_selector(READY["data"])
+    model = models["vit"]
+    files = sorted(photos.glob("*/*.png"))
+    predicted = {file: vitrail.predict(model, [file])[0] for file in files}
+    wrong = [file for file in files if predicted[file].label != file.parent.name]
+    items = page.locator("#panel-data .gallery:not(.small) li")
+    assert wrong
+    assert items.count() == len(wrong)
+    shown = items.first.locator("span").all_inner_texts()
+    surest = max(wrong, key=lambda file: predicted[file].score or 0)
+    assert shown == [surest.parent.name, f"predicted as\n{predicted[surest].label}"]
+    items.first.locator("button").click()
+    image = items.first.get_attribute("data-id")
+    wait_until(page, f"location.hash.includes('image=data%3A{image}')")
+    score = round(100 * (predicted[surest].score or 0))
+    wait_until(page, f"document.getElementById('answer').textContent.includes('({score}%)')")
+    assert predicted[surest].label in page.locator("#answer").inner_text()
+    nearest = page.locator("#panel-data .gallery.small li").first
+    wait_until(page, f"document.querySelector('.gallery.small li')?.dataset.id === '{image}'")
+    assert nearest.inner_text() == "1.00"
+    press_cell(page, "[data-name=data]", (3, 3))
+    page.wait_for_selector(".gallery.small svg rect")
+    assert page.locator(".gallery.small li").first.get_attribute("data-id") == image
+    page.focus(".scatter")
+    before = page.evaluate("location.hash")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowLeft")
+    wait_until(page, f"location.hash !== {json.dumps(before)}")
+    page.get_by_role("button", name="Explain it").click()
+    assert page.locator("#tab-attention").get_attribute("aria-selected") == "true"
+
+
+@pytest.mark.slow
+def test_the_model_view_has_its_facts_and_commands(
+    visitor: Visitor, models: dict[str, Model]
+) -> None:
+    page = visitor.open("view=model")
+    page.wait_for_selector(READY["model"])
+    count = sum(weights.numel() for weights in models["vit"].parameters())
+    assert f"{count:,}" in page.locator("[data-fact=parameters]").inner_text()
+    rows = dict(
+        page.locator("table.record tr").evaluate_all(
+            "rows => rows.map((row) => [...row.children].map((cell) => cell.textContent))"
+        )
+    )
+    assert rows["depth"] == "3"
+    assert rows["labels"] == ", ".join(LABELS)
+    assert page.locator(".filters img").count() == 28
+    assert page.locator("img.positions").count() == 1
+    command = page.locator(".commands pre").first.inner_text()
+    assert command.startswith("vitrail export vit")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.locator(".commands button").first.click()
+    assert page.evaluate("navigator.clipboard.readText()") == command
+    go(page, "view=model&model=swin")
+    wait_until(page, "document.querySelector('.facts dd')?.textContent === 'swin'")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("model", ["vit", "swin"])
+def test_a_phone_in_both_languages(view: str, model: str, visitor: Visitor) -> None:
+    """Nothing sticks out of 360 pixels, and no text is missing."""
+    page = visitor.open(f"view={view}&model={model}", **PHONE)
+    page.wait_for_selector(READY[view])
+    settle(page)
+    assert page.evaluate(OVERFLOW) == 0
+    page.click("#language")
+    settle(page)
+    assert page.locator("html").get_attribute("lang") == "ko"
+    assert page.evaluate(OVERFLOW) == 0
+    words = page.locator(f"#panel-{view}").inner_text()
+    assert re.search("[가-힣]", words)
+    # a key that has no text, or a place in a text that was not filled
+    assert not re.findall(rf"\b(?:{KEYS}|attention)\.(?!py\b)[a-z_.]+|\{{\w+\}}", words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("view", VIEWS)
+def test_axe_finds_nothing(view: str, theme: str, visitor: Visitor) -> None:
+    page = visitor.open(f"view={view}&theme={theme}")
+    page.wait_for_selector(READY[view])
+    settle(page)
+    assert accessibility_problems(page) == []
+
+
+@pytest.mark.slow
+def test_motion_is_only_for_those_who_want_it(visitor: Visitor) -> None:
+    """Patches lift off over time; with reduced motion they are lifted at once."""
+    pixels = "document.querySelector('[data-name=walk] canvas').toDataURL()"
+    still = visitor.open("view=walk")
+    still.wait_for_selector(READY["walk"])
+    end = still.evaluate(pixels)
+    still.wait_for_timeout(300)
+    assert still.evaluate(pixels) == end
+    moving = visitor.open("view=walk", reduced_motion="no-preference")
+    moving.wait_for_selector(READY["walk"])
+    moving.get_by_role("button", name="Play again").click()
+    moving.wait_for_timeout(200)
+    assert moving.evaluate(pixels) != end
+    wait_until(moving, f"{pixels} === {json.dumps(end)}")
+
+
+@pytest.mark.slow
+def test_without_data_the_view_says_how(
+    browser: Any, launcher: Launcher, models: dict[str, Model], tmp_path: Path
+) -> None:
+    vitrail.save(models["vit"], tmp_path / "vit")
+    with running(launcher, str(tmp_path / "vit")) as bare:
+        visitor = Visitor(browser, f"{bare.address}/")
+        page = visitor.open("view=data")
+        page.wait_for_selector("#panel-data pre")
+        assert "--data" in page.locator("#panel-data pre").inner_text()
+        assert page.locator("#notice").is_hidden()
+        visitor.close()
