@@ -6,7 +6,7 @@ from tests.models.kinds import KINDS, perturbed, random_images
 from tests.parity.test_every_family import FAMILIES, make, picture
 
 from vitrail.core.errors import UserError
-from vitrail.explanation.lens import lens_steps, logit_lens
+from vitrail.explanation.lens import block_outputs, fits_one_pass, lens_steps, logit_lens
 from vitrail.models.vit import ViT
 
 WITH_HEAD = [kind for kind, config in KINDS.items() if config.num_classes]
@@ -62,6 +62,17 @@ def test_tokens_inside_the_last_block_are_followed_too(family: str) -> None:
     expected = model(image)[0]  # as if the last block were not there
     handle.remove()
     torch.testing.assert_close(lens.logits[-2], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("family", ["vit", "beit", "swin", "coatnet"])
+def test_one_pass_and_two_agree(family: str) -> None:
+    model, image = make(family, torch.float64), picture(family, torch.float64, batch=1)
+    with block_outputs(model) as outputs, torch.no_grad():
+        model(image)
+    one, two = logit_lens(model, image), logit_lens(model, image, outputs)
+    assert fits_one_pass(model)
+    assert (one.blocks, one.note) == (two.blocks, two.note)
+    torch.testing.assert_close(one.logits, two.logits, rtol=0, atol=1e-12)
 
 
 def test_steps_are_in_the_order_of_running() -> None:

@@ -52,6 +52,10 @@ def logit_lens(
     if not getattr(getattr(model, "config", None), "num_classes", 1):
         raise UserError(f"{NO_HEAD}: follow it in a model with classes")
     steps = lens_steps(model)
+    if outputs is None and fits_one_pass(model):
+        with blocks_as_batch(model) as names:
+            logits = at_least_float32(model(image))
+        return Lens(tuple(names), logits, describe_omitted(len(steps) - len(names), len(steps)))
     if outputs is None:
         with block_outputs(model) as outputs:
             model(image)
@@ -63,8 +67,40 @@ def logit_lens(
         found |= replace_last(model, image, outputs, inner, inner[-1], repeat=True)
     order = [name for name in steps if name in found]
     left = len(steps) - len(order) - bool(inner)
-    note = f"{left} of {len(steps)} steps are left out: {OTHER_SHAPE}" if left else None
-    return Lens(tuple(order), torch.stack([found[name] for name in order]), note)
+    logits = torch.stack([found[name] for name in order])
+    return Lens(tuple(order), logits, describe_omitted(left, len(steps)))
+
+
+@contextmanager
+def blocks_as_batch(model: nn.Module) -> Iterator[list[str]]:
+    """While it lasts, a call of the model on one image returns the logits after each block, the
+    model's own last, and the list has the names of these blocks. For models of which
+    `fits_one_pass` says that it can be."""
+    steps, outputs, names = lens_steps(model), dict[str, Tensor](), list[str]()
+    *others, last = steps
+
+    def keep(name: str) -> Hook:
+        return lambda module, inputs, output: outputs.update({name: output})
+
+    def gather(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        outputs[last] = output
+        names[:] = [name for name in steps if outputs[name].shape == output.shape]
+        return torch.cat([outputs[name] for name in names])
+
+    with output_hooks(model, {last: gather, **{name: keep(name) for name in others}}):
+        yield names
+
+
+def fits_one_pass(model: nn.Module) -> bool:
+    """Whether the last step is a block with attention that no other block lies in: then nothing
+    after it needs what went into it."""
+    return lens_steps(model)[-1] in attention_blocks(model) and not any(
+        name.startswith(f"{lens_steps(model)[-1]}.") for name in lens_steps(model)
+    )
+
+
+def describe_omitted(left: int, steps: int) -> str | None:
+    return f"{left} of {steps} steps are left out: {OTHER_SHAPE}" if left else None
 
 
 def lens_steps(model: nn.Module) -> list[str]:

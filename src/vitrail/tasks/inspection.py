@@ -33,7 +33,7 @@ from vitrail.explanation.auto_method import choose_method
 from vitrail.explanation.capture import AttentionMap, fuse_heads
 from vitrail.explanation.distance import mean_distance, uniform_distance
 from vitrail.explanation.hooks import forward_hooks
-from vitrail.explanation.lens import NO_HEAD, block_outputs, logit_lens
+from vitrail.explanation.lens import NO_HEAD, Lens, block_outputs, fits_one_pass, logit_lens
 from vitrail.explanation.methods import METHODS
 from vitrail.explanation.propagation import pixel_extent
 from vitrail.explanation.readout import readout
@@ -57,8 +57,8 @@ class Seen:
     weights: dict[str, LayerWeights] = field(default_factory=dict)
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     fused: list[Fused] = field(default_factory=list)
-    outputs: dict[str, Tensor] = field(default_factory=dict)
     logits: Tensor | None = None
+    lens: Lens | None = None
 
 
 @torch.no_grad()
@@ -92,9 +92,17 @@ def look(model: Model, seen: SeenImage, most: int) -> Seen:
         }
         found.fused.append((fuse_heads(one.weights, "mean").squeeze(-3), one.layout))
 
-    with forward_hooks(model, attention=see_attention), block_outputs(model) as outputs:
-        found.logits = model(seen.tensor)
-    found.outputs = outputs
+    with forward_hooks(model, attention=see_attention):
+        if not model.config.num_classes:
+            found.logits = model(seen.tensor)
+        elif fits_one_pass(model):
+            found.lens = logit_lens(model, seen.tensor)
+            found.logits = found.lens.logits[-1:]
+        else:
+            with block_outputs(model) as outputs:
+                found.logits = model(seen.tensor)
+    if found.lens is None and model.config.num_classes:
+        found.lens = logit_lens(model, seen.tensor, outputs)
     return found
 
 
@@ -113,7 +121,7 @@ def describe(model: Model, name: str, seen: SeenImage, found: Seen) -> dict[str,
             {**describe_layer(model, name, one, seen.size), **found.facts[name]}
             for name, one in found.weights.items()
         ],
-        "lens": describe_lens(model, seen, found) if has_head else None,
+        "lens": None if found.lens is None else describe_lens(model, found.lens, found.logits),
         "methods": [name for name in METHODS if has_head or name in CLASSLESS],
         "auto": choose_method(model).method,
     }
@@ -157,15 +165,13 @@ def place_of(name: str) -> tuple[int | None, int]:
     return (numbers[0] if len(numbers) > 1 else None), (numbers or [1])[-1]
 
 
-def describe_lens(model: Model, seen: SeenImage, found: Seen) -> dict[str, Any]:
+def describe_lens(model: Model, lens: Lens, logits: Tensor) -> dict[str, Any]:
     """The classes are the best in the end, and the best after any block."""
-    lens = logit_lens(model, seen.tensor, found.outputs)
-    assert found.logits is not None
     scores = to_scores(model, lens.logits)
     final = [one["index"] for one in top_classes(model, scores[-1], 5)]
     on_the_way = scores.argmax(dim=1).tolist()
     classes = list(dict.fromkeys([*final, *reversed(on_the_way)]))[:LENS_CLASSES]
-    close = torch.allclose(lens.logits[-1], found.logits[0].to(lens.logits), rtol=1e-3, atol=1e-3)
+    close = torch.allclose(lens.logits[-1], logits[0].to(lens.logits), rtol=1e-3, atol=1e-3)
     return {
         "blocks": list(lens.blocks),
         "classes": [{"index": index, "label": label_of(model, index)} for index in classes],
