@@ -57,8 +57,8 @@ SIGNATURES = {
         "out=None, html=None, overwrite=False, dry_run=False, name=None, on_progress=<silent>"
     ),
     "export": (
-        "model, out, *, to=None, images=None, precision='fp32', max_drop=1.0, preprocessing=False, "
-        "attention=False, features=False, dynamic_size=False, speed_up=None, runtime=None, "
+        "model, out, *, to=None, images=None, precision='float32', max_drop=1.0, "
+        "preprocessing=False, attention=False, features=False, dynamic_size=False, speed_up=None, runtime=None, "
         "overwrite=False, "
         "dry_run=False, on_progress=<silent>"
     ),
@@ -83,6 +83,12 @@ SIGNATURES = {
     "search": (
         "directory, image, *, k=10, checkpoint=None, device='auto', out=None, overwrite=False"
     ),
+    "serve": (
+        "*models, standby=(), host='127.0.0.1', port=8000, engine='auto', workers=1, threads=None, "
+        "batch_size=32, max_wait_ms=5.0, queue=256, timeout=30.0, window=5.0, drain_seconds=0.5, "
+        "device='auto', data=(), untrained=False, allow_host=(), trusted_host=(), "
+        "api_key_file=None, telemetry=False, limits=None, on_ready=None"
+    ),
     "pretrain": f"data, *, objective=None, tokenizer=None, {RUN_OPTIONS}",
     "register_dialect": "dialect",
     "register_family": "name, *, config, model, variants, aliases=None",
@@ -101,7 +107,7 @@ NAMES = [
     "Client", "UserError", "__version__", "bench", "capture", "convert", "create", "doctor",
     "duplicates", "embed", "evaluate", "explain", "export", "figures", "info", "list_models",
     "load", "open_data", "predict", "pretrain", "probe", "register_dialect", "register_family",
-    "report", "resume", "save", "search", "train",
+    "report", "resume", "save", "search", "serve", "train",
 ]  # fmt: skip
 
 

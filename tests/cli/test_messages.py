@@ -98,7 +98,7 @@ def test_values_are_written_as_the_shell_takes_them() -> None:
         return with_options(message, options)
 
     assert shell("give grid=(rows, columns), or x") == "give --grid ROWSxCOLUMNS, or x"
-    assert shell('use precision="fp16".') == "use --precision fp16."
+    assert shell('use precision="float16".') == "use --precision float16."
     assert shell("give heads=N") == "give --set heads=N"
     assert shell("give start=CHECKPOINT") == "give --from CHECKPOINT"
     assert shell("pass exact=False") == "pass --fast"

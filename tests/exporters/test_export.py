@@ -158,10 +158,18 @@ def stored_texts(file: Path) -> dict[str, str]:
 def test_half_precision_is_smaller_and_near(model: Model, folder: Path) -> None:
     for suffix in ("onnx", "xml"):
         full = export(model, folder / f"full.{suffix}")
-        half = export(model, folder / f"half.{suffix}", precision="fp16")
+        half = export(model, folder / f"half.{suffix}", precision="float16")
         assert half.check is not None
         assert 0 < half.check.max_difference < 2e-2
         assert half.size < 0.9 * full.size  # the graph of a small model is as large as its weights
+
+
+def test_older_names_of_a_precision_are_known(model: Model, folder: Path) -> None:
+    plan = vitrail.export(model, folder / "m.onnx", precision="fp16", dry_run=True)  # type: ignore[arg-type]
+    assert plan.facts()["precision"] == "float16"
+    older = {PASSPORT: to_json(asdict(model.passport))}
+    older[GRAPH] = to_json({"target": "onnx", "outputs": ["logits"], "precision": "fp32"})
+    assert read_metadata(older, where="m.onnx").graph.precision == "float32"
 
 
 def test_a_file_that_differs_is_not_kept(
@@ -224,7 +232,7 @@ MISTAKES = {
     "unknown target": (("m.onnx", {"to": "onx"}), "did you mean onnx"),
     "unknown suffix": (("m.bin", {}), "must end in .onnx, .xml"),
     "target and suffix differ": (("m.onnx", {"to": "openvino"}), "must end in .xml"),
-    "precision": (("m.pte", {"precision": "int8"}), "precision must be fp32"),
+    "precision": (("m.pte", {"precision": "int8"}), "precision must be float32"),
     "int8": (("m.onnx", {"precision": "int8"}), "real images, got none: give some with images="),
     "size": (("m.xml", {"dynamic_size": True}), "dynamic_size is for ONNX files"),
     "size and attention": (("m.onnx", {"dynamic_size": True, "attention": True}), "leave out att"),

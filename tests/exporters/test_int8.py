@@ -96,5 +96,5 @@ def test_weights_alone_make_smaller_files(
     assert 0 < record.error < {8: 0.02, 4: 0.3}[record.bits]
     assert file.stat().st_size < 0.6 * record.size[0]
     assert OnnxFile(file).metadata().graph.precision == precision
-    with pytest.raises(UserError, match="precision must be fp32 or fp16 or int8 for OpenVINO"):
+    with pytest.raises(UserError, match="precision must be float32 or float16 or int8 for"):
         vitrail.export(wide, tmp_path / "m.xml", images=photos, **options)

@@ -446,7 +446,7 @@ def test_a_package_with_another_digest_is_not_used(
     [
         ({"preprocessing": True}, "preprocessing must be off for the web"),
         ({"to": "onnx"}, r"must end in \.onnx"),
-        ({"precision": "int4"}, "precision must be fp32 or fp16 or int8 for Web"),
+        ({"precision": "int4"}, "precision must be float32 or float16 or int8 for Web"),
     ],
 )
 def test_what_a_page_cannot_do_is_one_sentence(

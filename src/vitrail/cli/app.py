@@ -58,7 +58,6 @@ OTHER_NAMES = {
     "--output-dir": "--out",
     "--num-workers": "--workers",
     "--img-size": "--image-size",
-    "--exact": "--fast (exact is the default)",
 }
 
 # What people take for a command.

@@ -12,6 +12,7 @@ from vitrail.cli.options import (
     BatchSize,
     DryRunOption,
     EngineName,
+    Exact,
     ExportedSource,
     Images,
     Int8Options,
@@ -41,9 +42,7 @@ class Embed(ModelOptions, Int8Options, DryRunOption, OutputOptions):
     """Write the features of every token instead of the pooled ones that the head reads."""
     vector_precision: Literal["float16", "float32"] = "float32"
     """Precision of the stored vectors."""
-    fast: Annotated[bool, Parameter(group=COMPUTING)] = False
-    """Decode large images at reduced size and resize with torch: faster, but features differ
-    slightly. By default both are exactly as in the authors' code."""
+    exact: Exact = True
     batch_size: BatchSize = 8
     engine: EngineName = "auto"
     address: Annotated[str | None, Parameter(group=COMPUTING)] = None
@@ -66,7 +65,7 @@ def embed(options: Embed) -> None:
     from vitrail.tasks.embed import embed as run
 
     with progress() as on_progress:
-        arguments = arguments_of(options, run, exact=not options.fast, on_progress=on_progress)
+        arguments = arguments_of(options, run, on_progress=on_progress)
         done = run(model_source(options), options.images, **arguments)
     if options.json:
         say_json(done.facts())

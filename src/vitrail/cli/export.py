@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 from vitrail.cli.options import (
     OUTPUT,
@@ -20,6 +21,20 @@ from vitrail.cli.options import (
 from vitrail.cli.output import say, say_json
 from vitrail.cli.progress import progress
 from vitrail.core.errors import UserError
+from vitrail.core.exported import OLD_PRECISIONS, ExportPrecision
+
+
+def read_precision(_: object, tokens: Sequence[Token]) -> str:
+    """A precision by its name, or by the one that other tools have for it.
+
+    >>> read_precision(str, [Token(value="fp16")])
+    'float16'
+    """
+    value = tokens[0].value
+    if value not in (*get_args(ExportPrecision), *OLD_PRECISIONS):
+        known = ", ".join(get_args(ExportPrecision))
+        raise UserError(f"--precision must be one of {known}, got {value!r}")
+    return OLD_PRECISIONS.get(value, value)
 
 
 @dataclass(frozen=True)
@@ -36,7 +51,7 @@ class Export(ModelOptions, DryRunOption, OverwriteOption, OutputOptions):
     images: tuple[str, ...] = ()
     """Photos to compare the file with the model on: files, directories or patterns. [default: two
     photos that come with scikit-learn]"""
-    precision: Literal["fp32", "fp16", "int8", "int8-weights", "int4-weights"] = "fp32"
+    precision: Annotated[ExportPrecision, Parameter(converter=read_precision)] = "float32"
     """Precision of the weights in the file. int8 (ONNX, OpenVINO) needs at least 16 --images to be
     calibrated and measured on. int8-weights and int4-weights (ONNX) make smaller files and compute
     in float; measured on --images too."""
@@ -65,7 +80,7 @@ def export(options: Export) -> None:
 
     Examples:
       vitrail export runs/pets/best --out pets.onnx
-      vitrail export runs/pets/best --to coreml --out Pets.mlpackage --precision fp16
+      vitrail export runs/pets/best --to coreml --out Pets.mlpackage --precision float16
       vitrail export runs/pets/best --to web --out pets-page
     """
     from vitrail.tasks.dry_run import DryRun

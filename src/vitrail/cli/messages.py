@@ -5,7 +5,7 @@ about it. In the shell they are options:
 
     pass overwrite=True              pass --overwrite
     give grid=(rows, columns)        give --grid ROWSxCOLUMNS
-    use precision="fp16"             use --precision fp16
+    use precision="float16"          use --precision float16
     give heads=N                     give --set heads=N
     batch_size must be at least 1    --batch-size must be at least 1
 """

@@ -88,6 +88,15 @@ LocalEngineName: TypeAlias = Annotated[
         help=f"Engine: eager (PyTorch), compiled, onnxruntime or openvino. auto {ENGINE_HELP}",
     ),
 ]
+Exact: TypeAlias = Annotated[
+    bool,
+    Parameter(
+        group=COMPUTING,
+        negative=["--fast", "--no-exact"],
+        help="Decode and resize as in the authors' code. --fast decodes large images at reduced "
+        "size and resizes with torch: faster, but scores and features differ in the third digit.",
+    ),
+]
 NativeResolution: TypeAlias = Annotated[
     bool,
     Parameter(

@@ -20,6 +20,7 @@ from vitrail.cli.options import (
     BatchSize,
     DryRunOption,
     EngineName,
+    Exact,
     ExportedSource,
     Images,
     Int8Options,
@@ -56,9 +57,7 @@ class Predict(ModelOptions, Int8Options, DryRunOption, OverwriteOption, OutputOp
     out: Out = None
     """File for the predictions: .jsonl, .csv, .parquet, or .html for a page with the images. An
     interrupted run is resumed by the same command."""
-    fast: Annotated[bool, Parameter(group=COMPUTING)] = False
-    """Decode large images at reduced size and resize with torch: faster, but scores differ in the
-    third digit. By default both are exactly as in the authors' code."""
+    exact: Exact = True
     batch_size: BatchSize = 8
     engine: EngineName = "auto"
     address: Annotated[str | None, Parameter(group=COMPUTING)] = None
@@ -95,7 +94,7 @@ def predict(options: Predict) -> None:
 
     how = PredictOptions(
         top=options.top,
-        exact=not options.fast,
+        exact=options.exact,
         batch_size=options.batch_size,
         engine=options.engine,
         address=options.address,
@@ -154,7 +153,7 @@ def check_exported_options(options: Predict) -> None:
     check_counts(options.top, options.batch_size, options.threads)
     given = {field.name: getattr(options, field.name) for field in fields(ModelOptions)}
     device = options.device not in ("auto", "cpu")
-    given |= {"device": device, "precision": options.precision, "fast": options.fast}
+    given |= {"device": device, "precision": options.precision, "fast": not options.exact}
     given |= {"engine": options.engine != "auto", "speed_up": options.speed_up}
     given |= {"address": options.address, "calibrate": options.calibrate}
     given |= {"native_resolution": options.native_resolution}

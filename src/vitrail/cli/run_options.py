@@ -30,7 +30,7 @@ class RunOptions(OutputOptions):
     """Directory of the run. [default: runs/DATA]"""
     model: Annotated[str | None, Parameter(group=RECIPE)] = None
     """Architecture (see vitrail models). [default: a small one chosen for the data]"""
-    start: Annotated[str | None, Parameter(name="--from", group=RECIPE)] = None
+    start: Annotated[str | None, Parameter(name=["--from", "--start"], group=RECIPE)] = None
     """Checkpoint to start from: Vitrail directory, foreign file, or hub id owner/name."""
     epochs: Annotated[float | None, Parameter(group=RECIPE)] = None
     """Epochs to train. [default: chosen from the number of images]"""

@@ -29,7 +29,9 @@ SUFFIXES = {
 # float: preprocessed, (B, C, H, W). uint8: RGB pixels at the model's size, (B, H, W, C).
 InputKind = Literal["float", "uint8"]
 # the last two: weights alone, activations stay in float
-ExportPrecision = Literal["fp32", "fp16", "int8", "int8-weights", "int4-weights"]
+ExportPrecision = Literal["float32", "float16", "int8", "int8-weights", "int4-weights"]
+# older files and other tools call them so
+OLD_PRECISIONS: dict[str, ExportPrecision] = {"fp32": "float32", "fp16": "float16"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +45,7 @@ class ExportedGraph:
     target: str
     outputs: tuple[str, ...]
     input: InputKind = "float"
-    precision: ExportPrecision = "fp32"
+    precision: ExportPrecision = "float32"
     batch: int | None = None
     sides: int | None = None
     merged_tokens: tuple[int, ...] = ()
@@ -96,7 +98,10 @@ def read_metadata(strings: Mapping[str, str], *, where: str, has_checksum: bool 
                 "export the model again"
             )
     passport = validate(Passport, _parse(strings, PASSPORT, where), where=f"{where}: {PASSPORT}")
-    graph = validate(ExportedGraph, _parse(strings, GRAPH, where), where=f"{where}: {GRAPH}")
+    values = _parse(strings, GRAPH, where)
+    if isinstance(found := values.get("precision"), str):
+        values["precision"] = OLD_PRECISIONS.get(found, found)
+    graph = validate(ExportedGraph, values, where=f"{where}: {GRAPH}")
     if graph.checksum is not None and not has_checksum:
         raise UserError(
             f"{where}: is damaged, or was changed after the export: the checksum at its end is "

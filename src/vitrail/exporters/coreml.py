@@ -18,7 +18,7 @@ def convert(request: Request, metadata: Mapping[str, str], out: Path) -> None:
     coremltools = import_coremltools()
     program = request.program(batch=1)
     names = output_names(program)
-    half = request.precision == "fp16"
+    half = request.precision == "float16"
     precision = coremltools.precision
     package = coremltools.convert(
         # "ATEN" programs: what the exporter traced for training is taken apart

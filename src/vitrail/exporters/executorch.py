@@ -51,6 +51,6 @@ TARGET = Target(
     extra="mobile",
     convert=convert,
     open=open_file,
-    precisions=("fp32",),
+    precisions=("float32",),
     batch=1,
 )

@@ -44,7 +44,7 @@ TARGET = Target(
     extra="litert",
     convert=convert,
     open=open_file,
-    precisions=("fp32",),
+    precisions=("float32",),
     batch=1,
     embeds_metadata=False,
 )

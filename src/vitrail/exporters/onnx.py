@@ -27,7 +27,7 @@ def convert(request: Request, metadata: Mapping[str, str], out: Path) -> Quantis
         proto, record = int8_onnx(request)
     else:
         proto = strip(to_onnx(request.program(batch=None)))
-    if request.precision == "fp16":
+    if request.precision == "float16":
         proto = to_half(proto)
     for key, value in metadata.items():
         proto.metadata_props.add(key=key, value=value)
@@ -64,7 +64,7 @@ TARGET = Target(
     extra="fast",
     convert=convert,
     open=open_file,
-    precisions=("fp32", "fp16", "int8", "int8-weights", "int4-weights"),
+    precisions=("float32", "float16", "int8", "int8-weights", "int4-weights"),
     dynamic_size=True,
     checksum="crc32",
 )

@@ -27,7 +27,7 @@ def convert(request: Request, metadata: Mapping[str, str], out: Path) -> Quantis
             model, record = int8_openvino(request, model)
         for key, value in metadata.items():
             model.set_rt_info(value, flat_key(key))
-        openvino.save_model(model, out, compress_to_fp16=request.precision == "fp16")
+        openvino.save_model(model, out, compress_to_fp16=request.precision == "float16")
     add_checksum(out, out.with_suffix(".bin"))
     return record
 
@@ -44,6 +44,6 @@ TARGET = Target(
     extra="fast",
     convert=convert,
     open=open_file,
-    precisions=("fp32", "fp16", "int8"),
+    precisions=("float32", "float16", "int8"),
     checksum="crc32",
 )

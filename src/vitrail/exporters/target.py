@@ -46,7 +46,7 @@ class Request:
     attention weights, and where ONNX Runtime Web is."""
 
     model: Model
-    precision: ExportPrecision = "fp32"
+    precision: ExportPrecision = "float32"
     preprocessing: bool = False
     attention: bool = False
     features: bool = False
@@ -110,7 +110,7 @@ class Target:
     extra: str
     convert: Callable[[Request, Mapping[str, str], Path], Quantisation | None]
     open: Callable[[Path], Runner]
-    precisions: tuple[ExportPrecision, ...] = ("fp32", "fp16")
+    precisions: tuple[ExportPrecision, ...] = ("float32", "float16")
     batch: int | None = None
     dynamic_size: bool = False
     embeds_metadata: bool = True
@@ -145,7 +145,7 @@ class Target:
                 "attention outputs have the layout of one image size: leave out attention, or "
                 "dynamic_size"
             )
-        if request.precision not in ("fp32", "fp16"):
+        if request.precision not in ("float32", "float16"):
             raise UserError(
                 f"{request.precision} is measured at one image size: leave out dynamic_size"
             )

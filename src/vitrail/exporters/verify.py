@@ -23,7 +23,7 @@ from vitrail.weights.load import load
 
 # Largest difference of an output, as a share of its largest value (at least 1).
 # In int8 it finds broken files alone: what may be lost is measured on the user's images.
-TOLERANCES = {"fp32": 1e-4, "fp16": 2e-2, **dict.fromkeys(QUANTISED, 0.5)}
+TOLERANCES = {"float32": 1e-4, "float16": 2e-2, **dict.fromkeys(QUANTISED, 0.5)}
 ROUNDS = 5  # of timing
 
 

@@ -75,7 +75,7 @@ class Quantisation:
 
 
 def check_drop(
-    record: Quantisation, max_drop: float, *, instead: str = 'use precision="fp16"'
+    record: Quantisation, max_drop: float, *, instead: str = 'use precision="float16"'
 ) -> None:
     """Refuse a model that lost more than this many percentage points, or features without classes
     that changed by more than the error allowed; the sentence names what to do `instead`."""

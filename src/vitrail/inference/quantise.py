@@ -123,7 +123,7 @@ def try_nodes(
     if not nodes:
         raise UserError(
             "int8 needs layers that can be quantised, but every one is too sensitive or none was "
-            'found: use precision="fp16"'
+            'found: use precision="float16"'
         )
     done = quantise_nodes(proto, nodes, how, calibration.fed)
     error = relative_error(expected, run_graph(done, calibration.fed))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import UserError
-from vitrail.core.exported import ExportPrecision
+from vitrail.core.exported import OLD_PRECISIONS, ExportPrecision
 from vitrail.data.reader import ImageSource
 from vitrail.explanation.graph_maps import map_covers, reduce_weights
 from vitrail.exporters.export import Export, export_model, files_in, record_path
@@ -38,7 +38,7 @@ def export(
     *,
     to: str | None = None,
     images: ImageSource | Iterable[ImageSource] | None = None,
-    precision: ExportPrecision = "fp32",
+    precision: ExportPrecision = "float32",
     max_drop: float = MAX_DROP,
     preprocessing: bool = False,
     attention: bool = False,
@@ -84,7 +84,7 @@ def export(
     loaded, _ = with_speed_up(whole, speed_up, batch_size=1)
     request = Request(
         model=loaded,
-        precision=precision,
+        precision=OLD_PRECISIONS.get(precision, precision),
         preprocessing=preprocessing,
         attention=attention,
         features=features,

@@ -33,7 +33,7 @@ from vitrail.inference.quantisation import Quantisation
 SITE = Path(__file__).with_name("site")
 MODEL = "model.onnx"
 # How far a device may be from what ONNX Runtime computes here, as a share of the largest value.
-DEVICE_TOLERANCES = {"fp32": 2e-3, "fp16": 5e-2, "int8": 0.2}
+DEVICE_TOLERANCES = {"float32": 2e-3, "float16": 5e-2, "int8": 0.2}
 
 
 def refuse(request: Request) -> None:
@@ -133,7 +133,7 @@ TARGET = Target(
     extra="fast",
     convert=convert,
     open=open_folder,
-    precisions=("fp32", "fp16", "int8"),
+    precisions=("float32", "float16", "int8"),
     folder=True,
     checksum="crc32",
     refuse=refuse,
