@@ -79,23 +79,21 @@ class Running:
 
 
 def make_form(fields: Sequence[tuple[str, bytes]]) -> bytes:
-    parts = [
-        f'--{BOUNDARY}\r\ncontent-disposition: form-data; name="{name}"; filename="x"\r\n\r\n'.encode()
-        + content
-        + b"\r\n"
-        for name, content in fields
-    ]
+    parts = []
+    for name, content in fields:
+        head = f'content-disposition: form-data; name="{name}"; filename="x"'
+        parts.append(f"--{BOUNDARY}\r\n{head}\r\n\r\n".encode() + content + b"\r\n")
     return b"".join(parts) + f"--{BOUNDARY}--\r\n".encode()
 
 
 @contextmanager
 def running(
-    launcher: Launcher, *models: str, sources: Sequence[str] = (), **options: Any
+    launcher: Launcher, *models: str, standby: Sequence[str] = (), **options: Any
 ) -> Iterator[Running]:
     """A service with these settings; it is drained at the end."""
     settings = Settings(
         models=tuple(map(parse_source, models)),
-        sources=tuple(map(parse_source, sources)),
+        standby=tuple(map(parse_source, standby)),
         port=0,
         **{"engine": "eager", "threads": 1, "drain_seconds": 0.0, **options},
     )

@@ -36,7 +36,7 @@ def task(key: bytes | None = None, *, seconds: float = 10.0, pooled: bool = Fals
 
 
 def answers(batch: list[Task]) -> list[Any]:
-    return [np.float32([number]) for number in range(len(batch))]
+    return [np.array([number], np.float32) for number in range(len(batch))]
 
 
 def finish(batcher: Batcher, slots: FakeSlots, batch: list[Task]) -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -53,10 +53,8 @@ def frozen(service: Running) -> Iterator[int]:
     try:
         yield pid
     finally:
-        try:
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
-        except ProcessLookupError:
-            pass
 
 
 def predict(service: Running, seed: int, **headers: str) -> Reply:
@@ -96,7 +94,7 @@ def test_an_image_that_ends_every_process_is_answered_with_503(pets: Running) ->
         while not done.is_set():
             for worker in list(pool_of(pets).workers):
                 if worker.batches:
-                    os.kill(worker.child.pid, signal.SIGKILL)
+                    worker.child.kill()
             time.sleep(0.001)
 
     killer = threading.Thread(target=kill_busy)

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,8 +22,8 @@ def keyed(
     keys.write_text(f"# who may ask\n{USER}\n{ADMIN} admin\n")
     pets, other = str(checkpoints / "pets"), f"other={checkpoints / 'other'}"
     missing = f"missing={checkpoints / 'missing'}"
-    options = {"sources": [other, missing], "api_key_file": str(keys), "window": 0}
-    with running(launcher, pets, **options) as found:
+    options: dict[str, Any] = {"api_key_file": str(keys), "window": 0}
+    with running(launcher, pets, standby=[other, missing], **options) as found:
         yield found
 
 

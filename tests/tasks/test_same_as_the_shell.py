@@ -176,9 +176,9 @@ def test_models_are_those_that_python_lists(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_no_verb_is_left_out() -> None:
-    """Training and benchmarks have files of their own (test_train.py, test_bench.py), the demo is
-    made of other verbs."""
-    elsewhere = {"train", "pretrain", "bench", "demo", "models"}
+    """Training, benchmarks and the service have files of their own (test_train.py, test_bench.py,
+    tests/serving), the demo is made of other verbs."""
+    elsewhere = {"train", "pretrain", "bench", "demo", "models", "serve"}
     compared = {line.split()[0] for line in CALLS}
     assert compared | elsewhere == {verb.__name__ for verb in VERBS.values()}
     assert not compared & elsewhere

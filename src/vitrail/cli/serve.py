@@ -30,7 +30,7 @@ class Serve(PlaceOptions, OutputOptions):
     """Address to listen on; 0.0.0.0 is every one of this machine."""
     port: int = 8000
     """Port to listen on; 0 takes a free one."""
-    source: tuple[str, ...] = ()
+    standby: tuple[str, ...] = ()
     """NAME=PATH of a model that an admin may load later; may be repeated."""
     data: tuple[str, ...] = ()
     """Run, or directory of embeddings, for the page and for search; may be repeated."""
@@ -77,7 +77,7 @@ def serve(options: Serve) -> None:
 
     Examples:
       vitrail serve runs/pets/best --open
-      vitrail serve pets=runs/pets/best digits.onnx --host 0.0.0.0 --api-key-file keys.txt
+      vitrail serve pets=runs/pets/best digits.onnx --port 9000
     """
     from vitrail.serving.run import serve as run
     from vitrail.serving.settings import MIB, Limits
@@ -101,7 +101,7 @@ def serve(options: Serve) -> None:
 
     run(
         *options.models,
-        sources=options.source,
+        standby=options.standby,
         host=options.host,
         port=options.port,
         engine=options.engine,

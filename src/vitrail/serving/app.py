@@ -3,21 +3,18 @@
 from importlib.metadata import version
 
 from fastapi import FastAPI
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from vitrail.core.errors import UserError
 from vitrail.serving import schemas, v1, v2
+from vitrail.serving.errors import EXPECTED, error_response
 from vitrail.serving.guard import Guard
 from vitrail.serving.page import find_page
-from vitrail.serving.problems import Problem
 from vitrail.serving.responses import json_response, problem_response
-from vitrail.serving.service import ClientLeft, Service
+from vitrail.serving.service import Service
 from vitrail.serving.telemetry import with_telemetry
 
-LEFT = 499  # of a client that reads no answer
 CACHE = "no-cache"  # asked again each time, and answered with 304 where nothing has changed
 
 
@@ -36,36 +33,18 @@ def create_app(service: Service) -> ASGIApp:
     add_errors(app)
     add_health(app, service)
     add_page(app)
-    guarded = Guard(app, service)
+    guarded = Guard(app, service, v1.busy_routes(service))
     return with_telemetry(guarded) if service.settings.telemetry else guarded
 
 
 def add_errors(app: FastAPI) -> None:
     """Every error is one JSON object."""
 
-    @app.exception_handler(Problem)
-    async def on_problem(_: Request, problem: Problem) -> Response:
-        return problem_response(problem.status, str(problem), problem.headers)
+    async def on_error(_: Request, error: Exception) -> Response:
+        return error_response(error)
 
-    @app.exception_handler(UserError)
-    async def on_user_error(_: Request, error: UserError) -> Response:
-        return problem_response(422, str(error))
-
-    @app.exception_handler(HTTPException)
-    async def on_http_error(_: Request, error: HTTPException) -> Response:
-        return problem_response(error.status_code, str(error.detail), dict(error.headers or {}))
-
-    @app.exception_handler(ClientLeft)
-    async def on_left(_: Request, __: ClientLeft) -> Response:
-        return Response(status_code=LEFT)
-
-    @app.exception_handler(ClientDisconnect)
-    async def on_disconnect(_: Request, __: ClientDisconnect) -> Response:
-        return Response(status_code=LEFT)
-
-    @app.exception_handler(Exception)
-    async def on_bug(_: Request, __: Exception) -> Response:
-        return problem_response(500, "the service failed: its log says why")
+    for kind in (*EXPECTED, Exception):
+        app.add_exception_handler(kind, on_error)
 
 
 def add_health(app: FastAPI, service: Service) -> None:

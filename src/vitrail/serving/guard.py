@@ -4,15 +4,22 @@ headers of every answer, counters, and an end to answers that nobody reads."""
 import asyncio
 import re
 import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeAlias
 from urllib.parse import parse_qs
 
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vitrail.serving.bodies import too_large
+from vitrail.serving.errors import error_response
 from vitrail.serving.keys import key_of
 from vitrail.serving.problems import Forbidden, NotFound, Problem, Unauthorised
 from vitrail.serving.responses import problem_body
 from vitrail.serving.service import Service
+
+Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
@@ -46,8 +53,10 @@ def needs_key(path: str) -> bool:
 class Guard:
     """The outermost application of a service."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self.app, self.service = app, service
+    def __init__(
+        self, app: ASGIApp, service: Service, busy: Mapping[tuple[str, str], Handler]
+    ) -> None:
+        self.app, self.service, self.busy = app, service, busy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -55,6 +64,7 @@ class Guard:
             return
         began, metrics = time.perf_counter(), self.service.metrics
         status = 499  # the client left before an answer
+        busy = self.busy.get((scope["method"], scope["path"]))
 
         async def send_guarded(message: Message) -> None:
             nonlocal status
@@ -72,9 +82,13 @@ class Guard:
             except Problem as problem:
                 await send_problem(problem, send_guarded)
                 return
-            await self.app(scope, receive, send_guarded)
+            if busy is None:
+                await self.app(scope, receive, send_guarded)
+            else:
+                response = await respond(busy, Request(scope, receive))
+                await response(scope, receive, send_guarded)
         finally:
-            route = getattr(scope.get("route"), "path", None) or "other"
+            route = scope["path"] if busy else getattr(scope.get("route"), "path", "other")
             metrics.requests.labels(route, status).inc()
             metrics.seconds.labels(route).observe(time.perf_counter() - began)
 
@@ -103,7 +117,7 @@ class Guard:
         if settings.is_local and host_name(host) not in (*LOCAL, *settings.trusted_host):
             raise Forbidden(
                 f"the service answers as localhost, got the host {host!r}: behind a proxy, name "
-                "it with --trusted-host"
+                "it with trusted_host=NAME"
             )
         origin = header_of(headers, b"origin")
         sender = origin.partition("://")[2]  # none of "null", that of files and of closed frames
@@ -131,6 +145,14 @@ def host_name(host: str) -> str:
     ('localhost', '[::1]')
     """
     return re.sub(r":\d+$", "", host).lower()
+
+
+async def respond(handler: Handler, request: Request) -> Response:
+    """Without the layers of a framework: half of the time of a small request."""
+    try:
+        return await handler(request)
+    except Exception as error:
+        return error_response(error)
 
 
 async def send_problem(problem: Problem, send: Send) -> None:

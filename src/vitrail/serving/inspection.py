@@ -29,6 +29,10 @@ class Rendered:
     content: Buffer
 
 
+class BadImageGiven(Invalid):
+    """An image that cannot be read: nothing is wrong with the rest of the request."""
+
+
 Reply: TypeAlias = tuple[dict[str, Any], list[Buffer]]
 
 
@@ -122,14 +126,18 @@ class Inspection:
         """The process, started where there is none."""
         if self.child is not None and not self.child.ended.is_set():
             return self.child
-        child = Child(self.launcher, "operations", self.spec)
         try:
-            await child.start()
+            return await self.start()
         except UserError as error:
             raise Invalid(str(error)) from None
         except (StartFailed, OSError) as error:
             logger.error("%s", error)
             raise Unavailable("the process that looks into the model cannot be started") from None
+
+    async def start(self) -> Child:
+        """`UserError` where the model, or the data, cannot be opened."""
+        child = Child(self.launcher, "operations", self.spec)
+        await child.start()
         self.child = child
         self.listener = asyncio.create_task(child.listen(self.on_reply))
         return child
@@ -150,7 +158,7 @@ class Inspection:
 
 def read_reply(header: dict[str, Any], buffers: list[Buffer]) -> Rendered:
     if "problem" in header:
-        raise Invalid(header["problem"])
+        raise (BadImageGiven if header.get("of") == "image" else Invalid)(header["problem"])
     if "failed" in header:
         raise Failed(header["failed"])
     return Rendered(header["media"], header["encoding"], buffers[0])

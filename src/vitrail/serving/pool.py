@@ -76,6 +76,8 @@ class Pool:
         others = [self.start_worker() for _ in range(self.count - 1)]
         for worker in await asyncio.gather(*others):
             self.keep(worker)
+        if self.spec.data and self.info.can_inspect:  # data that cannot be opened are told now
+            await self.inspection.start()
         return self.info
 
     async def start_worker(self) -> Worker:

@@ -12,12 +12,14 @@ import asyncio
 import contextlib
 import gc
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from importlib import import_module
 from threading import Lock
 from typing import Any, Literal, TypeAlias
 
@@ -34,6 +36,8 @@ Kind: TypeAlias = Literal["batches", "operations"]
 
 BUFFER = 2**20  # bytes that are read ahead from a process
 PID = 8  # bytes of a process id
+LATE_IMPORTS = ("torch._dynamo", "matplotlib.colors")  # of operations, when they first run
+SECONDS_TO_REST = 0.5  # without a request, after which the process that forks imports the rest
 SECONDS_TO_END = 5.0  # for a process whose connection was closed, before it is killed
 
 
@@ -200,12 +204,14 @@ def fork_on_demand(control: socket.socket) -> None:
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks for exit codes: no zombies
-    import vitrail.serving.inspector
     import vitrail.serving.worker  # noqa: F401 - so that no fork has to
 
-    gc.collect()
     gc.freeze()  # what is there is shared, and stays so
+    has_operations = False
     while True:
+        if not has_operations and not select.select([control], [], [], SECONDS_TO_REST)[0]:
+            import_operations()  # while nobody waits
+            has_operations = True
         data, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not data:
             return
@@ -216,6 +222,18 @@ def fork_on_demand(control: socket.socket) -> None:
             run_and_exit(socket.socket(fileno=descriptors[0]))
         os.close(descriptors[0])
         control.sendall(child.to_bytes(PID, "little"))
+
+
+def import_operations() -> None:
+    """What a process for inspection needs, which takes longer to import than to fork."""
+    import vitrail.serving.inspector  # noqa: F401 - so that no fork has to
+    from vitrail.serving.operations import OPERATIONS
+
+    for operation in OPERATIONS.values():
+        operation.function()
+    for name in LATE_IMPORTS:
+        import_module(name)
+    gc.freeze()
 
 
 def run_and_exit(channel: socket.socket) -> None:

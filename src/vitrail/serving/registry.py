@@ -124,8 +124,7 @@ class Registry:
         to it until the new one is ready, and are answered by it to the last."""
         source = self.settings.find_source(source_name)
         if source is None:
-            every = (*self.settings.sources, *self.settings.models)
-            known = ", ".join(sorted({one.name for one in every}))
+            known = ", ".join(sorted({one.name for one in self.settings.known_sources}))
             raise NotFound(f"source {source_name!r} was not named at the start, known are {known}")
         self.begin(name)
         try:

@@ -10,13 +10,9 @@ from vitrail.serving.settings import Limits, Settings, parse_sources
 OnReady = Callable[[str], None]
 
 
-def ignore(address: str) -> None:
-    """Nobody asks."""
-
-
 def serve(
     *models: str | Path,
-    sources: Sequence[str | Path] = (),
+    standby: Sequence[str | Path] = (),
     host: str = "127.0.0.1",
     port: int = 8000,
     engine: str = "auto",
@@ -36,13 +32,13 @@ def serve(
     api_key_file: str | Path | None = None,
     telemetry: bool = False,
     limits: Limits | None = None,
-    on_ready: OnReady = ignore,
+    on_ready: OnReady | None = None,
 ) -> None:
     """Serve models over HTTP, and the page at /, until SIGTERM or Ctrl-C; requests that were
     accepted are answered first.
 
     A model is a checkpoint or an exported file, or "NAME=PATH"; an admin may load those of
-    `sources` later. `engine` and `threads` are those of `predict`: `workers` processes of each
+    `standby` later. `engine` and `threads` are those of `predict`: `workers` processes of each
     model compute batches of at most `batch_size` images, by `threads` threads each. At most `queue`
     images of each model wait; then requests are refused. `data` are runs or directories of
     embeddings. `allow_host` are hosts whose images may be given by address, `trusted_host` names
@@ -51,7 +47,7 @@ def serve(
     """
     settings = Settings(
         models=parse_sources(tuple(map(str, models)), "models"),
-        sources=parse_sources(tuple(map(str, sources)), "sources"),
+        standby=parse_sources(tuple(map(str, standby)), "standby"),
         host=host,
         port=port,
         engine=engine,
@@ -75,7 +71,7 @@ def serve(
     run(settings, on_ready)
 
 
-def run(settings: Settings, on_ready: OnReady = ignore) -> None:
+def run(settings: Settings, on_ready: OnReady | None = None) -> None:
     """Serve until a signal."""
     try:
         import uvloop
@@ -86,7 +82,7 @@ def run(settings: Settings, on_ready: OnReady = ignore) -> None:
     runner(run_settings(settings, on_ready))
 
 
-async def run_settings(settings: Settings, on_ready: OnReady) -> None:
+async def run_settings(settings: Settings, on_ready: OnReady | None) -> None:
     try:
         from vitrail.serving.server import DrainingServer
         from vitrail.serving.service import Service
@@ -95,6 +91,6 @@ async def run_settings(settings: Settings, on_ready: OnReady) -> None:
             f"the service needs {error.name}, which is not installed: pip install 'vitrail[serve]'"
         ) from None
     server = DrainingServer(Service(settings))
-    await server.run_until_signal(on_ready)
+    await server.run_until_signal(on_ready or (lambda address: None))
     if server.interrupted:
         raise KeyboardInterrupt

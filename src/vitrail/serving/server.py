@@ -130,6 +130,7 @@ class DrainingServer(uvicorn.Server):
             access_log=False,
             log_config=None,
             server_header=False,
+            proxy_headers=False,  # nothing here asks who the client is
             backlog=BACKLOG,
             timeout_keep_alive=max(int(settings.limits.idle_seconds), 1),
             timeout_graceful_shutdown=int(settings.timeout) + 5,

@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from vitrail.serving.batcher import Answer, Task
 from vitrail.serving.bodies import Budget, Given
+from vitrail.serving.errors import ClientLeft
 from vitrail.serving.fetching import Fetcher
 from vitrail.serving.inspection import Rendered
 from vitrail.serving.keys import Keys, read_keys
@@ -23,10 +24,6 @@ from vitrail.serving.spec import Want
 
 LARGE_IMAGE = 2**20  # bytes: hashed in a thread
 TIMEOUT_HEADER = "x-timeout"
-
-
-class ClientLeft(Exception):  # noqa: N818 - nobody reads the answer
-    """The client closed its connection before the answer."""
 
 
 class Service:

@@ -86,10 +86,10 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """A service. `models` are loaded at the start; `sources` may be loaded later, by an admin."""
+    """A service. `models` are loaded at the start; `standby` may be loaded later, by an admin."""
 
     models: tuple[Source, ...]
-    sources: tuple[Source, ...] = ()
+    standby: tuple[Source, ...] = ()
     host: str = "127.0.0.1"
     port: int = 8000
     engine: str = "auto"
@@ -136,6 +136,11 @@ class Settings:
         """Whether only this machine reaches the service."""
         return self.host in ("localhost", "::1") or self.host.startswith("127.")
 
+    @property
+    def known_sources(self) -> tuple[Source, ...]:
+        """All that was named at the start."""
+        return (*self.standby, *self.models)
+
     def find_source(self, name: str) -> Source | None:
         """A model that was named at the start."""
-        return next((one for one in (*self.sources, *self.models) if one.name == name), None)
+        return next((one for one in self.known_sources if one.name == name), None)
