@@ -17,7 +17,10 @@ import vitrail
 from tests.models.kinds import SMALL, perturbed
 from tests.parity.test_every_family import FAMILIES
 from tests.serving.small_models import MODELS, model_of, photo
+from vitrail import capture
 from vitrail.core.errors import UserError
+from vitrail.explanation.distance import mean_distance
+from vitrail.explanation.hooks import token_layouts
 from vitrail.inference.nearest import find_nearest
 from vitrail.models.measure import count
 from vitrail.models.model import Model
@@ -153,6 +156,23 @@ def test_every_kind_of_model_has_neighbours_and_a_map(kind: str, photos: Path) -
     )
     match = ask("neighbours", context, image, patch=[0, 0], k=1)["matches"][0]
     assert match["score"] == pytest.approx(1, abs=1e-2)
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_distances_are_means_over_the_images_of_the_data(kind: str, photos: Path) -> None:
+    model = model_of(kind)
+    data = opened(photos, model)
+    found = ask("distances", Context(model, data))
+    assert found["images"] == 10
+    assert [one["name"] for one in found["layers"]] == list(token_layouts(model))
+    files = [data.source.name(index) for index in data.distances]
+    with capture(model) as maps, torch.no_grad():
+        model(model.preprocess(files))
+    for one in found["layers"]:
+        expected = mean_distance(maps[one["name"]])
+        np.testing.assert_allclose(one["distance"], expected.mean(dim=0), rtol=1e-4)
+        assert (np.array(one["low"]) <= np.array(one["distance"]) + 1e-6).all()
+    assert ask("distances", Context(model)) == {"images": 0, "layers": []}
 
 
 def test_embeddings_are_searched_as_the_library_does(tmp_path: Path, photos: Path) -> None:

@@ -143,6 +143,13 @@ OPERATIONS: dict[str, Operation] = {
             summary="One image of the data by its number",
         ),
         Operation(
+            "distances",
+            "distances",
+            NoOptions,
+            needs_image=False,
+            summary="How far each head looks in the images of the data, on average",
+        ),
+        Operation(
             "samples",
             "samples",
             NoOptions,

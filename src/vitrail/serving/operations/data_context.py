@@ -26,7 +26,9 @@ from vitrail.data.reader import Sample, read_image
 from vitrail.data.source import Source
 from vitrail.data.sources import open_data
 from vitrail.data.sources.files import Files
-from vitrail.explanation.hooks import token_layouts
+from vitrail.explanation.capture import AttentionMap
+from vitrail.explanation.distance import mean_distance
+from vitrail.explanation.hooks import forward_hooks, token_layouts
 from vitrail.explanation.tokens import tokens_on_grid
 from vitrail.inference.parts import MANIFEST, Manifest, normalise_rows, read_blocks, read_manifest
 from vitrail.inference.predict import class_names
@@ -41,6 +43,7 @@ Kind = Literal["run", "vectors", "images"]
 
 MAX_IMAGES = 5000  # that are computed
 MAX_PATCH_IMAGES = 400  # whose patches are computed: 196 of 384 numbers each are 60 megabytes
+MAX_DISTANCE_IMAGES = 64
 SECONDS = 8.0  # for one request
 BATCH = 8
 
@@ -58,6 +61,7 @@ class DataContext:
     features: dict[int, Float[np.ndarray, " D"]] = field(default_factory=dict)
     scores: dict[int, Float[np.ndarray, " K"]] = field(default_factory=dict)
     patches: dict[int, Float[np.ndarray, "rows columns D"]] = field(default_factory=dict)
+    distances: dict[int, dict[str, list[float]]] = field(default_factory=dict)
     unreadable: set[int] = field(default_factory=set)
 
     def __len__(self) -> int:
@@ -126,6 +130,21 @@ class DataContext:
         for indices, images in self.batches(wanted, seconds):
             each = patch_vectors(self.model, self.model.encode(images))
             self.patches.update(zip(indices, each, strict=True))
+
+    @torch.no_grad()
+    def compute_distances(self, seconds: float = SECONDS) -> None:
+        """How far each head of each attention looks, in pixels, in a few images."""
+        wanted = [i for i in self.order[:MAX_DISTANCE_IMAGES] if i not in self.distances]
+        for indices, images in self.batches(wanted, seconds):
+            found: dict[str, Tensor] = {}
+
+            def keep(name: str, one: AttentionMap, _: Tensor | None, to: Any = found) -> None:
+                to[name] = mean_distance(one).float().cpu()
+
+            with forward_hooks(self.model, attention=keep):
+                self.model(images)
+            for place, index in enumerate(indices):
+                self.distances[index] = {name: each[place].tolist() for name, each in found.items()}
 
     @torch.no_grad()
     def vector_of(self, image: Float[Tensor, "1 C H W"]) -> Float[np.ndarray, " D"]:
