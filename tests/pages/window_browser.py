@@ -1,5 +1,6 @@
 """The web page in a real Chromium: opening it, reading what it shows, accessibility rules."""
 
+import re
 import shutil
 import subprocess
 import tarfile
@@ -53,8 +54,8 @@ def open_browser(*flags: str) -> Iterator[Any]:
 class Visitor:
     """Opens pages of one address, and notes errors and requests to anybody else."""
 
-    def __init__(self, browser: Any, address: str) -> None:
-        self.browser, self.address = browser, address
+    def __init__(self, browser: Any, address: str, seconds: float = SECONDS) -> None:
+        self.browser, self.address, self.seconds = browser, address, seconds
         self.contexts: list[Any] = []
         self.problems: list[str] = []
 
@@ -69,7 +70,7 @@ class Visitor:
         self.contexts.append(context)
         context.on("request", self.check_request)
         page = context.new_page()
-        page.set_default_timeout(SECONDS * 1000)
+        page.set_default_timeout(self.seconds * 1000)
         page.on("console", self.check_message)
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.goto(f"{self.address}#{link}")
@@ -82,7 +83,7 @@ class Visitor:
             self.problems.append(request.url)
 
     def check_message(self, message: Any) -> None:
-        if message.type == "error" and "status of 4" not in message.text:
+        if message.type == "error" and not re.search("status of (4|50[34])", message.text):
             self.problems.append(message.text)
 
     def close(self) -> None:

@@ -35,6 +35,7 @@ class WindowServer(ThreadingHTTPServer):
         self.models, self.samples = models, samples
         self.requests: list[str] = []
         self.loading = 0  # answers that still say that the models are being loaded
+        self.late = 0  # lists of samples that are still refused
         self.lock = threading.Lock()
 
     @property
@@ -56,6 +57,9 @@ class Handler(BaseHTTPRequestHandler):
             self.server.loading -= 1
             listed = [{**facts(*pair), "state": state} for pair in self.server.models.items()]
             self.send_json({"models": listed})
+        elif path == "/v1/samples" and self.server.late > 0:
+            self.server.late -= 1
+            self.send_json({"error": "no answer in time", "code": 504}, 504)
         elif path == "/v1/samples":
             names = self.server.samples
             self.send_json(
@@ -133,7 +137,7 @@ def facts(name: str, model: Model) -> dict[str, Any]:
         "classes": model.config.num_classes,
         "labels": None if labels is None else list(labels),
         "multi_label": model.passport.multi_label,
-        "can_inspect": True,
+        "can_inspect": name != "exported",
     }
 
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from tests.pages.window_browser import (
     wait_until,
 )
 from tests.pages.window_server import WindowServer, serve_window
+from tests.serving.conftest import make_model
+from tests.serving.running import Running
 from vitrail.explanation.attention_sinks import sink_tokens
 from vitrail.explanation.capture import AttentionMap, capture
 from vitrail.explanation.distance import mean_distance
@@ -446,8 +449,6 @@ GIVE = """([kind, content]) => {
 
 
 def png(seed: int) -> bytes:
-    from io import BytesIO
-
     pixels = np.random.default_rng(seed).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     out = BytesIO()
     Image.fromarray(pixels).save(out, "PNG")
@@ -469,6 +470,20 @@ def test_what_goes_wrong_is_said_in_words(visitor: Visitor) -> None:
     page.wait_for_selector("#notice:not([hidden])")
     assert "server does not answer" in page.locator("#notice").inner_text()
     visitor.problems.clear()  # the browser logs the aborted request
+
+
+@pytest.mark.slow
+def test_an_exported_file_cannot_be_inspected(
+    browser: Any, models: dict[str, Model], samples: dict[str, Image.Image]
+) -> None:
+    with serve_window({"vit": models["vit"], "exported": models["vit"]}, samples) as running:
+        visitor = Visitor(browser, running.address)
+        page = visitor.open("model=exported", inspected=False)
+        assert "exported is an exported file" in page.locator("#notice").inner_text()
+        page.select_option("#model", "vit")
+        page.wait_for_selector("html[data-inspected]")
+        assert not page.locator("#notice").is_visible()
+        visitor.close()
 
 
 @pytest.mark.slow
@@ -506,7 +521,7 @@ def test_charts_are_saved_with_their_colours(visitor: Visitor, tmp_path: Path) -
 def test_the_page_waits_for_a_model_that_is_being_loaded(
     visitor: Visitor, server: WindowServer
 ) -> None:
-    server.loading = 1
+    server.loading = server.late = 1
     page = visitor.open(inspected=False)
     page.wait_for_selector("html[data-inspected]")
     assert not page.locator("#busy").is_visible()
@@ -532,3 +547,21 @@ def test_the_first_paint_takes_less_than_a_second(visitor: Visitor) -> None:
         "performance.getEntriesByType('paint').map(({ name, startTime }) => [name, startTime])"
     )
     assert dict(paints)["first-contentful-paint"] < 1000
+
+
+@pytest.mark.slow
+def test_the_service_itself_shows_the_same(browser: Any, service: Running) -> None:
+    """Under the service's own policy and headers, with its own samples."""
+    visitor = Visitor(browser, f"{service.address}/", seconds=240)
+    page = visitor.open("model=pets&layer=1&head=2&query=12,20")
+    content = service.get("/v1/samples/0?model=pets").body
+    model = make_model(0)
+    one = captured(model, Image.open(BytesIO(content)))[1]
+    expected = expected_row(one, 2, (1, 2))
+    assert int(np.argmax(cells_of(page, (4, 4)))) == int(expected.argmax())
+    page.select_option("#method", "saliency")
+    wait_until(page, "document.getElementById('say').innerText.startsWith('Saliency')")
+    page.click("#tab-lens")
+    settle(page)
+    assert page.locator("#lens-table tbody tr").count() == 2
+    visitor.close()

@@ -88,6 +88,13 @@ let choices = 0; // how often an image of the server was chosen: a later choice 
 
 // Samples depend on the model: one for grey images has other ones.
 async function listImages() {
+  if (ctx.model?.can_inspect === false) {
+    listed = [];
+    ctx.inspection = null;
+    showSamples(listed);
+    complain(text("frame.error.exported", { model: ctx.model.name }));
+    return;
+  }
   listed = await source.samples(ctx.model?.name ?? "");
   showSamples(listed);
   const { photo } = ctx;
@@ -132,7 +139,7 @@ function setPhoto(blob, name, id) {
 
 // Asks for an inspection where photo or model are others than those of the last one.
 async function inspect() {
-  if (!ctx.photo || !ctx.model || ctx.model.state === "loading") return;
+  if (!ctx.photo || !ctx.model || ctx.model.state === "loading" || ctx.model.can_inspect === false) return;
   const wanted = `${ctx.model.name} ${ctx.photo.url}`;
   if (wanted === asked) return;
   asked = wanted;
