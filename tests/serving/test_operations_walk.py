@@ -11,6 +11,8 @@ from tests.models.kinds import SMALL, perturbed
 from tests.serving.small_models import LABELS, MODELS, image_tensor, model_of, photo
 from vitrail import capture
 from vitrail.core.errors import UserError
+from vitrail.explanation.source_lines import PACKAGE
+from vitrail.explanation.walk import STEP_IDS
 from vitrail.models.model import Model
 from vitrail.serving.operations import OPERATIONS
 from vitrail.serving.operations.context import Context
@@ -103,3 +105,15 @@ def test_labels_and_prefix_tokens_are_named() -> None:
 def test_mistakes_are_one_sentence(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         walk(model_of("labels"), **options)
+
+
+def test_the_page_has_words_for_every_step_and_value() -> None:
+    files = (PACKAGE / "pages" / "window" / "strings").glob("*.json")
+    catalogues = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    steps = [step for kind in MODELS for step in walk(model_of(kind))["steps"]]
+    values = {(step["id"], name) for step in steps for name in step["values"]}
+    for language in ("en", "ko"):
+        words = {key for one in catalogues for key in one[language]}
+        assert {f"walk.step.{one}" for one in STEP_IDS} <= words
+        for step, name in values:
+            assert words & {f"walk.value.{step}.{name}", f"walk.value.{name}"}, (step, name)
