@@ -1,6 +1,7 @@
 """A small server of the web page for tests: its files, and real answers of `serving.operations`."""
 
 import json
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from email.parser import BytesParser
 from email.policy import HTTP
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,8 +18,9 @@ from PIL import Image
 from vitrail.core.errors import UserError
 from vitrail.core.packed import Packed
 from vitrail.models.model import Model
-from vitrail.serving.operations import OPERATIONS
+from vitrail.serving.operations import OPERATIONS, File
 from vitrail.serving.operations.context import Context
+from vitrail.serving.operations.data_context import open_data_context
 from vitrail.serving.page import find_page
 
 POLICY = (
@@ -28,11 +31,18 @@ Images = Mapping[str, Image.Image]
 
 
 class WindowServer(ThreadingHTTPServer):
-    """Models by their names, sample images by theirs, and the addresses that were asked for."""
+    """Models by their names, sample images by theirs, images of the data, and the addresses that
+    were asked for."""
 
-    def __init__(self, models: Mapping[str, Model], samples: Images) -> None:
+    def __init__(
+        self, models: Mapping[str, Model], samples: Images, data: str | Path | None = None
+    ) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.models, self.samples = models, samples
+        self.contexts = {
+            name: Context(model, None if data is None else open_data_context(data, model), name)
+            for name, model in models.items()
+        }
         self.requests: list[str] = []
         self.loading = 0  # answers that still say that the models are being loaded
         self.late = 0  # lists of samples that are still refused
@@ -69,10 +79,28 @@ class Handler(BaseHTTPRequestHandler):
             out = BytesIO()
             self.server.samples[path.rpartition("/")[2]].save(out, "PNG")
             self.send(out.getvalue(), "image/png")
+        elif read := find_read(path):
+            self.answer_read(*read)
         elif found := find_page(path):
             self.send(found.content, found.media)
         else:
             self.send_json({"error": f"nothing is at {path}", "code": 404}, 404)
+
+    def answer_read(self, name: str, fields: dict[str, str]) -> None:
+        """An operation that needs no image; its options stand in the address."""
+        query = {key: values[0] for key, values in parse_qs(urlsplit(self.path).query).items()}
+        context = self.server.contexts[query.pop("model", next(iter(self.server.contexts)))]
+        operation = OPERATIONS[name]
+        try:
+            with self.server.lock:
+                result = operation.run(context, None, operation.read_query({**query, **fields}))
+        except UserError as error:
+            self.send_json({"error": str(error), "code": 422}, 422)
+            return
+        if isinstance(result, File):
+            self.send(result.content, result.media_type)
+        else:
+            self.send_json(result)
 
     def do_POST(self) -> None:
         parts = urlsplit(self.path)
@@ -88,7 +116,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             with self.server.lock:
                 result = answer(
-                    Context(self.server.models[chosen], name=chosen),
+                    self.server.contexts[chosen],
                     name,
                     fields["images"],
                     json.loads(fields.get("options", b"{}")),
@@ -113,6 +141,20 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
 
+def find_read(path: str) -> tuple[str, dict[str, str]] | None:
+    """The operation without an image that an address names, and the options within the address.
+
+    >>> find_read("/v1/data/3/image")
+    ('data_image', {'id': '3'})
+    """
+    for operation in OPERATIONS.values():
+        pattern = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", f"/v1/{operation.path}")
+        found = None if operation.needs_image else re.fullmatch(pattern, path)
+        if found:
+            return operation.name, found.groupdict()
+    return None
+
+
 def answer(context: Context, name: str, content: bytes, options: dict[str, Any]) -> Any:
     """What an operation returns for an encoded image."""
     operation = OPERATIONS[name]
@@ -134,6 +176,9 @@ def facts(name: str, model: Model) -> dict[str, Any]:
         "name": name,
         "family": model.passport.family,
         "image_size": list(model.passport.preprocessing.size),
+        "channels": len(model.passport.preprocessing.mean),
+        "parameters": sum(weights.numel() for weights in model.parameters()),
+        "engine": "eager",
         "classes": model.config.num_classes,
         "labels": None if labels is None else list(labels),
         "multi_label": model.passport.multi_label,
@@ -142,9 +187,11 @@ def facts(name: str, model: Model) -> dict[str, Any]:
 
 
 @contextmanager
-def serve_window(models: Mapping[str, Model], samples: Images) -> Iterator[WindowServer]:
+def serve_window(
+    models: Mapping[str, Model], samples: Images, data: str | Path | None = None
+) -> Iterator[WindowServer]:
     """The server, running in a thread until the block ends."""
-    server = WindowServer(models, samples)
+    server = WindowServer(models, samples, data)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -22,7 +22,8 @@ from tests.pages.window_browser import (
     settle,
     wait_until,
 )
-from tests.serving.running import Running, running
+from tests.pages.window_server import WindowServer, serve_window
+from tests.serving.running import running
 from tests.serving.small_models import model_of, photo
 from tests.serving.test_page_attention import sharpened
 from vitrail import pages
@@ -85,17 +86,18 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def service(
-    launcher: Launcher,
-    models: dict[str, Model],
-    photos: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Running]:
-    folder = tmp_path_factory.mktemp("models")
-    for name, model in models.items():
-        vitrail.save(model, folder / name)
-    served = [f"{name}={folder / name}" for name in models]
-    with running(launcher, *served, data=(str(photos),)) as found:
+def first() -> Image.Image:
+    """The sample that the page begins with."""
+    pixels = np.random.default_rng(7).integers(0, 200, (80, 96, 3), dtype=np.uint8)
+    pixels[20:60, 30:70] = (250, 220, 40)
+    return Image.fromarray(pixels)
+
+
+@pytest.fixture(scope="module")
+def server(models: dict[str, Model], first: Image.Image, photos: Path) -> Iterator[WindowServer]:
+    """Real operations in this process; one test below goes through the service itself."""
+    samples = {"first": first, "second": first.transpose(Image.Transpose.ROTATE_90)}
+    with serve_window(models, samples, photos) as found:
         yield found
 
 
@@ -106,23 +108,10 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def visitor(browser: Any, service: Running) -> Iterator[Visitor]:
-    found = Visitor(browser, f"{service.address}/")
+def visitor(browser: Any, server: WindowServer) -> Iterator[Visitor]:
+    found = Visitor(browser, server.address)
     yield found
     found.close()
-
-
-@pytest.fixture(scope="module")
-def first(service: Running) -> Image.Image:
-    """The sample that the page begins with."""
-    url = service.get("/v1/samples?model=vit").json()["samples"][0]["url"]
-    return image_of(service.get(f"/{url}").body)
-
-
-def image_of(content: bytes) -> Image.Image:
-    from io import BytesIO
-
-    return Image.open(BytesIO(content)).convert("RGB")
 
 
 @torch.no_grad()
@@ -335,7 +324,7 @@ def test_of_many_changes_the_last_one_wins(
 
 @pytest.mark.slow
 def test_an_explanation_is_tested_by_erasing_what_it_marks(
-    visitor: Visitor, service: Running, models: dict[str, Model], first: Image.Image
+    visitor: Visitor, models: dict[str, Model], first: Image.Image
 ) -> None:
     page = visitor.open("view=what_if&test_method=rollout&test_share=20")
     answered(page, erase=[])
@@ -401,7 +390,7 @@ def test_the_pickers_of_a_comparison_move_both_sides(
 
 @pytest.mark.slow
 def test_the_gallery_of_mistakes_opens_an_image(
-    visitor: Visitor, service: Running, models: dict[str, Model], photos: Path
+    visitor: Visitor, models: dict[str, Model], photos: Path
 ) -> None:
     page = visitor.open("view=data")
     page.wait_for_selector(READY["data"])
@@ -412,7 +401,7 @@ def test_the_gallery_of_mistakes_opens_an_image(
     items = page.locator("#panel-data .gallery:not(.small) li")
     assert wrong
     assert items.count() == len(wrong)
-    shown = items.first.locator("span").all_inner_texts()
+    shown = items.first.locator("button > span").all_inner_texts()
     surest = max(wrong, key=lambda file: predicted[file].score or 0)
     assert shown == [surest.parent.name, f"predicted as\n{predicted[surest].label}"]
     items.first.locator("button").click()
@@ -492,6 +481,23 @@ def test_axe_finds_nothing(view: str, theme: str, visitor: Visitor) -> None:
 
 
 @pytest.mark.slow
+def test_scrolling_walks_and_a_link_leads_to_its_step(visitor: Visitor) -> None:
+    page = visitor.open("view=walk&model=swin&layer=1&step=window")
+    page.wait_for_selector('.step[data-step=window][aria-current="step"]')
+    box = page.locator(".step[data-step=window]").bounding_box()
+    assert 0 <= box["y"] < 900
+    assert page.get_attribute("[data-name=walk]", "data-scene") == "windows"
+    page.wait_for_timeout(800)  # a jump is over
+    page.mouse.move(900, 500)
+    page.mouse.wheel(0, 2500)
+    wait_until(page, "document.querySelector('.step[aria-current]').dataset.step !== 'window'")
+    wait_until(page, "!location.hash.includes('step=window')")
+    now = page.locator(".step[aria-current]").bounding_box()
+    assert now["y"] < 900
+    assert now["y"] + now["height"] > 0
+
+
+@pytest.mark.slow
 def test_motion_is_only_for_those_who_want_it(visitor: Visitor) -> None:
     """Patches lift off over time; with reduced motion they are lifted at once."""
     pixels = "document.querySelector('[data-name=walk] canvas').toDataURL()"
@@ -510,13 +516,32 @@ def test_motion_is_only_for_those_who_want_it(visitor: Visitor) -> None:
 
 @pytest.mark.slow
 def test_without_data_the_view_says_how(
-    browser: Any, launcher: Launcher, models: dict[str, Model], tmp_path: Path
+    browser: Any, models: dict[str, Model], first: Image.Image
 ) -> None:
-    vitrail.save(models["vit"], tmp_path / "vit")
-    with running(launcher, str(tmp_path / "vit")) as bare:
-        visitor = Visitor(browser, f"{bare.address}/")
+    with serve_window({"vit": models["vit"]}, {"first": first}) as bare:
+        visitor = Visitor(browser, bare.address)
         page = visitor.open("view=data")
         page.wait_for_selector("#panel-data pre")
         assert "--data" in page.locator("#panel-data pre").inner_text()
         assert page.locator("#notice").is_hidden()
+        visitor.close()
+
+
+@pytest.mark.slow
+def test_every_view_on_the_service_itself(
+    browser: Any, launcher: Launcher, models: dict[str, Model], photos: Path, tmp_path: Path
+) -> None:
+    """Its own processes, policy and samples: an image of the data is erased, and the scores are
+    those of Python."""
+    vitrail.save(models["vit"], tmp_path / "vit")
+    with running(launcher, str(tmp_path / "vit"), data=(str(photos),)) as service:
+        visitor = Visitor(browser, f"{service.address}/")
+        for view in VIEWS:
+            page = visitor.open(f"view={view}")
+            page.wait_for_selector(READY[view])
+        page = visitor.open("view=what_if&image=data:0&erase=9-11")
+        answered(page, erase=[(1, 1), (1, 2), (1, 3)])
+        pixels = see(models["vit"], Image.open(min(photos.glob("*/*.png")))).pixels
+        after = scores_of(models["vit"], erase_cells(pixels, [(1, 1), (1, 2), (1, 3)], GRID))
+        assert bars(page, "after") == pytest.approx(dict(enumerate(after)), abs=CLOSE)
         visitor.close()

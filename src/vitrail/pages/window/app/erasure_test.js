@@ -34,7 +34,8 @@ export class ErasureTest {
   }
 
   update() {
-    const { methods = [] } = this.ctx.inspection?.header ?? {};
+    const { methods = [], prediction = null } = this.ctx.inspection?.header ?? {};
+    this.root.hidden = !prediction; // without classes there is no score to watch
     const named = methods.map((method) => [method, methodName(method)]);
     setOptions(this.method.select, named, this.chosen ?? "");
     this.share.range.value = this.ctx.state.test_share;

@@ -59,9 +59,10 @@ function paintCard() {
 }
 
 function answerCard() {
-  return card("what_if.answer", ui.sentence, ui.bars.root, element("p", { class: "bar-key soft small" },
+  ui.key = element("p", { class: "bar-key soft small" },
     element("i", { class: "bar-before" }), element("span", { data: { text: "what_if.key_before" } }),
-    element("i", { class: "bar-after" }), element("span", { data: { text: "what_if.key_after" } })));
+    element("i", { class: "bar-after" }), element("span", { data: { text: "what_if.key_after" } }));
+  return card("what_if.answer", ui.sentence, ui.bars.root, ui.key);
 }
 
 function editCard() {
@@ -234,6 +235,7 @@ async function show(answer, edits, grid) {
 
 function tell(answer) {
   ui.stage.root.dataset.answered = asked;
+  ui.key.hidden = !answer.before;
   if (!answer.before) {
     ui.bars.show([]);
     ui.sentence.textContent = ctx.text("what_if.no_classes", { similarity: ctx.number(answer.similarity, 3) });
