@@ -87,7 +87,7 @@ export class Stage {
     const seen = cell && show.windows && (layer.window || layer.fold) ? neighbours(layer, token) : [];
     draw("group", layer.window && outlinePath(seen, grid, extent));
     draw("members", layer.fold && seen.map((one) => dot(cellBox(cellOf(layer, one), grid, extent))).join(""));
-    draw("sinks", show.sinks && onLayer && sinkCells(layer).map((one) => ring(cellBox(one, grid, extent))).join(""));
+    draw("sinks", show.sinks && onLayer && sinkCells(layer).map((one) => ring(cellBox(one, grid, extent), at.size)).join(""));
     const outline = cell && outlinePath([cell[0] * grid[1] + cell[1]], grid, extent);
     draw("halo", outline);
     draw("query", outline);
@@ -134,8 +134,9 @@ export function step(layer, token, key) {
 
 export const sinkCells = (layer) => layer.sinks.map(({ token }) => cellOf(layer, token)).filter(Boolean);
 
-function ring([x, y, width, height]) {
-  const radius = Math.min(width, height) * 0.36;
+// No smaller than can be seen, however small a cell is.
+function ring([x, y, width, height], size) {
+  const radius = Math.max(Math.min(width, height) * 0.36, Math.max(...size) * 0.018);
   return circle(x + width / 2, y + height / 2, radius);
 }
 
