@@ -51,18 +51,17 @@ def run(coroutine: Any) -> Any:
 def measure(
     url: str, requests: Sequence[bytes], *, clients: int, seconds: float, warm_up: float = 2.0
 ) -> Load:
-    """So many clients, each with one request at a time; what begins in the warm-up is not counted,
-    and what has begun at the end is finished."""
+    """So many clients, each with one request at a time. What is answered in `seconds` after the
+    warm-up counts; what is on its way at the end is waited for."""
 
     async def drive() -> Load:
-        load, start = Load(), time.perf_counter() + warm_up
+        load = Load(seconds=seconds)
+        start = time.perf_counter() + warm_up
         end = start + seconds
-        finished = start
 
         async def client(number: int) -> None:
-            nonlocal finished
             connection, place = Connection(url), number
-            while (began := time.perf_counter()) < end:
+            while time.perf_counter() < end:
                 request = requests[place % len(requests)]
                 place += clients
                 try:
@@ -70,15 +69,13 @@ def measure(
                 except (Lost, NotSent) as error:
                     load.lost.append(str(error))
                     continue
-                if began >= start:
+                if start <= time.perf_counter() < end:
                     load.statuses[reply.status] += 1
                     load.latencies.append(reply.seconds)
                     load.images += reply.status == 200
-                    finished = time.perf_counter()
             connection.close()
 
         await asyncio.gather(*(client(number) for number in range(clients)))
-        load.seconds = finished - start
         return load
 
     found: Load = run(drive())

@@ -142,7 +142,7 @@ def test_explanations_are_those_of_the_checkpoint(
         vitrail.explain(remote.address, image, method="rollout", discard=0.5)
 
 
-def test_mistakes_are_one_sentence(remote: Running, place: Path) -> None:
+def test_mistakes_are_one_sentence(remote: Running, place: Path, tmp_path: Path) -> None:
     photos = str(place / "photos")
     cases: list[tuple[str, dict[str, Any], str]] = [
         (f"{remote.address}#none", {}, "none"),
@@ -150,8 +150,12 @@ def test_mistakes_are_one_sentence(remote: Running, place: Path) -> None:
         (remote.address, {"precision": "float64"}, "leave device and precision out"),
         (remote.address, {"precision": "int8"}, "give the checkpoint"),
         (remote.address, {"speed_up": 1.5}, "give the checkpoint"),
+        (remote.address, {"engine": "ray", "out": tmp_path / "x.csv"}, "another engine than ray"),
     ]
     for address, options, sentence in cases:
         with pytest.raises(vitrail.UserError, match=sentence) as error:
             vitrail.predict(address, photos, **options)
         assert "\n" not in str(error.value)
+    with pytest.raises(vitrail.UserError, match="another engine than ray"):
+        vitrail.embed(remote.address, photos, out=tmp_path / "vectors", engine="ray")
+    assert not list(tmp_path.glob("x*"))

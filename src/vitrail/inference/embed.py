@@ -16,7 +16,7 @@ from vitrail.data.reader import Item
 from vitrail.inference.arrow import EmbeddingTable
 from vitrail.inference.engine import Engine, Job, Output, compute_outputs, plan_of
 from vitrail.inference.engines.runner import Runner
-from vitrail.inference.on_ray import Cluster, compute, list_names
+from vitrail.inference.on_ray import Cluster, compute, list_names, refuse_remote
 from vitrail.inference.parts import (
     Manifest,
     count_broken,
@@ -106,6 +106,7 @@ def embed_on_ray(
     model: Model, names: Iterable[str], out: Path, job: Job, rows: EmbeddingTable, cluster: Cluster
 ) -> EmbedProgress:
     """The same by Ray, whose checkpoint knows the rows that it wrote itself."""
+    refuse_remote(model)
     progress, before = EmbedProgress(), finished_parts(out)
     here = {
         name for part in before if is_local(part) for name, read in known_rows(part).items() if read

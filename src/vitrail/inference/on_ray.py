@@ -30,6 +30,7 @@ from vitrail.inference.engines.auto import open_runner
 from vitrail.inference.engines.catalogue import EAGER
 from vitrail.inference.parts import CHECKPOINT, STATE, drop_broken_rows, finished_parts
 from vitrail.inference.predict import Prediction, class_names
+from vitrail.inference.remote_model import RemoteModel
 from vitrail.models.model import Model
 from vitrail.weights.atomic import write_file
 from vitrail.weights.digest import digest_of
@@ -148,6 +149,11 @@ def list_names(names: Iterable[str], out: Path, *, numbered: bool) -> Listing:
     return Listing(folder, count, digest.hexdigest(), numbered)
 
 
+def refuse_remote(model: Model) -> None:
+    if isinstance(model, RemoteModel):
+        raise UserError(f"{model.address}: a service computes itself: use another engine than ray")
+
+
 def compute(
     model: Model,
     listing: Listing,
@@ -194,6 +200,7 @@ def predict_on_ray(
     """Predictions in order, from parts in a hidden directory beside `out`, which goes when they
     have been taken; until then another run with the same settings goes on with it."""
     Engine(model, job)  # it refuses here what it would refuse on every node
+    refuse_remote(model)
     work = out.absolute().with_name(f".{out.name}.ray")
     listing = list_names(names, work, numbered=True)
     settings = {
