@@ -49,6 +49,11 @@ class WindowServer(ThreadingHTTPServer):
         self.lock = threading.Lock()
 
     @property
+    def questions(self) -> int:
+        """How often something was computed: files and small pictures may come late."""
+        return sum(one.startswith("POST") for one in self.requests)
+
+    @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server_port}/"
 

@@ -190,7 +190,7 @@ def test_hovering_shows_another_patch_and_asks_nobody(
     visitor: Visitor, server: WindowServer, maps: dict[str, list[AttentionMap]]
 ) -> None:
     page = visitor.open("layer=1&head=0")
-    asked, pictures = len(server.requests), set()
+    asked, pictures = server.questions, set()
     for cell in ((0, 0), (2, 6), (7, 3)):
         hover_cell(page, cell, GRID)
         found = cells_of(page, GRID)
@@ -200,7 +200,7 @@ def test_hovering_shows_another_patch_and_asks_nobody(
     page.click("[data-layer='2'][data-head='1']")
     settle(page)
     assert len(pictures) == 3
-    assert len(server.requests) == asked
+    assert server.questions == asked
     # a click keeps the patch: the pointer then reads shares and changes nothing
     hover_cell(page, (2, 6), GRID)
     page.mouse.down()
@@ -210,7 +210,7 @@ def test_hovering_shows_another_patch_and_asks_nobody(
     hover_cell(page, (5, 1), GRID)
     assert cells_of(page, GRID) == kept
     assert "times an even share" in page.locator(".tip").inner_text()
-    assert len(server.requests) == asked
+    assert server.questions == asked
 
 
 def test_the_keyboard_is_enough_and_the_address_follows(visitor: Visitor) -> None:
@@ -331,13 +331,13 @@ def test_layers_are_played_one_after_the_other(visitor: Visitor) -> None:
 @pytest.mark.slow
 def test_rollout_is_there_without_a_question(visitor: Visitor, server: WindowServer) -> None:
     page = visitor.open()
-    asked = len(server.requests)
+    asked = server.questions
     page.select_option("#method", "rollout")
     settle(page)
     assert page.locator("#say").inner_text().startswith("Attention rollout.")
     assert not page.locator("#layer").is_visible()
     assert not page.locator("#target").is_visible()
-    assert len(server.requests) == asked
+    assert server.questions == asked
 
 
 @pytest.mark.slow
