@@ -10,7 +10,7 @@ import torch
 import vitrail
 from tests.serving.running import Running, running
 from vitrail.models.model import Model
-from vitrail.serving.process import Launcher
+from vitrail.serving.launcher import Launcher
 
 
 def make_model(seed: int, classes: int = 3) -> Model:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from PIL import Image
 
-from vitrail.serving.process import Launcher
+from vitrail.serving.launcher import Launcher
 from vitrail.serving.server import DrainingServer
 from vitrail.serving.service import Service
 from vitrail.serving.settings import Settings, parse_source

@@ -13,7 +13,7 @@ import pytest
 from tests.serving.running import Running, png, running
 from vitrail.data.download import ALLOW_PRIVATE, download
 from vitrail.data.images import BadImage
-from vitrail.serving.process import Launcher
+from vitrail.serving.launcher import Launcher
 
 IMAGE = png(3)
 

@@ -11,8 +11,8 @@ import pytest
 
 from tests.serving.running import BOUNDARY, Running, make_form, png, running
 from vitrail.serving.bodies import Budget
+from vitrail.serving.launcher import Launcher
 from vitrail.serving.problems import Overloaded
-from vitrail.serving.process import Launcher
 from vitrail.serving.settings import Limits
 
 LIMITS = Limits(

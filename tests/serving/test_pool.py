@@ -16,8 +16,8 @@ import pytest
 from PIL import Image
 
 from tests.serving.running import BOUNDARY, Reply, Running, make_form, png, running
+from vitrail.serving.launcher import Launcher
 from vitrail.serving.pool import Pool
-from vitrail.serving.process import Launcher
 
 
 def pool_of(service: Running) -> Pool:
@@ -151,7 +151,7 @@ def test_an_image_whose_client_has_left_is_not_computed(
     batcher = pool_of(pets).batcher
     with frozen(pets):
         taken = start(asking, pets, 4)
-        wait_until(lambda: pool_of(pets).free == 0)
+        wait_until(lambda: pool_of(pets).free == 0 and in_flight(pets) + batcher.count == 4)
         waiting = batcher.count
         body = make_form([("images", png(77))])
         head = (

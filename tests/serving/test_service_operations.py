@@ -15,8 +15,8 @@ import vitrail
 from tests.serving.running import Running, png, running
 from vitrail.core.errors import UserError
 from vitrail.core.packed import unpack
+from vitrail.serving.launcher import Launcher
 from vitrail.serving.operations import OPERATIONS
-from vitrail.serving.process import Launcher
 
 
 @pytest.fixture(scope="module")

@@ -79,9 +79,13 @@ def serve(options: Serve) -> None:
       vitrail serve runs/pets/best --open
       vitrail serve pets=runs/pets/best digits.onnx --port 9000
     """
+    import logging
+
+    from vitrail.serving.launcher import LOG_FORMAT
     from vitrail.serving.run import serve as run
     from vitrail.serving.settings import MIB, Limits
 
+    logging.basicConfig(format=LOG_FORMAT, level=logging.WARNING)
     limits = Limits(
         body_bytes=options.max_body_mb * MIB,
         images=options.max_images,

@@ -32,7 +32,7 @@ def create_app(service: Service) -> ASGIApp:
     app.include_router(v2.make_router(service))
     add_errors(app)
     add_health(app, service)
-    add_page(app)
+    add_page(app, service)
     guarded = Guard(app, service, v1.busy_routes(service))
     return with_telemetry(guarded) if service.settings.telemetry else guarded
 
@@ -60,16 +60,19 @@ def add_health(app: FastAPI, service: Service) -> None:
                 service.metrics.waiting.labels(name).set(served.pool.batcher.count)
                 service.metrics.shared.labels(name).set(served.pool.batcher.shared)
         service.metrics.body_bytes.set(service.budget.used)
+        service.metrics.connections.set(service.count_connections())
         content, media = service.metrics.text()
         return Response(content, media_type=media)
 
 
-def add_page(app: FastAPI) -> None:
+def add_page(app: FastAPI, service: Service) -> None:
     @app.get("/{path:path}", include_in_schema=False)
     async def page(request: Request) -> Response:
         found = find_page(request.url.path)
         if found is None:
             return problem_response(404, "there is nothing under this address")
+        if request.url.path == "/":
+            service.warm_up()  # whoever opens the page will soon look inside a model
         headers = {"etag": found.tag, "cache-control": CACHE}
         if request.headers.get("if-none-match") == found.tag:
             return Response(status_code=304, headers=headers)

@@ -39,7 +39,7 @@ LOCAL = ("localhost", "127.0.0.1", "[::1]")
 OPEN = ("/healthz", "/v2/health/live", "/v2/health/ready")
 GUARDED = ("/v1/", "/v2/", "/v2", "/metrics", "/openapi.json")
 # Refused before they are read while the queue is full.
-QUEUED = ("/v1/predict", "/v1/embed", "/v1/search")
+QUEUED = ("/v1/predict", "/v1/embed")
 
 
 def needs_key(path: str) -> bool:
@@ -125,9 +125,9 @@ class Guard:
             raise Forbidden("requests of pages of other origins are refused")
 
     def check_room(self, scope: Scope) -> None:
-        names = parse_qs(scope["query_string"].decode("latin-1")).get("model")
+        query = parse_qs(scope["query_string"].decode("latin-1"))
         try:
-            served = self.service.registry.find(names[0] if names else None)
+            served = self.service.registry.find(query.get("model", [None])[0])
         except NotFound:
             return  # the route says so
         if served.pool is not None:

@@ -3,15 +3,17 @@
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from vitrail.core.errors import UserError
 from vitrail.serving.frames import Buffer
+from vitrail.serving.launcher import Launcher
 from vitrail.serving.metrics import ModelMetrics
 from vitrail.serving.problems import Failed, Invalid, Overloaded, Problem, Unavailable
-from vitrail.serving.process import Child, Launcher, StartFailed
+from vitrail.serving.process import Child, StartFailed
 from vitrail.serving.spec import WorkerSpec
 
 MAX_WAITING = 32  # operations of one model
@@ -56,7 +58,8 @@ class Inspection:
     ) -> None:
         self.launcher, self.spec, self.hang_seconds = launcher, spec, hang_seconds
         self.metrics = metrics
-        self.waiting: asyncio.Queue[Operation] = asyncio.Queue(MAX_WAITING)
+        self.waiting: deque[Operation] = deque()
+        self.arrived = asyncio.Event()
         self.consumer: asyncio.Task[None] | None = None
         self.child: Child | None = None
         self.listener: asyncio.Task[None] | None = None
@@ -70,24 +73,33 @@ class Inspection:
             {"operation": name, "options": dict(options), "gzip": gzip},
             [] if image is None else [image],
         )
-        try:
-            self.waiting.put_nowait(operation)
-        except asyncio.QueueFull:
-            raise Overloaded(f"{MAX_WAITING} operations wait already") from None
+        self.waiting = deque(one for one in self.waiting if not one.done.done())
+        if len(self.waiting) >= MAX_WAITING:
+            raise Overloaded(f"{MAX_WAITING} operations wait already")
+        self.waiting.append(operation)
+        self.arrived.set()
         if self.consumer is None:
             self.consumer = asyncio.create_task(self.consume())
         return await operation.done
 
     async def consume(self) -> None:
+        """One operation after the other."""
         while True:
-            operation = await self.waiting.get()
+            await self.arrived.wait()
+            if not self.waiting:
+                self.arrived.clear()
+                continue
+            operation = self.waiting.popleft()
             if operation.done.done():
                 continue
             try:
                 rendered = await self.compute(operation)
-            except Problem as problem:
+            except Exception as error:
+                if not isinstance(error, Problem):
+                    logger.exception("%s failed", operation.header["operation"])
+                    error = Failed("the service failed: its log says why")
                 if not operation.done.done():
-                    operation.done.set_exception(problem)
+                    operation.done.set_exception(error)
             else:
                 if not operation.done.done():
                     operation.done.set_result(rendered)

@@ -14,14 +14,14 @@ from vitrail.core.errors import UserError
 from vitrail.serving.batcher import Answer, Batcher, Rules, Task
 from vitrail.serving.frames import Buffer
 from vitrail.serving.inspection import Inspection
+from vitrail.serving.launcher import Launcher
 from vitrail.serving.metrics import ModelMetrics
 from vitrail.serving.problems import Failed
-from vitrail.serving.process import Child, Launcher, StartFailed
+from vitrail.serving.process import Child, StartFailed
 from vitrail.serving.spec import ModelInfo, WorkerSpec
 
 AHEAD = 1  # batches that a process has beside those that its threads compute
-MAX_PAUSE = 10.0  # seconds between two starts of a process that dies at once
-STABLE_SECONDS = 10.0  # after which a process that dies is started without a pause
+MIN_PAUSE, MAX_PAUSE = 0.1, 10.0  # seconds between two starts that fail
 
 logger = logging.getLogger(__name__)
 
@@ -95,15 +95,13 @@ class Pool:
         self.batcher.pump()
 
     async def listen(self, worker: Worker) -> None:
-        began = time.monotonic()
         await worker.child.listen(lambda *message: self.on_answer(worker, *message))
         self.remove(worker)
         if self.closing:
             return
         logger.warning("a process of %s ended: it is started again", self.spec.name)
         self.metrics.restarts.inc()
-        pause = 0.0 if time.monotonic() - began > STABLE_SECONDS or began == 0 else 0.05
-        await self.replace_worker(pause)
+        await self.replace_worker()
 
     def remove(self, worker: Worker) -> None:
         """What a dead process had is tried once more."""
@@ -118,16 +116,17 @@ class Pool:
         for batch in reversed(lost):
             self.batcher.retry(batch)
 
-    async def replace_worker(self, pause: float) -> None:
+    async def replace_worker(self) -> None:
         """Until one is ready: memory may be short, or a file being written."""
+        pause = MIN_PAUSE
         while not self.closing:
-            await asyncio.sleep(pause)
             try:
                 self.keep(await self.start_worker())
                 return
             except (StartFailed, UserError, OSError) as error:
                 logger.error("%s cannot be started: %s", self.spec.name, error)
-                pause = min(max(2 * pause, 0.1), MAX_PAUSE)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, MAX_PAUSE)
 
     @property
     def is_ready(self) -> bool:

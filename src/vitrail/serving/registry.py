@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 from vitrail.core.errors import UserError
 from vitrail.serving.batcher import Rules
+from vitrail.serving.launcher import Launcher
 from vitrail.serving.metrics import Metrics
 from vitrail.serving.pool import Pool
 from vitrail.serving.problems import Conflict, Invalid, NotFound, Unavailable
-from vitrail.serving.process import Launcher, StartFailed
+from vitrail.serving.process import StartFailed
 from vitrail.serving.settings import Settings, Source
 from vitrail.serving.spec import ModelInfo, WorkerSpec
 
@@ -177,4 +178,5 @@ class Registry:
 def default_threads(settings: Settings) -> int:
     """The processors, divided among all processes that compute batches."""
     processes = settings.workers * len(settings.models)
-    return max(1, len(os.sched_getaffinity(0)) // processes)
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, (usable or 1) // processes)

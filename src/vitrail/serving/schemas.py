@@ -1,5 +1,6 @@
 """What the routes say about themselves in /openapi.json: bodies, answers and examples."""
 
+import re
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -43,6 +44,10 @@ MODEL_PARAMETER = {
     "schema": {"type": "string"},
     "description": "Name of the model; the first one if left out",
 }
+
+
+def in_path(name: str) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
 
 
 def errors(*codes: int) -> dict[int | str, dict[str, Any]]:
@@ -310,6 +315,16 @@ INFER: dict[str, Any] = {
 }
 
 
+MEDIA = ("application/json", "application/octet-stream", "image/png", "image/jpeg")
+
+
+def with_path(schema: dict[str, Any], path: str) -> dict[str, Any]:
+    """With the parameters that stand in the path of a route."""
+    names = re.findall(r"{(\w+)}", path)
+    extra = {**schema.get("openapi_extra", {}), "parameters": [in_path(name) for name in names]}
+    return {**schema, "openapi_extra": extra}
+
+
 def operation_schema(operation: Operation) -> dict[str, Any]:
     """The same of an operation, from the record of its options."""
     options = TypeAdapter(operation.options).json_schema()
@@ -332,7 +347,10 @@ def operation_schema(operation: Operation) -> dict[str, Any]:
     return {
         "summary": operation.summary,
         "responses": {
-            200: {"description": "JSON, packed arrays (docs/serving.md) or an image"},
+            200: {
+                "description": "JSON, packed arrays (docs/serving.md) or an image",
+                "content": {media: {"schema": {}} for media in MEDIA},
+            },
             **errors(*codes),
         },
         "openapi_extra": extra,

@@ -20,8 +20,6 @@ BACKLOG = 1024
 LINGER_SECONDS = 0.25  # until an idle connection is closed
 MAX_HEAD = 2**16  # bytes of the address and the headers of a request
 
-logger = logging.getLogger(__name__)
-
 
 class LimitedProtocol(HttpToolsProtocol):
     """A connection that has to send its requests within a time and a size."""
@@ -137,7 +135,10 @@ class DrainingServer(uvicorn.Server):
         )
         super().__init__(config)
         self.service = service
+        service.count_connections = lambda: len(self.server_state.connections)
         self.interrupted = False
+        # what is no HTTP is answered, and nothing that an operator could mend
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         self.listener = bind(settings.host, settings.port)
 
     @property

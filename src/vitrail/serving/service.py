@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -14,10 +14,10 @@ from vitrail.serving.errors import ClientLeft
 from vitrail.serving.fetching import Fetcher
 from vitrail.serving.inspection import Rendered
 from vitrail.serving.keys import Keys, read_keys
+from vitrail.serving.launcher import Launcher
 from vitrail.serving.metrics import Metrics
 from vitrail.serving.pool import Pool
 from vitrail.serving.problems import Invalid, OutOfTime
-from vitrail.serving.process import Launcher
 from vitrail.serving.registry import Registry
 from vitrail.serving.settings import Settings
 from vitrail.serving.spec import Want
@@ -39,6 +39,13 @@ class Service:
         if settings.api_key_file is not None:
             self.keys = read_keys(settings.api_key_file)
         self.draining = False
+        self.warming: asyncio.Task[None] | None = None
+        self.count_connections: Callable[[], int] = lambda: 0  # the server knows
+
+    def warm_up(self) -> None:
+        """Import what operations need, once, before somebody waits for one."""
+        if self.warming is None:
+            self.warming = asyncio.create_task(asyncio.to_thread(self.registry.launcher.warm_up))
 
     @property
     def is_ready(self) -> bool:

@@ -88,9 +88,13 @@ def add_model_routes(router: APIRouter, service: Service) -> None:
         return Response(b"".join(parts), headers=headers, media_type=media)
 
     for prefix in ("/models/{name}", "/models/{name}/versions/{version}"):
-        router.add_api_route(f"{prefix}/ready", ready, methods=["GET"], **schemas.MODEL_READY)
-        router.add_api_route(prefix, metadata, methods=["GET"], **schemas.MODEL_METADATA)
-        router.add_api_route(f"{prefix}/infer", infer, methods=["POST"], **schemas.INFER)
+        for path, handler, method, schema in (
+            (f"{prefix}/ready", ready, "GET", schemas.MODEL_READY),
+            (prefix, metadata, "GET", schemas.MODEL_METADATA),
+            (f"{prefix}/infer", infer, "POST", schemas.INFER),
+        ):
+            described = schemas.with_path(schema, path)
+            router.add_api_route(path, handler, methods=[method], **described)
 
 
 def find_model(service: Service, request: Request) -> tuple[str, Pool]:
