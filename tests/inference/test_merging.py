@@ -14,6 +14,7 @@ from tests.inference.test_rewrites import filled, images
 from tests.models.kinds import KINDS, SMALL
 from tests.parity.test_every_family import CONFIGS, make, picture
 from vitrail import UserError, capture
+from vitrail.explanation.gradcam import gradcam, hirescam
 from vitrail.explanation.gradients import attribution, relevance
 from vitrail.explanation.rollout import attention, rollout
 from vitrail.inference.graph import trace
@@ -267,7 +268,7 @@ def test_captured_attention_lies_on_the_original_patches(record: str) -> None:
         assert one.on_grid((0, 0)).shape[-2:] == one.layout.grid
 
 
-@pytest.mark.parametrize("method", [attention, rollout, relevance, attribution])
+@pytest.mark.parametrize("method", [attention, rollout, relevance, attribution, gradcam, hirescam])
 @pytest.mark.parametrize("record", ["vit, plain", "beit"])
 def test_explanations_map_to_pixels(record: str, method: Any) -> None:
     model = filled(RECORDS[record])

@@ -1,6 +1,9 @@
 """Grad-CAM (arXiv:1610.02391) and HiResCAM (arXiv:2011.08891) on the tokens of a layer."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -17,6 +20,7 @@ from vitrail.explanation.readout import (
     sum_target_logits,
     to_tokens,
 )
+from vitrail.layers.merged import membership
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ def layer_patches(
     last = list(find_attentions(model))[-1]
     with torch.inference_mode(False), torch.enable_grad():
         image = images.clone().requires_grad_()
-        with record_outputs(model, layer or last) as seen:
+        with record_outputs(model, layer or last) as seen, merge_record(model, last) as merges:
             logits = model(image)
         total, target = sum_target_logits(logits, target)
         unnamed = seen.inputs.get(last) if layouts[-1].fold is None else seen.last
@@ -95,8 +99,44 @@ def layer_patches(
             raise UserError("the layer gives no tensor that depends on the image: choose another")
         assert isinstance(place, Tensor)
         (found,) = torch.autograd.grad(total, place, allow_unused=True, materialize_grads=True)
-    size = image.shape[2], image.shape[3]
-    tokens, layout = to_tokens(place.detach(), layouts, size)
+    size, place = (image.shape[2], image.shape[3]), place.detach()
+    if merges:
+        place, found = unmerge(place, found, merges[-1], layer)
+    tokens, layout = to_tokens(place, layouts, size)
     gradient, _ = to_tokens(found, layouts, size)
     patches = slice(layout.prefix, None)
     return LayerPatches(tokens[:, patches], gradient[:, patches], layout, target)
+
+
+@contextmanager
+def merge_record(model: nn.Module, name: str) -> Iterator[list[Int[Tensor, "B N"]]]:
+    """Which merged token each token is a part of where an attention of this name ran; nothing of a
+    model that merges none (`layers/merged.py`)."""
+    found: list[Tensor] = []
+
+    def keep(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Tensor) -> None:
+        if kwargs.get("group") is not None:
+            found.append(kwargs["group"])
+
+    handle = find_attentions(model)[name].register_forward_hook(keep, with_kwargs=True)
+    try:
+        yield found
+    finally:
+        handle.remove()
+
+
+def unmerge(
+    tokens: Float[Tensor, "B M D"],
+    gradient: Float[Tensor, "B M D"],
+    group: Int[Tensor, "B N"],
+    layer: str | None,
+) -> tuple[Float[Tensor, "B N D"], Float[Tensor, "B N D"]]:
+    """Merged tokens as the tokens that they were merged from, each with an even part of the
+    gradient: a merged token is the mean of its parts."""
+    if tokens.ndim != 3 or tokens.shape[1] > group.shape[1] or int(group.max()) >= tokens.shape[1]:
+        raise UserError(
+            f"the tokens of {layer or 'this layer'} are merged otherwise: leave out layer"
+        )
+    each = group[:, :, None].expand(-1, -1, tokens.shape[2])
+    sizes = membership(group, tokens.shape[1]).sum(dim=2).to(gradient)
+    return tokens.gather(1, each), (gradient / sizes.clamp(min=1)[:, :, None]).gather(1, each)
