@@ -58,9 +58,8 @@ SIGNATURES = {
     ),
     "export": (
         "model, out, *, to=None, images=None, precision='float32', max_drop=1.0, "
-        "preprocessing=False, attention=False, features=False, dynamic_size=False, speed_up=None, runtime=None, "
-        "overwrite=False, "
-        "dry_run=False, on_progress=<silent>"
+        "preprocessing=False, attention=False, features=False, dynamic_size=False, "
+        "speed_up=None, runtime=None, overwrite=False, dry_run=False, on_progress=<silent>"
     ),
     "figures": (
         "model, data=None, *, split=None, max_images=128, ablated=4, batch_size=8, "

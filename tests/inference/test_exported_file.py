@@ -242,6 +242,14 @@ def test_a_damaged_openvino_file_is_refused(part: str, pixels_file: Path, tmp_pa
         vitrail.predict(tmp_path / "model.xml", str(sample_photos()[0]))
 
 
+def test_a_link_to_a_file_stands_for_it(pixels_file: Path, file: Path, tmp_path: Path) -> None:
+    """Its weights lie beside what it stands for."""
+    for real in (pixels_file, file):
+        link = tmp_path / real.name
+        link.symlink_to(real)
+        assert vitrail.predict(link, str(sample_photos()[0])).label in LABELS
+
+
 def test_a_checksum_that_was_cut_off_is_missed(file: Path, tmp_path: Path) -> None:
     cut = tmp_path / "model.onnx"
     cut.write_bytes(file.read_bytes()[: -len(FRAMES[".onnx"][0]) - DIGITS])

@@ -5,6 +5,7 @@ both as before. Each holds the CRC-32 of all bytes before it, and of the weights
 """
 
 import zlib
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -31,6 +32,14 @@ def add_checksum(path: Path, weights: Path | None = None) -> None:
     text = f"{compute_checksum(path)} {second}".encode()
     with path.open("ab") as file:
         file.write(before + text + after)
+
+
+def find_weights(path: Path, beside: Callable[[Path], Path]) -> tuple[Path, Path]:
+    """A file and its weights, which lie beside it; for a symbolic link, beside the link or beside
+    the file that it stands for."""
+    if path.is_symlink() and not beside(path).is_file():
+        path = path.resolve()
+    return path, beside(path)
 
 
 def start_check(path: Path, weights: Path) -> "Future[bool]":

@@ -1,6 +1,7 @@
 """An exported file in the place of a model: evaluation, prediction and embedding take either."""
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -32,7 +33,7 @@ class ExportedModel(Model):
         self.passport, self.graph = known.passport, known.graph
         # who computes with a model asks its first parameter for device and precision
         self.place = nn.Parameter(torch.zeros(()), requires_grad=False)
-        self.register_buffer("digest", digest_of_file(Path(path)))
+        self.register_buffer("digest", digest_of_files(self.file.parts))
         # a replaced forward: rewrites, other engines and tracing leave such a model alone
         self.forward = self.logits
         self.eval()
@@ -59,11 +60,10 @@ class ExportedModel(Model):
         raise UserError(f"{self.file.path}: an exported file has no blocks: use the checkpoint")
 
 
-def digest_of_file(path: Path) -> Tensor:
-    """SHA-256 of a file and, for OpenVINO, of the weights beside it."""
+def digest_of_files(paths: Sequence[Path]) -> Tensor:
+    """SHA-256 of a file and of the weights beside it, if they are in a second one."""
     found = hashlib.sha256()
-    for part in (path, path.with_suffix(".bin") if path.suffix.lower() == ".xml" else None):
-        if part is not None:
-            with part.open("rb") as file:
-                found.update(hashlib.file_digest(file, "sha256").digest())
+    for path in paths:
+        with path.open("rb") as file:
+            found.update(hashlib.file_digest(file, "sha256").digest())
     return torch.tensor(list(found.digest()), dtype=torch.uint8)

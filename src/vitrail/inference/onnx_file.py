@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from vitrail.core.errors import UserError
 from vitrail.core.exported import Exported, read_metadata
-from vitrail.inference.checksum import start_check
+from vitrail.inference.checksum import find_weights, start_check
 
 
 class OnnxFile:
@@ -18,8 +18,10 @@ class OnnxFile:
         self.path = Path(path)
         if not self.path.is_file():
             raise UserError(f"{path}: no such file")
-        checking = start_check(self.path, weights_path(self.path))  # while the runtime is imported
+        place, weights = find_weights(self.path, weights_path)
+        checking = start_check(place, weights)  # while the runtime is imported
         runtime = import_runtime()
+        self.parts = (place, weights) if weights.is_file() else (place,)
         self.has_checksum = checking.result()
         options = runtime.SessionOptions()
         options.log_severity_level = 3  # errors: warnings are about the graph's insides
@@ -29,7 +31,7 @@ class OnnxFile:
             options.intra_op_num_threads = threads
         try:
             self.session = runtime.InferenceSession(
-                str(path), options, providers=["CPUExecutionProvider"]
+                str(place), options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # its exceptions have no common class but this
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__

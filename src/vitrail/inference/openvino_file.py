@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from vitrail.core.errors import UserError
 from vitrail.core.exported import GRAPH, PASSPORT, Exported, read_metadata
-from vitrail.inference.checksum import start_check
+from vitrail.inference.checksum import find_weights, start_check
 
 HEAD = 4096  # bytes in which an OpenVINO file says what it is
 
@@ -20,13 +20,15 @@ class OpenVinoFile:
         self.path = Path(path)
         if not self.path.is_file():
             raise UserError(f"{path}: no such file")
-        if not self.path.with_suffix(".bin").is_file():
-            raise UserError(f"{path}: its weights must lie beside it in {self.path.stem}.bin")
+        place, weights = find_weights(self.path, lambda path: path.with_suffix(".bin"))
+        if not weights.is_file():
+            raise UserError(f"{path}: its weights must lie beside it in {weights.name}")
         with self.path.open("rb") as file:  # OpenVINO would try every format, each with its log
             if b"<net" not in file.read(HEAD):
                 raise UserError(f"{path}: OpenVINO cannot read it: it has no <net> element")
-        checking = start_check(self.path, self.path.with_suffix(".bin"))  # during the import
+        checking = start_check(place, weights)  # during the import
         openvino = import_runtime()
+        self.parts = (place, weights)
         self.has_checksum = checking.result()
         # by default it computes in bfloat16 or float16 where the processor can
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32"}
@@ -34,7 +36,7 @@ class OpenVinoFile:
             settings["INFERENCE_NUM_THREADS"] = threads
         core = openvino.Core()
         try:
-            self.model = core.read_model(self.path)
+            self.model = core.read_model(place)
             self.compiled = core.compile_model(self.model, "CPU", settings)
         except RuntimeError as error:
             reason = (str(error).strip().splitlines() or ["unknown"])[-1]

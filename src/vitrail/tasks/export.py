@@ -27,7 +27,7 @@ from vitrail.tasks.dry_run import DryRun
 from vitrail.tasks.models import AnyModel, open_model, refuse_without_weights
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.speed_up import with_speed_up
-from vitrail.weights.atomic import check_writable, refuse_existing
+from vitrail.weights.atomic import check_writable, follow_link, refuse_existing
 
 MOST_PHOTOS = 32  # that an export is compared on
 
@@ -76,7 +76,7 @@ def export(
     >>> done.target, done.check.label_agreement
     ('onnx', 1.0)
     """
-    out = Path(out)
+    out = follow_link(Path(out))
     target = find_target(out, to)
     refuse_without_weights(model, "export again")
     check_out(out, target, overwrite=overwrite)

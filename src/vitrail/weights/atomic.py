@@ -1,4 +1,7 @@
-"""Writing that happens whole or not at all: a temporary neighbour, flushed to the disk, renamed."""
+"""Writing that happens whole or not at all: a temporary neighbour, flushed to the disk, renamed.
+
+Where `out` is a symbolic link, what it stands for is written, and the link stays.
+"""
 
 import ctypes
 import os
@@ -18,21 +21,33 @@ def check_writable(out: Path) -> None:
     a directory that takes files."""
     if len(os.fsencode(out.name)) > MAX_NAME:
         raise UserError(f"a file name must have at most {MAX_NAME} bytes, got {out.name[:40]}…")
-    above = next((path for path in out.absolute().parents if os.path.lexists(path)), out.absolute())
+    place = follow_link(out).absolute()
+    above = next((path for path in place.parents if os.path.lexists(path)), place)
     if not above.is_dir():
         raise UserError(f"{out}: cannot be written: {above} is a file, not a directory")
     if not os.access(above, os.W_OK | os.X_OK):
         raise UserError(f"{out}: cannot be written: no permission to write to {above}")
 
 
+def follow_link(out: Path) -> Path:
+    """The file or directory that a symbolic link stands for; anything else is itself."""
+    if not out.is_symlink():
+        return out
+    place = Path(os.path.realpath(out))
+    if place.is_symlink():
+        raise UserError(f"{out}: cannot be written: it is a symbolic link that leads to itself")
+    return place
+
+
 def write_file(out: Path, fill: Callable[[Path], None], *, overwrite: bool = False) -> Path:
     """`fill` writes a file at the path it is given; `out` appears only when that has succeeded."""
-    with _draft_of(out, overwrite) as draft:
+    place = follow_link(out)
+    with _draft_of(place, overwrite) as draft:
         fill(draft)
         _flush(draft)
-        if out.is_dir():
+        if place.is_dir():
             raise UserError(f"{out}: is a directory, where a file is to be written")
-        os.replace(draft, out)
+        os.replace(draft, place)
     return out
 
 
@@ -48,33 +63,36 @@ def write_directory(
     An old directory is replaced whole, so it may hold nothing but files that the new one has too;
     with `keep_others` the new one gets them as well.
     """
-    with _draft_of(out, overwrite) as draft:
+    place = follow_link(out)
+    with _draft_of(place, overwrite) as draft:
         draft.mkdir()
         fill(draft)
         for file in (*draft.rglob("*"), draft):
             _flush(file)
-        refuse_existing(out, overwrite)  # it may have come meanwhile
-        if keep_others and out.is_dir():
-            _carry_over(draft, out)
-        _refuse_loss(draft, out)
-        if not os.path.lexists(out):
-            os.rename(draft, out)
-        elif not _exchange(draft, out):
-            _step_aside(draft, out)
+        refuse_existing(place, overwrite)  # it may have come meanwhile
+        if keep_others and place.is_dir():
+            _carry_over(draft, place)
+        _refuse_loss(draft, place)
+        if not os.path.lexists(place):
+            os.rename(draft, place)
+        elif not _exchange(draft, place):
+            _step_aside(draft, place)
     return out
 
 
 def write_together(out: Path, fill: Callable[[Path], None], *, overwrite: bool = False) -> Path:
     """`fill` writes `out`, under its own name, and what belongs beside it into the directory it is
     given; all of them appear beside each other when all are on the disk, `out` last. Each is a file
-    or a directory; one that exists is replaced with `overwrite` alone."""
+    or a directory; one that exists is replaced with `overwrite` alone. `out` must be no symbolic
+    link: `follow_link` gives what it stands for, beside which the others belong."""
+    assert not out.is_symlink()
     with _draft_of(out, overwrite) as draft:
         draft.mkdir()
         fill(draft)
         parts = sorted(draft.iterdir(), key=lambda part: part.name == out.name)
         for part in (*draft.rglob("*"), draft):
             _flush(part)
-        places = [out.with_name(part.name) for part in parts]
+        places = [follow_link(out.with_name(part.name)) for part in parts]
         for part, place in zip(parts, places, strict=True):
             refuse_existing(place, overwrite)
             if os.path.lexists(place) and part.is_dir() != place.is_dir():
@@ -145,7 +163,7 @@ def _remove(path: Path) -> None:
 
 
 def refuse_existing(out: Path, overwrite: bool) -> None:
-    if os.path.lexists(out) and not overwrite:
+    if os.path.lexists(follow_link(out)) and not overwrite:
         raise UserError(f"{out}: already exists: choose another name, or pass overwrite=True")
 
 
