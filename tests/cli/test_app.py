@@ -2,15 +2,17 @@
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import pytest
 
 from vitrail.cli import app
-from vitrail.cli.endings import CLOSED_PIPE
+from vitrail.cli.endings import CLOSED_PIPE, TERMINATED
 from vitrail.cli.models import Models
 from vitrail.core.errors import UserError
 
@@ -46,6 +48,27 @@ def test_an_ending_is_one_line(
     assert printed.err.startswith("vitrail: ")
     assert printed.err.endswith(f"{told}\n")
     assert printed.err.count("\n") == 1
+
+
+def test_sigterm_ends_as_ctrl_c_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cleaned = []
+    before = signal.getsignal(signal.SIGTERM)
+
+    def models(asked: Models) -> None:
+        """Print the names of the models."""
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(10)
+        finally:
+            cleaned.append(True)
+
+    monkeypatch.setitem(app.VERBS, Models, models)
+    assert app.main(["models"]) == TERMINATED
+    assert capsys.readouterr().err == "vitrail: stopped by SIGTERM\n"
+    assert cleaned
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -186,6 +187,22 @@ def test_a_file_that_differs_is_not_kept(
     monkeypatch.setattr(exporting, "convert", then_change)
     with pytest.raises(UserError, match="logits must equal the model's within"):
         vitrail.export(model, folder / "model.onnx")
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("suffix", [pytest.param("onnx", marks=pytest.mark.slow), "xml"])
+def test_a_full_disk_is_one_sentence_and_nothing_is_left(
+    suffix: str, model: Model, folder: Path
+) -> None:
+    """A limit on the size of files stands for the disk."""
+    size = 20_000
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        with pytest.raises(UserError, match=rf"model\.{suffix}: cannot be written: File too large"):
+            vitrail.export(model, folder / f"model.{suffix}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not list(folder.iterdir())
 
 

@@ -1,6 +1,9 @@
 """`vitrail bench`: what it measures, and that Python and the shell give the same record."""
 
 import json
+import os
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ import pytest
 import vitrail
 from tests.inference.photos import small_model
 from vitrail.cli.app import main
+from vitrail.cli.endings import TERMINATED
 from vitrail.core.json_text import to_json
 from vitrail.inference.benchmark.contender import Contender
 from vitrail.inference.benchmark.rounds import Process, to_measured
@@ -31,6 +35,27 @@ def shape_of(value: Any) -> Any:
     if isinstance(value, list):
         return [shape_of(one) for one in value]
     return "number" if isinstance(value, int | float) else value
+
+
+def test_sigterm_leaves_no_draft(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, out = str(vitrail.save(small_model(), tmp_path / "model")), tmp_path / "speed"
+    over = threading.Event()
+
+    def terminate_when_a_draft_is_there() -> None:
+        while not over.wait(0.01):
+            if out.is_dir() and any(out.iterdir()):
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    watcher = threading.Thread(target=terminate_when_a_draft_is_there)
+    watcher.start()
+    try:
+        code = main(["bench", model, *OPTIONS[:-1], "600", "--out", str(out)])
+    finally:
+        over.set()
+        watcher.join()
+    assert (code, capsys.readouterr().err) == (TERMINATED, "vitrail: stopped by SIGTERM\n")
+    assert not out.exists()
 
 
 def test_the_shell_prints_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

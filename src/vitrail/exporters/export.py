@@ -151,11 +151,21 @@ def convert(
     except (UserError, OSError, MemoryError):
         raise
     except Exception as error:  # converters raise whatever they like
+        check_disk(draft if target.folder else draft.parent)
         reason = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
         raise UserError(
             f"{target.title}: the converter cannot export this {type(request.model).__name__}: "
             f"{type(error).__name__}: {reason.strip()}"
         ) from error
+
+
+def check_disk(folder: Path) -> None:
+    """Raise the `OSError` of a full disk, of which converters say something else: by writing a
+    little more to what they wrote into a folder, which is thrown away."""
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    for path in (*found, folder / "more"):
+        with path.open("ab") as file:
+            file.write(bytes(2**20))
 
 
 def compare(
