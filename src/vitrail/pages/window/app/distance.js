@@ -1,4 +1,5 @@
-// How far each head looks in this photo: a dot for each head, beside attention that is spread evenly.
+// How far each head looks in this photo: a dot for each head, beside attention that is spread evenly, and beside the
+// range that four of five images of the data lie in.
 import { frame, table, ticks } from "./charts.js";
 import { element, svg } from "./elements.js";
 import { number, text } from "./language.js";
@@ -6,9 +7,13 @@ import { headName, layerName } from "./words.js";
 
 const HEIGHT = 220;
 
-/** The chart, so many pixels wide; `choose(layer, head)` is called for the dot that is clicked. */
-export function distanceChart(layers, chosen, choose, width) {
-  const most = Math.max(...layers.flatMap(({ distance, uniform_distance: even }) => [...distance, even]));
+/**
+ * The chart, so many pixels wide; `choose(layer, head)` is called for the dot that is clicked. `data` has for names of
+ * layers {distance, low, high} of each head over the images of the data; it may be empty.
+ */
+export function distanceChart(layers, chosen, choose, width, data = new Map()) {
+  const most = Math.max(...layers.flatMap(({ name, distance, uniform_distance: even }) => (
+    [...distance, even, ...(data.get(name)?.high ?? [])])));
   const { root, x, y } = frame({
     width, height: HEIGHT, rows: ticks(most), rowText: (value) => number(value),
     columns: layers.map(({ index }) => String(index + 1)), label: text("attention.distance.title"),
@@ -22,6 +27,12 @@ export function distanceChart(layers, chosen, choose, width) {
     layer.distance.forEach((pixels, head) => {
       const shift = layer.heads > 1 ? (head / (layer.heads - 1) - 0.5) * half * 1.2 : 0;
       const picked = layer.index === chosen.layer && head === chosen.head;
+      const range = data.get(layer.name);
+      if (range) {
+        root.append(svg("line", {
+          x1: place + shift, x2: place + shift, y1: y(range.low[head]), y2: y(range.high[head]), class: "chart-range",
+        }));
+      }
       const dot = svg("circle", {
         cx: place + shift, cy: y(pixels), r: picked ? 6.5 : 4, class: picked ? "chart-dot picked" : "chart-dot",
         on: { click: () => choose(layer.index, head) },
@@ -49,9 +60,10 @@ export function distanceTable(layers) {
   return table(text("attention.distance.title"), headings, lines);
 }
 
-/** The chart's key: a dot is a head, a dashed line is even attention. */
-export function distanceKey() {
+/** The chart's key: a dot is a head, a dashed line is even attention, a bar the data. */
+export function distanceKey(withData = false) {
   return element("p", { class: "key small soft" },
     element("span", {}, element("i", { class: "key-dot" }), text("attention.distance.head")),
-    element("span", {}, element("i", { class: "key-even" }), text("attention.distance.even.long")));
+    element("span", {}, element("i", { class: "key-even" }), text("attention.distance.even.long")),
+    withData && element("span", {}, element("i", { class: "key-range" }), text("attention.distance.range")));
 }

@@ -50,6 +50,7 @@ export function mount(root, context) {
   ui.png.addEventListener("click", () => download(savePng));
   ui.svg.addEventListener("click", () => download(saveSvg));
   ui.link.addEventListener("click", copyLink);
+  ui.withData.addEventListener("click", askData);
   document.addEventListener("keydown", pageKey);
 }
 
@@ -323,6 +324,24 @@ function showTokens(layer, token) {
 }
 
 let charted = "";
+let data = { model: "", images: 0, layers: new Map() }; // distances in the data, once somebody asked for them
+
+async function askData() {
+  const model = ctx.model.name;
+  ui.withData.disabled = true;
+  ui.dataNote.textContent = ctx.text("attention.distance.data.busy");
+  try {
+    const { images, layers } = await ctx.api.get("distances", { model });
+    data = { model, images, layers: new Map(layers.map((one) => [one.name, one])) };
+    charted = "";
+    ui.dataNote.textContent = ctx.text(images ? "attention.distance.data.from" : "attention.distance.data.none", { images });
+    update(ctx.state);
+  } catch (error) {
+    ui.dataNote.textContent = "";
+    ctx.complain(error);
+  }
+  ui.withData.disabled = false;
+}
 
 function showDistances(layers, layer, head) {
   const width = chartWidth(ui.distance, 720);
@@ -332,7 +351,9 @@ function showDistances(layers, layer, head) {
   ui.distance.inspection = ctx.inspection;
   const choice = { layer: layer.index, head };
   const choosing = (one, number) => ctx.set({ layer: one, head: number, method: "attention" });
-  ui.distance.replaceChildren(distanceChart(layers, choice, choosing, width), distanceKey());
+  const seen = data.model === ctx.model?.name ? data.layers : new Map();
+  ui.withData.hidden = !ctx.api;
+  ui.distance.replaceChildren(distanceChart(layers, choice, choosing, width, seen), distanceKey(seen.size > 0));
   ui.distanceTable.replaceChildren(distanceTable(layers));
 }
 

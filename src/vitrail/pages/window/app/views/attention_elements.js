@@ -30,6 +30,8 @@ export function buildAttention(root, stage) {
     low: element("span"), high: element("span"), bar: element("i"),
     tokens: element("div", { class: "row tokens", id: "tokens", role: "group", data: { label: "attention.tokens" } }),
     heads: element("div", { class: "heads", id: "heads", role: "group", data: { label: "attention.heads.title" } }),
+    withData: button("attention.distance.data", { id: "distance-data" }),
+    dataNote: element("p", { class: "small soft", id: "distance-note", "aria-live": "polite" }),
     distance: element("div", { id: "distance" }), distanceTable: element("div", { id: "distance-table" }),
     sinkList: element("ul", { class: "row", id: "sink-list" }),
     empty: words("attention.empty", "p", { class: "soft" }),
@@ -60,6 +62,7 @@ function addCards(root, stage, parts, { pickers, checks }) {
     element("div", { class: "segments", role: "group", data: { label: "attention.heads.title" } }, parts.all, parts.one)));
   parts.right = element("div", { class: "stack" }, headCard,
     card("attention.distance.title", words("attention.distance.text", "p", { class: "small soft" }), parts.distance,
+      parts.withData, parts.dataNote,
       element("details", {}, words("attention.table", "summary"), parts.distanceTable,
         saving(() => parts.distance.firstChild, "vitrail-distance"))),
     parts.sinkCard);
