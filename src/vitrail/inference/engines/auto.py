@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.core.errors import UserError
+from vitrail.core.records import validate
 from vitrail.inference.calibration import Calibration
 from vitrail.inference.engines.agreement import sample_images
 from vitrail.inference.engines.cache import (
@@ -187,10 +188,14 @@ def find_choice(key: str, graph: ModelGraph) -> Choice | None:
     """What won before, unless the files of the winner are gone."""
     entry = find_entry(key)
     try:
-        choice = None if entry is None else Choice(**entry.facts)
-        if choice is None or choice.speeds[EAGER] <= 0 or choice.speeds[choice.engine] <= 0:
+        if entry is None:
             return None
-    except (TypeError, KeyError):
+        choice = validate(Choice, entry.facts, where=key)
+        if not min(choice.speeds[EAGER], choice.speeds[choice.engine]) > 0:
+            return None
+    except (UserError, KeyError):  # damaged: it is measured again
+        return None
+    if not {*choice.untried, choice.engine} <= {EAGER, *LIBRARIES}:
         return None
     if choice.engine == EAGER or has_entry(library_key(LIBRARIES[choice.engine], graph)):
         return choice

@@ -62,7 +62,7 @@ function addCards(root, stage, parts, { pickers, checks }) {
     element("div", { class: "segments", role: "group", data: { label: "attention.heads.title" } }, parts.all, parts.one)));
   parts.right = element("div", { class: "stack" }, headCard,
     card("attention.distance.title", words("attention.distance.text", "p", { class: "small soft" }), parts.distance,
-      parts.withData, parts.dataNote,
+      element("div", { class: "row" }, parts.withData, parts.dataNote),
       element("details", {}, words("attention.table", "summary"), parts.distanceTable,
         saving(() => parts.distance.firstChild, "vitrail-distance"))),
     parts.sinkCard);
