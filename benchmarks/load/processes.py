@@ -37,9 +37,11 @@ class Running:
         return [self.pid, *descendants(self.pid)]
 
     def workers(self) -> list[int]:
-        """Processes that compute: those that the process which forks has started."""
+        """Processes that compute batches: of those that the process which forks has started, the
+        ones with threads; another one that forks has none."""
         forkers = [one for one in children(self.pid) if "fork" in command_of(one)]
-        return [worker for one in forkers for worker in children(one)]
+        started = [worker for one in forkers for worker in children(one)]
+        return [one for one in started if count_threads(one) > 1]
 
     def memory(self) -> int:
         """Bytes of all processes; what they share counts once."""
@@ -175,6 +177,13 @@ def command_of(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
     except OSError:
         return []
+
+
+def count_threads(pid: int) -> int:
+    try:
+        return sum(1 for _ in Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return 0
 
 
 def memory_of(pid: int) -> int:
