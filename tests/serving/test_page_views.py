@@ -34,9 +34,9 @@ from vitrail.explanation.methods import explain_tensor
 from vitrail.explanation.walk import STEP_IDS
 from vitrail.explanation.what_if import erase_cells, shift_pixels
 from vitrail.models.model import Model
+from vitrail.serving.launcher import Launcher
 from vitrail.serving.operations import OPERATIONS
 from vitrail.serving.operations.context import Context
-from vitrail.serving.process import Launcher
 from vitrail.tasks.seen_image import from_pixels, see, to_scores
 
 VIEWS = ("walk", "what_if", "compare", "data", "model")
@@ -186,7 +186,18 @@ def test_korean_is_korean() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["vit", "swin", "swinv2", "mobilevit", "mobilevitv2", "coatnet", "beit", "vit, hybrid"]
+    "name",
+    [
+        "vit",
+        "swin",
+        "swinv2",
+        "mobilevit",
+        "mobilevitv2",
+        "coatnet",
+        "beit",
+        "vit, hybrid",
+        "vit, distilled",
+    ],
 )
 def test_every_step_and_value_of_a_family_has_its_words(name: str) -> None:
     """And every place in them is filled by a fact of the step."""

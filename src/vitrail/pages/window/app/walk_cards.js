@@ -15,7 +15,7 @@ function variant({ id, text_args: facts, values }) {
   if (facts.shared) return "shared";
   const found = {
     window: facts.shift?.some(Boolean) && "shifted",
-    bias: facts.shifted && "shifted",
+    bias: facts.apart > 0 && "shifted",
     qkv: facts.temperature !== undefined && "cosine",
     patches: !values.pixels && "map",
     positions: facts.has_position === false && "none",
