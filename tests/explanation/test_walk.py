@@ -259,6 +259,7 @@ def test_windows_hold_the_cells_that_they_say() -> None:
         ({"attention": 9}, "block must be from 0 to 1, got 9"),
         ({"attention": -1}, "block must be from 0 to 1"),
         ({"head": 4}, "head of blocks.0.attention must be from 0 to 3"),
+        ({"head": -1}, "head of blocks.0.attention must be from 0 to 3, got -1"),
         ({"patch": (4, 0)}, r"patch must be from \[0, 0\] to \[3, 5\]"),
         ({"token": 25}, "token must be from 0 to 24"),
     ],

@@ -76,7 +76,8 @@ def walk(
     if not 0 <= attention < len(names):
         raise UserError(f"block must be from 0 to {len(names) - 1}, got {attention}")
     name = names[attention]
-    if not 0 <= head < (heads := count_heads(model, name)):
+    heads = count_heads(model, name)
+    if not 0 <= head < heads:
         raise UserError(f"head of {name} must be from 0 to {heads - 1}, got {head}")
     layout = find_attentions(model)[name].layout
     query = find_query(name, layout, head, patch=patch, token=token)
