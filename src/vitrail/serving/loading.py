@@ -47,7 +47,7 @@ def describe(model: Model, spec: WorkerSpec, engine: str) -> ModelInfo:
         labels=passport.labels,
         multi_label=passport.multi_label,
         parameters=0 if exported else sum(one.numel() for one in model.parameters()),
-        features=count_features(model),
+        features=count_features(model) if spec.features is None else spec.features,
         engine=engine,
         can_inspect=not exported,
         digest=spec.digest or digest_of(model),

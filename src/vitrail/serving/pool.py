@@ -69,8 +69,8 @@ class Pool:
         first = await self.start_worker()
         assert first.child.info is not None
         self.info = first.child.info
-        # an exported file has an engine of its own, and says "eager"
-        self.spec = replace(self.spec, engine=self.info.engine, digest=self.info.digest)
+        known = {"digest": self.info.digest, "features": self.info.features}
+        self.spec = replace(self.spec, engine=self.info.engine, **known)
         self.inspection.spec = self.spec
         self.keep(first)
         others = [self.start_worker() for _ in range(self.count - 1)]

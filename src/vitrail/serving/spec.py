@@ -27,6 +27,7 @@ class WorkerSpec:
     data: tuple[str, ...] = ()
     untrained: bool = False
     digest: str = ""  # of the model, where a process before has computed it
+    features: int | None = None  # the length of an embedding, likewise
 
 
 @dataclass(frozen=True, kw_only=True)
