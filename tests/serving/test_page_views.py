@@ -287,7 +287,7 @@ def test_erased_patches_change_the_scores_as_eager_does(
     assert "row 4, column 6: erased" in page.locator("#said").inner_text().lower()
     page.get_by_role("button", name="Undo all edits").click()
     answered(page, erase=[])
-    assert page.evaluate("location.hash").find("erase") < 0
+    wait_until(page, "!location.hash.includes('erase')")
 
 
 @pytest.mark.slow
