@@ -117,7 +117,7 @@ def build(
     run_model = eager(model.eval())
     expected = np.concatenate([run_model(part) for part in test.images.split(8)])
     runners: dict[str, Runner] = {"ours/eager": run_model}
-    facts = {"ours/eager": compare_outputs(expected, expected, test.labels, classes=True)}
+    facts = {"ours/eager": compare_outputs(expected, expected, test.labels, "one")}
     for r in merge:
 
         def to_graph(one: Model, r: int = r) -> Any:
@@ -128,7 +128,7 @@ def build(
             name = f"ours/{precision}, r={r}"
             runners[name] = session(proto, threads)
             found = run_graph(proto, test.fed)
-            facts[name] = compare_outputs(expected, found, test.labels, classes=True)
+            facts[name] = compare_outputs(expected, found, test.labels, "one")
     return runners, facts
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tests.golden import golden
 from tests.inference.photos import LABELS, write_photos
 from tests.models.kinds import KINDS, SMALL, perturbed, random_images
-from vitrail import UserError, load
+from vitrail import UserError, create, load
 from vitrail.data.preprocess import normalise
 from vitrail.inference.balancing import balance_norms
 from vitrail.inference.calibration import Samples, labels_of, read_calibration
@@ -29,8 +29,9 @@ from vitrail.inference.int8_graph import (
     run_graph,
 )
 from vitrail.inference.int8_openvino import quantise_openvino, run_openvino
+from vitrail.inference.label_agreement import label_kind
 from vitrail.inference.quantisation import check_drop
-from vitrail.inference.quantise import choose_method, quantise, relative_error
+from vitrail.inference.quantise import choose_method, compare_outputs, quantise, relative_error
 from vitrail.models.model import Model
 
 WIDE = replace(SMALL, depth=1, dim=64, mlp_dim=256)
@@ -197,8 +198,28 @@ def test_a_loss_beyond_the_limit_is_refused(samples: Samples, to_graph: Any) -> 
     with pytest.raises(UserError, match="label agreement"):
         check_drop(replace(record, agreement=0.5), 1.0)
     check_drop(replace(record, agreement=None, error=0.04), 0.0)
-    with pytest.raises(UserError, match=r"features by 5%, but changes them by 7\.0%"):
+    with pytest.raises(UserError, match=r"outputs by 5%, but changes them by 7\.0%"):
         check_drop(replace(record, agreement=None, error=0.07), 0.0)
+    check_drop(replace(record, agreement=None, error=0.07), 100.0)
+
+
+def test_labels_say_what_they_can() -> None:
+    model = create("vit_ti_16", depth=1, num_classes=3)
+    assert label_kind(model, "logits") == "one"
+    assert label_kind(model, "pooled") is None
+    model.passport = replace(model.passport, multi_label=True)
+    assert label_kind(model, "logits") == "several"
+    single = create("vit_ti_16", depth=1, num_classes=1)
+    assert label_kind(single, "logits") is None  # every image has the one class: the error decides
+    before = np.array([[3, -1, -1], [2, 1, -1], [-1, -1, -1]], np.float32)
+    after = np.array([[3, 1, -1], [1, 2, -1], [-2, -1, -3]], np.float32)
+    found = compare_outputs(before, after, None, "several")
+    assert (found["agreement"], found["accuracy"]) == (3 / 4, None)
+    assert compare_outputs(-abs(before), -abs(after), None, "several")["agreement"] is None
+    classes = np.array([0, 0, 1])
+    found = compare_outputs(before, after, classes, "one")
+    assert (found["agreement"], found["accuracy"]) == (1 / 3, (2 / 3, 2 / 3))
+    assert compare_outputs(before[:, :1], after[:, :1], 0 * classes, None)["accuracy"] is None
 
 
 def test_a_patch_embedding_alone_does_not_make_a_convolutional_network(to_graph: Any) -> None:
@@ -242,7 +263,7 @@ def test_openvino_is_quantised_by_nncf(samples: Samples) -> None:
     with quiet():
         model = openvino.convert_model(trace(wide_model()))
     model.reshape([-1, *samples.images.shape[1:]])
-    done, record = quantise_openvino(model, samples, classes=True)
+    done, record = quantise_openvino(model, samples, "one")
     assert 0 < record.error < 0.25  # more than by ONNX Runtime's quantiser
     assert record.layers >= 4
     assert record.size[1] < 0.5 * record.size[0]

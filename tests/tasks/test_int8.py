@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import vitrail
 from tests.inference.photos import LABELS, write_photos
@@ -82,6 +83,30 @@ def test_what_an_image_gets_does_not_depend_on_its_batch(model: Model, photos: P
     assert list(some) == every[8:17]
 
 
+@pytest.mark.parametrize(
+    ("calibrate", "sentence"),
+    [
+        ("none.png", "^calibrate must have at least 16 images to read, got 0 of 1; none.png: no"),
+        (["{photos}/*.nothing"], "^calibrate cannot be read: .*no images found"),
+        ("{folder}", "^calibrate cannot be read: .*no images found"),
+        ([], "^calibrate must be images, got none"),
+        (3, "^calibrate must be images or a directory of them, got 3"),
+        ("/dev/stdin", "^calibrate must be files, directories or patterns, got standard input"),
+        (iter([Image.new("RGB", (9, 9))] * 2), "^calibrate must have at least 16 .*, got 2$"),
+    ],
+)
+def test_images_to_calibrate_on_that_cannot_be_read(
+    calibrate: Any, sentence: str, model: Model, photos: Path, tmp_path: Path
+) -> None:
+    places = {"photos": photos, "folder": tmp_path}
+    if isinstance(calibrate, str):
+        calibrate = calibrate.format(**places)
+    elif isinstance(calibrate, list):
+        calibrate = [one.format(**places) for one in calibrate]
+    with pytest.raises(UserError, match=sentence):
+        vitrail.predict(model, photos, precision="int8", calibrate=calibrate)
+
+
 def test_too_much_lost_is_refused(model: Model, photos: Path, tmp_path: Path) -> None:
     record = vitrail.predict(model, photos, precision="int8", max_drop=100).quantisation
     assert record is not None
@@ -93,6 +118,9 @@ def test_too_much_lost_is_refused(model: Model, photos: Path, tmp_path: Path) ->
         vitrail.predict(model, photos, precision="int8", engine="eager")
     with pytest.raises(UserError, match="one by one: give calibrate"):
         vitrail.predict(model, iter([str(photos)]), precision="int8")
+    names = [*sorted(map(str, photos.iterdir()))[4:19], str(photos / "none.png")]
+    with pytest.raises(UserError, match=r"^int8 needs at least 16 .* got 15 of 16; .*: no such"):
+        vitrail.predict(model, names, precision="int8")
     with pytest.raises(UserError, match="add precision int8"):
         vitrail.predict(model, photos, calibrate=photos)
     with pytest.raises(UserError, match="another engine than ray"):

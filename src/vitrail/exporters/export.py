@@ -1,6 +1,8 @@
 """Exporting: convert under another name, compare with the model, and only then put it in place."""
 
+import errno
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -151,7 +153,7 @@ def convert(
     except (UserError, OSError, MemoryError):
         raise
     except Exception as error:  # converters raise whatever they like
-        check_disk(draft if target.folder else draft.parent)
+        check_disk(request, draft if target.folder else draft.parent)
         reason = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
         raise UserError(
             f"{target.title}: the converter cannot export this {type(request.model).__name__}: "
@@ -159,9 +161,12 @@ def convert(
         ) from error
 
 
-def check_disk(folder: Path) -> None:
-    """Raise the `OSError` of a full disk, of which converters say something else: by writing a
-    little more to what they wrote into a folder, which is thrown away."""
+def check_disk(request: Request, folder: Path) -> None:
+    """Raise the `OSError` of a full disk, of which converters say something else: there is no room
+    for the weights, or no more can be written to the files in this folder, which is thrown away."""
+    size = sum(tensor.nbytes for tensor in request.model.state_dict().values())
+    if shutil.disk_usage(folder).free < size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     found = [path for path in folder.rglob("*") if path.is_file()]
     for path in (*found, folder / "more"):
         with path.open("ab") as file:

@@ -10,6 +10,7 @@ from vitrail.exporters.target import QUANTISED, Request, feed
 from vitrail.inference.calibration import Samples, labels_of, read_calibration
 from vitrail.inference.graph import to_onnx
 from vitrail.inference.int8_openvino import quantise_openvino
+from vitrail.inference.label_agreement import label_kind
 from vitrail.inference.quantisation import Quantisation, check_drop
 from vitrail.inference.quantise import quantise
 from vitrail.models.model import Model
@@ -47,6 +48,7 @@ def int8_onnx(request: Request) -> tuple["ModelProto", Quantisation]:
 def int8_openvino(request: Request, model: Any) -> tuple[Any, Quantisation]:
     """The same of OpenVINO's model, by NNCF."""
     assert request.samples is not None
-    done, record = quantise_openvino(model, request.samples, classes=request.output == "logits")
+    kind = label_kind(request.model, request.output)
+    done, record = quantise_openvino(model, request.samples, kind)
     check_drop(record, request.max_drop)
     return done, record

@@ -19,6 +19,7 @@ from vitrail.data.preprocess import normalise
 from vitrail.data.reader import ImageSource, read_image
 from vitrail.exporters.target import QUANTISED, Request, Runner, Target, feed
 from vitrail.inference.any_size import size_step
+from vitrail.inference.label_agreement import label_kind, share_of_same_labels
 from vitrail.models.attention_outputs import attention_outputs
 from vitrail.weights.load import load
 
@@ -34,7 +35,8 @@ ROUNDS = 5  # of timing
 @dataclass(frozen=True, kw_only=True)
 class Check:
     """The exported file against the model on some photos: the largest difference of any output, the
-    share of photos with the same best label (None for a model without a head), and milliseconds
+    share of photos with the same label (None without a head and for a single class; of labels,
+    where a photo may have several), and milliseconds
     for one image in each, medians of runs in turn. `sizes` are those of the images."""
 
     images: int
@@ -95,15 +97,13 @@ def verify_size(
             f"{target.title}: {worst} must equal the model's within {tolerance:g} of their size, "
             f"but differ by {share:.2g} on photos: the file was not kept"
         )
-    agreement = None
-    if request.output == "logits":
-        best = [one["logits"].argmax(axis=1) for one in (found, expected)]
-        agreement = float((best[0] == best[1]).mean())
+    kind = label_kind(request.model, request.output)
+    first = expected[request.output], found[request.output]
     return Check(
         images=len(pixels),
         max_difference=largest,
         tolerance=tolerance,
-        label_agreement=agreement,
+        label_agreement=share_of_same_labels(*first, kind),
         latency_ms=time_both(request, run, pixels[:1]) if timed else {},
     )
 

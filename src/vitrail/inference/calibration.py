@@ -2,7 +2,7 @@
 their folders are named after the model's classes."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -82,23 +82,32 @@ def read_calibration(model: Model, images: Sequence[ImageSource]) -> UInt8[Tenso
         raise UserError(str(problem)) from None
 
 
-def sample_calibration(model: Model, images: Sequence[ImageSource]) -> Samples:
-    """At most 320 images, evenly from all, without those that cannot be read."""
+def sample_calibration(model: Model, images: Sequence[ImageSource], *, given: bool) -> Samples:
+    """At most 320 images, evenly from all, without those that cannot be read; refused if these are
+    too few. `given` says that they are those of `calibrate`, rather than those of the job."""
     count = min(MAX_SAMPLED, len(images))
-    chosen = [images[place * len(images) // count] for place in range(count)]
-    pixels = list(readable(model, chosen))
-    if not pixels:
-        raise UserError("int8 is calibrated on real images, but none can be read: use calibrate=")
+    pixels, problems = list[Tensor](), list[BadImage]()
+    for place in range(count):
+        try:
+            image = images[place * len(images) // count]
+            pixels.append(read_image(image, model.passport.preprocessing))
+        except BadImage as problem:  # of the job: whoever computes with it reports it
+            problems.append(problem)
+    if len(pixels) < MIN_IMAGES:
+        raise too_few(len(pixels), count, problems, given=given)
     floats = normalise(torch.stack(pixels), model.passport.preprocessing, reorder=False)
     return Samples(floats, floats.numpy(), argument="calibrate=")
 
 
-def readable(model: Model, images: Iterable[ImageSource]) -> Iterable[UInt8[Tensor, "C H W"]]:
-    for image in images:
-        try:
-            yield read_image(image, model.passport.preprocessing)
-        except BadImage:
-            continue  # whoever computes with it reports it
+def too_few(good: int, count: int, problems: Sequence[BadImage], *, given: bool) -> UserError:
+    """What to do about images that are too few, and the first that cannot be read."""
+    got = f"{good} of {count}; {problems[0]}" if problems else f"{good}"
+    if given:
+        return UserError(f"calibrate must have at least {MIN_IMAGES} images to read, got {got}")
+    return UserError(
+        f"int8 needs at least {MIN_IMAGES} images to calibrate and measure on, got {got}: give "
+        "others with calibrate="
+    )
 
 
 def labels_of(model: Model, images: Sequence[ImageSource]) -> NDArray[np.int64] | None:

@@ -11,15 +11,16 @@ from numpy.typing import NDArray
 from vitrail.core.errors import UserError
 from vitrail.inference.calibration import Samples
 from vitrail.inference.int8_graph import batches, bytes_overflow, no_log
+from vitrail.inference.label_agreement import LabelKind
 from vitrail.inference.quantisation import Quantisation
 from vitrail.inference.quantise import compare_outputs, relative_error
 
 STRENGTHS = (0.95, 0.5)  # of SmoothQuant: NNCF's own, and the paper's, better for large outliers
 
 
-def quantise_openvino(model: Any, samples: Samples, *, classes: bool) -> tuple[Any, Quantisation]:
+def quantise_openvino(model: Any, samples: Samples, kind: LabelKind) -> tuple[Any, Quantisation]:
     """Weights per channel and calibrated activations, balanced as is best on calibration images;
-    `classes` says that outputs are logits."""
+    `kind` says which labels its outputs mean."""
     nncf = import_nncf()
     calibration, test = samples.split()
     overflow = bytes_overflow()
@@ -42,7 +43,7 @@ def quantise_openvino(model: Any, samples: Samples, *, classes: bool) -> tuple[A
             run_openvino(model, test.fed),
             run_openvino(done, test.fed),
             test.labels,
-            classes=classes,
+            kind,
         ),
     )
     return done, record

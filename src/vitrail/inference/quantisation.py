@@ -18,8 +18,10 @@ class Quantisation:
 
     `kept` are the layers left in float, each with the relative error of the outputs that it alone
     causes in int8. `error` is the relative error of the outputs on `images` that played no part in
-    the decisions, `agreement` the share of these with the same best class (None without a head),
-    `accuracy` before and after where their labels are known, `size` bytes before and after.
+    the decisions, `agreement` the share of these with the same label; where an image may have
+    several, the share of labels above one half before or after that are so both times; None without
+    a head, and for a single class. `accuracy` before and after where their labels are known, `size`
+    bytes before and after.
     """
 
     method: str
@@ -77,13 +79,14 @@ class Quantisation:
 def check_drop(
     record: Quantisation, max_drop: float, *, instead: str = 'use precision="float16"'
 ) -> None:
-    """Refuse a model that lost more than this many percentage points, or features without classes
-    that changed by more than the error allowed; the sentence names what to do `instead`."""
+    """Refuse a model that lost more than this many percentage points, or, where no labels tell, one
+    whose outputs changed by more than the error allowed; 100 allows everything. The sentence names
+    what to do `instead`."""
     if record.drop is None:
-        if record.error <= MAX_ERROR:
+        if record.error <= MAX_ERROR or max_drop >= 100:
             return
         raise UserError(
-            f"int8 may change features by {MAX_ERROR:.0%}, but changes them by {record.error:.1%} "
+            f"int8 may change outputs by {MAX_ERROR:.0%}, but changes them by {record.error:.1%} "
             f"on {record.images} images: nothing was written; {instead}"
         )
     if record.drop <= max_drop:

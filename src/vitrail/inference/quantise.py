@@ -24,6 +24,7 @@ from vitrail.inference.int8_graph import (
     run_graph,
     strip,
 )
+from vitrail.inference.label_agreement import LabelKind, label_kind, share_of_same_labels
 from vitrail.inference.quantisation import MAX_ERROR, Quantisation
 from vitrail.models.model import Model
 
@@ -81,7 +82,7 @@ def quantise(
             proto, attempt, how, calibration, expected, max_error=max_error, on_progress=on_progress
         )
     before, after = run_graph(proto, test.fed), run_graph(attempt.proto, test.fed)
-    classes = proto.graph.output[0].name in ("logits", "scores")
+    kind = label_kind(model, proto.graph.output[0].name)
     record = Quantisation(
         method=how.method,
         bits=how.bits,
@@ -91,7 +92,7 @@ def quantise(
         kept={nodes[node]: error for node, error in attempt.kept.items()},
         images=len(test.fed),
         size=(strip(proto).ByteSize(), attempt.proto.ByteSize()),
-        **compare_outputs(before, after, test.labels, classes=classes),
+        **compare_outputs(before, after, test.labels, kind),
     )
     return attempt.proto, record
 
@@ -178,16 +179,15 @@ def compare_outputs(
     before: NDArray[np.float32],
     after: NDArray[np.float32],
     labels: NDArray[np.int64] | None,
-    *,
-    classes: bool,
+    kind: LabelKind,
 ) -> dict[str, Any]:
-    """The measured fields of a record; `classes` says that outputs are logits or scores."""
-    was, now = before.argmax(axis=1), after.argmax(axis=1)
-    right = (
-        None if labels is None else (float((was == labels).mean()), float((now == labels).mean()))
-    )
+    """The measured fields of a record; `kind` says what outputs mean."""
+    accuracy = None
+    if labels is not None and kind == "one":
+        was, now = ((one.argmax(axis=1) == labels).mean() for one in (before, after))
+        accuracy = (float(was), float(now))
     return {
         "error": relative_error(before, after),
-        "agreement": float((was == now).mean()) if classes else None,
-        "accuracy": right,
+        "agreement": share_of_same_labels(before, after, kind),
+        "accuracy": accuracy,
     }

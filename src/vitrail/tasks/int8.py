@@ -1,6 +1,6 @@
 """`precision="int8"` of the verbs: calibrated on real images, refused if it costs too much."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,9 @@ def make_calibration(
     """What int8 is calibrated and measured on: `calibrate`, or the images of the job themselves."""
     if precision != INT8:
         return None
-    found = list_sources(images if calibrate is None else calibrate)
-    return calibration_on(model, found, max_drop)
+    if calibrate is None:
+        return Calibration(sample_calibration(model, list_sources(images), given=False), max_drop)
+    return Calibration(sample_calibration(model, list_given(calibrate), given=True), max_drop)
 
 
 def calibrate_on_split(
@@ -55,14 +56,7 @@ def calibrate_on_split(
     if precision != INT8 or calibrate is not None:
         return make_calibration(model, (), precision, calibrate, max_drop)
     every = [Sample(source, index) for index in range(len(source))]
-    return calibration_on(model, every, max_drop)
-
-
-def calibration_on(model: Model, images: Sequence[ImageSource], max_drop: float) -> Calibration:
-    """Refused here if the images are too few, before an engine is asked."""
-    samples = sample_calibration(model, images)
-    samples.check_count()
-    return Calibration(samples, max_drop)
+    return Calibration(sample_calibration(model, every, given=False), max_drop)
 
 
 def list_sources(images: Any) -> Sequence[ImageSource]:
@@ -73,4 +67,21 @@ def list_sources(images: Any) -> Sequence[ImageSource]:
     found = list(islice(iter_images(given), MAX_COUNTED))
     if not found:
         raise UserError("int8 is calibrated on real images, got none: give calibrate")
+    return found
+
+
+def list_given(calibrate: Any) -> Sequence[ImageSource]:
+    """The images of `calibrate`."""
+    single = is_one(calibrate) or isinstance(calibrate, str | Path)
+    if not single and not isinstance(calibrate, Iterable):
+        raise UserError(f"calibrate must be images or a directory of them, got {calibrate!r}")
+    given = [calibrate] if single else list(islice(calibrate, MAX_COUNTED))
+    if any(isinstance(one, str) and one == STDIN for one in given):
+        raise UserError("calibrate must be files, directories or patterns, got standard input")
+    try:
+        found = list(islice(iter_images(given), MAX_COUNTED))
+    except UserError as problem:
+        raise UserError(f"calibrate cannot be read: {problem}") from None
+    if not found:
+        raise UserError("calibrate must be images, got none")
     return found

@@ -71,8 +71,8 @@ def open_graph(contender: Contender) -> ModelGraph:
 
 def calibration_images(model: Model, contender: Contender) -> Samples:
     if contender.calibrate:
-        return sample_calibration(model, list(list_images(contender.calibrate)))
-    return sample_calibration(model, photo_tiles())
+        return sample_calibration(model, list(list_images(contender.calibrate)), given=True)
+    return sample_calibration(model, photo_tiles(), given=False)
 
 
 def photo_tiles() -> list[NDArray[np.uint8]]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vitrail.inference.engines.model_graph import ModelGraph
 from vitrail.inference.engines.runner import PLAN_FIELDS, EngineLibrary, Plan, Runner
+from vitrail.inference.label_agreement import label_kind
 from vitrail.inference.quantisation import Quantisation
 
 GRAPH, BLOB = "model.onnx", "model.blob"
@@ -31,8 +32,8 @@ class OpenVino(EngineLibrary):
         from vitrail.inference.int8_openvino import quantise_openvino
 
         assert graph.samples is not None
-        classes = graph.plan.output == "logits"
-        model, record = quantise_openvino(read_graph(graph, folder), graph.samples, classes=classes)
+        kind = label_kind(graph.model, graph.plan.output)
+        model, record = quantise_openvino(read_graph(graph, folder), graph.samples, kind)
         compile_blob(model, graph.plan, folder)
         return record
 
