@@ -8,7 +8,7 @@ import base64
 import binascii
 import json
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,8 +82,7 @@ async def read_upload(request: Request, body: "Body", limits: Limits) -> Upload:
     media, parameters = parse_options_header(request.headers.get("content-type", ""))
     if media == b"multipart/form-data":
         form = Form(parameters.get(b"boundary", b""), limits)
-        async for chunk in body.chunks():
-            form.feed(chunk)
+        await body.feed(form.feed)
         return form.finish()
     if media == b"application/json":
         text = await body.read()
@@ -105,7 +104,8 @@ class Body:
         self.request, self.limits, self.budget = request, limits, budget
         self.taken = 0
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def feed(self, sink: Callable[[bytes], None]) -> None:
+        """Hand every piece on, within the limits."""
         try:
             async with asyncio.timeout(self.limits.body_seconds):
                 async for chunk in self.request.stream():
@@ -114,14 +114,16 @@ class Body:
                     if self.taken > self.limits.body_bytes:
                         raise too_large(self.taken, self.limits)
                     if chunk:
-                        yield chunk
+                        sink(chunk)
         except TimeoutError:
             raise TooSlow(
                 f"the body must come within {self.limits.body_seconds:g} s", close=True
             ) from None
 
     async def read(self) -> bytes:
-        return b"".join([chunk async for chunk in self.chunks()])
+        chunks: list[bytes] = []
+        await self.feed(chunks.append)
+        return b"".join(chunks)
 
     def close(self) -> None:
         self.budget.give(self.taken)
@@ -140,8 +142,7 @@ class Form:
     def __init__(self, boundary: bytes, limits: Limits) -> None:
         self.limits, self.upload = limits, Upload()
         self.fields = 0
-        self.header: list[bytes] = []
-        self.disposition = b""
+        self.header_field = self.header_value = self.disposition = b""
         self.name = ""
         self.parts: list[bytes] = []
         self.size = 0
@@ -177,8 +178,8 @@ class Form:
         return self.upload
 
     def on_part_begin(self) -> None:
-        self.disposition, self.name, self.parts, self.size = b"", "", [], 0
-        self.header_field, self.header_value = b"", b""
+        self.header_field = self.header_value = self.disposition = b""
+        self.name, self.parts, self.size = "", [], 0
 
     def on_header_field(self, data: bytes, start: int, end: int) -> None:
         self.header_field += data[start:end]
@@ -189,7 +190,7 @@ class Form:
     def on_header_end(self) -> None:
         if self.header_field.lower() == b"content-disposition":
             self.disposition = self.header_value
-        self.header_field, self.header_value = b"", b""
+        self.header_field = self.header_value = b""
 
     def on_headers_finished(self) -> None:
         _, parameters = parse_options_header(self.disposition)

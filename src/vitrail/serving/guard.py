@@ -38,6 +38,7 @@ LOCAL = ("localhost", "127.0.0.1", "[::1]")
 # Answered without a key: probes, and the page's own files, which hold nothing.
 OPEN = ("/healthz", "/v2/health/live", "/v2/health/ready")
 GUARDED = ("/v1/", "/v2/", "/v2", "/metrics", "/openapi.json")
+MAX_DIGITS = 18  # of a length: more are as much too many
 # Refused before they are read while the queue is full.
 QUEUED = ("/v1/predict", "/v1/embed")
 
@@ -104,8 +105,8 @@ class Guard:
             scope["vitrail.role"] = role
         limits = self.service.settings.limits
         length = header_of(headers, b"content-length")
-        if length.isdecimal() and int(length) > limits.body_bytes:
-            raise too_large(int(length), limits)
+        if length.isdecimal() and int(length[:MAX_DIGITS]) > limits.body_bytes:
+            raise too_large(int(length[:MAX_DIGITS]), limits)
         if path in QUEUED:
             self.check_room(scope)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from vitrail.core.errors import UserError
 from vitrail.serving.batcher import Answer, Batcher, Rules, Task
-from vitrail.serving.frames import Buffer
+from vitrail.serving.frames import BrokenFrame, Buffer
 from vitrail.serving.inspection import Inspection
 from vitrail.serving.launcher import Launcher
 from vitrail.serving.metrics import ModelMetrics
@@ -69,8 +69,12 @@ class Pool:
         first = await self.start_worker()
         assert first.child.info is not None
         self.info = first.child.info
-        known = {"digest": self.info.digest, "features": self.info.features}
-        self.spec = replace(self.spec, engine=self.info.engine, **known)
+        self.spec = replace(
+            self.spec,
+            engine=self.info.engine,
+            digest=self.info.digest,
+            features=self.info.features,
+        )
         self.inspection.spec = self.spec
         self.keep(first)
         others = [self.start_worker() for _ in range(self.count - 1)]
@@ -185,22 +189,28 @@ class Pool:
         worker.child.send({"id": self.number, "items": items}, [task.payload for task in batch])
 
     def on_answer(self, worker: Worker, header: dict[str, Any], buffers: list[Buffer]) -> None:
-        batch, timer = worker.batches.pop(header["id"])
+        batch, timer = worker.batches[header["id"]]
+        answers = []
+        if "failed" not in header:  # read before anything is changed: it may be nonsense
+            answers = read_answers(header["results"], buffers, count=len(batch))
+        del worker.batches[header["id"]]
         timer.cancel()
         if "failed" in header:
-            self.batcher.retry(batch, Failed(header["failed"]))
+            self.batcher.retry(batch, Failed(str(header["failed"])))
             return
         self.metrics.batch_seconds.observe(header["seconds"])
         self.metrics.images.inc(len(batch))
-        self.batcher.finish(batch, read_answers(header["results"], buffers))
+        self.batcher.finish(batch, answers)
 
     def on_hang(self, worker: Worker) -> None:
         logger.error("a process of %s does not answer: it is ended", self.spec.name)
         worker.child.kill()
 
 
-def read_answers(results: Sequence[Any], buffers: Sequence[Buffer]) -> list[Answer]:
+def read_answers(results: Sequence[Any], buffers: Sequence[Buffer], *, count: int) -> list[Answer]:
     """The problem of each image, or its values."""
+    if len(results) != count or sum(not isinstance(one, str) for one in results) != len(buffers):
+        raise BrokenFrame(f"an answer for {count} images has {len(results)} results")
     rest = iter(buffers)
     return [
         one if isinstance(one, str) else np.frombuffer(next(rest), np.float32).reshape(one)

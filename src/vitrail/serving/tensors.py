@@ -23,6 +23,7 @@ LENGTH_HEADER = "inference-header-content-length"
 IMAGES, ENCODED = "images", "encoded_images"  # inputs: float32 (N, C, H, W), or files (N)
 OUTPUTS: Mapping[str, Want] = {"logits": "logits", "pooled": "features"}  # as exported graphs
 BYTES_LENGTH = 4  # before each element of a BYTES tensor
+MAX_DIGITS = 12  # of a length
 MAX_ID = 256  # letters
 
 
@@ -48,7 +49,8 @@ def split_body(body: bytes, header: str | None) -> tuple[dict[str, Any], memoryv
     """The JSON of a request, and the bytes behind it."""
     length = len(body)
     if header is not None:
-        if not (header.isascii() and header.isdecimal()) or int(header) > len(body):
+        known = header.isascii() and header.isdecimal() and len(header) <= MAX_DIGITS
+        if not known or int(header) > len(body):
             raise BadRequest(f"{LENGTH_HEADER} must be at most {len(body)}, got {header!r}")
         length = int(header)
     return read_object(body[:length], "the request"), memoryview(body)[length:]
