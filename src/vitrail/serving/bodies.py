@@ -7,7 +7,6 @@ import asyncio
 import base64
 import binascii
 import json
-import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -26,8 +25,6 @@ MAX_FIELDS = 32  # beside images
 MAX_FIELD_BYTES = 2**20  # of one that is no image
 ADDRESSES = ("http://", "https://")
 LARGE_JSON = 2**18  # bytes: decoded in a thread
-
-logging.getLogger("python_multipart").setLevel(logging.ERROR)  # requests are answered, not logged
 
 
 @dataclass(frozen=True)

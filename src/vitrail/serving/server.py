@@ -137,8 +137,9 @@ class DrainingServer(uvicorn.Server):
         self.service = service
         service.count_connections = lambda: len(self.server_state.connections)
         self.interrupted = False
-        # what is no HTTP is answered, and nothing that an operator could mend
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        for name in ("uvicorn.error", "python_multipart"):
+            # they warn of requests that are none: these are answered, and nobody can mend them
+            logging.getLogger(name).setLevel(logging.ERROR)
         self.listener = bind(settings.host, settings.port)
 
     @property
