@@ -89,7 +89,7 @@ class Bench:
     # Speed
 
     def speed(self) -> None:
-        ours, lit, bare = list[Load](), list[Load](), list[float]()
+        ours, lit, bare = list[Load](), list[Load](), list[dict[str, float]]()
         seconds = min(self.given.seconds, 15.0)
         setting = self.choose_litserve()
         for turn in range(self.given.rounds):
@@ -97,11 +97,11 @@ class Bench:
             bare.append(self.time_bare(seconds))
             with service(*self.serve_options()) as running:
                 requests = [predict_request([one]) for one in self.photos]
-                ours.append(measure(running.url, requests, clients=CLIENTS, seconds=seconds))
+                ours.append(measure(running, requests, clients=CLIENTS, seconds=seconds))
             lit.append(self.time_litserve(setting, seconds))
         fast = median(one.speed for one in ours)
         ratios = {
-            "bare": fast / median(bare),
+            "bare": fast / median(one["speed"] for one in bare),
             "LitServe": fast / median(one.speed for one in lit),
         }
         print(
@@ -109,8 +109,10 @@ class Bench:
             f"clients, {len(self.photos)} photos of {len(self.photos[0]) // 1024} kB, "
             f"{self.given.rounds} rounds of {seconds:g} s\n"
         )
-        print("| | images/s | p50 ms | p99 ms | errors |\n|---|---|---|---|---|")
-        print(f"| bare engine, no HTTP | {median(bare):.1f} | | | |")
+        print("| | images/s | CPU ms an image | p50 ms | p99 ms | errors |")
+        print("|---|---|---|---|---|---|")
+        speed, cpu = (median(one[key] for one in bare) for key in ("speed", "cpu_ms"))
+        print(f"| bare engine, no HTTP | {speed:.1f} | {cpu:.1f} | | | |")
         print(load_row("vitrail serve", ours))
         print(load_row(f"LitServe ({setting[0]} x {setting[1]} threads)", lit))
         for name, ratio in ratios.items():
@@ -118,15 +120,16 @@ class Bench:
         ours_p99, lit_p99 = (median(o.percentile(99) for o in side) for side in (ours, lit))
         print(f"\n\np99 as a share of LitServe's: {ours_p99 / lit_p99:.2f} (goal at most 1)")
 
-    def time_bare(self, seconds: float) -> float:
-        """Images a second of the engine alone, in a process of its own."""
+    def time_bare(self, seconds: float) -> dict[str, float]:
+        """Images a second of the engine alone, in a process of its own, and its computing time."""
         command = [
             sys.executable, "-m", "benchmarks.load.bare", str(self.large),
             str(self.folder / "photos"), "--engine", self.given.engine,
             "--threads", str(self.given.threads), "--seconds", str(seconds),
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=1200)
-        return float(json.loads(done.stdout)["images_per_second"])
+        found: dict[str, float] = json.loads(done.stdout)
+        return found
 
     def choose_litserve(self) -> tuple[int, int]:
         """Processes and threads of each that are faster."""
@@ -143,7 +146,7 @@ class Bench:
         port = free_port()
         with peer("benchmarks.load.litserve_peer", port, "/health", *options) as running:
             requests = [json_request(one) for one in self.photos]
-            return measure(running.url, requests, clients=CLIENTS, seconds=seconds)
+            return measure(running, requests, clients=CLIENTS, seconds=seconds)
 
     # Answers
 
@@ -165,7 +168,7 @@ class Bench:
         requests = [predict_request([one]) for one in self.photos]
         seconds = min(self.given.seconds, 30.0)
         with service(*self.serve_options("--queue=64")) as running:
-            capacity = measure(running.url, requests, clients=CLIENTS, seconds=5.0).speed
+            capacity = measure(running, requests, clients=CLIENTS, seconds=5.0).speed
             load = overload(running, requests, capacity=capacity, times=OVERLOAD, seconds=seconds)
         print(
             f"{OVERLOAD} times the {load.capacity:.0f} images/s that it can compute, for "
@@ -215,7 +218,8 @@ def load_row(name: str, loads: Sequence[Load]) -> str:
     errors = sum(sum(one.statuses.values()) - one.statuses[200] + len(one.lost) for one in loads)
     speed = median(one.speed for one in loads)
     p50, p99 = (median(one.percentile(share) for one in loads) for share in (50, 99))
-    return f"| {name} | {speed:.1f} | {p50:.0f} | {p99:.0f} | {errors} |"
+    cpu = median(one.cpu_ms for one in loads)
+    return f"| {name} | {speed:.1f} | {cpu:.1f} | {p50:.0f} | {p99:.0f} | {errors} |"
 
 
 def statuses(load: Load) -> str:

@@ -47,6 +47,10 @@ class Running:
         """Bytes of all processes; what they share counts once."""
         return sum(memory_of(one) for one in self.tree())
 
+    def cpu_seconds(self) -> float:
+        """Time that all processes have computed, however busy the machine is with others."""
+        return sum(cpu_seconds_of(one) for one in self.tree())
+
     def ready_workers(self) -> int:
         """Processes that can compute, as the service counts them."""
         try:
@@ -184,6 +188,14 @@ def count_threads(pid: int) -> int:
         return sum(1 for _ in Path(f"/proc/{pid}/task").iterdir())
     except OSError:
         return 0
+
+
+def cpu_seconds_of(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def memory_of(pid: int) -> int:

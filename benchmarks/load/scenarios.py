@@ -29,6 +29,12 @@ class Load:
     statuses: Counter[int] = field(default_factory=Counter)
     latencies: list[float] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+    cpu_seconds: float = 0.0  # of the server with all its processes
+
+    @property
+    def cpu_ms(self) -> float:
+        """Milliseconds of computing for an image."""
+        return 1000 * self.cpu_seconds / max(self.images, 1)
 
     @property
     def speed(self) -> float:
@@ -49,7 +55,7 @@ def run(coroutine: Any) -> Any:
 
 
 def measure(
-    url: str, requests: Sequence[bytes], *, clients: int, seconds: float, warm_up: float = 2.0
+    running: Running, requests: Sequence[bytes], *, clients: int, seconds: float, warm_up: float = 2
 ) -> Load:
     """So many clients, each with one request at a time. What is answered in `seconds` after the
     warm-up counts; what is on its way at the end is waited for."""
@@ -60,7 +66,7 @@ def measure(
         end = start + seconds
 
         async def client(number: int) -> None:
-            connection, place = Connection(url), number
+            connection, place = Connection(running.url), number
             while time.perf_counter() < end:
                 request = requests[place % len(requests)]
                 place += clients
@@ -75,7 +81,13 @@ def measure(
                     load.images += reply.status == 200
             connection.close()
 
-        await asyncio.gather(*(client(number) for number in range(clients)))
+        async def watch() -> None:
+            await asyncio.sleep(warm_up)
+            before = running.cpu_seconds()
+            await asyncio.sleep(seconds)
+            load.cpu_seconds = running.cpu_seconds() - before
+
+        await asyncio.gather(watch(), *(client(number) for number in range(clients)))
         return load
 
     found: Load = run(drive())

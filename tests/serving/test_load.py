@@ -110,7 +110,7 @@ def test_overload_is_refused_at_once_and_memory_stays(tmp_path: Path) -> None:
     requests = [predict_request([one]) for one in photos(16)]
     options = ("vit_ti_16", "--untrained", "--engine=eager", "--threads=1", "--window=0")
     with service(*options, "--queue=16", "--timeout=10") as one:
-        capacity = measure(one.url, requests, clients=8, seconds=2, warm_up=1).speed
+        capacity = measure(one, requests, clients=8, seconds=2, warm_up=1).speed
         load = overload(one, requests, capacity=capacity, times=10, seconds=8)
     assert not load.lost
     assert set(load.statuses) <= {200, 429, 504}
