@@ -41,8 +41,9 @@ SIGNATURES = {
     "duplicates": "directory, *, threshold=None, out=None, overwrite=False",
     "embed": (
         "model, images, *, out, tokens=False, exact=True, vector_precision='float32', "
-        "batch_size=8, engine='auto', address=None, speed_up=None, device='auto', precision=None, "
-        "calibrate=None, max_drop=1.0, threads=None, dry_run=False, on_progress=<silent>"
+        "batch_size=8, engine='auto', address=None, speed_up=None, native_resolution=False, "
+        "max_tokens=None, device='auto', precision=None, calibrate=None, max_drop=1.0, "
+        "threads=None, dry_run=False, on_progress=<silent>"
     ),
     "evaluate": (
         "model, data, *, split=None, corruptions=False, corrupted_images=None, resolutions=(), "
@@ -76,8 +77,9 @@ SIGNATURES = {
     "probe": (
         "model, data, *, method='fewshot', split=None, shots=(1, 5, 10, 25), seeds=3, "
         "neighbours=(10, 20, 100, 200), steps=None, max_images=None, batch_size=64, workers=0, "
-        "engine='auto', device='auto', precision=None, seed=0, cache='runs/features', out=None, "
-        "overwrite=False, dry_run=False, name=None, on_progress=<silent>"
+        "engine='auto', native_resolution=False, max_tokens=None, device='auto', precision=None, "
+        "seed=0, cache='runs/features', out=None, overwrite=False, dry_run=False, name=None, "
+        "on_progress=<silent>"
     ),
     "search": (
         "directory, image, *, k=10, checkpoint=None, device='auto', out=None, overwrite=False"

@@ -14,7 +14,7 @@ from tests.models.kinds import KINDS, SMALL
 from vitrail import UserError, create
 from vitrail.data.preprocess import prepare
 from vitrail.data.sources import open_data
-from vitrail.inference.features import MAX_BLOCKS, compute_features, compute_vectors
+from vitrail.inference.features import MAX_BLOCKS, Reading, compute_features, compute_vectors
 from vitrail.models.catalogue import build
 from vitrail.models.model import Model
 from vitrail.weights.digest import digest_of
@@ -62,7 +62,8 @@ class Unreadable:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_each_image_that_can_be_read_is_what_the_head_reads(photos: Path, workers: int) -> None:
     model, source = made(SMALL), whole(photos)
-    found = compute_features(model, source, name="photos", batch_size=2, workers=workers)
+    reading = Reading(batch_size=2, workers=workers)
+    found = compute_features(model, source, name="photos", reading=reading)
     assert list(found.vectors) == ["head"]
     assert found.combinations == {"head": ("head",)}
     assert len(found.broken) == 1

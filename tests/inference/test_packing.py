@@ -21,6 +21,7 @@ from vitrail.cli.app import main
 from vitrail.core.image_list import ImageList
 from vitrail.core.native_size import NativeSize
 from vitrail.data.preprocess import prepare
+from vitrail.inference.parts import columns_of, finished_parts
 from vitrail.models.catalogue import build, change
 
 SIZES = [(60, 40), (40, 60), (90, 20), (20, 90), (33, 33), (60, 41), (7, 200)]  # width, height
@@ -176,6 +177,57 @@ def test_capture_is_refused(photos: list[str]) -> None:
     with pytest.raises(UserError, match="must not be observed"), vitrail.capture(model):
         vitrail.predict(model, photos, native_resolution=True)
     assert len(vitrail.predict(model, photos, native_resolution=True)) == len(photos)
+
+
+def test_embeddings_are_features_of_the_model_loaded_at_each_size(
+    photos: list[str], tmp_path: Path
+) -> None:
+    model = small_model()
+    index = vitrail.embed(
+        model, photos, out=tmp_path / "vectors", native_resolution=True, max_tokens=20, batch_size=4
+    )
+    assert index.embedded == len(photos)
+    [part] = finished_parts(tmp_path / "vectors")
+    names, vectors = (column.to_pylist() for column in columns_of(part, "id", "embedding"))
+    for name, vector in zip(names, vectors, strict=True):
+        image = Image.open(name)
+        size = NativeSize(8, 20).size(image.height, image.width)
+        alone: Any = vitrail.load(model, image_size=size).eval()
+        how = replace(model.passport.preprocessing, size=size, resize=None, squeeze=False)
+        with torch.no_grad():
+            expected = alone.features(prepare(image, how)[None])[0].numpy()
+        np.testing.assert_allclose(vector, expected, atol=1e-5 * np.abs(expected).max())
+    [nearest] = index.search(photos[0], k=1)
+    assert nearest.id == photos[0]
+    assert nearest.cosine == pytest.approx(1, abs=1e-5)  # the query has its native size too
+    with pytest.raises(UserError, match="was made with native_resolution True, not False"):
+        vitrail.embed(model, photos, out=tmp_path / "vectors", batch_size=4)
+    with pytest.raises(UserError, match="tokens must be left out with native_resolution"):
+        vitrail.embed(model, photos, out=tmp_path / "x", native_resolution=True, tokens=True)
+
+
+def test_probes_read_the_features_of_images_at_their_own_size(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    for split in ("train", "test"):
+        for label in ("wide", "high"):
+            for number in range(4):
+                sides = (24, 64) if label == "wide" else (64, 24)
+                pixels = draw.integers(0, 256, (*sides, 3), dtype=np.uint8)
+                file = tmp_path / "data" / split / label / f"{number}.png"
+                file.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(pixels).save(file)
+    model = small_model()
+    given: dict[str, Any] = {"shots": [2], "seeds": 1, "cache": tmp_path / "cache"}
+    native: dict[str, Any] = {"native_resolution": True, "max_tokens": 20}
+    square = vitrail.probe(model, tmp_path / "data", **given)
+    found = vitrail.probe(model, tmp_path / "data", **given, **native)
+    assert not found.train["cached"]  # other features than those of squares
+    assert vitrail.probe(model, tmp_path / "data", **given, **native).train["cached"]
+    assert vitrail.probe(model, tmp_path / "data", **given).facts() | {"train": 0, "test": 0} == (
+        square.facts() | {"train": 0, "test": 0}
+    )
+    with pytest.raises(UserError, match="linear probe reads blocks of images of one size"):
+        vitrail.probe(model, tmp_path / "data", method="linear", **native)
 
 
 def test_an_image_list_moves_and_divides_like_a_batch() -> None:

@@ -16,7 +16,9 @@ from vitrail.cli.options import (
     ExportedSource,
     Images,
     Int8Options,
+    MaxTokens,
     ModelOptions,
+    NativeResolution,
     Out,
     OutputOptions,
     SpeedUp,
@@ -48,6 +50,8 @@ class Embed(ModelOptions, Int8Options, DryRunOption, OutputOptions):
     address: Annotated[str | None, Parameter(group=COMPUTING)] = None
     """Ray cluster: auto, or host:port. [default: one on this machine]"""
     speed_up: SpeedUp = None
+    native_resolution: NativeResolution = False
+    max_tokens: MaxTokens = None
 
 
 def embed(options: Embed) -> None:

@@ -14,7 +14,9 @@ from vitrail.cli.options import (
     Data,
     DryRunOption,
     LocalEngineName,
+    MaxTokens,
     ModelOptions,
+    NativeResolution,
     Out,
     OutputOptions,
     OverwriteOption,
@@ -57,6 +59,8 @@ class Probe(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, OutputO
     batch_size: BatchSize = 64
     workers: Workers = 0
     engine: LocalEngineName = "auto"
+    native_resolution: NativeResolution = False
+    max_tokens: MaxTokens = None
     seed: Annotated[int, Parameter(group=COMPUTING)] = 0
     """Random seed; with fewshot the first one."""
     cache: str = "runs/features"

@@ -152,7 +152,13 @@ def embed_one(model: Model, image: Item, manifest: Manifest, *, where: str) -> N
         raise UserError(
             f"{where}: its embeddings are of another model than {manifest.model or 'this'}"
         )
-    job = Job(output=manifest.output, batch_size=1, exact=manifest.exact)
+    job = Job(
+        output=manifest.output,
+        batch_size=1,
+        exact=manifest.exact,
+        native_resolution=manifest.native_resolution,
+        max_tokens=manifest.max_tokens,
+    )
     output = EmbeddingTable(manifest.precision).check_range(*Engine(model, job)([image]))
     if output.values is None:
         raise UserError(f"{output.name}: {output.problem}")

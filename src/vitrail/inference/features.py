@@ -8,7 +8,7 @@ A family without a class token has the mean of the patches of each instead.
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +21,16 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import UserError, writing
 from vitrail.core.layout import TokenLayout
+from vitrail.core.native_size import NativeSize
+from vitrail.core.passport import Preprocessing
 from vitrail.data.cache import fingerprint_of
-from vitrail.data.loader import iterate_batches
+from vitrail.data.loader import Batch, iterate_batches
 from vitrail.data.source import Source
 from vitrail.data.sources.origin import digest
 from vitrail.inference.engine import Job, plan_of
 from vitrail.inference.engines.auto import open_runner
 from vitrail.inference.engines.catalogue import AUTO, EAGER, check_engine
+from vitrail.inference.packing import PackedRunner
 from vitrail.models.model import Model
 from vitrail.weights.atomic import write_file
 from vitrail.weights.digest import digest_of
@@ -38,6 +41,21 @@ MAX_BLOCKS = 4  # counted from the last
 INDICES, BROKEN, DIGEST = "indices", "broken", "digest"  # beside the vectors in a file
 
 OnProgress = Callable[[int, int], None]  # how many images are done, and of how many
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How images are read: so many at once, by so many processes (0: this one), and each at its
+    native size if one is given."""
+
+    batch_size: int = 64
+    workers: int = 0
+    native: NativeSize | None = None
+
+    def batches(self, source: Source, how: Preprocessing) -> Iterator[Batch]:
+        return iterate_batches(
+            source, how, self.batch_size, workers=self.workers, native=self.native
+        )
 
 
 @dataclass(frozen=True)
@@ -96,9 +114,8 @@ def compute_features(
     name: str,
     with_blocks: bool = False,
     cache: Path | None = None,
-    batch_size: int = 64,
-    workers: int = 0,
     engine: str = EAGER,
+    reading: Reading | None = None,
     on_progress: OnProgress | None = None,
 ) -> Features:
     """Read every image once, prepared as the model's passport says; `name` is that of the data in
@@ -117,19 +134,22 @@ def compute_features(
     """
     targets = targets_of(source, name)
     check_engine(engine)
-    if with_blocks and engine not in (AUTO, EAGER):
-        raise UserError(f"the outputs of blocks need the engine eager, got {engine}")
+    reading = reading or Reading()
+    if with_blocks and (engine not in (AUTO, EAGER) or reading.native is not None):
+        raise UserError(f"the outputs of blocks need the engine eager and one size, got {engine}")
     model.eval()
 
     def compute() -> Features:
-        vectors_of = open_vectors(model, with_blocks, batch_size, engine, len(source))
-        read = run_model(model, vectors_of, source, batch_size, workers, on_progress)
-        vectors, indices, broken = read
+        vectors_of = open_vectors(model, with_blocks, reading, engine, len(source))
+        batches = reading.batches(source, model.passport.preprocessing)
+        vectors, indices, broken = run_model(vectors_of, batches, len(source), on_progress)
         return check_finite(Features(vectors, targets[indices], indices, broken), name)
 
     if cache is None:
         return compute()
-    key = digest(FORMAT, fingerprint_of(source).encode(), digest_of(model).encode())
+    native = () if reading.native is None else (repr(reading.native),)
+    texts = (fingerprint_of(source), digest_of(model), *native)
+    key = digest(FORMAT, *(text.encode() for text in texts))
     all_files = {blocks: cache_file(cache, key, with_blocks=blocks) for blocks in (True, False)}
     for blocks in (True,) if with_blocks else (True, False):
         with suppress(OSError, ValueError, KeyError, UserError):  # none, or one that is damaged
@@ -175,13 +195,16 @@ Vectors = dict[str, Float[np.ndarray, "B _"]]
 
 
 def open_vectors(
-    model: Model, with_blocks: bool, batch_size: int, engine: str, images: int
-) -> Callable[[Tensor], Vectors]:
+    model: Model, with_blocks: bool, reading: Reading, engine: str, images: int
+) -> Callable[[Any], Vectors]:
     """A function from a batch of images to their vectors, by name."""
+    if reading.native is not None:
+        packed = PackedRunner(model, "pooled", max_tokens=reading.native.max_tokens)
+        return lambda images: {"head": packed(images)}
     if not with_blocks:
         plan = plan_of(
             model,
-            Job(output="pooled", batch_size=batch_size),
+            Job(output="pooled", batch_size=reading.batch_size),
             threads=torch.get_num_threads(),
         )
         opened = open_runner(model, plan, engine, images=images)
@@ -196,27 +219,25 @@ def open_vectors(
 
 
 def run_model(
-    model: Model,
-    vectors_of: Callable[[Tensor], Vectors],
-    source: Source,
-    batch_size: int,
-    workers: int,
+    vectors_of: Callable[[Any], Vectors],
+    batches: Iterable[Batch],
+    images: int,
     on_progress: OnProgress | None,
 ) -> tuple[dict[str, Float[np.ndarray, "N _"]], Int[np.ndarray, " N"], dict[str, str]]:
-    """Vectors, which images they are of, and why the others cannot be read."""
+    """Vectors of so many images, which images they are of, and why the others cannot be read."""
     vectors, broken = dict[str, Any](), dict[str, str]()
-    indices, done = np.empty(len(source), dtype=np.int64), 0
-    for batch in iterate_batches(source, model.passport.preprocessing, batch_size, workers=workers):
+    indices, done = np.empty(images, dtype=np.int64), 0
+    for batch in batches:
         broken |= {bad.path: bad.reason for bad in batch.broken}
         if count := len(batch.images):
             for name, values in vectors_of(batch.images).items():
                 if name not in vectors:  # allocated once: nothing is held twice
-                    vectors[name] = np.empty((len(source), values.shape[1]), dtype=np.float32)
+                    vectors[name] = np.empty((images, values.shape[1]), dtype=np.float32)
                 vectors[name][done : done + count] = values
             indices[done : done + count] = batch.indices
             done += count
         if on_progress is not None:
-            on_progress(done + len(broken), len(source))
+            on_progress(done + len(broken), images)
     return {name: values[:done] for name, values in vectors.items()}, indices[:done], broken
 
 

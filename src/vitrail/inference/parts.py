@@ -55,6 +55,8 @@ class Manifest:
     engine: str = EAGER
     merged_tokens: tuple[int, ...] = ()  # in each block; none where nothing was merged
     calibration: str = ""  # digest of the images that int8 was calibrated on; none for floats
+    native_resolution: bool = False
+    max_tokens: int | None = None  # at native resolution; None: as many as the model's grid has
     loading: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 

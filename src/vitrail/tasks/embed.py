@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -32,6 +32,7 @@ from vitrail.inference.engines.auto import OpenRunner, open_runner
 from vitrail.inference.engines.catalogue import AUTO, EAGER, RAY, split_ray
 from vitrail.inference.merging import merge_tokens
 from vitrail.inference.on_ray import Cluster
+from vitrail.inference.packing import check_native
 from vitrail.inference.parts import (
     MANIFEST,
     Manifest,
@@ -108,6 +109,9 @@ class EmbedOptions:
     batch_size: int = BATCH
     engine: str = AUTO
     address: str | None = None
+    speed_up: float | None = None
+    native_resolution: bool = False
+    max_tokens: int | None = None
     threads: int | None = None
     calibration: Calibration | None = None
 
@@ -122,8 +126,15 @@ class EmbedOptions:
             check_count("threads", self.threads, at_least=1)
         if self.address is not None and not self.on_ray:
             raise UserError("address is for a Ray cluster: use engine ray with it")
-
         split_ray(self.engine)  # it refuses what is unknown or not installed
+        check_native(
+            self.native_resolution,
+            self.max_tokens,
+            self.engine,
+            tokens=self.tokens,
+            speed_up=self.speed_up is not None,
+            int8=self.calibration is not None,
+        )
 
     @property
     def on_ray(self) -> bool:
@@ -132,7 +143,13 @@ class EmbedOptions:
     @property
     def job(self) -> Job:
         output: OutputKind = "tokens" if self.tokens else "pooled"
-        return Job(output=output, batch_size=self.batch_size, exact=self.exact)
+        return Job(
+            output=output,
+            batch_size=self.batch_size,
+            exact=self.exact,
+            native_resolution=self.native_resolution,
+            max_tokens=self.max_tokens,
+        )
 
 
 class Keywords(TypedDict, total=False):
@@ -145,6 +162,8 @@ class Keywords(TypedDict, total=False):
     engine: str
     address: str | None
     speed_up: float | None
+    native_resolution: bool
+    max_tokens: int | None
     device: Device
     precision: Precision
     calibrate: str | Path | Iterable[str | Path] | None
@@ -192,6 +211,8 @@ def embed(
     engine: str = AUTO,
     address: str | None = None,
     speed_up: float | None = None,
+    native_resolution: bool = False,
+    max_tokens: int | None = None,
     device: Device = "auto",
     precision: Precision = None,
     calibrate: str | Path | Iterable[str | Path] | None = None,
@@ -205,21 +226,15 @@ def embed(
     there is not computed again, so that a run that was interrupted is resumed by the same call.
     `engine` is that of `predict`; "auto" stays with the engine that a directory was begun with.
     `speed_up` and `precision="int8"` are those of `predict`; int8 is refused if it changes features
-    by more than 5 %. A directory that was begun with one of them is resumed with the same.
+    by more than 5 %. `native_resolution` and `max_tokens` are those of `predict` too. A directory
+    that was begun with one of them is resumed with the same.
 
     >>> index = embed("pets-model", "photos/", out="vectors")
     >>> index.embedded, index.search("photos/0.png", k=1)[0].id
     (3, 'photos/0.png')
     """
-    options = EmbedOptions(
-        tokens=tokens,
-        exact=exact,
-        vector_precision=vector_precision,
-        batch_size=batch_size,
-        engine=engine,
-        address=address,
-        threads=threads,
-    )
+    fields_of, given = {field.name for field in fields(EmbedOptions)}, locals()
+    options = EmbedOptions(**{name: given[name] for name in fields_of & given.keys()})
     check_not_swapped(model, images)
     check_int8(precision, calibrate, max_drop, engine)
     pyarrow()
@@ -227,7 +242,7 @@ def embed(
     names = chain([next(names)], names)  # no image at all is an error before anything is written
     source = source_of(model)
     loaded = open_float(model, device=device, precision=precision)
-    loaded, merged = merge_as_begun(loaded, Path(out), options, speed_up)
+    loaded, merged = merge_as_begun(loaded, Path(out), options)
     int8 = make_calibration(loaded, images, precision, calibrate, max_drop)
     options = replace(options, calibration=int8)
     with eval_mode(loaded):
@@ -264,17 +279,16 @@ def to_index(
     return Index(out, done.before, done.embedded, broken, model, speed_up, quantisation)
 
 
-def merge_as_begun(
-    model: Model, out: Path, options: EmbedOptions, speed_up: float | None
-) -> tuple[Model, SpeedUp | None]:
+def merge_as_begun(model: Model, out: Path, options: EmbedOptions) -> tuple[Model, SpeedUp | None]:
     """The model with tokens merged; a directory that was begun so is resumed with as many."""
-    if speed_up is None:
+    if options.speed_up is None:
         return model, None
     if options.on_ray:
         raise UserError("speed_up is measured on this machine: use another engine than ray")
     if (out / MANIFEST).exists() and (known := read_manifest(out).merged_tokens):
         return merge_tokens(model.eval(), known), None
-    return with_speed_up(model, speed_up, batch_size=options.batch_size, engine=options.engine)
+    size, engine = options.batch_size, options.engine
+    return with_speed_up(model, options.speed_up, batch_size=size, engine=engine)
 
 
 def image_names(images: Iterable[str | Path]) -> Iterator[str]:
@@ -308,7 +322,10 @@ def broken_rows(out: Path) -> tuple[BrokenImage, ...]:
 
 
 def engine_of(out: Path, options: EmbedOptions) -> str:
-    """The engine that computes; auto goes on with that of a directory that was begun."""
+    """The engine that computes; auto goes on with that of a directory that was begun. Images of
+    native resolution are eager's."""
+    if options.native_resolution:
+        return EAGER
     _, engine = split_ray(options.engine)
     is_open = options.engine in (AUTO, RAY)
     return read_manifest(out).engine if is_open and (out / MANIFEST).exists() else engine
@@ -375,5 +392,7 @@ def manifest_of(
         engine=engine,
         merged_tokens=model.merged_tokens,
         calibration="" if options.calibration is None else options.calibration.samples.digest,
+        native_resolution=options.native_resolution,
+        max_tokens=options.max_tokens,
         loading={} if source is None else loading_facts(source, model),
     )

@@ -53,6 +53,8 @@ class ProbeKeywords(Shared, total=False):
     batch_size: int
     workers: int
     engine: str
+    native_resolution: bool
+    max_tokens: int | None
     seed: int
     cache: str | Path | None
 

@@ -29,8 +29,10 @@ from vitrail.evaluation.linear import (
     sweep_heads,
 )
 from vitrail.inference.engines.catalogue import AUTO, EAGER, check_engine
-from vitrail.inference.features import Features, compute_features
+from vitrail.inference.features import Features, Reading, compute_features
+from vitrail.inference.packing import check_native
 from vitrail.models.model import Model
+from vitrail.models.packing import native_size_of
 from vitrail.pages.probe import ProbeRow, probe_page
 from vitrail.pages.render import percent
 from vitrail.tasks.arguments import check_not_swapped
@@ -147,6 +149,8 @@ def probe(
     batch_size: int = 64,
     workers: int = 0,
     engine: str = AUTO,
+    native_resolution: bool = False,
+    max_tokens: int | None = None,
     device: Device = "auto",
     precision: Precision = None,
     seed: int = 0,
@@ -162,7 +166,8 @@ def probe(
     heads, and logistic regression. At most `max_images` training images are used. `cache` keeps
     features, so that the next probe reads no image again; `out` gets report.html and probe.json.
     `engine` computes features, as in `predict`; "linear" also reads blocks, which eager alone
-    gives. `dry_run` checks everything and returns what would be computed.
+    gives, of images of one size. `native_resolution` and `max_tokens` are as in `predict`.
+    `dry_run` checks everything and returns what would be computed.
 
     >>> model = create("vit_ti_16", depth=1, num_classes=10, channels=1, image_size=16)
     >>> found = probe(model, "digits", method="knn", neighbours=[5], cache=None)
@@ -173,11 +178,11 @@ def probe(
     options = Options(method, split, few, seeds, near, steps, max_images, seed, on_progress)
     check_count("batch_size", batch_size, at_least=1)
     check_count("workers", workers, at_least=0)
-    if method == "linear" and check_engine(engine) not in (AUTO, EAGER):
-        raise UserError(f"a linear probe reads blocks: engine must be eager or auto, got {engine}")
+    check_reading(method, engine, native_resolution, max_tokens)
     check_not_swapped(model, data)
     with writing_results(out, "probe", FILES, overwrite=overwrite, dry_run=dry_run) as draft:
         loaded = open_model(model, device=device, precision=precision)
+        native = native_size_of(loaded, max_tokens) if native_resolution else None
         sources = open_splits(str(data), loaded, options)
         names = (name or name_of(model), str(data))
         if dry_run:
@@ -187,9 +192,8 @@ def probe(
             loaded,
             with_blocks=method == "linear",
             cache=None if cache is None else Path(cache),
-            batch_size=batch_size,
-            workers=workers,
             engine=engine,
+            reading=Reading(batch_size, workers, native),
         )
         with eval_mode(loaded):
             features = compute_all(compute, sources, str(data), on_progress)
@@ -198,6 +202,15 @@ def probe(
         if draft is not None:
             result.save_report(draft, FACTS)
     return result
+
+
+def check_reading(method: Method, engine: str, native: bool, max_tokens: int | None) -> None:
+    """Refuse what a method cannot read."""
+    if method == "linear" and check_engine(engine) not in (AUTO, EAGER):
+        raise UserError(f"a linear probe reads blocks: engine must be eager or auto, got {engine}")
+    if method == "linear" and native:
+        raise UserError("a linear probe reads blocks of images of one size: omit native_resolution")
+    check_native(native, max_tokens, engine)
 
 
 def plan(
