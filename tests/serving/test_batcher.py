@@ -243,3 +243,15 @@ async def test_retry_after_is_the_time_that_the_queue_takes() -> None:
         now[0] = float(second)
         finish(batcher, slots, slots.sent[-1])
     assert 8 <= batcher.retry_after() <= 10
+
+
+@in_loop
+async def test_a_line_that_has_left_does_not_stop_the_other() -> None:
+    slots = FakeSlots(total=1, busy=1)
+    batcher = Batcher(Rules(), slots)
+    (left,) = batcher.submit([task(pooled=True)])
+    (stays,) = batcher.submit([task()])
+    batcher.leave(left)
+    slots.busy = 0
+    batcher.pump()
+    assert slots.sent == [[stays]]

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 
 from vitrail.cli.options import ARGUMENTS, COMPUTING, LocalEngineName, OutputOptions, PlaceOptions
-from vitrail.cli.output import say, say_json
+from vitrail.cli.output import note, say, say_json
 
 LIMITS = Group("Limits", sort_key=3)
 ACCESS = Group("Access", sort_key=3)
@@ -27,7 +27,7 @@ class Serve(PlaceOptions, OutputOptions):
     ]
     _: KW_ONLY
     host: str = "127.0.0.1"
-    """Address to listen on; 0.0.0.0 is every one of this machine."""
+    """Address to listen on; 0.0.0.0 listens on all addresses of this machine."""
     port: int = 8000
     """Port to listen on; 0 takes a free one."""
     standby: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Serve(PlaceOptions, OutputOptions):
     trusted_host: Annotated[tuple[str, ...], Parameter(group=ACCESS)] = ()
     """Name of this service behind a proxy on this machine; may be repeated."""
     api_key_file: Annotated[str | None, Parameter(group=ACCESS)] = None
-    """File with an API key a line; the word admin behind a key lets it load models."""
+    """File with one API key per line; add admin after a key that may load models."""
     telemetry: Annotated[bool, Parameter(group=ACCESS)] = False
     """Send traces by OpenTelemetry, as the OTEL_ environment variables say."""
 
@@ -103,6 +103,7 @@ def serve(options: Serve) -> None:
 
             webbrowser.open(address)
 
+    note("loading the models; where the engine auto is new to one, it is measured first")
     run(
         *options.models,
         standby=options.standby,

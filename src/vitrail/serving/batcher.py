@@ -175,15 +175,14 @@ class Batcher:
 
     def pump(self) -> None:
         """Send what can be sent now."""
-        while self.count and self.slots.free > 0:
+        while self.slots.free > 0 and any(self.waiting.values()):
             wait = self.wait_time()
             if wait > 0:
                 self.set_timer(wait)
                 return
             batch = self.take()
-            if not batch:
-                return
-            self.slots.send(batch)
+            if batch:  # else all of this line had left, and the other may have some
+                self.slots.send(batch)
 
     def wait_time(self) -> float:
         """Seconds to wait for a fuller batch."""

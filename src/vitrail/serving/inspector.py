@@ -37,7 +37,8 @@ def run_inspector(channel: socket.socket, spec: WorkerSpec) -> None:
 
     def start() -> tuple[dict[str, Any], Answer]:
         model = load_model(spec)
-        context = Context(model, data=open_data_context(spec.data, model), name=spec.name)
+        data = open_data_context(spec.data, model)
+        context = Context(model, data=data, name=spec.name, source=spec.path)
         info = describe(model, spec, "eager")
         search = VectorSearch(spec.data, model, info.digest)
         return asdict(info), lambda *one: answer(context, search, spec, *one)

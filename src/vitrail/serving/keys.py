@@ -69,7 +69,7 @@ def parse_keys(lines: Iterable[str], *, where: str) -> Keys:
 def key_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """The key of a request: `Authorization: Bearer KEY`, or `X-API-Key: KEY`."""
     for name, value in headers:
-        if name == b"x-api-key":
+        if name == b"x-api-key" and value.strip():
             return value.decode("latin-1").strip()
         if name == b"authorization":
             scheme, _, key = value.decode("latin-1").partition(" ")

@@ -1,6 +1,7 @@
 """The model of a process: loaded from a checkpoint or an exported file, and described."""
 
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import torch
 
@@ -19,7 +20,7 @@ SEED = 0  # every process of an untrained model has the same weights
 
 def load_model(spec: WorkerSpec) -> Model:
     """The model, ready to evaluate."""
-    if spec.path in list_models():
+    if spec.path in list_models() and not Path(spec.path).exists():
         if not spec.untrained:
             raise UserError(
                 f"{spec.path} is an architecture without trained weights: give a checkpoint, or "

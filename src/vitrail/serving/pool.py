@@ -163,6 +163,7 @@ class Pool:
             keeper.cancel()
         await asyncio.gather(*keepers, return_exceptions=True)
         await self.inspection.close()
+        self.metrics.workers.set(0)
         self.batcher.fail_all(Failed("the model was unloaded"))
 
     # Batches: what `Batcher` asks of its slots

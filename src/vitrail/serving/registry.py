@@ -54,8 +54,10 @@ class Registry:
         if name is None and self.models:
             return next(iter(self.models.values()))
         found = self.models.get(name or "")
+        if not self.models:
+            raise NotFound("no model is served")
         if found is None:
-            known = ", ".join(self.models) or "none"
+            known = ", ".join(self.models)
             raise NotFound(f"model {name!r} is not served, known are {known}")
         return found
 

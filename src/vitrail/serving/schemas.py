@@ -218,7 +218,7 @@ ONE_MODEL: dict[str, Any] = {
     "openapi_extra": {"parameters": [NAME_IN_PATH]},
 }
 LOAD: dict[str, Any] = {
-    "summary": "Serve a source of the start under a name; needs the key of an admin",
+    "summary": "Load a model that was named at the start; needs the key of an admin",
     "responses": {
         **with_example(MODEL, MODEL_EXAMPLE),
         **errors(400, 401, 403, 404, 409, 422, 503),

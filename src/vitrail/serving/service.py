@@ -24,6 +24,7 @@ from vitrail.serving.spec import Want
 
 LARGE_IMAGE = 2**20  # bytes: hashed in a thread
 TIMEOUT_HEADER = "x-timeout"
+LATE = "no answer before the deadline: try again later"
 
 
 class Service:
@@ -100,6 +101,8 @@ class Service:
         queued = pool.batcher.submit(tasks)
         try:
             await self.until(request, [task.done for task in queued], deadline)
+            if any(task.done.cancelled() for task in queued):
+                raise OutOfTime(LATE)
             return [task.done.result() for task in queued]
         finally:
             for task in queued:
@@ -138,11 +141,11 @@ class Service:
             gone.cancel()
         if every.done():
             if every.cancelled():
-                raise OutOfTime("the deadline has passed before the image was computed")
+                raise OutOfTime(LATE)
             return
         if left:
             raise ClientLeft
-        raise OutOfTime(f"no answer within {self.settings.timeout:g} s: try again, or later")
+        raise OutOfTime(LATE)
 
 
 async def wait_for_disconnect(request: Request) -> None:

@@ -164,7 +164,7 @@ def read_outputs(values: Mapping[str, Any], info: ModelInfo) -> list[Wanted]:
         raise BadRequest("outputs must be a list of objects")
     found = []
     for one in wanted:
-        if one.get("name") not in known:
+        if not isinstance(one.get("name"), str) or one["name"] not in known:
             raise BadRequest(
                 f"an output must be {' or '.join(known)}, got {short(one.get('name'))}"
             )

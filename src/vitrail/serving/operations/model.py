@@ -123,7 +123,7 @@ def commands_for(context: Context) -> dict[str, list[str]]:
     where it tells nothing of the directories above."""
     source = context.source
     known = source and not PurePath(source).is_absolute() and ".." not in PurePath(source).parts
-    model = shlex.quote(source if known else context.name)
+    model = shlex.quote(source) if known else "MODEL"
     stem = re.sub(r"[^\w.-]+", "-", context.name).strip("-") or "model"
     return {
         "export": [

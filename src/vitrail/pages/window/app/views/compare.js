@@ -88,7 +88,7 @@ export function leave() {
 
 /** The other model: of the address, else the next one where there are several. */
 function modelOf({ other_model: wished }) {
-  const names = ctx.models.map(({ name }) => name);
+  const names = comparable().map(({ name }) => name);
   if (names.includes(wished)) return wished;
   return names[(names.indexOf(ctx.model.name) + 1) % names.length];
 }
@@ -139,8 +139,8 @@ async function listSamples(model) {
 }
 
 function listChoices(state) {
-  setOptions(ui.model.select, ctx.models.map(({ name }) => [name, name]), modelOf(state));
-  ui.model.root.hidden = ctx.models.length < 2;
+  setOptions(ui.model.select, comparable().map(({ name }) => [name, name]), modelOf(state));
+  ui.model.root.hidden = comparable().length < 2;
   const image = imageOf(state);
   const options = [["same", ctx.text("compare.same_photo")], ...samples.list.map((one) => [`sample:${one.id}`, one.name])];
   if (ownPhoto) options.push(["own", ownPhoto.name]);
@@ -247,3 +247,8 @@ const mean = (values) => {
   const known = values.filter((value) => Number.isFinite(value));
   return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : 0;
 };
+
+// Exported files can be asked for predictions alone.
+function comparable() {
+  return ctx.models.filter(({ can_inspect: inspectable }) => inspectable !== false);
+}
