@@ -30,7 +30,7 @@ from vitrail.core.torchvision import mend_torchvision
 from vitrail.data.paths import list_images
 from vitrail.data.preprocess import normalise
 from vitrail.inference.benchmark.rounds import middle
-from vitrail.inference.calibration import MAX_IMAGES, Samples, labels_of, read_calibration
+from vitrail.inference.calibration import Samples, labels_of, read_calibration
 from vitrail.inference.engines.runner import Plan, Runner
 from vitrail.inference.engines.timing import time_in_turns
 from vitrail.inference.graph import INPUT, to_onnx, trace
@@ -40,6 +40,7 @@ from vitrail.inference.rewrites.optimise import optimise
 from vitrail.models.model import Model
 
 TILES = 32
+MOST_IMAGES = 2064  # of a checkpoint: 64 to calibrate, 2,000 to measure
 Facts = dict[str, Any]
 
 
@@ -84,8 +85,8 @@ def main() -> None:
 
 def read_samples(model: Model, data: str | None) -> Samples:
     names = list(list_images([data])) if data else []
-    step = max(1, len(names) // MAX_IMAGES)
-    names = names[::step][:MAX_IMAGES]
+    step = max(1, len(names) // MOST_IMAGES)
+    names = names[::step][:MOST_IMAGES]
     labels = labels_of(model, names)
     if labels is None:
         raise UserError("--data must be class folders named after the model's labels")
