@@ -29,7 +29,7 @@ from tests.inference.scripted_service import Answer, Asked, scripted
 from tests.serving.running import BOUNDARY, Running, make_form, png, running
 from tests.serving.witness import witness
 from vitrail.data.download import ALLOW_PRIVATE
-from vitrail.serving.process import Launcher
+from vitrail.serving.launcher import Launcher
 from vitrail.serving.settings import Limits
 
 slow = pytest.mark.slow

@@ -13,7 +13,7 @@ from tests.inference.photos import small_model, write_photos
 from tests.serving.running import Running, running
 from vitrail.cli.app import main
 from vitrail.inference.remote_model import RemoteModel
-from vitrail.serving.process import Launcher
+from vitrail.serving.launcher import Launcher
 from vitrail.tasks.models import open_model
 from vitrail.tasks.predictions import PredictionFile
 

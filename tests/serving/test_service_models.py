@@ -117,7 +117,7 @@ def test_models_are_swapped_and_unloaded_without_losing_a_request(keyed: Running
 def test_without_a_model_requests_are_refused_in_words(keyed: Running) -> None:
     admin = as_admin(keyed)
     assert admin.ask("DELETE", "/v1/models/pets").status == 200
-    assert "known are none" in admin.form("/v1/predict", [png(1)]).json()["error"]
+    assert "no model is served" in admin.form("/v1/predict", [png(1)]).json()["error"]
     assert keyed.get("/v2/health/ready").status == 503
     assert admin.post_json("/v1/models/pets", {"source": "pets"}).status == 200
     assert admin.form("/v1/predict", [png(1)]).status == 200
