@@ -327,7 +327,10 @@ def kill_workers(
                 await ready_again(running, before, victim)
                 load.until_ready.append(time.perf_counter() - start)
                 on_kill(number)
-                await asyncio.sleep(draw.uniform(0.05, 0.3))
+                before_images = load.images
+                while load.images == before_images:  # it does compute again
+                    await asyncio.sleep(0.02)
+                await asyncio.sleep(draw.uniform(0.0, 0.3))
             over.set()
 
         await asyncio.gather(kill(), *(client(number) for number in range(clients)))
