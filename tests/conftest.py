@@ -1,8 +1,10 @@
 """Shared by all tests: peers that import torchvision need the guard before anything else, and no
 example of a property fails because the machine is busy."""
 
+import ctypes
 import gc
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -31,10 +33,23 @@ def _child_signals() -> Iterator[None]:
     """A loader with workers installs a handler for SIGCHLD and leaves it, on a signal stack that
     other libraries change: the next test that ends a process would die in it (docs/log.md)."""
     before = signal.getsignal(signal.SIGCHLD)
+    disable_signal_stack()
     yield
     if signal.getsignal(signal.SIGCHLD) is not before:
         signal.signal(signal.SIGCHLD, before)
         signal_handling._SIGCHLD_handler_set = False  # it is installed again when needed
+
+
+class SignalStack(ctypes.Structure):
+    _fields_ = (("place", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+def disable_signal_stack() -> None:
+    """Handlers of Python run on the alternate stack, where there is one. Some library that tests
+    import sets one that is gone later; without it they run on the stack of the thread."""
+    if sys.platform == "linux":
+        disable = SignalStack(None, 2, 0)  # SS_DISABLE
+        ctypes.CDLL(None).sigaltstack(ctypes.byref(disable), None)
 
 
 def pytest_collection_finish() -> None:

@@ -303,6 +303,7 @@ WRONG = {
     "report": ["no-such-run"],
     "bench": ["vit_ti_16", "--batch-size", "0"],
     "demo": ["--epochs", "0", "--out", "{out}"],
+    "serve": ["no-such-model", "--batch-size", "0"],
 }
 
 

@@ -316,7 +316,7 @@ def test_the_model_is_described(kind: str) -> None:
 def test_commands_tell_no_path_of_the_machine() -> None:
     context = Context(model_of("labels"), name="my pets", source="/srv/secret/model")
     found = ask("model", context)["commands"]
-    assert found["bench"] == ["vitrail bench 'my pets'"]
+    assert found["bench"] == ["vitrail bench MODEL"]
     assert "secret" not in str(found)
 
 

@@ -80,7 +80,7 @@ def export(options: Export) -> None:
 
     Examples:
       vitrail export runs/pets/best --out pets.onnx
-      vitrail export runs/pets/best --to coreml --out Pets.mlpackage --precision float16
+      vitrail export runs/pets/best --to coreml --out Pets.mlpackage
       vitrail export runs/pets/best --to web --out pets-page
     """
     from vitrail.tasks.dry_run import DryRun

@@ -118,7 +118,7 @@ class Guard:
         if settings.is_local and host_name(host) not in (*LOCAL, *settings.trusted_host):
             raise Forbidden(
                 f"the service answers as localhost, got the host {host!r}: behind a proxy, name "
-                "it with --trusted-host NAME"
+                "it with trusted_host=NAME"
             )
         origin = header_of(headers, b"origin")
         sender = origin.partition("://")[2]  # none of "null", that of files and of closed frames

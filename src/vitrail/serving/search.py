@@ -51,7 +51,7 @@ class VectorSearch:
         if not self.folders:
             raise UserError(
                 "search needs a directory that vitrail embed wrote with this model: start the "
-                "service with --data DIR"
+                "service with data=DIR"
             )
         matches = [one for folder in self.folders for one in folder.find(self.model, image, k)]
         best = sorted(matches, key=lambda one: (-one.cosine, one.id))[:k]

@@ -128,7 +128,7 @@ def search_route(service: Service) -> Handler:
         deadline = service.deadline(request)
         name, pool = model_of(service, request, inside=True)
         if not service.settings.data:
-            raise Invalid("search needs images to search in: start the service with --data DIR")
+            raise Invalid("search needs images to search in: start the service with data=DIR")
         with pool.in_use():
             async with reading(request, service.settings.limits, service.budget) as upload:
                 options = validate(SearchOptions, upload.options, where="search")
@@ -284,7 +284,7 @@ async def small_body(request: Request) -> bytes:
 def require_admin(request: Request) -> None:
     """The role was found out before the route; without keys nobody is an admin."""
     if request.scope.get("vitrail.role") != "admin":
-        raise Forbidden("models are changed with the key of an admin (--api-key-file FILE)")
+        raise Forbidden("models are changed with the key of an admin (api_key_file=FILE)")
 
 
 def model_of(service: Service, request: Request, *, inside: bool = False) -> tuple[str, Pool]:

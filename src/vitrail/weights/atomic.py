@@ -31,10 +31,10 @@ def check_writable(out: Path) -> None:
 
 def follow_link(out: Path) -> Path:
     """The file or directory that a symbolic link stands for; anything else is itself."""
-    if not out.is_symlink():
+    if not os.path.islink(out):  # a name that is too long is none
         return out
     place = Path(os.path.realpath(out))
-    if place.is_symlink():
+    if os.path.islink(place):
         raise UserError(f"{out}: cannot be written: it is a symbolic link that leads to itself")
     return place
 
