@@ -16,6 +16,9 @@ from vitrail.cli.messages import ARGUMENT, FIELDS, OPPOSITES, options_of, with_o
 SOURCE = Path(vitrail.__file__).parent
 OPTION = re.compile(r"\s--[a-z]|^--[a-z-]+\s")  # not var(--soft), nor an argument of npm
 
+# Modules whose texts are commands for the shell, for people to copy.
+COMMANDS = ("serving/operations/model.py",)
+
 
 def texts_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Every string that is not a docstring."""
@@ -40,7 +43,7 @@ def messages_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def trees() -> Iterator[tuple[str, ast.AST]]:
     for path in sorted(SOURCE.rglob("*.py")):
         name = path.relative_to(SOURCE).as_posix()
-        if not name.startswith("cli/"):
+        if not name.startswith("cli/") and name not in COMMANDS:
             yield name, ast.parse(path.read_text(encoding="utf-8"))
 
 

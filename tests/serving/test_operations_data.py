@@ -267,7 +267,7 @@ def test_a_file_that_is_gone_is_one_sentence(tmp_path: Path, photos: Path) -> No
 
 
 def test_without_data_a_sentence_says_how_to_have_some() -> None:
-    with pytest.raises(UserError, match="start it with --data"):
+    with pytest.raises(UserError, match="start it with data=PATH"):
         ask("data", Context(model_of("labels")))
 
 
