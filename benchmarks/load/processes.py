@@ -14,7 +14,7 @@ from typing import IO, Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
-START_SECONDS = 180.0
+START_SECONDS = 900.0  # an engine may be built first
 END_SECONDS = 60.0
 
 
