@@ -188,7 +188,8 @@ class Bench:
         for number in range(self.given.terms):
             with service(f"small={self.small}", "--engine=eager", "--window=0") as running:
                 after = 0.3 + 0.1 * (number % 7)
-                load = end_under_load(running, requests, clients=16, after=after)
+                keep = number % 2 == 0
+                load = end_under_load(running, requests, clients=16, after=after, keep=keep)
             lost += len(load.lost)
             answered += sum(load.statuses.values())
             codes.add(load.code)

@@ -237,10 +237,11 @@ class Ended(Load):
 
 
 def end_under_load(
-    running: Running, requests: Sequence[bytes], *, clients: int, after: float
+    running: Running, requests: Sequence[bytes], *, clients: int, after: float, keep: bool = True
 ) -> Ended:
     """Clients go on until nobody takes their connections; each request that was sent on one must
-    be answered."""
+    be answered. Without `keep` each request has a connection of its own: then some are always in
+    the kernel's queue."""
 
     async def drive() -> Ended:
         load = Ended()
@@ -260,6 +261,8 @@ def end_under_load(
                 load.statuses[reply.status] += 1
                 load.latencies.append(reply.seconds)
                 load.images += reply.status == 200
+                if not keep:
+                    connection.close()
 
         async def stop() -> None:
             await asyncio.sleep(after)

@@ -2,8 +2,12 @@
 of the load itself: it must notice what it is there to find."""
 
 import json
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -22,6 +26,9 @@ from benchmarks.load.scenarios import (
 )
 
 from tests.inference.scripted_service import Answer, Asked, json_answer, scripted
+from tests.serving.running import Running as RunningHere
+from tests.serving.running import running as running_here
+from vitrail.serving.launcher import Launcher
 
 slow = pytest.mark.slow
 
@@ -122,13 +129,51 @@ def test_overload_is_refused_at_once_and_memory_stays(tmp_path: Path) -> None:
 @slow
 def test_what_was_accepted_is_answered_after_sigterm(small: Path) -> None:
     requests = [predict_request([one]) for one in known_answers(small, 32).images]
-    for after in (0.3, 0.6):
+    for keep in (True, False, False):
         with service(f"small={small}", "--engine=eager", "--threads=1", "--window=0") as one:
-            load = end_under_load(one, requests, clients=16, after=after)
+            load = end_under_load(one, requests, clients=16, after=0.5, keep=keep)
         assert not load.lost
         assert load.code == 0
         assert load.statuses[200] > 0
         assert set(load.statuses) <= {200, 503}
+
+
+@slow
+def test_connections_in_the_kernel_s_queue_are_answered_too(
+    launcher: Launcher, small: Path
+) -> None:
+    """Before they were taken, two of three ends reset one."""
+    for _ in range(6):
+        with running_here(launcher, str(small), drain_seconds=0.1) as one:
+            found: list[str] = []
+            clients = [Thread(target=ask_until_refused, args=(one, found)) for _ in range(12)]
+            for client in clients:
+                client.start()
+            time.sleep(0.3)
+            one.stop()
+            for client in clients:
+                client.join()
+        assert found.count("200") > 12
+        assert set(found) == {"200"}
+
+
+def ask_until_refused(one: RunningHere, found: list[str]) -> None:
+    """Each request on a connection of its own, until nobody takes one."""
+    request = make_request("GET", "/v1/models", Connection="close")
+    place = urlsplit(one.address)
+    while True:
+        try:
+            client = socket.create_connection((place.hostname, place.port), timeout=30)
+        except OSError:
+            return
+        with client:
+            try:
+                client.sendall(request)
+                found.append(client.recv(65536)[9:12].decode())
+                while client.recv(65536):
+                    pass
+            except OSError as error:
+                found.append(repr(error))
 
 
 @slow

@@ -1,6 +1,7 @@
 """uvicorn with limits for slow clients, and an end at which no accepted request is lost."""
 
 import asyncio
+import contextlib
 import logging
 import signal
 import socket
@@ -177,10 +178,30 @@ class DrainingServer(uvicorn.Server):
         self.service.draining = True
         if not self.force_exit:
             await asyncio.sleep(self.service.settings.drain_seconds)
-            # no more connections into the queue of the kernel; those in it are taken
-            self.listener.listen(0)
-            await asyncio.sleep(0.05)
+            await self.take_last()
         await super().shutdown(sockets)
+
+    async def take_last(self) -> None:
+        """Listen no more, and take every connection that the kernel has in its queue: closing the
+        listener would reset them, with the requests that they have sent."""
+        queue = self.listener.dup()  # the same queue, which asyncio's own closing leaves alone
+        self.listener.listen(0)  # it stays short
+        for server in self.servers:
+            server.close()
+        last = list[socket.socket]()
+        with queue, contextlib.suppress(OSError):  # from here to its end nothing is waited for
+            while True:
+                last.append(queue.accept()[0])
+        for one in last:
+            one.setblocking(False)
+            await asyncio.get_running_loop().connect_accepted_socket(self.make_connection, one)
+
+    def make_connection(self) -> asyncio.Protocol:
+        kind: Any = self.config.http_protocol_class
+        made: asyncio.Protocol = kind(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
 
 
 def bind(host: str, port: int) -> socket.socket:
