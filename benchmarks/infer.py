@@ -1,7 +1,8 @@
 """Images a second of a model's forward pass on the CPU: ours on every engine beside the peers.
 
 Every contender computes the same batch in turns in one process, with the same number of threads, so
-that what else the machine does falls on all alike. The first round, which compiles, does not count.
+that what else the machine does falls on all alike. The first round, which compiles, does not count,
+nor does the first batch of each turn, which pays for what ran before.
 Weights are random: they do not change the speed. "bare" engines run timm's model, exported as their
 manuals say. The machine's own limit is a matrix product of 1024 x 1024 in the same rounds, by
 whichever of PyTorch's library and NumPy's is faster here.
@@ -118,7 +119,7 @@ def run(course: Course, options: argparse.Namespace) -> None:
         except Exception as error:  # whatever a peer raises is its result
             failed[name] = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
     images, seconds = course.images, options.seconds
-    times = time_in_turns(runners, course.plan, images, seconds=seconds, clock=clock)
+    times = time_in_turns(runners, course.plan, images, seconds=seconds, clock=clock, warm=True)
     print_table(course, times, failed)
 
 
