@@ -119,7 +119,7 @@ def run(course: Course, options: argparse.Namespace) -> None:
         except Exception as error:  # whatever a peer raises is its result
             failed[name] = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
     images, seconds = course.images, options.seconds
-    times = time_in_turns(runners, course.plan, images, seconds=seconds, clock=clock, warm=True)
+    times = time_in_turns(runners, course.plan, images, seconds=seconds, clock=clock)
     print_table(course, times, failed)
 
 

@@ -154,7 +154,7 @@ def time_all(
     images = samples.images[:batch].contiguous()
     plan = Plan("logits", tuple(images.shape), threads=options.threads)  # type: ignore[arg-type]
     clock = time.process_time if options.cpu_time else time.perf_counter
-    times = time_in_turns(runners, plan, images, seconds=options.seconds, clock=clock, warm=True)
+    times = time_in_turns(runners, plan, images, seconds=options.seconds, clock=clock)
     return {name: middle([batch / one for one in taken]) for name, taken in times.items()}
 
 

@@ -20,7 +20,7 @@ def time_in_turns(
     seconds: float,
     min_rounds: int = MIN_ROUNDS,
     clock: Callable[[], float] = time.perf_counter,
-    warm: bool = False,
+    warm: bool = True,
     on_round: Callable[[int], None] = lambda number: None,
 ) -> dict[str, list[float]]:
     """Seconds for a batch by the `clock`, of each runner in each round; rounds end when the time is
