@@ -17,6 +17,7 @@ from vitrail.inference.rewrites.batch_norms import fold_batch_norms
 from vitrail.inference.rewrites.biases import bake_biases
 from vitrail.inference.rewrites.kernels import bake_kernels
 from vitrail.inference.rewrites.last_block import prune_last_block
+from vitrail.inference.rewrites.norms import flatten_norms
 from vitrail.inference.rewrites.optimise import REWRITES, OutputKind, compute, optimise
 from vitrail.inference.rewrites.patches import multiply_patches
 from vitrail.inference.rewrites.positions import bake_positions
@@ -110,6 +111,7 @@ REMOVED: dict[Callable[[Model], Model], dict[str, tuple[str, ...]]] = {
         "coatnet, computed bias": ("index_select", "relu"),
     },
     fuse_projections: {"swinv2": ("exp", "clamp", "zeros_like"), "beit": ("zeros_like",)},
+    flatten_norms: {},  # the same operators on other shapes
 }
 
 
@@ -165,6 +167,7 @@ def test_all_of_them_together_are_equal(record: str) -> None:
         (bake_positions, {"vit"}),
         (bake_biases, {"beit", "swin", "swinv2", "coatnet"}),
         (fuse_projections, {"beit", "swinv2"}),
+        (flatten_norms, {"swin", "swinv2", "mobilevit"}),
         (prune_last_block, {"vit", "beit"}),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
@@ -174,6 +177,16 @@ def test_where_it_does_not_apply_the_model_is_returned(
 ) -> None:
     changed = {name for name in CONFIGS if rewrite(model := make(name)) is not model}
     assert changed == applies
+
+
+@pytest.mark.parametrize("name", ["swin", "swinv2", "mobilevit"])
+def test_norms_of_grids_and_folds_see_sequences(name: str) -> None:
+    model, ranks = flatten_norms(make(name).double()), set[int]()
+    for module in model.modules():
+        if type(module) is nn.LayerNorm:
+            module.register_forward_hook(lambda _, given, __: ranks.add(given[0].ndim))
+    model(images(model).double())
+    assert ranks == {3}
 
 
 def test_patches_and_positions_cost_one_addition_before_the_class_token() -> None:

@@ -24,9 +24,9 @@ def time_in_turns(
     on_round: Callable[[int], None] = lambda number: None,
 ) -> dict[str, list[float]]:
     """Seconds for a batch by the `clock`, of each runner in each round; rounds end when the time is
-    used up. The first round, which pays for what happens once, does not count. With `warm` each turn
-    begins with a batch that is not timed: what ran before leaves other caches behind, and threads
-    that still spin."""
+    used up. The first round, which pays for what happens once, does not count. With `warm` each
+    turn begins with a batch that is not timed: what ran before leaves other caches behind, and
+    threads that still spin."""
     times: dict[str, list[float]] = {name: [] for name in runners}
     with ThreadPoolExecutor(plan.callers) as pool:
         began = time.perf_counter()
