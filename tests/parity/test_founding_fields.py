@@ -3,6 +3,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 import vitrail
 from tests.models.kinds import KINDS, SMALL, perturbed, random_images
 from vitrail import UserError
+from vitrail.layers.mlp import Activation
 from vitrail.models.packing import packed_logits
 from vitrail.models.vit import ViT
 
@@ -44,7 +46,7 @@ def torch_encoder(model: ViT) -> nn.TransformerEncoder:
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_norm_after_adding_is_torchs_default_encoder_layer(activation: str) -> None:
+def test_norm_after_adding_is_torchs_default_encoder_layer(activation: Activation) -> None:
     model = perturbed(replace(POST, activation=activation)).double()
     encoder = torch_encoder(model)
     images = random_images(model.config).double().requires_grad_()
@@ -66,19 +68,17 @@ def test_norm_after_adding_through_everything_that_takes_blocks_apart() -> None:
     images = random_images(model.config).double()
     with torch.no_grad():
         expected = model(images)
-        close = {"rtol": 0, "atol": 1e-9}
-        torch.testing.assert_close(packed_logits(model, list(images)), expected, **close)
-        torch.testing.assert_close(
-            packed_logits(model, list(images), prune=True), expected, **close
-        )
+        close = partial(torch.testing.assert_close, rtol=0, atol=1e-9)
+        close(packed_logits(model, list(images)), expected)
+        close(packed_logits(model, list(images), prune=True), expected)
         assert can_prune_last_block(model)
-        torch.testing.assert_close(pruned_logits(model, images), expected, **close)
-        torch.testing.assert_close(optimise(model, output="logits")(images), expected, **close)
+        close(pruned_logits(model, images), expected)
+        close(optimise(model, output="logits")(images), expected)
         torch.testing.assert_close(merge_tokens(model, 0)(images), expected, rtol=0, atol=0)
         merged = merge_tokens(model, 3)(images)
         assert not torch.equal(merged, expected)
         pruned = optimise(model, output="logits", r=3)(images)
-        torch.testing.assert_close(pruned, merged, **close)
+        close(pruned, merged)
 
 
 def test_no_dialect_writes_norm_after_adding() -> None:
