@@ -61,7 +61,7 @@ def test_cosine_attention_has_unit_keys_and_its_temperature_in_the_queries() -> 
     length = one.k.norm(dim=-1)
     padding = length == 0  # keys have no bias, so empty cells have none at all
     torch.testing.assert_close(length[~padding], torch.ones(int((~padding).sum())))
-    temperature = model.get_submodule(name).logit_scale.exp().flatten()
+    temperature = model.get_parameter(f"{name}.logit_scale").exp().flatten()
     longest = one.q.norm(dim=-1).amax(dim=(0, 1, 3))
     torch.testing.assert_close(longest, temperature, rtol=1e-5, atol=1e-5)
 

@@ -16,12 +16,27 @@ from vitrail.core.errors import UserError
 from vitrail.core.passport import ResizeMethod
 from vitrail.inference.merging import recast
 from vitrail.inference.rewrites.sharing import share_weights, with_children
-from vitrail.layers.position import LearnedPositions, SinCosPositions, SinCosPositions1d
+from vitrail.layers.position import (
+    LearnedPositions,
+    LearnedPositions2d,
+    SinCosPositions,
+    SinCosPositions1d,
+)
 from vitrail.models import vit
+from vitrail.models.beit import Beit
+from vitrail.models.coatnet import CoAtNet
 from vitrail.models.model import Model
+from vitrail.models.swin import Swin
+from vitrail.models.swinv2 import SwinV2
 
 LAST_STRIDE = 32  # of MobileViT's last maps, which are cut into patches
 CUBIC, CUBIC_ANTIALIASED = -0.75, -0.5  # Keys' parameter in torch's two bicubic kernels
+WHY_ONE_SIZE: dict[type[nn.Module], str] = {
+    Beit: "its relative bias is a table for one grid of patches",
+    Swin: "its windows and their masks are laid out for one grid",
+    SwinV2: "its windows, their masks and their biases are laid out for one grid",
+    CoAtNet: "the relative biases of its attention are tables for one grid",
+}
 
 
 class ResizedPositions(nn.Module):
@@ -87,6 +102,27 @@ class ComputedPositions1d(nn.Module):
         return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[None]
 
 
+class ResizedPositions2d(nn.Module):
+    """Positions of rows and columns for a grid of any size."""
+
+    rows: Tensor
+    columns: Tensor
+
+    def __init__(self, positions: LearnedPositions2d, *, method: ResizeMethod) -> None:
+        super().__init__()
+        self.register_buffer("rows", positions.rows.detach())
+        self.register_buffer("columns", positions.columns.detach())
+        self.method = method
+
+    def forward(self, rows: int, columns: int) -> Float[Tensor, "1 N D"]:
+        down = MATRICES[self.method](self.rows.shape[0], rows) @ self.rows
+        across = MATRICES[self.method](self.columns.shape[0], columns) @ self.columns
+        table = torch.cat(
+            [across[None].expand(rows, -1, -1), down[:, None].expand(-1, columns, -1)], dim=-1
+        )
+        return table.reshape(1, rows * columns, -1)
+
+
 class AnySizeViT(vit.ViT):
     """A ViT whose positions follow the size of the image, a multiple of its patches."""
 
@@ -131,6 +167,8 @@ def for_any_size(model: Model) -> Model:
         resized = ResizedPositions(
             shared.positions, slots=config.slots, grid=config.grid, method=model.passport.resize
         )
+    elif isinstance(shared.positions, LearnedPositions2d):
+        resized = ResizedPositions2d(shared.positions, method=model.passport.resize)
     elif isinstance(shared.positions, SinCosPositions):
         resized = ComputedPositions(shared.positions)
     elif isinstance(shared.positions, SinCosPositions1d):
@@ -142,21 +180,20 @@ def why_one_size(model: Model) -> str | None:
     """What of a model is made for one image size, if something is."""
     step, (height, width) = size_step(model), model.config.image_size
     if model.any_size:
-        return (
-            f"its own {height}x{width} is no multiple of {step}"
-            if height % step or width % step
-            else None
-        )
+        if not height % step and not width % step:
+            return None
+        fits = ", ".join(str(-(-side // step) * step) for side in (height, width))
+        return f"its own {height}x{width} is no multiple of {step}, as image_size=({fits}) is"
     if model.merged_tokens:
         return "the number of tokens that it merges is chosen for one image size"
     if type(model) is not vit.ViT:
-        return "its positions and windows are made for one image size"
+        return WHY_ONE_SIZE.get(type(model), "its layers are made for one image size")
     if model.config.stem is not None:
         return "the padding of its ResNet depends on the image size"
     if isinstance(model.config.patch_size, tuple):
         return "its patches are rectangles, and the sides of images would be multiples of two sizes"
-    if model.config.positions not in ("learned", "sincos1d", "sincos2d", "none"):
-        return f'its positions="{model.config.positions}" are made for one image size'
+    if model.config.positions == "relative":
+        return 'its positions="relative" have a number for each distance in one sequence'
     if model.passport.resize == "dinov2":
         return "DINOv2 resizes positions by a factor with an offset, except at its own size"
     return None
