@@ -59,7 +59,7 @@ def test_what_is_reduced_to_something_else_is_refused() -> None:
     for wrong in (lambda weights: weights.mean(1), lambda weights: weights[..., :3]):
         with pytest.raises(UserError, match="all axes stay"), capture(model, reduce=wrong):
             model(torch.zeros(2, 3, 32, 48))
-    with pytest.raises(UserError, match="mean, max or min"), capture(model, reduce="sum"):  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="mean, max or min"), capture(model, reduce="sum"):  # type: ignore[call-overload]
         model(torch.zeros(2, 3, 32, 48))
     assert not any(module._forward_hooks for module in model.modules())
 

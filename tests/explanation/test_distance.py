@@ -63,7 +63,7 @@ def by_definition(one: AttentionMap, *, renormalise: bool) -> np.ndarray:
 def test_even_attention_has_the_closed_form(layout: TokenLayout) -> None:
     (rows, columns), tokens = layout.grid, layout.tokens
     weights = torch.full((1, HEADS, tokens, tokens), 1 / tokens, dtype=torch.float64)
-    expected = closed_form(rows, columns, layout.stride)
+    expected = closed_form(rows, columns, layout.strides[0])
     one = AttentionMap(weights, layout)
     assert mean_distance(one).tolist() == [pytest.approx([expected] * HEADS, abs=1e-9)]
     share = (tokens - layout.prefix) / tokens  # of attention that goes to patches

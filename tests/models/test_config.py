@@ -68,7 +68,8 @@ OTHERS: dict[str, dict[str, Any]] = {
         "heads": 2,
         "pool": "mean",
         "final_norm": "pooled",
-        "activation": "gelu_tanh",
+        "activation": "relu",
+        "norm_placement": "post",
         "norm_eps": 0.1,
     },
     "beit": {
@@ -139,7 +140,7 @@ OTHERS: dict[str, dict[str, Any]] = {
         "decoder": False,
     },
 }
-TRAINING = {"drop_path": 0.5, "dropout": 0.5, "patch_dropout": 0.5}
+TRAINING = {"drop_path": 0.5, "dropout": 0.5, "embed_dropout": 0.5, "patch_dropout": 0.5}
 
 
 def with_other(family: str, name: str) -> Config:
