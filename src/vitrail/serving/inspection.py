@@ -12,6 +12,7 @@ from vitrail.core.errors import UserError
 from vitrail.serving.frames import Buffer
 from vitrail.serving.launcher import Launcher
 from vitrail.serving.metrics import ModelMetrics
+from vitrail.serving.paths import hide_paths
 from vitrail.serving.problems import Failed, Invalid, Overloaded, Problem, Unavailable
 from vitrail.serving.process import Child, StartFailed
 from vitrail.serving.spec import WorkerSpec
@@ -141,7 +142,7 @@ class Inspection:
         try:
             return await self.start()
         except UserError as error:
-            raise Invalid(str(error)) from None
+            raise Invalid(hide_paths(str(error), (self.spec.path, *self.spec.data))) from None
         except (StartFailed, OSError) as error:
             logger.error("%s", error)
             raise Unavailable("the process that looks into the model cannot be started") from None

@@ -28,7 +28,8 @@ MEDIA = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG\r\n\x1a\n": "image/png"}
 def data_of(context: Context) -> DataContext:
     if context.data is None:
         raise UserError(
-            "this service has no data for this model: start it with data=PATH of a run, of a "
+            context.data_problem
+            or "this service has no data for this model: start it with data=PATH of a run, of a "
             "directory that vitrail embed wrote with this model, or of images"
         )
     return context.data
