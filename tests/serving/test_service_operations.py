@@ -99,7 +99,10 @@ def test_search_is_that_of_the_library(inside: Running, photos: Path) -> None:
     assert len(found[0]) == 3
     assert "error" in found[1]
     assert inside.form("/v1/search", [png(4)], k=0).status == 422
-    for other in (inside.form("/v1/search?model=other", [png(4)]), inside.get("/v1/data?model=other")):
+    for other in (
+        inside.form("/v1/search?model=other", [png(4)]),
+        inside.get("/v1/data?model=other"),
+    ):
         sentence = other.json()["error"]
         assert (other.status, "are of another model (digest " in sentence) == (422, True)
         assert str(photos.parent) not in sentence

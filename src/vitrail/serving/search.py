@@ -43,7 +43,9 @@ class Folder:
     def root(self) -> str:
         """The folder that the embedded images are in."""
         parts = finished_parts(self.path)
-        return common_folder(name for part in parts for name in columns_of(part, "id")[0].to_pylist())
+        return common_folder(
+            name for part in parts for name in columns_of(part, "id")[0].to_pylist()
+        )
 
     def find(self, model: Model, image: bytes, k: int) -> list[Match]:
         """The nearest images of this directory, by their names below their folder."""
