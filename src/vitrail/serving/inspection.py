@@ -74,14 +74,20 @@ class Inspection:
             {"operation": name, "options": dict(options), "gzip": gzip},
             [] if image is None else [image],
         )
-        self.waiting = deque(one for one in self.waiting if not one.done.done())
-        if len(self.waiting) >= MAX_WAITING:
-            raise Overloaded(f"{MAX_WAITING} operations wait already")
+        self.check_room()
         self.waiting.append(operation)
         self.arrived.set()
         if self.consumer is None:
             self.consumer = asyncio.create_task(self.consume())
         return await operation.done
+
+    def check_room(self) -> None:
+        """Refuse one more where too many wait; those who have left are not counted."""
+        if len(self.waiting) < MAX_WAITING:
+            return
+        self.waiting = deque(one for one in self.waiting if not one.done.done())
+        if len(self.waiting) >= MAX_WAITING:
+            raise Overloaded(f"{MAX_WAITING} operations wait already")
 
     async def consume(self) -> None:
         """One operation after the other."""
