@@ -1,5 +1,5 @@
-"""The page of a service with API keys, and of one whose model is an exported file: a real browser on
-the real service."""
+"""The page of a service with API keys, and of one whose model is an exported file: in a browser,
+on the real service."""
 
 import re
 from collections.abc import Iterator

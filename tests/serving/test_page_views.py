@@ -4,8 +4,9 @@ show is what Python computes."""
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -27,7 +28,10 @@ from tests.serving.running import running
 from tests.serving.small_models import model_of, photo
 from tests.serving.test_page_attention import sharpened
 from vitrail import pages
+from vitrail.core.passport import Interpolation, Preprocessing
+from vitrail.evaluation.classify import score
 from vitrail.evaluation.corruptions import STRENGTHS
+from vitrail.evaluation.metrics import compute_metrics
 from vitrail.explanation.capture import capture
 from vitrail.explanation.hooks import token_layouts
 from vitrail.explanation.methods import explain_tensor
@@ -64,8 +68,10 @@ READY = {
 def models() -> dict[str, Model]:
     torch.manual_seed(0)
     small = {"num_classes": 3, "image_size": 64}
+    vit = sharpened(vitrail.create("vit_ti_16", depth=3, patch_size=8, **small))
+    vit.passport = replace(vit.passport, scores={"accuracy": 0.875, "nll": 0.4})
     return {
-        "vit": sharpened(vitrail.create("vit_ti_16", depth=3, patch_size=8, **small)),
+        "vit": vit,
         "swin": sharpened(
             vitrail.create("swin_t", dim=24, depths=(2, 2), heads=(2, 4), window_size=4, **small)
         ),
@@ -224,6 +230,43 @@ def test_the_page_knows_every_step_and_corruption() -> None:
     listed = re.search(r"CORRUPTIONS = \[(.*?)\]", code(), re.DOTALL)
     assert listed is not None
     assert re.findall(r'"([a-z ]+)"', listed[1]) == list(STRENGTHS)
+
+
+def test_the_page_has_words_for_preprocessing_and_scores() -> None:
+    """In both languages: for every interpolation, and for every score that a passport may have."""
+    names, logits = {"loss"}, np.random.default_rng(0).normal(size=(8, 7))
+    for multi_label in (False, True):
+        targets = np.eye(7)[np.arange(8) % 7]
+        names |= set(compute_metrics(logits, targets, multi_label=multi_label).values)
+        names |= set(score(logits, targets, multi_label=multi_label).values)
+    assert {"accuracy", "top5", "mean_precision", "ece"} <= names
+    for language in ("en", "ko"):
+        known = texts(language)
+        assert not [name for name in names if f"model.score.{name}" not in known]
+        kinds = get_args(Interpolation)
+        assert not [kind for kind in kinds if f"model.interpolation.{kind}" not in known]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        Preprocessing(size=(32, 32)),
+        Preprocessing(size=(224, 160), resize=(256, 256), interpolation="bicubic"),
+        Preprocessing(size=(224, 224), resize=(224, 224)),
+        Preprocessing(size=(224, 224), resize=(256, 256), squeeze=True, interpolation="lanczos"),
+    ],
+)
+def test_preprocessing_is_in_the_words_of_python(how: Preprocessing) -> None:
+    """The page puts its sentence together from the catalogue, `in_words` from its own parts."""
+    english, parts = texts("en"), how.in_words().split(", ")
+    size, scaled = (f"{high}x{wide}" for high, wide in (how.size, how.resize or how.size))
+    known = [
+        english["model.prepared.stretch"].format(size=scaled),
+        english["model.prepared.cover"].format(size=scaled),
+        english["model.prepared.crop"].format(size=size),
+        english[f"model.interpolation.{how.interpolation}"],
+    ]
+    assert set(parts) <= set(known)
 
 
 def test_the_walk_shows_the_numbers_of_the_model(
@@ -444,6 +487,16 @@ def test_the_model_view_has_its_facts_and_commands(
     page.wait_for_selector(READY["model"])
     count = sum(weights.numel() for weights in models["vit"].parameters())
     assert f"{count:,}" in page.locator("[data-fact=parameters]").inner_text()
+    how = models["vit"].passport.preprocessing.in_words()
+    assert page.locator("[data-fact=preprocessing]").inner_text() == how
+    assert page.locator("[data-score=accuracy]").inner_text() == "87.5%"
+    page.click("#language")
+    settle(page)
+    korean = page.locator(".facts").all_inner_texts()
+    assert "비율" in page.locator("[data-fact=preprocessing]").inner_text()
+    assert "정확도" in korean[1]
+    page.click("#language")
+    settle(page)
     rows = dict(
         page.locator("table.record tr").evaluate_all(
             "rows => rows.map((row) => [...row.children].map((cell) => cell.textContent))"
