@@ -83,13 +83,12 @@ def test_the_page_asks_for_a_key_and_sends_it_with_every_request(visitor: Visito
         assert not page.locator(hidden).is_visible()
     type_key(page, KEY)
     page.wait_for_selector("html[data-inspected]")
-    page.wait_for_selector(".gallery img")
-    wait_until(
-        page, "[...document.querySelectorAll('.gallery img')].every((one) => one.naturalWidth)"
-    )
-    wait_until(
-        page, "[...document.querySelectorAll('.sample img')].every((one) => one.naturalWidth)"
-    )
+    page.wait_for_selector(".gallery.small img")
+    for name in (".gallery img", ".sample img"):  # they are asked for when they come into sight
+        for picture in page.locator(name).all():
+            picture.scroll_into_view_if_needed()
+        loaded = f"[...document.querySelectorAll('{name}')].every((one) => one.naturalWidth)"
+        wait_until(page, loaded, seconds=90)
     for view in ("attention", "walk", "model"):
         page.click(f"#tab-{view}")
         settle(page)
@@ -155,7 +154,7 @@ def test_signing_in_is_usable_by_everybody(visitor: Visitor, theme: str) -> None
     wait_until(page, "document.getElementById('key-problem').textContent !== ''")
     assert page.evaluate(OVERFLOW) == 0
     assert accessibility_problems(page) == []
-    assert page.get_by_label("API key").is_visible()
+    assert page.get_by_label("API key", exact=True).is_visible()
 
 
 @pytest.fixture(scope="module")

@@ -106,7 +106,8 @@ class LimitedProtocol(HttpToolsProtocol):
     def shutdown(self) -> None:
         """A request that is already in the socket is answered, not cut off."""
         if self.is_idle:
-            seconds = LINGER_SECONDS if self.cycle is not None else FIRST_SECONDS
+            last: Any = self.cycle  # None before the first request
+            seconds = FIRST_SECONDS if last is None else LINGER_SECONDS
             self.loop.call_later(seconds, self.close_idle)
         else:
             self.cycle.keep_alive = False
