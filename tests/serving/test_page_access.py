@@ -155,6 +155,10 @@ def test_signing_in_is_usable_by_everybody(visitor: Visitor, theme: str) -> None
     assert page.evaluate(OVERFLOW) == 0
     assert accessibility_problems(page) == []
     assert page.get_by_label("API key", exact=True).is_visible()
+    type_key(page, KEY)
+    page.wait_for_selector("html[data-inspected]")
+    assert page.locator("#key-forget").is_visible()
+    assert page.evaluate(OVERFLOW) == 0
 
 
 @pytest.fixture(scope="module")

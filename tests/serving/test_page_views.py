@@ -36,10 +36,10 @@ from vitrail.explanation.capture import capture
 from vitrail.explanation.hooks import token_layouts
 from vitrail.explanation.methods import explain_tensor
 from vitrail.explanation.walk import STEP_IDS
-from vitrail.explanation.what_if import erase_cells, shift_pixels
+from vitrail.explanation.what_if import blur_cells, erase_cells, shift_pixels
 from vitrail.models.model import Model
 from vitrail.serving.launcher import Launcher
-from vitrail.serving.operations import OPERATIONS
+from vitrail.serving.operations import OPERATIONS, embedding_map
 from vitrail.serving.operations.context import Context
 from vitrail.tasks.seen_image import from_pixels, see, to_scores
 
@@ -285,6 +285,13 @@ def test_the_walk_shows_the_numbers_of_the_model(
     assert sorted(shown, reverse=True) == pytest.approx(expected.values.tolist(), rel=1e-4)
     best = page.locator('[data-step="softmax"] .share-bars li').first
     assert float(best.get_attribute("data-value")) == pytest.approx(max(shown))
+    cards = page.locator(".step")
+    assert cards.count() > 8
+    for name in (".equation", ".step-facts code", ".step-text"):  # of every step
+        words = cards.locator(name).all_inner_texts()
+        assert len(words) == cards.count()
+        assert all(one.strip() for one in words)
+    assert page.locator(".code-line code").count() >= 8
     press_cell(page, "[data-name=walk]", (6, 1))
     wait_until(page, "location.hash.includes('query=52%2C12')")
     page.select_option(".walk-pickers label:nth-child(2) select", "0")
@@ -355,6 +362,22 @@ def test_positions_that_move_along_leave_a_vit_as_it_is(
     go(page, "view=what_if&model=swin")
     page.wait_for_selector("html[data-inspected]")
     wait_until(page, "document.querySelector('#panel-what_if .check input').disabled")
+
+
+@pytest.mark.slow
+def test_blurred_patches_change_the_scores_as_eager_does(
+    visitor: Visitor, models: dict[str, Model], first: Image.Image
+) -> None:
+    page = visitor.open("view=what_if&tool=blur&brush=2")
+    answered(page, blur=[])
+    press_cell(page, "[data-name=what_if]", (3, 3))
+    wait_until(page, "location.hash.includes('blur=')")
+    wait_until(page, "document.querySelector('[data-answered]').dataset.answered.includes('[3,3]')")
+    cells = page.evaluate("JSON.parse(document.querySelector('[data-answered]').dataset.answered)")
+    blurred = [(row, column) for row, column in cells["blur"]]
+    assert len(blurred) == 4
+    after = scores_of(models["vit"], blur_cells(see(models["vit"], first).pixels, blurred, GRID))
+    assert bars(page, "after") == pytest.approx(dict(enumerate(after)), abs=CLOSE)
 
 
 @pytest.mark.slow
@@ -440,6 +463,54 @@ def test_the_pickers_of_a_comparison_move_both_sides(
     second = page.locator("[data-side=second] .answers li").first.get_attribute("data-before")
     swin = scores_of(models["swin"], see(models["swin"], first).pixels)
     assert float(second) == pytest.approx(max(swin), abs=CLOSE)
+
+
+@pytest.mark.slow
+def test_two_photos_are_compared_and_a_broken_file_leaves_them(
+    visitor: Visitor, models: dict[str, Model], first: Image.Image
+) -> None:
+    page = visitor.open("view=compare&other_model=vit&other_image=sample:second")
+    page.wait_for_selector(READY["compare"])
+    other = first.transpose(Image.Transpose.ROTATE_90)
+    read = "all => all.map((one) => Number(one.dataset.before))"
+    for side, image in (("first", first), ("second", other)):
+        expected = sorted(scores_of(models["vit"], see(models["vit"], image).pixels), reverse=True)
+        found = page.locator(f"[data-side={side}] .answers li").evaluate_all(read)
+        assert found == pytest.approx(expected, abs=CLOSE)
+    before = page.locator("[data-side=second] .answers").inner_text()
+    broken = {"name": "b.png", "mimeType": "image/png", "buffer": b"words"}
+    page.set_input_files("#panel-compare input[type=file]", broken)
+    page.wait_for_selector("#notice:not([hidden])")
+    assert "b.png cannot be shown" in page.locator("#notice").inner_text()
+    wait_until(
+        page, "document.querySelector('[data-side=second] h2').textContent.includes('second')"
+    )
+    wait_until(page, "!document.querySelector('[data-side=second]').matches('.waiting')")
+    assert page.locator("[data-side=second] .answers").inner_text() == before
+
+
+@pytest.mark.slow
+def test_distances_of_the_photo_stand_beside_those_of_the_data(
+    visitor: Visitor, models: dict[str, Model], photos: Path
+) -> None:
+    page = visitor.open("view=attention")
+    assert page.locator("#distance .chart-range").count() == 0
+    page.click("#distance-data")
+    wait_until(page, "document.querySelectorAll('#distance .chart-range').length === 9")
+    assert "9 images" in page.locator("#distance-note").inner_text()
+
+
+@pytest.mark.slow
+def test_the_map_can_be_made_by_umap(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chosen on the page: principal components are shown until the points are there."""
+    pytest.importorskip("umap", reason="umap-learn is not installed")
+    monkeypatch.setattr(embedding_map, "FEWEST_FOR_UMAP", 5)
+    page = visitor.open("view=data")
+    page.wait_for_selector("[data-method=pca]")
+    page.locator("select:has(option[value=umap])").select_option("umap")
+    page.wait_for_selector("[data-method=umap]", timeout=300_000)
+    assert "UMAP of the embeddings" in page.locator("[data-method=umap]").inner_text()
+    assert "places=umap" in page.url
 
 
 @pytest.mark.slow
