@@ -150,6 +150,19 @@ def test_umap_places_images_beside_the_requests() -> None:
     assert (few["method"], few["methods"]) == ("pca", ["pca"])
 
 
+def test_the_model_is_described_without_paths_and_with_its_labels() -> None:
+    model = labelled_model()
+    origin = replace(model.passport.origin, source="/srv/secret/B_16.npz")
+    provenance = {"recipe": {"data": "/home/ann/photos", "epochs": 3}}
+    labels = ("/m/0k4j", "/m/01g317", "a", "b", "c")
+    model.passport = replace(model.passport, origin=origin, provenance=provenance, labels=labels)
+    found = ask("model", Context(model, name="pets", source="/srv/secret/pets"))
+    assert found["origin"] == found["passport"]["origin"]["source"] == "B_16.npz"
+    assert found["passport"]["provenance"]["recipe"] == {"data": "photos", "epochs": 3}
+    assert list(found["passport"]["labels"]) == list(labels)
+    assert "secret" not in str(found)
+
+
 def test_an_image_of_the_data_is_its_own_nearest(context: Context, photos: Path) -> None:
     assert context.data is not None
     for index in (0, 6):

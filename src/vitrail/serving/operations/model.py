@@ -37,7 +37,9 @@ MAX_LABELS = 1000
 
 def run_model(context: Context, image: Image.Image | None, options: NoOptions) -> dict[str, Any]:
     model = context.model
-    passport = public_values(asdict(model.passport))
+    passport = asdict(model.passport)
+    for name in ("origin", "provenance"):  # labels may look like paths: /m/0k4j
+        passport[name] = public_values(passport[name])
     config = passport.pop("config")
     labels = passport.get("labels")
     if labels is not None and len(labels) > MAX_LABELS:
