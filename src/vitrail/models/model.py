@@ -36,6 +36,7 @@ class Model(nn.Module):
     config: Any
     _passport: Passport | None = None
     no_decay: ClassVar[tuple[str, ...]] = ()
+    served_digest = ""  # of a model that a service computes: that of the model there
     loaded_from: Any = None  # set by `load`: weights/loaded_from.py
     any_size = False  # whether images may have another size than the config's
     merged_tokens: tuple[int, ...] = ()  # pairs of tokens that each block merges, where some does

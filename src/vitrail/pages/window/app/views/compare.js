@@ -51,7 +51,7 @@ export function mount(root, given) {
       maps = { key: "", first: null, second: null };
       ctx.refresh();
     },
-    failed: ctx.complain,
+    failed: refuse,
     busy: (on) => ui.second.root.classList.toggle("waiting", on),
   });
   root.append(element("div", { class: "stack" },
@@ -152,8 +152,21 @@ function takeFile(input) {
   const [blob] = input.files;
   input.value = "";
   if (!blob) return;
-  ownPhoto = { blob, name: blob.name, number: (ownPhoto?.number ?? 0) + 1 };
+  ownPhoto = { blob, name: blob.name, number: (ownPhoto?.number ?? 0) + 1, before: { photo: ownPhoto, image: ctx.state.other_image } };
   ctx.set({ other_image: "own" });
+  ctx.refresh();
+}
+
+// A file that cannot be shown leaves what was on the right before.
+function refuse(error) {
+  const { before, name } = ownPhoto ?? {};
+  if (ctx.state.other_image !== "own" || !before || error.code === 401) {
+    ctx.complain(error);
+    return;
+  }
+  ctx.complain(ctx.text("frame.photo.broken", { name, reason: error.message }));
+  ownPhoto = before.photo;
+  ctx.set({ other_image: before.image });
   ctx.refresh();
 }
 
