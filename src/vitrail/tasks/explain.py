@@ -23,6 +23,7 @@ from vitrail.data.paths import check_paths, is_address, is_one
 from vitrail.data.preprocess import prepare
 from vitrail.data.reader import ImageSource, Item, is_one_image, name_of, read_pixels
 from vitrail.explanation.auto_method import MethodChoice
+from vitrail.explanation.capture import list_attentions
 from vitrail.explanation.head_maps import HeadMaps, head_maps, query_maps
 from vitrail.explanation.integrated import IncompleteWarning
 from vitrail.explanation.methods import (
@@ -143,6 +144,11 @@ def explain(
     with writing_results(out, "explain", None, overwrite=overwrite, dry_run=dry_run) as draft:
         loaded = open_model(model, device=device, precision=precision)
         called = name or model_name(model)
+        if page is not None and not list_attentions(loaded):
+            raise UserError(
+                f"html is a page of a model's attention, and {called} has none: give out instead, "
+                "for a report with its maps"
+            )
         layer = int(layer) if isinstance(layer, str) and is_integer(layer) else layer
         options: dict[str, Any] = {"layer": layer, "head": head, "query": query}
         options |= {"fusion": fusion, "discard": discard}
@@ -289,7 +295,7 @@ class Work:
             self.page.add(self.model, pixels, explanation)
         detailed = len(self.stems) < MAX_DETAILED
         sheet = None
-        if detailed or self.out is not None:
+        if list_attentions(self.model) and (detailed or self.out is not None):
             heads = head_maps(self.model, image, self.query)
             title = f"{Path(name).name}: where each head looks, {describe_query(self.query)}"
             sheet = layers_and_heads(visible, heads, title=title)
