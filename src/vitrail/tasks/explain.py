@@ -23,7 +23,6 @@ from vitrail.data.paths import check_paths, is_address, is_one
 from vitrail.data.preprocess import prepare
 from vitrail.data.reader import ImageSource, Item, is_one_image, name_of, read_pixels
 from vitrail.explanation.auto_method import MethodChoice
-from vitrail.explanation.capture import list_attentions
 from vitrail.explanation.head_maps import HeadMaps, head_maps, query_maps
 from vitrail.explanation.integrated import IncompleteWarning
 from vitrail.explanation.methods import (
@@ -68,7 +67,7 @@ from vitrail.tasks.models import (
     refuse_without_weights,
 )
 from vitrail.tasks.names import name_of as model_name
-from vitrail.tasks.offline_page import OfflinePage
+from vitrail.tasks.offline_page import OfflinePage, page_path
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.results import writing_results
 
@@ -144,18 +143,13 @@ def explain(
     with writing_results(out, "explain", None, overwrite=overwrite, dry_run=dry_run) as draft:
         loaded = open_model(model, device=device, precision=precision)
         called = name or model_name(model)
-        if page is not None and not list_attentions(loaded):
-            raise UserError(
-                f"html is a page of a model's attention, and {called} has none: give out instead, "
-                "for a report with its maps"
-            )
         layer = int(layer) if isinstance(layer, str) and is_integer(layer) else layer
         options: dict[str, Any] = {"layer": layer, "head": head, "query": query}
         options |= {"fusion": fusion, "discard": discard}
         methods, auto = methods_of(loaded, method, options, called)
         passport, place = loaded.passport, None if out is None else Path(out)
         run = ExplainRun(called, passport.family, passport.preprocessing, methods, auto, place)
-        run.html = None if page is None else page.path
+        run.html = page_path(page, loaded, called)
         wanted = target_index(loaded, target, called)
         checks = checks if verdict and loaded.config.num_classes else 0
         if dry_run:
@@ -295,7 +289,7 @@ class Work:
             self.page.add(self.model, pixels, explanation)
         detailed = len(self.stems) < MAX_DETAILED
         sheet = None
-        if list_attentions(self.model) and (detailed or self.out is not None):
+        if self.model.has_attention and (detailed or self.out is not None):
             heads = head_maps(self.model, image, self.query)
             title = f"{Path(name).name}: where each head looks, {describe_query(self.query)}"
             sheet = layers_and_heads(visible, heads, title=title)
