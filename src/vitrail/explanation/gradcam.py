@@ -95,8 +95,9 @@ def layer_patches(
         with record_outputs(model, *names) as seen, merge_record(model, last) as merges:
             logits = model(image)
         total, target = sum_target_logits(logits, target)
-        before_attention = last is not None and layouts[-1].fold is None
-        unnamed = seen.inputs.get(last) if before_attention else seen.last
+        unnamed = seen.last
+        if last is not None and layouts[-1].fold is None:
+            unnamed = seen.inputs.get(last)
         place = seen.outputs.get(layer) if layer else unnamed
         known = isinstance(place, Tensor) and place.requires_grad and len(place) == len(image)
         if not known:
