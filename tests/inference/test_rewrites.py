@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.models.kinds import KINDS, SMALL
-from tests.parity.test_every_family import BACKEND, CONFIGS, SHALLOW, export, make, picture
+from tests.parity.test_every_family import (
+    ATTENTIVE,
+    BACKEND,
+    CONFIGS,
+    SHALLOW,
+    export,
+    make,
+    picture,
+)
 from vitrail import UserError, capture
 from vitrail.inference.rewrites.batch_norms import fold_batch_norms
 from vitrail.inference.rewrites.biases import bake_biases
@@ -98,8 +106,14 @@ REMOVED: dict[Callable[[Model], Model], dict[str, tuple[str, ...]]] = {
         "mobilevitv2": ("native_batch_norm",),
         "coatnet": ("native_batch_norm",),
         "coatnet, pooled, no activation": ("native_batch_norm",),
+        "resnet": ("native_batch_norm",),
+        "mobilenetv2": ("native_batch_norm",),
     },
-    bake_kernels: {"vit, hybrid": ("var_mean", "sqrt"), "vit, hybrid, larger patches": ("sqrt",)},
+    bake_kernels: {
+        "bit": ("var_mean", "rsqrt"),
+        "vit, hybrid": ("var_mean", "sqrt"),
+        "vit, hybrid, larger patches": ("sqrt",),
+    },
     multiply_patches: {"beit, large patches": ("convolution",)},
     bake_positions: {},
     bake_biases: {
@@ -161,8 +175,8 @@ def test_all_of_them_together_are_equal(record: str) -> None:
 @pytest.mark.parametrize(
     ("rewrite", "applies"),
     [
-        (fold_batch_norms, {"mobilevit", "mobilevitv2", "coatnet"}),
-        (bake_kernels, set[str]()),
+        (fold_batch_norms, {"mobilevit", "mobilevitv2", "coatnet", "resnet", "mobilenetv2"}),
+        (bake_kernels, {"bit"}),
         (multiply_patches, set[str]()),  # small patches stay a convolution
         (bake_positions, {"vit"}),
         (bake_biases, {"beit", "swin", "swinv2", "coatnet"}),
@@ -321,7 +335,7 @@ def test_capture_sees_a_rewritten_model() -> None:
         last.on_grid((0, 0))
 
 
-@pytest.mark.parametrize("family", [name for name in CONFIGS if name != "vit"])
+@pytest.mark.parametrize("family", [name for name in ATTENTIVE if name != "vit"])
 def test_capture_sees_other_rewritten_families_whole(family: str) -> None:
     model = make(family, torch.float64)
     fast, batch = optimise(model, output="logits"), picture(family, torch.float64)

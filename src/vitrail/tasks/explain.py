@@ -67,7 +67,7 @@ from vitrail.tasks.models import (
     refuse_without_weights,
 )
 from vitrail.tasks.names import name_of as model_name
-from vitrail.tasks.offline_page import OfflinePage
+from vitrail.tasks.offline_page import OfflinePage, page_path
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.results import writing_results
 
@@ -149,7 +149,7 @@ def explain(
         methods, auto = methods_of(loaded, method, options, called)
         passport, place = loaded.passport, None if out is None else Path(out)
         run = ExplainRun(called, passport.family, passport.preprocessing, methods, auto, place)
-        run.html = None if page is None else page.path
+        run.html = page_path(page, loaded, called)
         wanted = target_index(loaded, target, called)
         checks = checks if verdict and loaded.config.num_classes else 0
         if dry_run:
@@ -289,7 +289,7 @@ class Work:
             self.page.add(self.model, pixels, explanation)
         detailed = len(self.stems) < MAX_DETAILED
         sheet = None
-        if detailed or self.out is not None:
+        if self.model.has_attention and (detailed or self.out is not None):
             heads = head_maps(self.model, image, self.query)
             title = f"{Path(name).name}: where each head looks, {describe_query(self.query)}"
             sheet = layers_and_heads(visible, heads, title=title)
