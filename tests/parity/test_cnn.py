@@ -37,7 +37,7 @@ from vitrail.weights.dialect import Foreign
 from vitrail.weights.dialects import recognise
 from vitrail.weights.families import family_weights
 from vitrail.weights.families.family import Request
-from vitrail.weights.modules import sidecars_of
+from vitrail.weights.module_sidecars import sidecars_of
 
 hf: Any = transformers
 timm_v1: Any = timm_resnet
