@@ -13,6 +13,7 @@ __all__ = [
     "Client",
     "UserError",
     "__version__",
+    "adopt",
     "bench",
     "capture",
     "convert",
@@ -48,6 +49,7 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.inference.client import Client
     from vitrail.models.catalogue import create, list_models, register_family
     from vitrail.serving.run import serve
+    from vitrail.tasks.adopt import adopt
     from vitrail.tasks.bench import bench
     from vitrail.tasks.convert import convert
     from vitrail.tasks.doctor import doctor
@@ -74,6 +76,7 @@ else:
     _HOMES = {
         "Client": "vitrail.inference.client",
         "UserError": "vitrail.core.errors",
+        "adopt": "vitrail.tasks.adopt",
         "bench": "vitrail.tasks.bench",
         "capture": "vitrail.explanation.capture",
         "convert": "vitrail.tasks.convert",

@@ -28,6 +28,7 @@ from cyclopts import (
 from cyclopts.help import DefaultFormatter, HelpPanel
 from rich.console import Console, ConsoleOptions
 
+from vitrail.cli.adopt import Adopt, adopt
 from vitrail.cli.bench import Bench, bench
 from vitrail.cli.convert import Convert, convert
 from vitrail.cli.demo import Demo, demo
@@ -77,6 +78,7 @@ VERBS: dict[type, Callable[[Any], object]] = {
     Models: models,
     Info: info,
     Convert: convert,
+    Adopt: adopt,
     Export: export,
     Doctor: doctor,
     Train: train,

@@ -49,7 +49,7 @@ def options_of(record: type | None) -> dict[str, str]:
     if "start" in options:  # --set sets fields of the recipe, which has those of the model
         options |= {name: f"--set fields.{name}" for name in FIELDS}
     elif "set" in options:
-        options |= {name: f"--set {name}" for name in FIELDS}
+        options = {name: f"--set {name}" for name in FIELDS} | options
     return options
 
 

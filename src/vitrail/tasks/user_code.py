@@ -128,8 +128,13 @@ def statements_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]}…"
 
 
-def build_module(code: UserCode, arguments: Mapping[str, Any] | None = None) -> nn.Module:
-    """Run the file, and make the model with the arguments."""
+def build_module(
+    code: UserCode,
+    arguments: Mapping[str, Any] | None = None,
+    examples: Mapping[str, Any] | None = None,
+) -> nn.Module:
+    """Run the file, and make the model with the arguments. `examples` are likely values of
+    arguments, for a message that asks for them."""
     module = import_code(code)
     make = getattr(module, code.class_name, None)
     if not callable(make):
@@ -139,7 +144,7 @@ def build_module(code: UserCode, arguments: Mapping[str, Any] | None = None) -> 
         )
     if isinstance(make, type) and not issubclass(make, nn.Module):
         raise UserError(f"{code.class_name} of {code.path} must be an nn.Module, got a plain class")
-    check_arguments(code, make, arguments or {})
+    check_arguments(code, make, arguments or {}, examples or {})
     with running(code, f"making {code.class_name}"):
         made = make(**(arguments or {}))
     if not isinstance(made, nn.Module):
@@ -169,7 +174,12 @@ def import_code(code: UserCode) -> ModuleType:
     return module
 
 
-def check_arguments(code: UserCode, make: Callable[..., Any], given: Mapping[str, Any]) -> None:
+def check_arguments(
+    code: UserCode,
+    make: Callable[..., Any],
+    given: Mapping[str, Any],
+    examples: Mapping[str, Any],
+) -> None:
     """Ask for arguments that are missing, and refuse those that it does not have."""
     try:
         parameters = inspect.signature(make).parameters
@@ -186,7 +196,7 @@ def check_arguments(code: UserCode, make: Callable[..., Any], given: Mapping[str
         name for name, one in named.items() if one.default is one.empty and name not in given
     ]
     if missing:
-        example = " ".join(f"{name}=…" for name in missing)
+        example = " ".join(f"{name}={examples.get(name, '…')}" for name in missing)
         raise UserError(
             f"{code.class_name} of {code.path} needs {', '.join(missing)}: give args= {example}"
         )

@@ -91,9 +91,15 @@ def choose(
             any(f"blocks.0 {point}" in theirs for point in own)
         )
         kept = best_of(variations(kept, names), lambda one: compare(one, 1), compared, settled)
-    tried = [(compare(one, None), one) for one in variations(kept, LAST)]
-    (_, difference), chosen = max(tried, key=lambda item: item[0][0] + 0.5 * (item[0][1] is None))
-    return chosen, difference
+    best: tuple[int, Difference | None, Proposal] | None = None
+    for one in variations(kept, LAST):
+        agreeing, difference = compare(one, None)
+        if difference is None:
+            return one, None
+        if best is None or agreeing > best[0]:
+            best = agreeing, difference, one
+    assert best is not None
+    return best[2], best[1]
 
 
 def number_of_points(theirs: Trace, stage: int) -> int:

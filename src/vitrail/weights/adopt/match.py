@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
 from vitrail.models.model import Model
-from vitrail.weights.adopt.candidates import build, choose
+from vitrail.weights.adopt.candidates import choose
 from vitrail.weights.adopt.module_facts import facts_of
 from vitrail.weights.adopt.other_families import refuse_other
 from vitrail.weights.adopt.propose import UNUSED, Proposal, propose
@@ -77,6 +77,13 @@ def match_file(
     """A bare file, by words, shapes and order; what these leave open is assumed and said."""
     roles = roles_of(foreign)
     proposal = propose(roles, given, foreign.source)
+    if "heads" not in proposal.settings:
+        inner = roles.inner
+        fitting = ", ".join(str(n) for n in range(1, 33) if inner % n == 0)
+        raise UserError(
+            f"{foreign.source}: nothing in the file shows how many heads share its {inner} "
+            f"attention channels ({fitting} would fit): give heads=N, or the model's code"
+        )
     proposal = assume_final_norm(proposal)
     assumed = sentences(proposal)
     rows = proposal.rows()
@@ -314,4 +321,3 @@ def prove(
     return Proof(len(images), agreeing, apart, float(others.abs().max()))
 
 
-__all__ = ["Images", "Match", "Proof", "build", "match_file", "match_module", "match_rows"]

@@ -13,6 +13,7 @@ from vitrail.core.errors import UserError
 from vitrail.weights.adopt.roles import Roles, given_by, read_by
 from vitrail.weights.adopt.rows_file import Entry, RowsFile
 from vitrail.weights.adopt.structure import Layer
+from vitrail.weights.adopt.words import ROLES, own_words
 
 PIXELS = ("p q c", "c p q", "q p c", "c q p")
 FUSED = ("qkv h d", "h qkv d", "h d qkv", "qkv d h", "kqv h d", "qvk h d", "vkq h d", "kvq h d")
@@ -57,9 +58,9 @@ def propose(roles: Roles, given: Mapping[str, Any], source: str) -> Proposal:
     if patch is not None and len(patch.shape) == 2:
         settings |= patch_sides(read_by(patch, roles.dim), given, source)
         choices["pixels"] = PIXELS
-    if "qkv" in roles.block:
-        choices["qkv"] = FUSED
-    elif "q" in roles.block and "k" in roles.block:
+    if "qkv" in roles.block and not roles.block["qkv"].path.endswith("in_proj"):
+        choices["qkv"] = FUSED  # the order in nn.MultiheadAttention is known
+    elif "q" in roles.block and "k" in roles.block and not is_told(roles):
         choices["qkv"] = SEPARATE
     heads = len(roles.block["q"].weight) if "q" in roles.block else 1
     if heads > 1:
@@ -83,6 +84,9 @@ def propose(roles: Roles, given: Mapping[str, Any], source: str) -> Proposal:
     if "positions" not in roles.outside:
         choices["positions"] = ("none", "sincos2d", "sincos1d")
     how = dict.fromkeys(settings, "file")
+    from dataclasses import fields; from vitrail.models.vit import ViTConfig  # TEMP
+    if not any(f.name == "norm_placement" for f in fields(ViTConfig)):
+        choices.pop("norm_placement"); choices["activation"] = ("gelu", "gelu_tanh", "quick_gelu"); given = {k: v for k, v in given.items() if k != "norm_placement"}
     for name, values in choices.items():
         if name in given:
             continue
@@ -92,6 +96,11 @@ def propose(roles: Roles, given: Mapping[str, Any], source: str) -> Proposal:
     how |= {name: how.get(name) if how.get(name) == "file" else "given" for name in given}
     left = {name: values for name, values in choices.items() if name not in given}
     return Proposal(roles, settings, left, {k: v for k, v in how.items() if v})
+
+
+def is_told(roles: Roles) -> bool:
+    """Whether the names of three layers say which are queries, keys and values."""
+    return all(set(own_words(roles.block[role].path)) & ROLES[role] for role in ("q", "k", "v"))
 
 
 def square(layer: Layer) -> bool:
