@@ -76,6 +76,9 @@ def with_options(message: str, options: Mapping[str, str]) -> str:
             return option
         return f"{option}={word}" if option.startswith("--set ") else f"{option} {word}"
 
+    before, args, after = message.partition("args= ")
+    if args and "args" in options:  # what follows are arguments of somebody's own class
+        return f"{with_options(before, options)}{options['args']} {after}"
     message = ARGUMENT.sub(translate, message)
     first = FIRST_WORD.match(message)
     if first is None or first["name"] not in options or first["name"] in FIELDS:

@@ -235,8 +235,8 @@ def names_of(source: str | Path | nn.Module, module: nn.Module | None) -> tuple[
     if isinstance(source, nn.Module):
         assert module is not None
         kind = type(module)
-        return f"the {kind.__name__} that you gave", f"adopted: {kind.__module__}.{kind.__name__}"
-    return str(source), f"adopted: {Path(source).name}"
+        return f"the {kind.__name__} that you gave", f"{kind.__module__}.{kind.__name__}"
+    return str(source), Path(source).name
 
 
 @dataclass(frozen=True)

@@ -70,12 +70,13 @@ def fill_module(
     extra = [key for key in tensors if key not in wanted]
     if apart:
         first = apart[0]
-        known = [f"{key}={examples[key]}" for key in ("image_size", "patch_size", "dim", "depth",
+        known = [f"{key} {examples[key]}" for key in ("image_size", "patch_size", "dim", "depth",
                  "mlp_dim", "num_classes") if key in examples]  # fmt: skip
+        listed = f" (it has {', '.join(known)})" if known else ""
         raise UserError(
             f"{foreign.source}: {first} has the shape {tuple(tensors[first].shape)}, the {name} "
-            f"that was made has {wanted[first]}: give args= that make the model of this file"
-            f"{f' (it has {", ".join(known)})' if known else ''}"
+            f"that was made has {wanted[first]}: give args= that make the model of this "
+            f"file{listed}"
         )
     if missing or extra:
         sides = [f"{len(extra)} tensors that {name} does not have ({some(extra)})"] if extra else []

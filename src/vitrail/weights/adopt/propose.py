@@ -65,6 +65,11 @@ def propose(roles: Roles, given: Mapping[str, Any], source: str) -> Proposal:
     heads = len(roles.block["q"].weight) if "q" in roles.block else 1
     if heads > 1:
         settings["heads"] = heads
+        if given.get("heads", heads) != heads:
+            raise UserError(
+                f"{source}: a block has layers for {heads} heads, but heads is {given['heads']}: "
+                "leave it out"
+            )
     if any(one.raw and square(one) for one in roles.block.values()):
         choices["transposed"] = (True, False)
     choices["merge"] = ("h d", "d h")
@@ -84,9 +89,6 @@ def propose(roles: Roles, given: Mapping[str, Any], source: str) -> Proposal:
     if "positions" not in roles.outside:
         choices["positions"] = ("none", "sincos2d", "sincos1d")
     how = dict.fromkeys(settings, "file")
-    from dataclasses import fields; from vitrail.models.vit import ViTConfig  # TEMP
-    if not any(f.name == "norm_placement" for f in fields(ViTConfig)):
-        choices.pop("norm_placement"); choices["activation"] = ("gelu", "gelu_tanh", "quick_gelu"); given = {k: v for k, v in given.items() if k != "norm_placement"}
     for name, values in choices.items():
         if name in given:
             continue
