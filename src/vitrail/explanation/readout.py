@@ -1,5 +1,6 @@
 """Where a model reads out, and the tokens that it reads: where every explanation begins."""
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
-from vitrail.core.layout import TokenLayout
+from vitrail.core.layout import TokenLayout, simplify_sides
 from vitrail.explanation.capture import find_attentions, refuse_compiled
 from vitrail.explanation.propagation import Cells, attention_groups, count_tokens, on_pixels
 
@@ -38,9 +39,14 @@ class Relevance:
         return on_pixels(self.map, size, layout=self.layout, mode=mode)
 
 
+def cell_area(layout: TokenLayout) -> int:
+    """Pixels of one cell."""
+    return math.prod(layout.strides)
+
+
 def finest_layout(model: nn.Module) -> TokenLayout:
     """Of the attention with the smallest cells: where maps of pixels are summed."""
-    return min((a.layout for a in find_attentions(model).values()), key=lambda one: one.stride)
+    return min((a.layout for a in find_attentions(model).values()), key=cell_area)
 
 
 def check_model(model: nn.Module) -> None:
@@ -183,8 +189,9 @@ def to_tokens(
                 return x.flatten(2).mT[:, order], ungrouped(layout)
     if x.ndim == 3:
         raise UserError(f"the layer gives {tuple(x.shape)}, which are the tokens of no attention")
-    stride = max(-(-size[0] // x.shape[2]), 1)
-    return x.flatten(2).mT, TokenLayout(grid=(x.shape[2], x.shape[3]), stride=stride)
+    rows, columns = x.shape[2:]
+    strides = max(-(-size[0] // rows), 1), max(-(-size[1] // columns), 1)
+    return x.flatten(2).mT, TokenLayout(grid=(rows, columns), stride=simplify_sides(strides))
 
 
 def refuse_ambiguous(model: nn.Module, layer: str) -> None:

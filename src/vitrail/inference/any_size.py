@@ -5,6 +5,7 @@ small matrix an axis. The matrices are computed from the size of the image by op
 format has, in the ways that checkpoints' own code resizes.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -15,7 +16,7 @@ from vitrail.core.errors import UserError
 from vitrail.core.passport import ResizeMethod
 from vitrail.inference.merging import recast
 from vitrail.inference.rewrites.sharing import share_weights, with_children
-from vitrail.layers.position import LearnedPositions, SinCosPositions
+from vitrail.layers.position import LearnedPositions, SinCosPositions, SinCosPositions1d
 from vitrail.models import vit
 from vitrail.models.model import Model
 
@@ -69,6 +70,23 @@ class ComputedPositions(nn.Module):
         return table.reshape(1, rows * columns, -1)
 
 
+class ComputedPositions1d(nn.Module):
+    """Sines and cosines for a sequence of any length."""
+
+    frequency: Tensor
+
+    def __init__(self, slots: int, dim: int, temperature: float = 10_000.0) -> None:
+        super().__init__()
+        power = torch.arange(0, dim, 2, dtype=torch.float64) / dim
+        self.slots = slots
+        self.register_buffer("frequency", (temperature**-power).float())
+
+    def forward(self, rows: int, columns: int) -> Float[Tensor, "1 N D"]:
+        count = self.slots + rows * columns
+        angle = torch.arange(count).float()[:, None] * self.frequency
+        return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[None]
+
+
 class AnySizeViT(vit.ViT):
     """A ViT whose positions follow the size of the image, a multiple of its patches."""
 
@@ -79,8 +97,8 @@ class AnySizeViT(vit.ViT):
         image: Float[Tensor, "B C H W"],
         corrupt: Callable[[Tensor], Tensor] | None = None,
     ) -> Float[Tensor, "B M D"]:
-        stride = self.config.stride
-        rows, columns = image.shape[2] // stride, image.shape[3] // stride
+        down, across = self.config.strides
+        rows, columns = image.shape[2] // down, image.shape[3] // across
         patches = self.patches(self.check(image))
         prefix = (self.cls, self.distillation, self.registers)
         tokens = [token.expand(patches.shape[0], -1, -1) for token in prefix if token is not None]
@@ -115,6 +133,8 @@ def for_any_size(model: Model) -> Model:
         )
     elif isinstance(shared.positions, SinCosPositions):
         resized = ComputedPositions(shared.positions)
+    elif isinstance(shared.positions, SinCosPositions1d):
+        resized = ComputedPositions1d(shared.config.slots, shared.config.dim)
     return recast(with_children(shared, {"positions": resized}), AnySizeViT)
 
 
@@ -133,7 +153,9 @@ def why_one_size(model: Model) -> str | None:
         return "its positions and windows are made for one image size"
     if model.config.stem is not None:
         return "the padding of its ResNet depends on the image size"
-    if model.config.positions not in ("learned", "sincos2d", "none"):
+    if isinstance(model.config.patch_size, tuple):
+        return "its patches are rectangles, and the sides of images would be multiples of two sizes"
+    if model.config.positions not in ("learned", "sincos1d", "sincos2d", "none"):
         return f'its positions="{model.config.positions}" are made for one image size'
     if model.passport.resize == "dinov2":
         return "DINOv2 resizes positions by a factor with an offset, except at its own size"
@@ -143,7 +165,7 @@ def why_one_size(model: Model) -> str | None:
 def size_step(model: Model) -> int:
     """What the sides of images must be multiples of."""
     if isinstance(model.config, vit.ViTConfig):
-        return model.config.stride
+        return math.lcm(*model.config.strides)
     return LAST_STRIDE * int(getattr(model.config, "patch_size", 1))
 
 

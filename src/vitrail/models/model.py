@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
 from vitrail.core.late import call_late
-from vitrail.core.layout import TokenLayout
+from vitrail.core.layout import Sides, TokenLayout
 from vitrail.core.passport import Passport
 from vitrail.layers.norm import BatchNorm
 
@@ -18,11 +18,12 @@ from vitrail.layers.norm import BatchNorm
 @dataclass(frozen=True)
 class FeatureInfo:
     """What a block returns as a map: its channels, and pixels of the image for one of its cells a
-    side (timm calls it reduction). `module` is its name in `named_modules`."""
+    side, or its height and width (timm calls it reduction). `module` is its name in
+    `named_modules`."""
 
     module: str
     channels: int
-    reduction: int
+    reduction: Sides
 
 
 class Model(nn.Module):
@@ -122,7 +123,7 @@ class Model(nn.Module):
         shapes = {name: self.map_shape(name) for name in self.blocks_by_depth()}
         return tuple(FeatureInfo(name, *shape) for name, shape in shapes.items() if shape)
 
-    def map_shape(self, block: str) -> tuple[int, int] | None:
+    def map_shape(self, block: str) -> tuple[int, Sides] | None:
         """Channels and reduction of the map that a block returns; None where it returns none."""
         raise NotImplementedError
 

@@ -16,7 +16,7 @@ from vitrail.core.errors import UserError
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.dialect import ANY, Dialect, Foreign, plain_blocks
 from vitrail.weights.dialects.preparation import prepared
-from vitrail.weights.families.family import Request
+from vitrail.weights.families.family import Request, pair
 from vitrail.weights.rows import (
     FLAT_TABLE,
     Facts,
@@ -31,7 +31,7 @@ from vitrail.weights.rows import (
 )
 
 # Flattened, their patches have the channels innermost, ours outermost.
-SIZES = {"c": "channels", "p": "patch_size", "q": "patch_size"}
+SIZES = {"c": "channels", "p": "patch_size.0", "q": "patch_size.1"}
 KERNEL, PIXELS = axes("d (p q c)", "d c p q", **SIZES), axes("(p q c)", "(c p q)", **SIZES)
 PATCHES = within(
     "to_patch_embedding.",
@@ -145,9 +145,15 @@ def hints(foreign: Foreign, request: Request) -> Facts:
 
 
 def patch_of(pixels: int, request: Request) -> Facts:
-    """Channels and side of a patch, where a file holds flattened patches: values, no shape."""
-    named = request.named
-    given = (pixels // named.patch_size**2 if named else None, request.overrides.get("channels"))
+    """Channels and sides of a patch, where a file holds flattened patches: values, no shape."""
+    named, patch = request.named, request.overrides.get("patch_size")
+    area = math.prod(named.patch_sides) if named else None
+    given = (pixels // area if area else None, request.overrides.get("channels"))
+    if not isinstance(patch, int | None):
+        height, width = pair(patch, "patch_size")
+        if height > 0 and width > 0 and pixels % (height * width) == 0:
+            found = pixels // (height * width)
+            return {"channels": found, "patch_size": (height, width), "notes": []}
     for channels in (*given, 3, 1):
         if not isinstance(channels, int) or channels < 1 or pixels % channels:
             continue
@@ -157,8 +163,8 @@ def patch_of(pixels: int, request: Request) -> Facts:
             notes = [] if channels in given else [note]
             return {"channels": channels, "patch_size": side, "notes": notes}
     raise UserError(
-        f"{request.source}: {pixels} values do not make a square patch of 3 channels or 1, "
-        "and other patches than square ones are not read: give channels=N"
+        f"{request.source}: {pixels} values do not make a square patch of 3 channels or 1: give "
+        "channels=N, or patch_size=(height, width)"
     )
 
 
@@ -201,6 +207,7 @@ VIT_PYTORCH = Dialect(
     resize="paper",
     supports={
         "dim_head": ANY,
+        "patch_size": ANY,
         "pool": ("cls", "mean"),
         "class_token": ANY,
         "patch_norm": (True,),
@@ -221,6 +228,7 @@ VIT_PYTORCH_OLD = Dialect(
     resize="paper",
     supports={
         "dim_head": ANY,
+        "patch_size": ANY,
         "pool": ("cls", "all"),
         "patch_norm": ANY,
         "final_norm": ("tokens", "pooled"),
