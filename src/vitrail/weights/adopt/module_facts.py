@@ -23,8 +23,11 @@ def facts_of(module: nn.Module, block: nn.Module | None) -> dict[str, Any]:
         "activation": only(activations(inside)),
         "norm_placement": only(placements(inside)),
         "image_size": image_size(module),
-        "dropout": only(rate for rate in dropout_rates(inside)) or None,
     }
+    rate = only(dropout_rates(inside)) or 0.0
+    if rate:
+        outside = dropouts_outside(module, inside)
+        found |= {"dropout": rate, "embed_dropout": only(iter(outside)) if outside else 0.0}
     pool = getattr(module, "pool", None)
     if pool in ("mean", "cls"):
         found["pool"] = pool
@@ -83,6 +86,19 @@ def image_size(module: nn.Module) -> tuple[int, int] | None:
             if isinstance(value, tuple | list) and [type(one) for one in value] == [int, int]:
                 return int(value[0]), int(value[1])
     return None
+
+
+def dropouts_outside(module: nn.Module, block: nn.Module) -> list[float]:
+    """The rates of dropout layers that are in no module of the block's kind."""
+    inside = {
+        id(part)
+        for one in module.modules()
+        if type(one) is type(block)
+        for part in one.modules()
+    }
+    return [
+        part.p for part in module.modules() if isinstance(part, nn.Dropout) and id(part) not in inside
+    ]
 
 
 def dropout_rates(module: nn.Module) -> Iterator[float]:
