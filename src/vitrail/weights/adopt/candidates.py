@@ -28,7 +28,7 @@ from vitrail.weights.translate import check_total
 STAGES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("pixels", "class_token_place", "positions", "prefix_positions"), ("input",)),
     (
-        ("norm_placement", "heads", "transposed", "qkv", "merge", "norm_eps"),
+        ("merge", "norm_placement", "transposed", "qkv", "heads", "norm_eps"),
         ("attention", "attention output", "sum"),
     ),
     (("activation",), ("activation", "mlp output")),
@@ -85,12 +85,12 @@ def choose(
         return first_difference(ours, theirs, count, last=depth is None)
 
     kept = [proposal]
-    for number, (names, own) in enumerate(STAGES):
-        compared = number_of_points(theirs, number)
-        settled = not any(name in proposal.open for name in ("norm_eps",)) and bool(
-            any(f"blocks.0 {point}" in theirs for point in own)
-        )
-        kept = best_of(variations(kept, names), lambda one: compare(one, 1), compared, settled)
+    for stage, (names, own) in enumerate(STAGES):
+        known = any(f"blocks.0 {point}" in theirs for point in own)
+        wanted = number_of_points(theirs, stage)
+        best, kept = best_of(variations(kept, names), lambda one: compare(one, 1), wanted, known)
+        if stage and best < wanted:  # no later choice makes up for it
+            kept = kept[:1]
     best: tuple[int, Difference | None, Proposal] | None = None
     for one in variations(kept, LAST):
         agreeing, difference = compare(one, None)
@@ -121,10 +121,10 @@ def best_of(
     candidates: Iterator[Proposal],
     compare: Callable[[Proposal], tuple[int, Difference | None]],
     wanted: int,
-    settled: bool,
-) -> list[Proposal]:
-    """Those that agree for longest; the first that agrees to the end of the stage is enough where
-    later stages cannot contradict it."""
+    known: bool,
+) -> tuple[int, list[Proposal]]:
+    """How many points the best agree at, and these; the first that agrees to the end of the stage
+    is enough where its points are known and no later stage can contradict it."""
     best, kept = -2, list[Proposal]()
     for number, candidate in enumerate(candidates):
         agreeing = min(compare(candidate)[0], wanted)
@@ -132,6 +132,8 @@ def best_of(
             best, kept = agreeing, []
         if agreeing == best and len(kept) < MOST_KEPT:
             kept.append(candidate)
-        if (settled and best == wanted) or number >= MOST_TRIED:
+        # eps shows in the attention, unless the first norm comes after it
+        post = candidate.settings.get("norm_placement") == "post" and "norm_eps" in candidate.open
+        if (known and best == wanted and not post) or number >= MOST_TRIED:
             break
-    return kept
+    return best, kept

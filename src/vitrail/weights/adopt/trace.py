@@ -1,6 +1,7 @@
 """What a model computes on the way, point by point, so that two of them can be compared."""
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,7 +44,10 @@ class Difference:
     share: float
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.what} differs first ({self.share:.1e} of its largest value)"
+        apart = f"{self.share:.1e} of its largest value"
+        if math.isinf(self.share):
+            apart = "its shape is another"
+        return f"{self.where}: {self.what} differs first ({apart})"
 
 
 def points(depth: int) -> Iterator[tuple[str, str, str]]:
@@ -116,10 +120,11 @@ def trace_theirs(module: nn.Module, roles: Roles, images: Tensor) -> Trace:
     trace: Trace = {}
     batch = len(images)
 
-    def keep(key: str, value: Any) -> None:
+    def keep(key: str, value: Any, part: nn.Module) -> None:
         value = value[0] if isinstance(value, tuple | list) and value else value
         if isinstance(value, Tensor) and value.is_floating_point():
-            trace.setdefault(key, []).append(as_tokens(value.detach(), batch))
+            value = value.detach().mT if isinstance(part, nn.Conv1d) else value.detach()
+            trace.setdefault(key, []).append(as_tokens(value, batch))
 
     hooks = []
     for key, part, side in their_parts(module, roles):
@@ -145,13 +150,13 @@ def trace_theirs(module: nn.Module, roles: Roles, images: Tensor) -> Trace:
 
 
 def hook_for(
-    keep: Callable[[str, Any], None], key: str, side: str
+    keep: Callable[[str, Any, nn.Module], None], key: str, side: str
 ) -> Callable[..., None]:
     """A hook that keeps the first argument or the result of a layer."""
 
-    def hook(_: nn.Module, inputs: Any, named: Mapping[str, Any], output: Any) -> None:
+    def hook(part: nn.Module, inputs: Any, named: Mapping[str, Any], output: Any) -> None:
         values = (*inputs, *named.values())
-        keep(key, output if side == "output" else values[0] if values else None)
+        keep(key, output if side == "output" else values[0] if values else None, part)
 
     return hook
 
@@ -226,7 +231,7 @@ def trace_ours(model: Model, images: Tensor, *, class_last: bool = False) -> Tra
     """The same points of one of our ViTs; with `class_last` in the order of their tokens."""
     trace: Trace = {}
 
-    def keep(key: str, value: Any) -> None:
+    def keep(key: str, value: Any, _: nn.Module) -> None:
         value = value[0] if isinstance(value, tuple) else value
         turned = value.roll(-1, dims=1) if class_last and value.ndim == 3 else value
         trace.setdefault(key, []).append(turned)
@@ -250,6 +255,7 @@ def our_parts(model: Model) -> Iterator[tuple[str, nn.Module, str]]:
     placement = getattr(model.config, "norm_placement", "pre")
     for name, block in model.blocks_by_depth().items():
         yield f"{name} input", block, "input"
+        yield f"{name} input", parts[f"{name}.attention.qkv"], "input"
         yield f"{name} attention", parts[f"{name}.attention.out"], "input"
         yield f"{name} attention output", parts[f"{name}.attention.out"], "output"
         yield f"{name} sum", parts[f"{name}.norm{2 if placement == 'pre' else 1}"], "input"
