@@ -116,7 +116,19 @@ def roles_of(foreign: Foreign, unused: tuple[str, ...] = ()) -> Roles:
     if roles is None or "patch" not in roles.outside:
         refuse_other(foreign, partial=roles)
     assert roles is not None
+    refuse_other_norms(roles, foreign.source)
     return roles
+
+
+def refuse_other_norms(roles: Roles, source: str) -> None:
+    """Blocks with one norm, or with more than two, are not ours."""
+    norms = [one.path for one in roles.left if one.shape == (roles.dim,) and "{" in one.path]
+    if norms and "norm1" not in roles.block:
+        raise UserError(
+            f"{source}: its blocks have {len(norms)} norm{'s' * (len(norms) > 1)} that are used "
+            f"({', '.join(norms)}), but Vitrail's ViT has two: one for the attention, one for the "
+            "MLP"
+        )
 
 
 def assume_final_norm(proposal: Proposal) -> Proposal:
@@ -181,6 +193,7 @@ def match_module(
     if unused:
         roles = roles_of(foreign, unused)
         facts = facts_of(module, block_of(module, roles)) | dict(given)
+        facts.setdefault("image_size", tuple(pictures.shape[2:]))
         proposal = propose(roles, facts, source)
     theirs = trace_theirs(peer, roles, pictures)
     if rows is None:
@@ -303,8 +316,8 @@ def refuse_difference(difference: Difference | None, source: str) -> None:
         raise UserError(difference.what)
     raise UserError(
         f"{source} computes something that Vitrail's ViT does not: {difference}: vitrail check "
-        "shows the two side by side; --dry-run without code prints the rows, to mend and give "
-        "by rows=FILE"
+        "shows the two side by side; if a row is wrong, print the rows without code by "
+        "dry_run=True, and give them mended by rows=FILE"
     )
 
 

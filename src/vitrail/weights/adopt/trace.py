@@ -29,9 +29,9 @@ BLOCK_POINTS = {
     "mlp output": "the MLP output",
 }
 LAST_POINTS = {
-    "tokens": "the tokens after the last block",
-    "head input": "what the head reads: pooling, or the last norm",
-    "logits": "the logits",
+    "tokens": "what the last block gives",
+    "head input": "what the head reads (pooling, or the last norm)",
+    "logits": "the vector of logits",
 }
 
 
@@ -112,7 +112,14 @@ def exact() -> Iterator[None]:
 
 
 def exact_copy(module: nn.Module) -> nn.Module:
-    return copy.deepcopy(module).to("cpu", torch.float64).eval()
+    """A copy in float64 that computes as the module does when it is evaluated."""
+    try:
+        return copy.deepcopy(module).to("cpu", torch.float64).eval()
+    except (RuntimeError, TypeError) as error:
+        first = (str(error).splitlines() or [""])[0]
+        raise UserError(
+            f"{type(module).__name__} cannot be copied ({first}): give its state dict instead"
+        ) from None
 
 
 def trace_theirs(module: nn.Module, roles: Roles, images: Tensor) -> Trace:
@@ -130,23 +137,36 @@ def trace_theirs(module: nn.Module, roles: Roles, images: Tensor) -> Trace:
     for key, part, side in their_parts(module, roles):
         hooks.append(part.register_forward_hook(hook_for(keep, key, side), with_kwargs=True))
     try:
+        output = run_exactly(module, images)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    again = run_exactly(module, images)
+    if not torch.allclose(output, again, rtol=NEAR, atol=NEAR, equal_nan=True):
+        raise UserError(
+            f"{type(module).__name__} gives another result each time: in eval mode nothing may be "
+            "random, so use nn.Dropout, or F.dropout with training=self.training"
+        )
+    trace["logits"] = [output]
+    return trace
+
+
+def run_exactly(module: nn.Module, images: Tensor) -> Tensor:
+    """What somebody's own code computes of images, in float64."""
+    try:
         with exact(), torch.no_grad():
             output = output_of(module(images))
-    except Exception as error:  # whatever somebody's own code raises
+    except Exception as error:  # whatever it raises
         first = (str(error).splitlines() or [""])[0]
         raise UserError(
             f"{type(module).__name__} cannot compute images of {images.shape[2]}x{images.shape[3]} "
             f"with {images.shape[1]} channels ({type(error).__name__}: {first}): give image_size=N"
         ) from None
-    finally:
-        for hook in hooks:
-            hook.remove()
     if output is None:
         raise UserError(
             f"{type(module).__name__} must return a tensor of logits: return them from forward"
         )
-    trace["logits"] = [output.detach()]
-    return trace
+    return output.detach()
 
 
 def hook_for(
