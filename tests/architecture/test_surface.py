@@ -17,6 +17,10 @@ RUN_OPTIONS = (
 )
 # The one place to update when the surface changes on purpose: name -> parameters as written.
 SIGNATURES = {
+    "adopt": (
+        "source, out=None, *, code=None, args=None, rows=None, images=None, mean=(), std=(), "
+        "labels=None, overwrite=False, dry_run=False, **changes"
+    ),
     "bench": (
         "*models, batch_size=(1, 8, 32), engine=None, guest=(), data=None, precision='float32', "
         "calibrate=(), speed_up=None, threads=None, seconds=5.0, clear=False, out=None, "

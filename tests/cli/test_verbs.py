@@ -289,6 +289,7 @@ WRONG = {
     "info": ["no-such-model"],
     "convert": ["no-such-model", "{out}"],
     "export": ["no-such-model", "--out", "{out}.onnx"],
+    "adopt": ["no-such-file.pth", "--out", "{out}"],
     "doctor": ["no-such-data"],
     "train": ["no-such-data", "--out", "{out}"],
     "pretrain": ["no-such-data", "--out", "{out}"],

@@ -45,6 +45,16 @@ def prepare(folder: Path, model: str, line: str) -> None:
 
 
 CALLS: dict[str, Callable[[str, Path], Any]] = {
+    "adopt {zoo}.pth --heads 4 --set norm_eps=1e-6 --out {out} --overwrite": (
+        lambda model, out: vitrail.adopt(
+            out.parent / "zoo.pth", out, heads=4, norm_eps=1e-6, overwrite=True
+        )
+    ),
+    "adopt {zoo}.pth --code {code} --args depth=3 --out {out} --dry-run": (
+        lambda model, out: vitrail.adopt(
+            out.parent / "zoo.pth", out, code=FUSED.spec, args={"depth": 3}, dry_run=True
+        )
+    ),
     "info vit_ti_16 --image-size 192 --batch-size 2": lambda model, out: vitrail.info(
         "vit_ti_16", image_size=(192, 192), batch_size=2
     ),

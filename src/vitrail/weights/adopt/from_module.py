@@ -10,6 +10,7 @@ from vitrail.core.errors import UserError
 from vitrail.models.config import Purpose, fields_for
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.adopt.match import match_module
+from vitrail.weights.adopt.other_families import NotAViTError
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.modules import inside, open_module
 
@@ -32,6 +33,8 @@ def open_any_module(
             raise
         try:
             return adopt_module(inside(module), overrides)
+        except NotAViTError:
+            raise known from None
         except UserError as own:
             unknown = "in none of the known dialects" in str(known)
             raise (own if unknown else known) from None

@@ -11,28 +11,32 @@ from vitrail.weights.translate import some
 READS = "Vitrail adopts plain ViTs"
 
 
+class NotAViTError(UserError):
+    """What was given is something else than a ViT."""
+
+
 def refuse_other(foreign: Foreign, partial: Roles | None) -> NoReturn:
     """Say which family a file looks like, and what to do with it."""
     from vitrail.weights.dialects import all_dialects
 
     for dialect in all_dialects():
         if dialect.claims(foreign):
-            raise UserError(
+            raise NotAViTError(
                 f"{foreign.source}: this is a {dialect.family} of the {dialect.name} dialect, no "
                 "hand-written ViT: read it with vitrail load or convert, without adopting it"
             )
     kind = family_in_words(foreign)
     if kind is not None:
-        raise UserError(f"{foreign.source}: this looks like {kind}: {READS}")
+        raise NotAViTError(f"{foreign.source}: this looks like {kind}: {READS}")
     if partial is not None:
         used = [role for role in (*partial.outside, *partial.block)]
         left = [name for one in partial.left for name in one.weight]
-        raise UserError(
+        raise NotAViTError(
             f"{foreign.source}: its blocks are those of a transformer ({some(used, 8)}), but no "
             f"layer embeds patches of an image; left over are {some(left) or 'no tensors'}: {READS}"
         )
     names = some(list(foreign.tensors)) or "no tensors at all"
-    raise UserError(
+    raise NotAViTError(
         f"{foreign.source}: no repeated block with attention and an MLP was found in its tensors "
         f"({names}): {READS}; mend rows by hand and give them by rows=FILE if it is one"
     )
