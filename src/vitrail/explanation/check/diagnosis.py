@@ -1,0 +1,425 @@
+"""Which choices of the reference a traced module makes: tried step by step on its own values.
+
+Each step starts from what the module computed, so one mistake does not hide the next, and two
+mistakes are found as one is. Where several choices explain a step, all are followed until a later
+step tells them apart (a norm before a branch and a norm on the stream read the same at first).
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, get_args
+
+from torch import Tensor, nn
+
+from vitrail.explanation.check.embedding import Embedding, read_embedding
+from vitrail.explanation.check.layers import BlockLayers, ViTLayers
+from vitrail.explanation.check.reference import (
+    Activation,
+    AttentionChoices,
+    BlockChoices,
+    BlockWeights,
+    Choices,
+    Linear,
+    Norm,
+    Output,
+    Pool,
+    Scale,
+    SoftmaxAxis,
+    Weights,
+    activate,
+    add_positions,
+    attention_steps,
+    give_output,
+    pool_tokens,
+)
+from vitrail.explanation.check.trace import Event, Trace
+from vitrail.explanation.check.values import Rows, arrange, match_rows, same
+
+
+@dataclass(frozen=True)
+class Path:
+    """One explanation of all steps so far: the residual stream, and what was chosen."""
+
+    stream: Tensor
+    choices: Mapping[str, Any] = field(default_factory=dict)
+    steps: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def go(self, stream: Tensor, choices: Mapping[str, Any], steps: Mapping[str, Tensor]) -> "Path":
+        return Path(stream, {**self.choices, **choices}, {**self.steps, **steps})
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """`steps`: the module's own values by the names that the reference has; `unknown`: steps that
+    no choice explains."""
+
+    layers: ViTLayers
+    weights: Weights
+    choices: Choices
+    steps: Mapping[str, Tensor]
+    lines: Mapping[str, int | None]
+    unknown: tuple[str, ...]
+
+
+def diagnose(layers: ViTLayers, traced: Trace, module: nn.Module, images: Tensor) -> Diagnosis:
+    return Reader(layers, traced, module, images).read()
+
+
+class Reader:
+    """Reads the steps of a trace one after the other."""
+
+    def __init__(
+        self, layers: ViTLayers, traced: Trace, module: nn.Module, images: Tensor
+    ) -> None:
+        self.layers, self.traced = layers, traced
+        named = (*module.named_parameters(), *module.named_buffers())
+        self.embedding = read_embedding(layers, images, dict(named))
+        self.steps: dict[str, Tensor] = dict(self.embedding.steps)
+        self.lines: dict[str, int | None] = dict(self.embedding.lines)
+        self.unknown: list[str] = list(self.embedding.unknown)
+        self.batch = len(images)
+        self.last_attention = AttentionChoices()
+        self.given: dict[str, Tensor] = {}
+
+    def read(self) -> Diagnosis:
+        paths = [Path(self.read_tokens())]
+        for number, block in enumerate(self.layers.blocks):
+            paths = self.read_attention(number, block, paths)
+            paths = self.read_mlp(number, block, paths)
+        path = self.read_end(paths)
+        choices = self.build_choices(path)
+        steps = {**self.steps, **path.steps}
+        weights = self.build_weights(choices)
+        return Diagnosis(
+            self.layers, weights, choices, steps, self.lines, tuple(dict.fromkeys(self.unknown))
+        )
+
+    def read_tokens(self) -> Tensor:
+        """The sequence before the first block."""
+        found = self.embedding
+        x = self.steps.get("class token", self.steps["projection"])
+        table, chosen = found.weights.get("used_positions"), found.choices
+        if table is not None and len(table) <= x.shape[1]:
+            place = Choices((), class_token=chosen["class_token"])
+            x = self.steps["positions"] = add_positions(x, table, place)
+        if found.unknown:
+            x = self.recover(self.layers.blocks[0].norms_before, self.layers.blocks[0].projections[0])
+            self.given["embedding"] = x
+        return x
+
+    def recover(self, norms: Sequence[Event], layer: Event) -> Tensor:
+        """The stream as the module has it, from what reads it next."""
+        event = norms[0] if norms else layer
+        width = self.layers.dim
+        return arrange(event.data[0].reshape(-1, width), self.batch, "images first")
+
+    def norm_options(
+        self, x: Tensor, norms: Sequence[Event]
+    ) -> Iterator[tuple[Tensor, Tensor, str]]:
+        """What a branch may read after norms, the stream after them, and the place of the last."""
+        for event in norms[:-1]:
+            normed = self.normed(x, event)
+            if normed is None:
+                return
+            x = normed
+        if not norms:
+            yield x, x, "missing"
+            return
+        normed = self.normed(x, norms[-1])
+        if normed is not None:
+            yield normed, x, "branch"
+            yield normed, normed, "stream"
+
+    def normed(self, x: Tensor, event: Event) -> Tensor | None:
+        """What a norm made of x, if it read that."""
+        rows = match_rows(event.data[0].reshape(-1, event.data[0].shape[-1]), x)
+        return None if rows is None else arrange(event.output.reshape(-1, x.shape[-1]), self.batch, rows)
+
+    def enter(
+        self, paths: Iterable[Path], norms: Sequence[Event], layer: Event, names: tuple[str, str]
+    ) -> tuple[list[Path], Tensor, Rows]:
+        """The paths on which a layer reads the stream through these norms."""
+        step, key = names
+        kept: list[Path] = []
+        found: tuple[Tensor, Rows] | None = None
+        for path in paths:
+            for branch, stream, place in self.norm_options(path.stream, norms):
+                rows = match_rows(layer.data[0], branch)
+                if rows is not None:
+                    found = found or (branch, rows)
+                    steps = {step: branch} if place != "missing" else {}
+                    kept.append(path.go(stream, {key: place}, steps))
+        if kept and found is not None:
+            if norms:
+                self.lines[step] = norms[-1].line
+            return kept, *found
+        self.unknown.append(step)
+        first = next(iter(paths))
+        x = self.recover(norms, layer)
+        branch = arrange(layer.data[0], self.batch, "images first")
+        place = "branch" if norms else "missing"
+        return [first.go(x, {key: place}, {step: branch})], branch, "images first"
+
+    def read_attention(self, number: int, block: BlockLayers, paths: list[Path]) -> list[Path]:
+        name = f"block {number}"
+        names = (f"{name} norm 1", f"{number} norm1")
+        paths, _, rows = self.enter(paths, block.norms_before, block.projections[0], names)
+        outputs = tuple(arrange(one.output, self.batch, rows) for one in block.projections)
+        chosen, out_rows = self.choose_attention(block, outputs)
+        if chosen is None:
+            self.unknown.append(f"{name} attention")
+            chosen = self.last_attention
+        self.last_attention = chosen
+        self.read_attention_values(name, block, outputs, chosen)
+        if block.out is not None:
+            self.set_step(f"{name} merged heads", arrange(block.out.data[0], self.batch, out_rows or rows), block.out)
+            out = arrange(block.out.output, self.batch, out_rows or rows)
+            line = block.out.line
+        else:
+            out = attention_steps(outputs, self.layers.heads, chosen)["merged heads"]
+            line = block.attention[-1].line
+        out = out if block.out_scale is None else out * block.out_scale.weight.flatten()
+        self.steps[f"{name} output projection"], self.lines[f"{name} output projection"] = out, line
+        choices = {f"{number} attention": chosen}
+        return self.add_branch(paths, out, (f"{name} residual 1", f"{number} residual1"), choices)
+
+    def add_branch(
+        self, paths: Iterable[Path], out: Tensor, names: tuple[str, str], choices: Mapping[str, Any]
+    ) -> list[Path]:
+        """A branch is added to the stream, or takes its place."""
+        step, key = names
+        return [
+            path.go(stream, {**choices, key: added}, {step: stream})
+            for added in (True, False)
+            for path in paths
+            for stream in [path.stream + out if added else out]
+        ]
+
+    def choose_attention(
+        self, block: BlockLayers, outputs: tuple[Tensor, ...]
+    ) -> tuple[AttentionChoices | None, Rows | None]:
+        """The first choices that give what the output projection reads."""
+        if block.out is None:
+            return AttentionChoices(), None
+        for choices in attention_candidates(self.last_attention, len(outputs)):
+            try:
+                merged = attention_steps(outputs, self.layers.heads, choices)["merged heads"]
+            except RuntimeError:  # shapes that do not fit
+                continue
+            rows = match_rows(block.out.data[0], merged)
+            if rows is not None:
+                return choices, rows
+        return None, None
+
+    def read_attention_values(
+        self, name: str, block: BlockLayers, outputs: tuple[Tensor, ...], chosen: AttentionChoices
+    ) -> None:
+        """q, k and v as the module splits them; scores and softmax where they can be seen."""
+        ours = attention_steps(outputs, self.layers.heads, chosen)
+        for part in ("q", "k", "v"):
+            self.steps[f"{name} {part}"] = ours[part]
+            place = min(chosen.roles["qkv".index(part)], len(block.projections) - 1)
+            self.lines[f"{name} {part}"] = block.projections[place].line
+        softmax = [event for event in block.attention if event.kind == "softmax"]
+        first, last = block.attention[0].line, block.attention[-1].line
+        self.lines[f"{name} scores"] = self.lines[f"{name} softmax"] = first
+        self.lines[f"{name} weighted sum"] = last
+        if softmax and len(softmax) == block.products:
+            self.lines[f"{name} softmax"] = softmax[0].line
+            for step, values in (
+                ("scores", [event.data[0] for event in softmax]),
+                ("softmax", [event.output for event in softmax]),
+            ):
+                self.steps[f"{name} {step}"] = as_maps(values, ours[step])
+
+    def read_mlp(self, number: int, block: BlockLayers, paths: list[Path]) -> list[Path]:
+        name = f"block {number}"
+        names = (f"{name} norm 2", f"{number} norm2")
+        paths, _, rows = self.enter(paths, block.norms_between, block.hidden, names)
+        hidden = arrange(block.hidden.output, self.batch, rows)
+        active = arrange(block.mlp_out.data[0], self.batch, rows)
+        kinds: tuple[Activation, ...] = get_args(Activation)
+        kind = next((one for one in kinds if same(active, activate(hidden, one))), None)
+        if kind is None:
+            self.unknown.append(f"{name} activation")
+        self.set_step(f"{name} MLP hidden", hidden, block.hidden)
+        self.set_step(f"{name} activation", active, block.mlp_out)
+        out = arrange(block.mlp_out.output, self.batch, rows)
+        out = out if block.mlp_scale is None else out * block.mlp_scale.weight.flatten()
+        self.set_step(f"{name} MLP output", out, block.mlp_out)
+        choices = {f"{number} activation": kind or "gelu"}
+        return self.add_branch(paths, out, (f"{name} residual 2", f"{number} residual2"), choices)
+
+    def read_end(self, paths: list[Path]) -> Path:
+        """Final norms, pooling, head and output."""
+        head, output = self.layers.head, self.traced.output
+        tokens = [one for one in self.layers.norms_after if one.data[0].numel() > self.batch * self.layers.dim]
+        pooled = [one for one in self.layers.norms_after if one not in tokens]
+        found = next(self.end_options(paths, tokens, pooled), None)
+        if found is None:
+            self.unknown.append("pooling")
+            found = paths[0].go(paths[0].stream, {"pool": "first"}, {})
+        self.steps["head"] = head[-1].output
+        self.lines["head"] = self.lines["output"] = head[-1].line
+        self.lines["pooling"] = head[0].line
+        self.lines["final norm"] = self.layers.norms_after[-1].line if self.layers.norms_after else head[0].line
+        kinds: tuple[Output, ...] = get_args(Output)
+        logits = head[-1].output
+        kind = next((one for one in kinds if same(output, give_output(logits, one))), None)
+        if kind is None:
+            self.unknown.append("output")
+        self.steps["output"] = output
+        return found.go(found.stream, {"output": kind or "logits"}, {})
+
+    def end_options(
+        self, paths: Iterable[Path], tokens: Sequence[Event], pooled: Sequence[Event]
+    ) -> Iterator[Path]:
+        pools: tuple[Pool, ...] = get_args(Pool)
+        place = self.embedding.choices["class_token"]
+        for path in paths:
+            x: Tensor | None = path.stream
+            for event in tokens:
+                x = None if x is None else self.normed(x, event)
+            if x is None:
+                continue
+            for pool in pools:
+                y: Tensor | None = pool_tokens(x, Choices((), pool=pool, class_token=place))
+                steps = {"final norm": x} if tokens else {}
+                steps["pooling"] = y
+                for event in pooled:
+                    fits = y is not None and same(event.data[0].reshape(y.shape), y)
+                    y = event.output.reshape(y.shape) if fits and y is not None else None
+                    if y is not None:
+                        steps["final norm"] = y
+                if y is not None and same(self.layers.head[0].data[0], y):
+                    yield path.go(path.stream, {"pool": pool}, steps)
+
+    def set_step(self, name: str, value: Tensor, event: Event) -> None:
+        self.steps[name], self.lines[name] = value, event.line
+
+    def build_choices(self, path: Path) -> Choices:
+        found = path.choices
+        blocks = tuple(
+            BlockChoices(
+                **{
+                    name: found[f"{number} {name}"]
+                    for name in ("norm1", "attention", "residual1", "norm2", "activation", "residual2")
+                }
+            )
+            for number in range(len(self.layers.blocks))
+        )
+        tokens, pooled = self.final_norms(blocks)
+        final = "tokens" if tokens else "pooled" if pooled else "missing"
+        return Choices(
+            blocks=blocks,
+            final_norm=final,
+            pool=found["pool"],
+            output=found["output"],
+            **self.embedding.choices,
+        )
+
+    def final_norms(self, blocks: tuple[BlockChoices, ...]) -> tuple[list[Event], list[Event]]:
+        """Norms after the last block that are not the last block's own."""
+        after = self.layers.norms_after
+        tokens = [one for one in after if one.data[0].numel() > self.batch * self.layers.dim]
+        pooled = [one for one in after if one not in tokens]
+        return (tokens[1:] if is_post_norm(blocks) else tokens), pooled
+
+    def build_weights(self, choices: Choices) -> Weights:
+        layers, found = self.layers, self.embedding.weights
+        post = is_post_norm(choices.blocks)
+        tokens, pooled = self.final_norms(choices.blocks)
+        after = [one for one in layers.norms_after if one not in (*tokens, *pooled)]
+        final = next((as_norm(one) for one in (*tokens, *pooled)), Norm())
+        blocks = tuple(block_weights(block) for block in layers.blocks)
+        activation = layers.head_activation
+        return Weights(
+            heads=layers.heads,
+            class_token=found.get("class_token"),
+            positions=found.get("positions"),
+            used_positions=found.get("used_positions"),
+            blocks=blocks,
+            final_norm=final,
+            head=tuple(Linear(one.weight, one.bias) for one in layers.head),
+            head_activation=head_activation(activation),
+            embed_norms=tuple(map(as_norm, layers.blocks[0].norms_before[:-1])),
+            last_norms=tuple(map(as_norm, after)) if post else (),
+            given=self.given,
+            patch=found["patch"],
+            pixels=found["pixels"],
+            projection=found["projection"],
+        )
+
+
+def is_post_norm(blocks: Sequence[BlockChoices]) -> bool:
+    """Whether norms are on the stream after each branch, as in the first transformer."""
+    places = [place for block in blocks for place in (block.norm1, block.norm2)]
+    return "branch" not in places and "stream" in places
+
+
+def block_weights(block: BlockLayers) -> BlockWeights:
+    return BlockWeights(
+        norm1=as_norm(block.norms_before[-1]) if block.norms_before else Norm(),
+        projections=tuple(Linear(one.weight, one.bias) for one in block.projections),
+        out=None if block.out is None else Linear(block.out.weight, block.out.bias),
+        norm2=as_norm(block.norms_between[-1]) if block.norms_between else Norm(),
+        hidden=Linear(block.hidden.weight, block.hidden.bias),
+        mlp_out=Linear(block.mlp_out.weight, block.mlp_out.bias),
+        scale1=None if block.out_scale is None else block.out_scale.weight.flatten(),
+        scale2=None if block.mlp_scale is None else block.mlp_scale.weight.flatten(),
+    )
+
+
+def as_norm(event: Event) -> Norm:
+    return Norm(event.constant, event.bias, event.eps or 1e-5)
+
+
+def head_activation(event: Event | None) -> Activation:
+    known: tuple[Activation, ...] = get_args(Activation)
+    name = "none" if event is None else event.operation
+    return next((kind for kind in known if kind == name), "none")
+
+
+def as_maps(values: Sequence[Tensor], ours: Tensor) -> Tensor:
+    """Scores as (B, h, N, N): those of heads that ran one by one, side by side."""
+    if len(values) > 1:
+        values = [torch_stack(values)]
+    whole = values[0]
+    return whole.reshape(ours.shape) if whole.numel() == ours.numel() else whole
+
+
+def torch_stack(values: Sequence[Tensor]) -> Tensor:
+    import torch
+
+    return torch.stack(tuple(values), dim=1)
+
+
+def attention_candidates(last: AttentionChoices, projections: int) -> Iterator[AttentionChoices]:
+    """Choices in the order in which they are likely: those of the last block, the paper's, another
+    layout of q, k and v, one mistake, one mistake in another layout, two mistakes."""
+    paper = AttentionChoices()
+    mistakes: dict[str, tuple[Any, ...]] = {
+        "scale": get_args(Scale)[1:],
+        "softmax": get_args(SoftmaxAxis)[1:],
+        "split": ("unswapped",),
+        "merge": ("unswapped",),
+        "over": ("images",),
+    }
+    orders = list(itertools.permutations(range(3)))
+    layouts = [
+        replace(paper, roles=roles, layout=layout)
+        for layout in (("3hd", "hd3", "h3d") if projections == 1 else ("3hd",))
+        for roles in orders
+    ]
+    single = [{name: value} for name, values in mistakes.items() for value in values]
+    double = [a | b for a, b in itertools.combinations(single, 2) if a.keys() != b.keys()]
+    yield last
+    yield from layouts
+    for change in single:
+        yield replace(paper, **change)
+    for layout in layouts[1:]:
+        for change in single:
+            yield replace(layout, **change)
+    for change in double:
+        yield replace(paper, **change)
