@@ -29,6 +29,7 @@ from cyclopts.help import DefaultFormatter, HelpPanel
 from rich.console import Console, ConsoleOptions
 
 from vitrail.cli.bench import Bench, bench
+from vitrail.cli.check import Check, check
 from vitrail.cli.convert import Convert, convert
 from vitrail.cli.demo import Demo, demo
 from vitrail.cli.doctor import Doctor, doctor
@@ -77,6 +78,7 @@ VERBS: dict[type, Callable[[Any], object]] = {
     Models: models,
     Info: info,
     Convert: convert,
+    Check: check,
     Export: export,
     Doctor: doctor,
     Train: train,

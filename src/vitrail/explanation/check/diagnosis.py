@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
+import torch
 from torch import Tensor, nn
 
-from vitrail.explanation.check.embedding import Embedding, read_embedding
+from vitrail.explanation.check.embedding import read_embedding
 from vitrail.explanation.check.layers import BlockLayers, ViTLayers
 from vitrail.explanation.check.reference import (
     Activation,
@@ -20,6 +21,7 @@ from vitrail.explanation.check.reference import (
     BlockChoices,
     BlockWeights,
     Choices,
+    Layout,
     Linear,
     Norm,
     Output,
@@ -35,6 +37,8 @@ from vitrail.explanation.check.reference import (
 )
 from vitrail.explanation.check.trace import Event, Trace
 from vitrail.explanation.check.values import Rows, arrange, match_rows, same
+
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
 
 @dataclass(frozen=True)
@@ -69,9 +73,7 @@ def diagnose(layers: ViTLayers, traced: Trace, module: nn.Module, images: Tensor
 class Reader:
     """Reads the steps of a trace one after the other."""
 
-    def __init__(
-        self, layers: ViTLayers, traced: Trace, module: nn.Module, images: Tensor
-    ) -> None:
+    def __init__(self, layers: ViTLayers, traced: Trace, module: nn.Module, images: Tensor) -> None:
         self.layers, self.traced = layers, traced
         named = (*module.named_parameters(), *module.named_buffers())
         self.embedding = read_embedding(layers, images, dict(named))
@@ -88,6 +90,7 @@ class Reader:
             paths = self.read_attention(number, block, paths)
             paths = self.read_mlp(number, block, paths)
         path = self.read_end(paths)
+        self.read_residual_lines(path)
         choices = self.build_choices(path)
         steps = {**self.steps, **path.steps}
         weights = self.build_weights(choices)
@@ -104,7 +107,9 @@ class Reader:
             place = Choices((), class_token=chosen["class_token"])
             x = self.steps["positions"] = add_positions(x, table, place)
         if found.unknown:
-            x = self.recover(self.layers.blocks[0].norms_before, self.layers.blocks[0].projections[0])
+            x = self.recover(
+                self.layers.blocks[0].norms_before, self.layers.blocks[0].projections[0]
+            )
             self.given["embedding"] = x
         return x
 
@@ -134,7 +139,11 @@ class Reader:
     def normed(self, x: Tensor, event: Event) -> Tensor | None:
         """What a norm made of x, if it read that."""
         rows = match_rows(event.data[0].reshape(-1, event.data[0].shape[-1]), x)
-        return None if rows is None else arrange(event.output.reshape(-1, x.shape[-1]), self.batch, rows)
+        return (
+            None
+            if rows is None
+            else arrange(event.output.reshape(-1, x.shape[-1]), self.batch, rows)
+        )
 
     def enter(
         self, paths: Iterable[Path], norms: Sequence[Event], layer: Event, names: tuple[str, str]
@@ -169,11 +178,16 @@ class Reader:
         chosen, out_rows = self.choose_attention(block, outputs)
         if chosen is None:
             self.unknown.append(f"{name} attention")
+            self.lines[f"{name} attention"] = block.attention[0].line
             chosen = self.last_attention
         self.last_attention = chosen
         self.read_attention_values(name, block, outputs, chosen)
         if block.out is not None:
-            self.set_step(f"{name} merged heads", arrange(block.out.data[0], self.batch, out_rows or rows), block.out)
+            self.set_step(
+                f"{name} merged heads",
+                arrange(block.out.data[0], self.batch, out_rows or rows),
+                block.out,
+            )
             out = arrange(block.out.output, self.batch, out_rows or rows)
             line = block.out.line
         else:
@@ -210,6 +224,28 @@ class Reader:
             rows = match_rows(block.out.data[0], merged)
             if rows is not None:
                 return choices, rows
+        return self.measure_scale(block, outputs)
+
+    def measure_scale(
+        self, block: BlockLayers, outputs: tuple[Tensor, ...]
+    ) -> tuple[AttentionChoices | None, Rows | None]:
+        """Scores that are multiplied by a number that nobody would guess: it is measured."""
+        assert block.out is not None
+        visible = [event for event in block.attention if event.kind == "softmax"]
+        if len(visible) != block.products:
+            return None, None
+        for layout in layouts_of(len(outputs)):
+            plain = attention_steps(outputs, self.layers.heads, replace(layout, scale="none"))
+            theirs = as_maps([event.data[0] for event in visible], plain["scores"])
+            if theirs.shape != plain["scores"].shape:
+                continue
+            product = plain["scores"]
+            factor = float((theirs * product).sum() / product.square().sum())
+            choices = replace(layout, scale="factor", factor=factor)
+            merged = attention_steps(outputs, self.layers.heads, choices)["merged heads"]
+            rows = match_rows(block.out.data[0], merged)
+            if rows is not None:
+                return choices, rows
         return None, None
 
     def read_attention_values(
@@ -221,17 +257,23 @@ class Reader:
             self.steps[f"{name} {part}"] = ours[part]
             place = min(chosen.roles["qkv".index(part)], len(block.projections) - 1)
             self.lines[f"{name} {part}"] = block.projections[place].line
+        self.lines[f"{name} scores"] = block.attention[0].line
+        self.lines[f"{name} weighted sum"] = block.attention[-1].line
         softmax = [event for event in block.attention if event.kind == "softmax"]
-        first, last = block.attention[0].line, block.attention[-1].line
-        self.lines[f"{name} scores"] = self.lines[f"{name} softmax"] = first
-        self.lines[f"{name} weighted sum"] = last
-        if softmax and len(softmax) == block.products:
-            self.lines[f"{name} softmax"] = softmax[0].line
-            for step, values in (
-                ("scores", [event.data[0] for event in softmax]),
-                ("softmax", [event.output for event in softmax]),
-            ):
-                self.steps[f"{name} {step}"] = as_maps(values, ours[step])
+        seen = softmax if len(softmax) == block.products else []
+        self.lines[f"{name} softmax"] = (seen or block.attention)[0].line
+        sums = [event for event in block.attention if event.kind in ("product", "fused")]
+        values = {
+            "scores": [event.data[0] for event in seen],
+            "softmax": [event.output for event in seen],
+            "weighted sum": [
+                event.output
+                for event in sums[len(sums) // block.products - 1 :: len(sums) // block.products]
+            ],
+        }
+        for step, parts in values.items():
+            if parts:
+                self.steps[f"{name} {step}"] = as_maps(parts, ours[step])
 
     def read_mlp(self, number: int, block: BlockLayers, paths: list[Path]) -> list[Path]:
         name = f"block {number}"
@@ -254,7 +296,11 @@ class Reader:
     def read_end(self, paths: list[Path]) -> Path:
         """Final norms, pooling, head and output."""
         head, output = self.layers.head, self.traced.output
-        tokens = [one for one in self.layers.norms_after if one.data[0].numel() > self.batch * self.layers.dim]
+        tokens = [
+            one
+            for one in self.layers.norms_after
+            if one.data[0].numel() > self.batch * self.layers.dim
+        ]
         pooled = [one for one in self.layers.norms_after if one not in tokens]
         found = next(self.end_options(paths, tokens, pooled), None)
         if found is None:
@@ -263,7 +309,9 @@ class Reader:
         self.steps["head"] = head[-1].output
         self.lines["head"] = self.lines["output"] = head[-1].line
         self.lines["pooling"] = head[0].line
-        self.lines["final norm"] = self.layers.norms_after[-1].line if self.layers.norms_after else head[0].line
+        self.lines["final norm"] = (
+            self.layers.norms_after[-1].line if self.layers.norms_after else head[0].line
+        )
         kinds: tuple[Output, ...] = get_args(Output)
         logits = head[-1].output
         kind = next((one for one in kinds if same(output, give_output(logits, one))), None)
@@ -295,6 +343,16 @@ class Reader:
                 if y is not None and same(self.layers.head[0].data[0], y):
                     yield path.go(path.stream, {"pool": pool}, steps)
 
+    def read_residual_lines(self, path: Path) -> None:
+        """Where the branches are added; of one that is not, where it ends."""
+        sums = [one for one in self.traced.events if one.kind == "residual"]
+        for number, block in enumerate(self.layers.blocks):
+            for step, end in (("residual 1", block.out), ("residual 2", block.mlp_out)):
+                name = f"block {number} {step}"
+                stream = path.steps.get(name)
+                added = (one.line for one in sums if stream is not None and is_sum(one, stream))
+                self.lines[name] = next(added, None if end is None else end.line)
+
     def set_step(self, name: str, value: Tensor, event: Event) -> None:
         self.steps[name], self.lines[name] = value, event.line
 
@@ -304,7 +362,14 @@ class Reader:
             BlockChoices(
                 **{
                     name: found[f"{number} {name}"]
-                    for name in ("norm1", "attention", "residual1", "norm2", "activation", "residual2")
+                    for name in (
+                        "norm1",
+                        "attention",
+                        "residual1",
+                        "norm2",
+                        "activation",
+                        "residual2",
+                    )
                 }
             )
             for number in range(len(self.layers.blocks))
@@ -352,6 +417,11 @@ class Reader:
         )
 
 
+def is_sum(event: Event, stream: Tensor) -> bool:
+    rows = event.output.reshape(-1, event.output.shape[-1])
+    return match_rows(rows, stream) is not None
+
+
 def is_post_norm(blocks: Sequence[BlockChoices]) -> bool:
     """Whether norms are on the stream after each branch, as in the first transformer."""
     places = [place for block in blocks for place in (block.norm1, block.norm2)]
@@ -384,15 +454,18 @@ def head_activation(event: Event | None) -> Activation:
 def as_maps(values: Sequence[Tensor], ours: Tensor) -> Tensor:
     """Scores as (B, h, N, N): those of heads that ran one by one, side by side."""
     if len(values) > 1:
-        values = [torch_stack(values)]
+        values = [torch.stack(tuple(values), dim=1)]
     whole = values[0]
     return whole.reshape(ours.shape) if whole.numel() == ours.numel() else whole
 
 
-def torch_stack(values: Sequence[Tensor]) -> Tensor:
-    import torch
-
-    return torch.stack(tuple(values), dim=1)
+def layouts_of(projections: int) -> list[AttentionChoices]:
+    """Every order of q, k and v, and of the axes of a projection that holds all three."""
+    return [
+        AttentionChoices(roles=(q, k, v), layout=layout)
+        for layout in LAYOUTS[: 3 if projections == 1 else 1]
+        for q, k, v in itertools.permutations(range(3))
+    ]
 
 
 def attention_candidates(last: AttentionChoices, projections: int) -> Iterator[AttentionChoices]:
@@ -400,18 +473,13 @@ def attention_candidates(last: AttentionChoices, projections: int) -> Iterator[A
     layout of q, k and v, one mistake, one mistake in another layout, two mistakes."""
     paper = AttentionChoices()
     mistakes: dict[str, tuple[Any, ...]] = {
-        "scale": get_args(Scale)[1:],
+        "scale": get_args(Scale)[1:-1],  # not "factor", which is measured
         "softmax": get_args(SoftmaxAxis)[1:],
         "split": ("unswapped",),
         "merge": ("unswapped",),
         "over": ("images",),
     }
-    orders = list(itertools.permutations(range(3)))
-    layouts = [
-        replace(paper, roles=roles, layout=layout)
-        for layout in (("3hd", "hd3", "h3d") if projections == 1 else ("3hd",))
-        for roles in orders
-    ]
+    layouts = layouts_of(projections)
     single = [{name: value} for name, values in mistakes.items() for value in values]
     double = [a | b for a, b in itertools.combinations(single, 2) if a.keys() != b.keys()]
     yield last

@@ -44,7 +44,7 @@ def read_embedding(
 def read_projection(layers: ViTLayers, images: Tensor, found: Embedding) -> Tensor:
     """The tokens of the projection row by row, as a reference would have them."""
     event = layers.projection
-    batch, channels, height, width = images.shape
+    batch = len(images)
     weight = event.weight
     dim = weight.shape[0]
     if event.kind == "conv":
@@ -82,9 +82,7 @@ def patch_of(size: int, tokens: int, images: Tensor) -> tuple[int, int]:
     return next(fitting, (max(side, 1), max(side, 1)))
 
 
-def read_pixels(
-    theirs: Tensor, images: Tensor, patch: tuple[int, int], found: Embedding
-) -> str:
+def read_pixels(theirs: Tensor, images: Tensor, patch: tuple[int, int], found: Embedding) -> str:
     """The order of axes within a patch that they have; the choices say where it is wrong."""
     grid = (images.shape[-2] // patch[0], images.shape[-1] // patch[1])
     for order in ("rows", "columns"):
@@ -100,9 +98,7 @@ def read_pixels(
     return "cpq"
 
 
-def read_token_order(
-    layers: ViTLayers, tokens: Tensor, images: Tensor, found: Embedding
-) -> Tensor:
+def read_token_order(layers: ViTLayers, tokens: Tensor, images: Tensor, found: Embedding) -> Tensor:
     """The tokens as they enter the sequence."""
     if layers.projection.kind != "conv" or "projection" in found.unknown or not layers.embedding:
         return tokens
@@ -138,9 +134,7 @@ def read_class_token(layers: ViTLayers, tokens: Tensor, found: Embedding) -> Non
     found.set_step("class token", torch.cat(pair, dim=1), join)
 
 
-def read_positions(
-    layers: ViTLayers, parameters: Mapping[str, Tensor], found: Embedding
-) -> None:
+def read_positions(layers: ViTLayers, parameters: Mapping[str, Tensor], found: Embedding) -> None:
     """The rows that are added, and those that should be."""
     additions = [one for one in layers.embedding if one.kind == "add"]
     if not additions:

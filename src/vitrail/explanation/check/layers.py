@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from vitrail.core.errors import UserError
 from vitrail.explanation.check.trace import Event, Trace
@@ -137,7 +138,7 @@ def split_blocks(
             f"{count} layers before the first scores"
         )
     blocks = [Places(list(layers[1 : 1 + count]), [groups[0]])]
-    for (_, end), group in zip(groups, groups[1:], strict=False):
+    for (_, end), group in pairwise(groups):
         between = [place for place in layers if end < place < group[0]]
         if len(between) == count:
             blocks[-1].projections += between

@@ -16,13 +16,21 @@ from jaxtyping import Float
 from torch import Tensor
 
 Scale: TypeAlias = Literal[
-    "dim_head", "dim", "none", "inverted", "no_root", "heads", "after_softmax", "dim_after_softmax"
+    "dim_head",
+    "dim",
+    "none",
+    "inverted",
+    "no_root",
+    "heads",
+    "after_softmax",
+    "dim_after_softmax",
+    "factor",
 ]
+Layout: TypeAlias = Literal["3hd", "hd3", "h3d"]
 SoftmaxAxis: TypeAlias = Literal["keys", "queries", "heads", "images"]
-Activation: TypeAlias = Literal[
-    "gelu", "gelu_tanh", "relu", "quick_gelu", "silu", "tanh", "none"
-]
+Activation: TypeAlias = Literal["gelu", "gelu_tanh", "relu", "quick_gelu", "silu", "tanh", "none"]
 NormPlace: TypeAlias = Literal["branch", "stream", "missing"]
+PositionRows: TypeAlias = Literal["own", "shifted", "patches", "none"]
 Pool: TypeAlias = Literal["first", "last", "all", "patches"]
 Output: TypeAlias = Literal["logits", "softmax", "log_softmax", "sigmoid"]
 
@@ -54,12 +62,13 @@ class AttentionChoices:
     three; `split` and `merge` are right, or forget to swap tokens and heads."""
 
     roles: tuple[int, int, int] = (0, 1, 2)
-    layout: Literal["3hd", "hd3", "h3d"] = "3hd"
+    layout: Layout = "3hd"
     split: Literal["right", "unswapped"] = "right"
     scale: Scale = "dim_head"
     softmax: SoftmaxAxis = "keys"
     merge: Literal["right", "unswapped"] = "right"
     over: Literal["tokens", "images"] = "tokens"
+    factor: float = 1.0  # of the scores, with scale="factor"
 
 
 @dataclass(frozen=True)
@@ -80,7 +89,7 @@ class Choices:
     patch_order: Literal["right", "unswapped"] = "right"
     token_order: Literal["rows", "columns", "unswapped"] = "rows"
     class_token: Literal["first", "last", "none"] = "first"
-    position_rows: Literal["own", "shifted", "patches", "none"] = "own"
+    position_rows: PositionRows = "own"
     final_norm: Literal["tokens", "pooled", "missing"] = "tokens"
     pool: Pool = "first"
     output: Output = "logits"
@@ -240,7 +249,7 @@ def attention_steps(
     if choices.over == "images":
         flat = tuple(part.transpose(0, 1) for part in flat)
     q, k, v = (split_heads(part, heads, choices.split) for part in flat)
-    scores = q @ k.mT * score_factor(choices.scale, heads, q.shape[-1])
+    scores = q @ k.mT * score_factor(choices, heads, q.shape[-1])
     axis = {"keys": -1, "queries": -2, "heads": 1, "images": 0}[choices.softmax]
     weights = scores.softmax(dim=axis)
     width = {"after_softmax": q.shape[-1], "dim_after_softmax": heads * q.shape[-1]}
@@ -270,15 +279,13 @@ def split_projections(
     return tuple(parts[role] for role in choices.roles)
 
 
-def split_heads(
-    x: Float[Tensor, "B N D"], heads: int, split: str
-) -> Float[Tensor, "B h N d"]:
+def split_heads(x: Float[Tensor, "B N D"], heads: int, split: str) -> Float[Tensor, "B h N d"]:
     if split == "right":
         return rearrange(x, "b n (h d) -> b h n d", h=heads)
     return x.reshape(len(x), heads, x.shape[1], -1)
 
 
-def score_factor(scale: Scale, heads: int, dim_head: int) -> float:
+def score_factor(choices: AttentionChoices, heads: int, dim_head: int) -> float:
     """What scores are multiplied by before the softmax."""
     factors: dict[str, float] = {
         "dim_head": dim_head**-0.5,
@@ -286,8 +293,9 @@ def score_factor(scale: Scale, heads: int, dim_head: int) -> float:
         "inverted": dim_head**0.5,
         "no_root": 1 / dim_head,
         "heads": heads**-0.5,
+        "factor": choices.factor,
     }
-    return factors.get(scale, 1.0)
+    return factors.get(choices.scale, 1.0)
 
 
 def activate(x: Tensor, kind: Activation) -> Tensor:

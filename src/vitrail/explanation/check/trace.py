@@ -12,15 +12,33 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
+
+from vitrail.core.errors import UserError
 
 Kind: TypeAlias = Literal[
-    "linear", "conv", "product", "fused", "softmax", "norm", "activation", "join", "add", "scale"
+    "linear",
+    "conv",
+    "product",
+    "fused",
+    "softmax",
+    "norm",
+    "activation",
+    "join",
+    "add",
+    "scale",
+    "residual",
 ]
 MATRIX_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "linear", "_addmm_activation")
 FUSED_ATTENTION = "_scaled_dot_product"
 ACTIVATIONS = ("gelu", "relu", "silu", "tanh", "leaky_relu", "elu", "hardswish", "mish")
-NORMS = ("native_layer_norm", "native_group_norm", "native_batch_norm", "rms_norm", "_fused_rms_norm")
+NORMS = (
+    "native_layer_norm",
+    "native_group_norm",
+    "native_batch_norm",
+    "rms_norm",
+    "_fused_rms_norm",
+)
 
 
 @dataclass
@@ -170,6 +188,8 @@ def kind_of(name: str, data: list[Tensor], constant: Tensor | None) -> Kind | No
         kind = "activation"
     elif name == "cat" and constant is not None:
         kind = "join"
+    elif name == "add" and len(data) > 1:
+        kind = "residual"
     elif name in ("add", "mul") and constant is not None and constant.ndim > 0:
         kind = "add" if name == "add" else "scale"
     return kind
@@ -181,11 +201,9 @@ def fill_layer(
     """The weight, bias, eps and stride of a layer."""
     args, kwargs = call
     if event.kind == "norm":
-        by_name = {len(one.shape): one for one in tensors[1:]}
         weights = [one.clone() for one in tensors[1:]]
         event.constant = weights[0] if weights else None
         event.bias = weights[1] if len(weights) > 1 else None
-        del by_name
         numbers = [one for one in tree_leaves((args, kwargs)) if isinstance(one, float)]
         event.eps = numbers[-1] if numbers else None
         return
@@ -221,9 +239,11 @@ def trace(module: nn.Module, image: Tensor, file: str | None = None) -> Trace:
             output = module(image)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-    for name in ("logits", "last_hidden_state"):
-        output = getattr(output, name, output)
-    assert isinstance(output, Tensor)
-    return Trace(
-        tuple(recorder.events), output, frozenset(recorder.used), recorder.dropout
-    )
+    output = getattr(output, "logits", output)
+    if isinstance(output, dict) and "logits" in output:
+        output = output["logits"]
+    if isinstance(output, tuple | list) and output:
+        output = output[0]  # logits, and attention maps beside them
+    if not isinstance(output, Tensor):
+        raise UserError(f"forward must return a tensor of logits, got {type(output).__name__}")
+    return Trace(tuple(recorder.events), output, frozenset(recorder.used), recorder.dropout)
