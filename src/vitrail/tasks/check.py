@@ -20,13 +20,13 @@ from vitrail.explanation.check.inspection import (
     Inspection,
     Step,
     Verdict,
+    check_output,
     inspect_module,
     lively_copy,
     random_images,
-    run,
 )
 from vitrail.explanation.check.sentences import Language, sentence, step_text, word
-from vitrail.explanation.check.trace import Trace
+from vitrail.explanation.check.trace import Trace, trace
 from vitrail.models.vit import ViTConfig
 from vitrail.tasks.info import info
 from vitrail.tasks.user_code import UserCode, build_module, is_code, read_code, running
@@ -241,6 +241,7 @@ def check(
     file = None if code is None else str(code.path)
     with as_user_error(code):
         copied, traced, images = run_somewhere(module, file, sizes_to_try(module, args, image_size))
+    check_output(traced.output)
     inspection = inspect_module(copied, traced, images, expected)
     named = {one.line for one in inspection.findings if one.line is not None}
     return Check(
@@ -327,7 +328,7 @@ def sizes_to_try(
     for values in (args or {}, {**vars(module)}, defaults):
         words = {name: value for name, value in values.items() if name.startswith(SIZE_WORDS)}
         found += [value for name, value in words.items() if "patch" not in name]
-    for part in module.modules():
+    for part in (getattr(module, "config", None), *module.modules()):
         found += [getattr(part, name, None) for name in ("image_size", "img_size")]
     pairs = [tuple(one) if isinstance(one, list | tuple) else (one, one) for one in found]
     named = [one for one in pairs if len(one) == 2 and all(type(side) is int for side in one)]
@@ -348,9 +349,7 @@ def run_somewhere(
                 copied = lively_copy(module, dtype)
                 images = random_images(count, size, dtype)
                 try:
-                    return copied, run(copied, images, file), images
-                except UserError:
-                    raise
+                    return copied, trace(copied, images, file), images
                 except Exception as error:
                     first = first or error
     assert first is not None

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from vitrail.explanation.check.embedding import read_embedding
+from vitrail.explanation.check.embedding import as_norm, read_embedding
 from vitrail.explanation.check.layers import BlockLayers, ViTLayers
 from vitrail.explanation.check.reference import (
     Activation,
@@ -38,6 +38,7 @@ from vitrail.explanation.check.reference import (
 from vitrail.explanation.check.trace import Event, Trace
 from vitrail.explanation.check.values import Rows, arrange, match_rows, same
 
+EMBEDDING = ("patch", "pixels", "projection", "patch_norms", "token_norms")
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
 
@@ -411,9 +412,7 @@ class Reader:
             embed_norms=tuple(map(as_norm, layers.blocks[0].norms_before[:-1])),
             last_norms=tuple(map(as_norm, after)) if post else (),
             given=self.given,
-            patch=found["patch"],
-            pixels=found["pixels"],
-            projection=found["projection"],
+            **{name: found[name] for name in EMBEDDING},
         )
 
 
@@ -439,10 +438,6 @@ def block_weights(block: BlockLayers) -> BlockWeights:
         scale1=None if block.out_scale is None else block.out_scale.weight.flatten(),
         scale2=None if block.mlp_scale is None else block.mlp_scale.weight.flatten(),
     )
-
-
-def as_norm(event: Event) -> Norm:
-    return Norm(event.constant, event.bias, event.eps or 1e-5)
 
 
 def head_activation(event: Event | None) -> Activation:

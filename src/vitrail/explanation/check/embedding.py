@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vitrail.explanation.check.layers import ViTLayers
-from vitrail.explanation.check.reference import Linear, cut_patches, order_tokens
+from vitrail.explanation.check.reference import Linear, Norm, cut_patches, order_tokens
 from vitrail.explanation.check.trace import Event
 from vitrail.explanation.check.values import same
 
@@ -55,7 +55,8 @@ def read_projection(layers: ViTLayers, images: Tensor, found: Embedding) -> Tens
     else:
         tokens = event.output.reshape(batch, -1, dim)
         patch = patch_of(weight.shape[1], tokens.shape[1], images)
-        theirs = event.data[0].reshape(batch, -1, weight.shape[1])
+        read = layers.patch_norms[0] if layers.patch_norms else event
+        theirs = read.data[0].reshape(batch, -1, weight.shape[1])
         pixels = read_pixels(theirs, images, patch, found)
         found.set_step("patches", theirs, event)
     found.weights |= {
@@ -63,8 +64,16 @@ def read_projection(layers: ViTLayers, images: Tensor, found: Embedding) -> Tens
         "pixels": pixels,
         "projection": Linear(weight.flatten(1), event.bias),
     }
+    if layers.token_norms:
+        tokens = layers.token_norms[-1].output.reshape(tokens.shape)
+    found.weights["patch_norms"] = tuple(map(as_norm, layers.patch_norms))
+    found.weights["token_norms"] = tuple(map(as_norm, layers.token_norms))
     found.set_step("projection", tokens, event)
     return tokens
+
+
+def as_norm(event: Event) -> Norm:
+    return Norm(event.constant, event.bias, event.eps or 1e-5)
 
 
 def count(images: Tensor, patch: tuple[int, ...]) -> int:

@@ -220,6 +220,7 @@ def differences(found: Diagnosis, expected: Expected, unused: tuple[str, ...]) -
         "token_columns": choices.token_order == "columns",
         "class_token_end": choices.class_token == "last" and choices.pool == "last",
         "layer_scale": layers.blocks[0].out_scale is not None,
+        "patch_norm": bool(found.weights.patch_norms or found.weights.token_norms),
         "embed_norm": bool(found.weights.embed_norms),
         "no_output_projection": layers.blocks[0].out is None,
         "log_probabilities": choices.output == "log_softmax",

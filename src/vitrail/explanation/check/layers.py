@@ -38,10 +38,13 @@ class BlockLayers:
 
 @dataclass(frozen=True)
 class ViTLayers:
-    """`embedding`: joins and additions of parameters before the first block."""
+    """`patch_norms`: before the projection; `token_norms`: after it, before anything is joined or
+    added; `embedding`: joins and additions of parameters before the first block."""
 
     batch: int
+    patch_norms: tuple[Event, ...]
     projection: Event
+    token_norms: tuple[Event, ...]
     embedding: tuple[Event, ...]
     blocks: tuple[BlockLayers, ...]
     norms_after: tuple[Event, ...]
@@ -85,31 +88,41 @@ def find_layers(trace: Trace, batch: int) -> ViTLayers:
     events = trace.events
     layers = [place for place, event in enumerate(events) if event.kind in ("linear", "conv")]
     groups = attention_groups(events)
-    check_is_vit(events, layers, groups)
+    check_is_vit(events, layers, groups, batch)
     blocks = split_blocks(events, layers, groups)
     first, last = blocks[0].projections[0], blocks[-1].rest[-1]
     dim = events[first].weight.shape[1]
-    embedding = [
-        place
-        for place in range(layers[0], first)
-        if events[place].kind in ("join", "add") and events[place].output.shape[-1] == dim
-    ]
-    before = [max([layers[0], *embedding]), *(block.rest[-1] for block in blocks)]
+    embedding = [place for place in range(layers[0], first) if embeds(events[place], dim)]
+    start = max([layers[0], *embedding])
+    before = [start, *(block.rest[-1] for block in blocks)]
     head = tuple(events[place] for place in layers if place > last)
     if not head:
         raise UserError(
             "the module has no layer after its blocks: give a model with the head that it "
             "classifies with"
         )
+    if any(one.weight.shape[0] != two.weight.shape[1] for one, two in pairwise(head)):
+        raise UserError(
+            f"check is for ViTs with one head, this module has {len(head)} (nearest family: deit)"
+        )
     return ViTLayers(
         batch=batch,
+        patch_norms=of_kind(events[: layers[0]], "norm"),
         projection=events[layers[0]],
+        token_norms=of_kind(events[layers[0] : embedding[0] if embedding else layers[0]], "norm"),
         embedding=tuple(events[place] for place in embedding),
         blocks=tuple(read_block(events, *pair) for pair in zip(blocks, before, strict=False)),
         norms_after=of_kind(events[last:], "norm"),
         head=head,
         head_activation=next(iter(of_kind(events[last + 1 :], "activation")), None),
     )
+
+
+def embeds(event: Event, dim: int) -> bool:
+    """Whether it joins a token, or adds a row to each: a bias has one row."""
+    rows = 0 if event.constant is None else event.constant.numel() // dim
+    fits = event.output.shape[-1] == dim
+    return fits and ((event.kind == "join" and rows > 0) or (event.kind == "add" and rows > 1))
 
 
 def attention_groups(events: Sequence[Event]) -> list[tuple[int, int]]:
@@ -206,7 +219,7 @@ def of_kind(events: Sequence[Event], kind: str) -> tuple[Event, ...]:
 
 
 def check_is_vit(
-    events: Sequence[Event], layers: Sequence[int], groups: Sequence[tuple[int, int]]
+    events: Sequence[Event], layers: Sequence[int], groups: Sequence[tuple[int, int]], batch: int
 ) -> None:
     """Refuse what is no plain ViT, with the family that is nearest to it."""
     convolutions = sum(event.kind == "conv" for event in events)
@@ -227,9 +240,15 @@ def check_is_vit(
         )
     if not layers or layers[0] > groups[0][0] or len(layers) < 2:
         raise UserError("check is for ViTs: no layer makes tokens of patches before attention")
-    sizes = {events[low].data[0].shape[-2:] for low, _ in groups}
-    if len(sizes) > 1:
+    first = events[layers[1]]
+    tokens = first.output.numel() // first.weight.shape[0] // batch
+    if events[groups[0][0]].data[0].shape[-2] not in (tokens, batch):
         raise UserError(
-            "check is for ViTs: the attentions of this module have several sizes, "
-            f"{sorted(map(tuple, sizes))} (nearest family: swin)"
+            f"check is for ViTs: of {tokens} tokens only {events[groups[0][0]].data[0].shape[-2]} "
+            "attend to each other (nearest family: swin)"
+        )
+    inside = (event for low, high in groups for event in events[low : high + 1])
+    if any(event.names for event in inside if event.kind in ("add", "fused")):
+        raise UserError(
+            "check is for ViTs: attention adds learned numbers to its scores (nearest family: beit)"
         )

@@ -5,7 +5,7 @@ a mistake that they make without noticing: `reference_steps` computes either.
 Axes: B images · N tokens · D width · h heads · d width of a head
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -125,6 +125,8 @@ class Weights:
     final_norm: Norm
     head: tuple[Linear, ...]
     head_activation: Activation = "tanh"
+    patch_norms: tuple[Norm, ...] = ()
+    token_norms: tuple[Norm, ...] = ()
     embed_norms: tuple[Norm, ...] = ()
     last_norms: tuple[Norm, ...] = ()  # of a post-norm model: that of its last block
     given: Mapping[str, Tensor] = field(default_factory=dict)
@@ -138,8 +140,7 @@ def reference_steps(
     x = embed(weights, choices, images, steps)
     for number, (block, chosen) in enumerate(zip(weights.blocks, choices.blocks, strict=True)):
         x = run_block(block, chosen, weights.heads, x, (steps, f"block {number}"))
-    for norm in weights.last_norms:
-        x = norm(x)
+    x = apply_norms(weights.last_norms, x)
     if choices.final_norm == "tokens":
         x = steps["final norm"] = weights.final_norm(x)
     x = steps["pooling"] = pool_tokens(x, choices)
@@ -162,7 +163,8 @@ def embed(weights: Weights, choices: Choices, images: Tensor, steps: dict[str, T
         patches = cut_patches(images, weights.patch, weights.pixels, choices.patch_order)
         steps["patches"] = patches
         grid = (images.shape[-2] // weights.patch[0], images.shape[-1] // weights.patch[1])
-        x = order_tokens(weights.projection(patches), grid, choices.token_order)
+        x = weights.projection(apply_norms(weights.patch_norms, patches))
+        x = order_tokens(apply_norms(weights.token_norms, x), grid, choices.token_order)
         steps["projection"] = x
     if choices.class_token != "none":
         assert weights.class_token is not None
@@ -172,7 +174,11 @@ def embed(weights: Weights, choices: Choices, images: Tensor, steps: dict[str, T
     table = weights.used_positions if choices.position_rows == "shifted" else weights.positions
     if choices.position_rows != "none" and table is not None:
         x = steps["positions"] = add_positions(x, table, choices)
-    for norm in weights.embed_norms:
+    return apply_norms(weights.embed_norms, x)
+
+
+def apply_norms(norms: Sequence[Norm], x: Tensor) -> Tensor:
+    for norm in norms:
         x = norm(x)
     return x
 

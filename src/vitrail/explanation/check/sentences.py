@@ -211,6 +211,10 @@ DIFFERENCES: dict[str, tuple[str, str]] = {
         "the head has {yours} layers, {reference} has one for fine-tuning (two for pre-training)",
         "헤드가 {yours} 층입니다. {reference}: 미세 조정에는 하나, 사전 학습에는 둘",
     ),
+    "patch_norm": (
+        "patches are normalised before or after their projection, in {reference} they are not",
+        "패치를 투영 앞이나 뒤에서 정규화합니다. {reference}: 하지 않음",
+    ),
     "embed_norm": (
         "the tokens are normalised before the first block, in {reference} they are not",
         "첫 블록 앞에서 토큰을 정규화합니다. {reference}: 하지 않음",

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from vitrail.core.errors import UserError
-
 Kind: TypeAlias = Literal[
     "linear",
     "conv",
@@ -239,11 +237,16 @@ def trace(module: nn.Module, image: Tensor, file: str | None = None) -> Trace:
             output = module(image)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
+    return Trace(
+        tuple(recorder.events), logits_of(output), frozenset(recorder.used), recorder.dropout
+    )
+
+
+def logits_of(output: Any) -> Any:
+    """What a forward pass returned as logits, if it is a tensor: alone, by name, or first."""
     output = getattr(output, "logits", output)
     if isinstance(output, dict) and "logits" in output:
-        output = output["logits"]
+        return output["logits"]
     if isinstance(output, tuple | list) and output:
-        output = output[0]  # logits, and attention maps beside them
-    if not isinstance(output, Tensor):
-        raise UserError(f"forward must return a tensor of logits, got {type(output).__name__}")
-    return Trace(tuple(recorder.events), output, frozenset(recorder.used), recorder.dropout)
+        return output[0]  # attention maps may come after them
+    return output
