@@ -301,7 +301,7 @@ def read_expected(against: str | Path | nn.Module | None) -> Expected:
         family = type(config).__name__.removesuffix("Config")
         raise UserError(f"against must be a ViT, such as vit_b_16, got {found.source}, a {family}")
     sizes = {name: getattr(config, name) for name in SIZES}
-    patch = config.patch_size
+    patch: Any = config.patch_size
     sizes["patch_size"] = (patch, patch) if isinstance(patch, int) else tuple(patch)
     return Expected(
         name=found.source,

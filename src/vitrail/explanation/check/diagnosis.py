@@ -5,29 +5,22 @@ mistakes are found as one is. Where several choices explain a step, all are foll
 step tells them apart (a norm before a branch and a norm on the stream read the same at first).
 """
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
-import torch
 from torch import Tensor, nn
 
-from vitrail.explanation.check.embedding import as_norm, read_embedding
+from vitrail.explanation.check.assembly import build_choices, build_weights, split_norms_after
+from vitrail.explanation.check.attention_search import as_maps, find_attention
+from vitrail.explanation.check.embedding import read_embedding
 from vitrail.explanation.check.layers import BlockLayers, ViTLayers
 from vitrail.explanation.check.reference import (
     Activation,
     AttentionChoices,
-    BlockChoices,
-    BlockWeights,
     Choices,
-    Layout,
-    Linear,
-    Norm,
     Output,
     Pool,
-    Scale,
-    SoftmaxAxis,
     Weights,
     activate,
     add_positions,
@@ -37,9 +30,6 @@ from vitrail.explanation.check.reference import (
 )
 from vitrail.explanation.check.trace import Event, Trace
 from vitrail.explanation.check.values import Rows, arrange, match_rows, same
-
-EMBEDDING = ("patch", "pixels", "projection", "patch_norms", "token_norms")
-LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
 
 @dataclass(frozen=True)
@@ -92,9 +82,9 @@ class Reader:
             paths = self.read_mlp(number, block, paths)
         path = self.read_end(paths)
         self.read_residual_lines(path)
-        choices = self.build_choices(path)
+        choices = build_choices(self.layers, self.embedding, path.choices)
+        weights = build_weights(self.layers, self.embedding, choices, self.given)
         steps = {**self.steps, **path.steps}
-        weights = self.build_weights(choices)
         return Diagnosis(
             self.layers, weights, choices, steps, self.lines, tuple(dict.fromkeys(self.unknown))
         )
@@ -176,26 +166,16 @@ class Reader:
         names = (f"{name} norm 1", f"{number} norm1")
         paths, _, rows = self.enter(paths, block.norms_before, block.projections[0], names)
         outputs = tuple(arrange(one.output, self.batch, rows) for one in block.projections)
-        chosen, out_rows = self.choose_attention(block, outputs)
-        if chosen is None:
-            self.unknown.append(f"{name} attention")
-            self.lines[f"{name} attention"] = block.attention[0].line
-            chosen = self.last_attention
-        self.last_attention = chosen
+        chosen, out_rows = self.choose_attention(name, block, outputs)
         self.read_attention_values(name, block, outputs, chosen)
         if block.out is not None:
-            self.set_step(
-                f"{name} merged heads",
-                arrange(block.out.data[0], self.batch, out_rows or rows),
-                block.out,
-            )
+            merged = arrange(block.out.data[0], self.batch, out_rows or rows)
+            self.set_step(f"{name} merged heads", merged, block.out)
             out = arrange(block.out.output, self.batch, out_rows or rows)
-            line = block.out.line
         else:
             out = attention_steps(outputs, self.layers.heads, chosen)["merged heads"]
-            line = block.attention[-1].line
         out = out if block.out_scale is None else out * block.out_scale.weight.flatten()
-        self.steps[f"{name} output projection"], self.lines[f"{name} output projection"] = out, line
+        self.set_step(f"{name} output projection", out, block.out or block.attention[-1])
         choices = {f"{number} attention": chosen}
         return self.add_branch(paths, out, (f"{name} residual 1", f"{number} residual1"), choices)
 
@@ -212,42 +192,17 @@ class Reader:
         ]
 
     def choose_attention(
-        self, block: BlockLayers, outputs: tuple[Tensor, ...]
-    ) -> tuple[AttentionChoices | None, Rows | None]:
-        """The first choices that give what the output projection reads."""
+        self, name: str, block: BlockLayers, outputs: tuple[Tensor, ...]
+    ) -> tuple[AttentionChoices, Rows | None]:
         if block.out is None:
             return AttentionChoices(), None
-        for choices in attention_candidates(self.last_attention, len(outputs)):
-            try:
-                merged = attention_steps(outputs, self.layers.heads, choices)["merged heads"]
-            except RuntimeError:  # shapes that do not fit
-                continue
-            rows = match_rows(block.out.data[0], merged)
-            if rows is not None:
-                return choices, rows
-        return self.measure_scale(block, outputs)
-
-    def measure_scale(
-        self, block: BlockLayers, outputs: tuple[Tensor, ...]
-    ) -> tuple[AttentionChoices | None, Rows | None]:
-        """Scores that are multiplied by a number that nobody would guess: it is measured."""
-        assert block.out is not None
-        visible = [event for event in block.attention if event.kind == "softmax"]
-        if len(visible) != block.products:
-            return None, None
-        for layout in layouts_of(len(outputs)):
-            plain = attention_steps(outputs, self.layers.heads, replace(layout, scale="none"))
-            theirs = as_maps([event.data[0] for event in visible], plain["scores"])
-            if theirs.shape != plain["scores"].shape:
-                continue
-            product = plain["scores"]
-            factor = float((theirs * product).sum() / product.square().sum())
-            choices = replace(layout, scale="factor", factor=factor)
-            merged = attention_steps(outputs, self.layers.heads, choices)["merged heads"]
-            rows = match_rows(block.out.data[0], merged)
-            if rows is not None:
-                return choices, rows
-        return None, None
+        found = find_attention(block, outputs, self.layers.heads, self.last_attention)
+        if found is None:
+            self.unknown.append(f"{name} attention")
+            self.lines[f"{name} attention"] = block.attention[0].line
+            return self.last_attention, None
+        self.last_attention = found[0]
+        return found
 
     def read_attention_values(
         self, name: str, block: BlockLayers, outputs: tuple[Tensor, ...], chosen: AttentionChoices
@@ -264,13 +219,11 @@ class Reader:
         seen = softmax if len(softmax) == block.products else []
         self.lines[f"{name} softmax"] = (seen or block.attention)[0].line
         sums = [event for event in block.attention if event.kind in ("product", "fused")]
+        each = len(sums) // block.products
         values = {
             "scores": [event.data[0] for event in seen],
             "softmax": [event.output for event in seen],
-            "weighted sum": [
-                event.output
-                for event in sums[len(sums) // block.products - 1 :: len(sums) // block.products]
-            ],
+            "weighted sum": [event.output for event in sums[each - 1 :: each]],
         }
         for step, parts in values.items():
             if parts:
@@ -297,12 +250,7 @@ class Reader:
     def read_end(self, paths: list[Path]) -> Path:
         """Final norms, pooling, head and output."""
         head, output = self.layers.head, self.traced.output
-        tokens = [
-            one
-            for one in self.layers.norms_after
-            if one.data[0].numel() > self.batch * self.layers.dim
-        ]
-        pooled = [one for one in self.layers.norms_after if one not in tokens]
+        tokens, pooled = split_norms_after(self.layers)
         found = next(self.end_options(paths, tokens, pooled), None)
         if found is None:
             self.unknown.append("pooling")
@@ -333,16 +281,16 @@ class Reader:
             if x is None:
                 continue
             for pool in pools:
-                y: Tensor | None = pool_tokens(x, Choices((), pool=pool, class_token=place))
+                y = pool_tokens(x, Choices((), pool=pool, class_token=place))
                 steps = {"final norm": x} if tokens else {}
                 steps["pooling"] = y
                 for event in pooled:
-                    fits = y is not None and same(event.data[0].reshape(y.shape), y)
-                    y = event.output.reshape(y.shape) if fits and y is not None else None
-                    if y is not None:
-                        steps["final norm"] = y
-                if y is not None and same(self.layers.head[0].data[0], y):
-                    yield path.go(path.stream, {"pool": pool}, steps)
+                    if not same(event.data[0].reshape(y.shape), y):
+                        break
+                    y = steps["final norm"] = event.output.reshape(y.shape)
+                else:
+                    if same(self.layers.head[0].data[0], y):
+                        yield path.go(path.stream, {"pool": pool}, steps)
 
     def read_residual_lines(self, path: Path) -> None:
         """Where the branches are added; of one that is not, where it ends."""
@@ -357,132 +305,7 @@ class Reader:
     def set_step(self, name: str, value: Tensor, event: Event) -> None:
         self.steps[name], self.lines[name] = value, event.line
 
-    def build_choices(self, path: Path) -> Choices:
-        found = path.choices
-        blocks = tuple(
-            BlockChoices(
-                **{
-                    name: found[f"{number} {name}"]
-                    for name in (
-                        "norm1",
-                        "attention",
-                        "residual1",
-                        "norm2",
-                        "activation",
-                        "residual2",
-                    )
-                }
-            )
-            for number in range(len(self.layers.blocks))
-        )
-        tokens, pooled = self.final_norms(blocks)
-        final = "tokens" if tokens else "pooled" if pooled else "missing"
-        return Choices(
-            blocks=blocks,
-            final_norm=final,
-            pool=found["pool"],
-            output=found["output"],
-            **self.embedding.choices,
-        )
-
-    def final_norms(self, blocks: tuple[BlockChoices, ...]) -> tuple[list[Event], list[Event]]:
-        """Norms after the last block that are not the last block's own."""
-        after = self.layers.norms_after
-        tokens = [one for one in after if one.data[0].numel() > self.batch * self.layers.dim]
-        pooled = [one for one in after if one not in tokens]
-        return (tokens[1:] if is_post_norm(blocks) else tokens), pooled
-
-    def build_weights(self, choices: Choices) -> Weights:
-        layers, found = self.layers, self.embedding.weights
-        post = is_post_norm(choices.blocks)
-        tokens, pooled = self.final_norms(choices.blocks)
-        after = [one for one in layers.norms_after if one not in (*tokens, *pooled)]
-        final = next((as_norm(one) for one in (*tokens, *pooled)), Norm())
-        blocks = tuple(block_weights(block) for block in layers.blocks)
-        activation = layers.head_activation
-        return Weights(
-            heads=layers.heads,
-            class_token=found.get("class_token"),
-            positions=found.get("positions"),
-            used_positions=found.get("used_positions"),
-            blocks=blocks,
-            final_norm=final,
-            head=tuple(Linear(one.weight, one.bias) for one in layers.head),
-            head_activation=head_activation(activation),
-            embed_norms=tuple(map(as_norm, layers.blocks[0].norms_before[:-1])),
-            last_norms=tuple(map(as_norm, after)) if post else (),
-            given=self.given,
-            **{name: found[name] for name in EMBEDDING},
-        )
-
 
 def is_sum(event: Event, stream: Tensor) -> bool:
     rows = event.output.reshape(-1, event.output.shape[-1])
     return match_rows(rows, stream) is not None
-
-
-def is_post_norm(blocks: Sequence[BlockChoices]) -> bool:
-    """Whether norms are on the stream after each branch, as in the first transformer."""
-    places = [place for block in blocks for place in (block.norm1, block.norm2)]
-    return "branch" not in places and "stream" in places
-
-
-def block_weights(block: BlockLayers) -> BlockWeights:
-    return BlockWeights(
-        norm1=as_norm(block.norms_before[-1]) if block.norms_before else Norm(),
-        projections=tuple(Linear(one.weight, one.bias) for one in block.projections),
-        out=None if block.out is None else Linear(block.out.weight, block.out.bias),
-        norm2=as_norm(block.norms_between[-1]) if block.norms_between else Norm(),
-        hidden=Linear(block.hidden.weight, block.hidden.bias),
-        mlp_out=Linear(block.mlp_out.weight, block.mlp_out.bias),
-        scale1=None if block.out_scale is None else block.out_scale.weight.flatten(),
-        scale2=None if block.mlp_scale is None else block.mlp_scale.weight.flatten(),
-    )
-
-
-def head_activation(event: Event | None) -> Activation:
-    known: tuple[Activation, ...] = get_args(Activation)
-    name = "none" if event is None else event.operation
-    return next((kind for kind in known if kind == name), "none")
-
-
-def as_maps(values: Sequence[Tensor], ours: Tensor) -> Tensor:
-    """Scores as (B, h, N, N): those of heads that ran one by one, side by side."""
-    if len(values) > 1:
-        values = [torch.stack(tuple(values), dim=1)]
-    whole = values[0]
-    return whole.reshape(ours.shape) if whole.numel() == ours.numel() else whole
-
-
-def layouts_of(projections: int) -> list[AttentionChoices]:
-    """Every order of q, k and v, and of the axes of a projection that holds all three."""
-    return [
-        AttentionChoices(roles=(q, k, v), layout=layout)
-        for layout in LAYOUTS[: 3 if projections == 1 else 1]
-        for q, k, v in itertools.permutations(range(3))
-    ]
-
-
-def attention_candidates(last: AttentionChoices, projections: int) -> Iterator[AttentionChoices]:
-    """Choices in the order in which they are likely: those of the last block, the paper's, another
-    layout of q, k and v, one mistake, one mistake in another layout, two mistakes."""
-    paper = AttentionChoices()
-    mistakes: dict[str, tuple[Any, ...]] = {
-        "scale": get_args(Scale)[1:-1],  # not "factor", which is measured
-        "softmax": get_args(SoftmaxAxis)[1:],
-        "split": ("unswapped",),
-        "merge": ("unswapped",),
-        "over": ("images",),
-    }
-    layouts = layouts_of(projections)
-    single = [{name: value} for name, values in mistakes.items() for value in values]
-    double = [a | b for a, b in itertools.combinations(single, 2) if a.keys() != b.keys()]
-    yield last
-    yield from layouts
-    for change in single:
-        yield replace(paper, **change)
-    for layout in layouts[1:]:
-        for change in single:
-            yield replace(layout, **change)
-    for change in double:
-        yield replace(paper, **change)

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from vitrail.explanation.check.diagnosis import Diagnosis, is_post_norm
+from vitrail.explanation.check.assembly import is_post_norm
+from vitrail.explanation.check.diagnosis import Diagnosis
 from vitrail.explanation.check.reference import (
     AttentionChoices,
     BlockChoices,

@@ -127,15 +127,15 @@ def embeds(event: Event, dim: int) -> bool:
 
 def attention_groups(events: Sequence[Event]) -> list[tuple[int, int]]:
     """First and last place of each attention: scores, then the weighted sum; or both in one."""
-    groups, first = list[tuple[int, int]](), None
+    groups: list[tuple[int, int]] = []
+    first: int | None = None
     for place, event in enumerate(events):
         if event.kind == "fused":
             groups.append((place, place))
-        elif event.kind == "product" and first is None:
-            first = place
-        elif event.kind == "product" and first is not None:
-            groups.append((first, place))
-            first = None
+        elif event.kind == "product":
+            if first is not None:
+                groups.append((first, place))
+            first = place if first is None else None
     return groups
 
 

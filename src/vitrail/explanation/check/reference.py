@@ -311,10 +311,11 @@ def activate(x: Tensor, kind: Activation) -> Tensor:
         return F.gelu(x, approximate="tanh")
     if kind == "quick_gelu":
         return x * torch.sigmoid(1.702 * x)
-    if kind == "none":
-        return x
-    plain = {"relu": F.relu, "silu": F.silu, "tanh": torch.tanh}
-    return plain[kind](x)
+    if kind == "relu":
+        return F.relu(x)
+    if kind == "silu":
+        return F.silu(x)
+    return x.tanh() if kind == "tanh" else x
 
 
 def pool_tokens(x: Float[Tensor, "B N D"], choices: Choices) -> Float[Tensor, "B D"]:

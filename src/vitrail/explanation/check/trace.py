@@ -7,6 +7,7 @@ attention product. Each event remembers the line of the person's own file that i
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -39,7 +40,7 @@ NORMS = (
 )
 
 
-@dataclass
+@dataclass(eq=False)
 class Event:
     """One operation. `data`: what it read of the image's path, `constant`: what it read of the
     parameters, as it was used; `names`: the parameters that came from."""
@@ -75,7 +76,7 @@ class Recorder(TorchDispatchMode):
     """Records events while a module runs."""
 
     def __init__(self, module: nn.Module, image: Tensor, file: str | None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.file = file
         self.events: list[Event] = []
         self.names: dict[int, frozenset[str]] = {}  # of the parameters in a storage
@@ -163,9 +164,9 @@ class Recorder(TorchDispatchMode):
 
     def line(self) -> int | None:
         """The innermost line of the person's file."""
-        frame = sys._getframe(2)
+        frame: FrameType | None = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename != self.file:
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         return None if frame is None else frame.f_lineno
 
 
@@ -199,26 +200,26 @@ def fill_layer(
     """The weight, bias, eps and stride of a layer."""
     args, kwargs = call
     if event.kind == "norm":
-        weights = [one.clone() for one in tensors[1:]]
+        weights = tensors[1:]
         event.constant = weights[0] if weights else None
         event.bias = weights[1] if len(weights) > 1 else None
         numbers = [one for one in tree_leaves((args, kwargs)) if isinstance(one, float)]
         event.eps = numbers[-1] if numbers else None
         return
     if event.kind == "conv":
-        event.constant = tensors[1].clone()
-        event.bias = tensors[2].clone() if len(tensors) > 2 else None
+        event.constant = tensors[1]
+        event.bias = tensors[2] if len(tensors) > 2 else None
         event.stride = tuple(args[3])
         return
     factors = tensors[1:] if name in ("addmm", "baddbmm", "_addmm_activation") else tensors
     flags = depends[1:] if len(factors) < len(tensors) else depends
-    event.bias = tensors[0].clone() if len(factors) < len(tensors) else None
+    event.bias = tensors[0] if len(factors) < len(tensors) else None
     if name == "linear":
-        event.constant, event.bias = tensors[1].clone(), tensors[2].clone() if tensors[2:] else None
+        event.constant, event.bias = tensors[1], tensors[2] if tensors[2:] else None
     elif flags[0]:
-        event.constant = factors[1].mT.clone()
+        event.constant = factors[1].mT
     else:  # weight @ data: rows are columns
-        event.constant = factors[0].clone()
+        event.constant = factors[0]
         event.data = tuple(one.mT for one in event.data)
         event.output = event.output.mT
 
