@@ -16,6 +16,7 @@ __all__ = [
     "adopt",
     "bench",
     "capture",
+    "check",
     "convert",
     "create",
     "doctor",
@@ -51,6 +52,7 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.serving.run import serve
     from vitrail.tasks.adopt import adopt
     from vitrail.tasks.bench import bench
+    from vitrail.tasks.check import check
     from vitrail.tasks.convert import convert
     from vitrail.tasks.doctor import doctor
     from vitrail.tasks.duplicates import duplicates
@@ -79,6 +81,7 @@ else:
         "adopt": "vitrail.tasks.adopt",
         "bench": "vitrail.tasks.bench",
         "capture": "vitrail.explanation.capture",
+        "check": "vitrail.tasks.check",
         "convert": "vitrail.tasks.convert",
         "create": "vitrail.models.catalogue",
         "doctor": "vitrail.tasks.doctor",

@@ -28,6 +28,7 @@ SIGNATURES = {
     ),
     "Client": "url, api_key=None, timeout=60.0, *, retry=True",
     "capture": "model, where='*', *, reduce=None, differentiable=False",
+    "check": "source, *, against=None, args=None, image_size=None, lang='en'",
     "create": "name, **fields",
     "info": "source, *, batch_size=1, model=None, dialect=None, grid=None, **changes",
     "list_models": "pattern='*'",
@@ -109,10 +110,10 @@ SIGNATURES = {
     ),
 }
 NAMES = [
-    "Client", "UserError", "__version__", "bench", "capture", "convert", "create", "doctor",
-    "duplicates", "embed", "evaluate", "explain", "export", "figures", "info", "list_models",
-    "load", "open_data", "predict", "pretrain", "probe", "register_dialect", "register_family",
-    "report", "resume", "save", "search", "serve", "train",
+    "Client", "UserError", "__version__", "adopt", "bench", "capture", "check", "convert", "create",
+    "doctor", "duplicates", "embed", "evaluate", "explain", "export", "figures", "info",
+    "list_models", "load", "open_data", "predict", "pretrain", "probe", "register_dialect",
+    "register_family", "report", "resume", "save", "search", "serve", "train",
 ]  # fmt: skip
 
 

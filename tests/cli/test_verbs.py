@@ -288,6 +288,7 @@ WRONG = {
     "models": ["zebra*"],
     "info": ["no-such-model"],
     "convert": ["no-such-model", "{out}"],
+    "check": ["{out}.py:ViT"],
     "export": ["no-such-model", "--out", "{out}.onnx"],
     "adopt": ["no-such-file.pth", "--out", "{out}"],
     "doctor": ["no-such-data"],

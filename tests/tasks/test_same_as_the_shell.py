@@ -34,6 +34,8 @@ def prepare(folder: Path, model: str, line: str) -> None:
         for number, seed in enumerate((0, 1, 1)):
             pixels = np.random.default_rng(seed).integers(0, 256, (8, 8), dtype=np.uint8)
             Image.fromarray(pixels).resize((32, 32)).save(folder / "photos" / f"{number}.png")
+    if "zoo" in line:
+        torch.save(FUSED.build().state_dict(), folder / "zoo.pth")
     if "vectors" in line:
         vitrail.embed(model, folder / "photos", out=folder / "vectors")
     if "runs" in line:

@@ -124,7 +124,7 @@ MISTAKES = (
         "probabilities",
         "multihead_attention",
         "return self.head(x[:, 0])",
-        "return torch.log_softmax(self.head(x[:, 0]), dim=1)",
+        "return torch.softmax(self.head(x[:, 0]), dim=1)",
     ),
     # more than the eleven
     Mistake("batch_axis", "multihead_attention", "num_heads, batch_first=True", "num_heads"),
@@ -194,5 +194,11 @@ DIFFERENCES = (
     ),
     Mistake(
         "pool", "fused_qkv", "self.forward_features(x)[:, 0]", "self.forward_features(x).mean(1)"
+    ),
+    Mistake(
+        "log_probabilities",
+        "multihead_attention",
+        "return self.head(x[:, 0])",
+        "return torch.log_softmax(self.head(x[:, 0]), dim=1)",
     ),
 )

@@ -21,6 +21,7 @@ from typing import Any
 from torch import nn
 
 from vitrail.core.errors import UserError, nearest
+from vitrail.core.torchvision import mend_torchvision
 
 # Statements that do nothing but define.
 DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -166,6 +167,7 @@ def import_code(code: UserCode) -> ModuleType:
     sys.modules[module.__name__] = module  # dataclasses look it up
     folder = str(code.path.absolute().parent)
     sys.path.insert(0, folder)
+    mend_torchvision()  # they may import it
     try:
         with running(code, "importing it"):
             exec(compile(code.source, str(code.path), "exec"), vars(module))
