@@ -10,8 +10,8 @@ from vitrail.core.passport import MOST_PIXELS
 @dataclass(frozen=True)
 class NativeSize:
     """Images keep their size, or are scaled down until they have at most `max_tokens` patches of
-    `patch` pixels a side, or of that height and width; either side is then cut down to whole patches. None is enlarged, but to
-    one patch a side."""
+    `patch` pixels a side, or of that height and width; either side is then cut down to whole
+    patches. None is enlarged, but to one patch a side."""
 
     patch: Sides
     max_tokens: int
