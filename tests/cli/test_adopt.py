@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.zoo.styles import STYLES
 from torch import nn
 
 import vitrail
-from tests.zoo.styles import STYLES
 from vitrail.cli.app import main
 
 EINOPS = STYLES["einops_blocks"]

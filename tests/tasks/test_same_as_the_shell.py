@@ -9,15 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import vitrail
 from tests.pages.values import lines_of
+from tests.zoo.styles import STYLES
 from vitrail.cli.app import VERBS, main
 from vitrail.models.catalogue import family_of
 from vitrail.pages.render import as_iframe
 from vitrail.training.recipe import Recipe
 from vitrail.training.recipe_file import write_recipe
+
+FUSED = STYLES["fused_qkv"]
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +155,8 @@ def test_python_gives_what_the_shell_prints(
     line: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prepare(tmp_path, model, line)
-    names = {name: tmp_path / name for name in ("out", "photos", "vectors", "runs")}
+    names = {name: tmp_path / name for name in ("out", "photos", "vectors", "runs", "zoo")}
+    names["code"] = Path(FUSED.spec)
     words = [word.format(model=model, **names) for word in line.split()]
     assert main([*words, "--json"]) == 0
     printed = [json.loads(row) for row in capsys.readouterr().out.splitlines()]

@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
-
 from tests.zoo.styles import STYLES, Style
 from tests.zoo.unusual import UNUSUAL, HeadsOutside, ManyLists, Matrices, SequenceFirst, build
+from torch import Tensor, nn
+
 from vitrail import UserError, load
 from vitrail.weights.adopt.from_module import noise
 from vitrail.weights.adopt.match import Match, match_file, match_module, match_rows

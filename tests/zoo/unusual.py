@@ -68,8 +68,8 @@ class Matrices(nn.Module):
 
 
 class SequenceFirst(nn.Module):
-    """nn.TransformerEncoder with the sequence first, its layer kept beside it, the class token last,
-    images that are not square, and a table of rows and columns."""
+    """nn.TransformerEncoder with the sequence first, its layer kept beside it, the class token
+    last, and images that are not square."""
 
     def __init__(self, width=32, heads=4):
         super().__init__()

@@ -14,6 +14,7 @@ from vitrail.core.html_text import html_table
 from vitrail.core.json_text import plain_values
 from vitrail.data.reader import ImageSource, preprocess
 from vitrail.models.model import Model
+from vitrail.models.vit import ViTConfig
 from vitrail.tasks.adopt_code import load_code
 from vitrail.tasks.export import find_photos
 from vitrail.weights.adopt.from_module import ANSWERS, noise
@@ -101,9 +102,11 @@ class Adoption:
 
     def __repr__(self) -> str:
         config, proof = self.match.checkpoint.config, self.match.proof
+        assert isinstance(config, ViTConfig)
         equal = "not proved" if proof is None else f"{proof.largest_difference:.1e} apart"
         where = "" if self.out is None else f" to {self.out}"
-        return f"Adoption({self.source}{where}: {len(self.rows)} rows, {config!r}, {equal})"
+        size = f"{config.depth} blocks of width {config.dim}, {config.heads} heads"
+        return f"Adoption({self.source}{where}: {len(self.rows)} rows, {size}, {equal})"
 
     def _repr_html_(self) -> str:
         named = [(theirs, f"{ours} {op}".strip()) for theirs, ours, op in self.table()]
@@ -226,7 +229,9 @@ def open_source(
         raise UserError(f"{source}: this is a Vitrail checkpoint already: load it")
     foreign = read_foreign(path)
     if code is None and args:
-        raise UserError("args must come with code, whose class they are given to: pass code=FILE.py")
+        raise UserError(
+            "args must come with code, whose class they are given to: pass code=FILE.py"
+        )
     return (None if code is None else load_code(code, args, foreign)), foreign
 
 
@@ -275,5 +280,3 @@ def with_labels(found: Match, labels: Sequence[str] | None) -> Match:
         )
     passport = replace(checkpoint.passport, labels=tuple(map(str, labels)))
     return replace(found, checkpoint=replace(checkpoint, passport=passport))
-
-

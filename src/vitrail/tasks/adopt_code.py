@@ -1,4 +1,4 @@
-"""The class that a file of weights is of: made with arguments, and filled with the file's tensors."""
+"""The class that a file of weights is of: made with arguments, filled with the tensors."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,9 +28,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
 RATIOS = ("mlp_ratio", "expansion", "forward_expansion", "expand")
 
 
-def load_code(
-    code: str | Path | nn.Module, args: Mapping[str, Any], foreign: Foreign
-) -> nn.Module:
+def load_code(code: str | Path | nn.Module, args: Mapping[str, Any], foreign: Foreign) -> nn.Module:
     """The module with the tensors of the file; its class is asked for arguments in one sentence."""
     examples = likely_arguments(foreign)
     if isinstance(code, nn.Module):

@@ -16,7 +16,13 @@ from vitrail.core.errors import UserError
 from vitrail.models.catalogue import build_empty, shapes_of
 from vitrail.models.model import Model
 from vitrail.weights.adopt.propose import Proposal
-from vitrail.weights.adopt.trace import BLOCK_POINTS, Difference, Trace, first_difference, trace_ours
+from vitrail.weights.adopt.trace import (
+    BLOCK_POINTS,
+    Difference,
+    Trace,
+    first_difference,
+    trace_ours,
+)
 from vitrail.weights.checkpoint import read_config
 from vitrail.weights.dialect import Foreign
 from vitrail.weights.families.family import Request

@@ -198,7 +198,9 @@ def match_module(
     theirs = trace_theirs(peer, roles, pictures)
     if rows is None:
         proposal = open_heads(proposal)
-        used = replace(foreign, tensors={n: t for n, t in foreign.tensors.items() if n not in unused})
+        used = replace(
+            foreign, tensors={n: t for n, t in foreign.tensors.items() if n not in unused}
+        )
         chosen, difference = choose(proposal, used, theirs, pictures, facts)
         refuse_difference(difference, source)
         rows = with_unused(chosen.rows(), unused)
@@ -332,5 +334,3 @@ def prove(
     apart = float((logits - others).abs().max())
     assert agreeing <= sum(1 for _ in points(depth))
     return Proof(len(images), agreeing, apart, float(others.abs().max()))
-
-

@@ -1,4 +1,4 @@
-"""What the parts of a hand-written module show that its tensors do not: heads, eps, activation, …"""
+"""What the parts of a hand-written module show that its tensors do not: heads, eps, …"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -65,7 +65,7 @@ def activations(module: nn.Module) -> Iterator[str]:
             yield MODULES[type(part).__name__]
         for name in ("activation", "act", "act_fn"):
             function = part.__dict__.get(name)
-            if function in FUNCTIONS.keys():
+            if function in FUNCTIONS:
                 yield FUNCTIONS[function]
 
 
@@ -91,13 +91,12 @@ def image_size(module: nn.Module) -> tuple[int, int] | None:
 def dropouts_outside(module: nn.Module, block: nn.Module) -> list[float]:
     """The rates of dropout layers that are in no module of the block's kind."""
     inside = {
-        id(part)
-        for one in module.modules()
-        if type(one) is type(block)
-        for part in one.modules()
+        id(part) for one in module.modules() if type(one) is type(block) for part in one.modules()
     }
     return [
-        part.p for part in module.modules() if isinstance(part, nn.Dropout) and id(part) not in inside
+        part.p
+        for part in module.modules()
+        if isinstance(part, nn.Dropout) and id(part) not in inside
     ]
 
 

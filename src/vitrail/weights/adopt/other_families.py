@@ -29,7 +29,7 @@ def refuse_other(foreign: Foreign, partial: Roles | None) -> NoReturn:
     if kind is not None:
         raise NotAViTError(f"{foreign.source}: this looks like {kind}: {READS}")
     if partial is not None:
-        used = [role for role in (*partial.outside, *partial.block)]
+        used = [*partial.outside, *partial.block]
         left = [name for one in partial.left for name in one.weight]
         raise NotAViTError(
             f"{foreign.source}: its blocks are those of a transformer ({some(used, 8)}), but no "

@@ -42,9 +42,7 @@ class Proposal:
         return replace(self, settings={**self.settings, **values}, open=left, how=ways)
 
     def rows(self) -> RowsFile:
-        config = {
-            name: value for name, value in self.settings.items() if name not in ROW_SETTINGS
-        }
+        config = {name: value for name, value in self.settings.items() if name not in ROW_SETTINGS}
         settings = {**dict.fromkeys(ROW_SETTINGS), **self.settings}
         entries = [*outside_rows(self.roles, settings), *block_rows(self.roles, settings)]
         return RowsFile({k: v for k, v in config.items() if v is not None}, tuple(entries))
@@ -181,7 +179,11 @@ def outside_rows(roles: Roles, settings: Mapping[str, Any]) -> list[Entry]:
     for role, ours in (("patch_norm", "patches.norm"), ("embed_norm", "embed_norm")):
         if role in outside:
             found += pair_rows(outside[role], ours)
-    for role, ours in (("cls", "cls"), ("distillation", "distillation"), ("registers", "registers")):
+    for role, ours in (
+        ("cls", "cls"),
+        ("distillation", "distillation"),
+        ("registers", "registers"),
+    ):
         if role in outside:
             found.append(entry(named(outside[role], bias=False), ours, token_op(outside[role])))
     if "positions" in outside:
@@ -325,5 +327,3 @@ def separate_rows(
     elif biases and len(layers) == 3 and not layers[1].bias and len(biases) == 2:
         found.append(entry(biases, "blocks.{i}.attention.qv_bias", "e -> 1 e"))
     return found
-
-

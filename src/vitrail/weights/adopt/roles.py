@@ -262,10 +262,12 @@ def is_patch(layer: Layer, dim: int, structure: Structure) -> bool:
 
 def norm_role(layer: Layer, dim: int, found: Assigned, structure: Structure) -> str | None:
     patch = found.get("patch")
-    if patch is not None and len(patch.shape) == 2 and layer.shape[0] == read_by(patch, dim):
-        if layer.shape[0] != dim or (structure.is_before(layer) and layer.place < patch.place):
+    reads = read_by(patch, dim) if patch is not None and len(patch.shape) == 2 else None
+    if patch is not None and layer.shape[0] == reads:
+        before = structure.is_before(layer) and layer.place < patch.place
+        if reads != dim or before:
             return "pixel_norm"
-    if layer.shape[0] != dim or layer.raw and not layer.bias:
+    if layer.shape[0] != dim or (layer.raw and not layer.bias):
         return None
     if structure.is_before(layer):
         return "embed_norm" if not set(words_of(layer.path)) & HEAD else "norm"

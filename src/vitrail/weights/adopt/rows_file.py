@@ -92,7 +92,9 @@ def read_rows(path: str | Path) -> RowsFile:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{path}: cannot be read as YAML: {first}") from None
     if not isinstance(content, dict) or not isinstance(content.get("rows"), list):
-        raise UserError(f"{path}: expected a list of rows under 'rows:', as vitrail adopt writes it")
+        raise UserError(
+            f"{path}: expected a list of rows under 'rows:', as vitrail adopt writes it"
+        )
     config = content.get("config") or {}
     known = {one.name for one in fields(ViTConfig)}
     if not isinstance(config, dict):
@@ -231,9 +233,7 @@ def to_yaml(rows: RowsFile, source: str, how: Mapping[str, str]) -> str:
         lines.append(f"  {name}: {text}" + (f"  # {how[name]}" if name in how else ""))
     if not rows.config:
         lines[-1] = "config: {}"
-    text = yaml.safe_dump(
-        {"rows": list(rows.rows)}, sort_keys=False, allow_unicode=True, width=110
-    )
+    text = yaml.safe_dump({"rows": list(rows.rows)}, sort_keys=False, allow_unicode=True, width=110)
     return "\n".join(lines) + "\n" + text
 
 

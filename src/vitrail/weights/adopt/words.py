@@ -26,7 +26,18 @@ CLASS = {"cls", "class", "token", "clf"}
 # Prefix tokens that are something else than the class token.
 OTHER_TOKENS = {"mask": "mask", "dist": "distillation", "distillation": "distillation"}
 REGISTERS = {"reg", "register", "registers"}
-HEAD = {"head", "classifier", "classify", "fc", "logits", "classes", "cls", "out", "output", "final"}
+HEAD = {
+    "head",
+    "classifier",
+    "classify",
+    "fc",
+    "logits",
+    "classes",
+    "cls",
+    "out",
+    "output",
+    "final",
+}
 PATCH = {"patch", "patches", "proj", "projection", "embed", "embedding", "conv", "tokens", "wte"}
 
 
@@ -48,7 +59,10 @@ def score_words(path: str, role: str) -> float:
     """How well the words of a path fit a role."""
     own, all_words = set(own_words(path)), set(words_of(path))
     score = 2.0 if own & ROLES[role] else 0.0
-    rivals = {word for name in ("q", "k", "v", "qkv", "kv") for word in ROLES[name]} - {"in", "attn"}
+    rivals = {word for name in ("q", "k", "v", "qkv", "kv") for word in ROLES[name]} - {
+        "in",
+        "attn",
+    }
     if role in ("out", "fc1", "fc2") and own & rivals:
         score -= 3
     before = all_words - own
