@@ -9,7 +9,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.zoo.styles import STYLES, Style
-from tests.zoo.unusual import UNUSUAL, HeadsOutside, ManyLists, Matrices, SequenceFirst, build
+from tests.zoo.unusual import (
+    UNUSUAL,
+    HeadsOutside,
+    ManyLists,
+    Matrices,
+    SequenceFirst,
+    WithBuffers,
+    build,
+)
 from torch import Tensor, nn
 
 from vitrail import UserError, load
@@ -213,6 +221,7 @@ def test_unusual_habits_are_adopted(kind: type[nn.Module]) -> None:
         Matrices: {"heads": 3, "activation": "quick_gelu", "norm_eps": 1e-6, "head_bias": False},
         SequenceFirst: {"image_size": (32, 48), "norm_placement": "post", "dropout": 0.1},
         HeadsOutside: {"activation": "gelu_tanh", "layer_scale": 1e-5, "final_norm": "none"},
+        WithBuffers: {"norm_placement": "pre", "activation": "relu"},
         ManyLists: {"channels": 1, "dim_head": 8, "activation": "relu", "pool": "mean"},
     }
     wanted = expected[kind]

@@ -75,7 +75,8 @@ def match_file(
     foreign: Foreign, given: Mapping[str, Any], *, origin: str, mean: Any = (), std: Any = ()
 ) -> Match:
     """A bare file, by words, shapes and order; what these leave open is assumed and said."""
-    roles = roles_of(foreign)
+    counters = whole_numbers(foreign)
+    roles = roles_of(foreign, counters)
     proposal = propose(roles, given, foreign.source)
     if "heads" not in proposal.settings:
         inner = roles.inner
@@ -86,7 +87,7 @@ def match_file(
         )
     proposal = assume_final_norm(proposal)
     assumed = sentences(proposal)
-    rows = proposal.rows()
+    rows = with_dropped(proposal.rows(), counters, "whole numbers are no weights")
     checkpoint = checkpoint_of(rows, foreign, given, origin, assumed, mean=mean, std=std)
     return Match(checkpoint, rows, config_sources(proposal, rows), assumed)
 
@@ -168,7 +169,15 @@ def checkpoint_of(
     if not mean and not std:
         said.append("assumed: images squeezed into the image size, values in [-1, 1]")
     noted = replace(foreign, notes=(*foreign.notes, *said))
-    return translate(noted, dialect, origin=origin, overrides=dict(given))
+    try:
+        return translate(noted, dialect, origin=origin, overrides=dict(given))
+    except UserError as error:
+        if "give grid=" not in str(error):
+            raise
+        raise UserError(
+            f"{foreign.source}: the size of its images is unknown, as its positions make no square "
+            "grid, or it has none: give image_size=(height, width)"
+        ) from None
 
 
 def match_module(
@@ -185,12 +194,14 @@ def match_module(
     """A module, with what its parts show and by running it beside ours; refused, with the first
     place where the two part, unless both compute the same."""
     foreign, peer = Foreign(source, tensors_of(module)), exact_copy(module)
-    roles = roles_of(foreign)
+    buffers = left_buffers(module, foreign)
+    roles = roles_of(foreign, buffers)
     facts = facts_of(module, block_of(module, roles)) | dict(given)
     proposal = propose(roles, facts, source)
-    pictures = images(*size_of(proposal, foreign, facts))
-    unused = unused_names(peer, pictures, foreign)
-    if unused:
+    used = without(foreign, buffers)
+    pictures = images(*size_of(proposal, used, facts))
+    unused = (*buffers, *unused_names(peer, pictures, foreign))
+    if len(unused) > len(buffers):
         roles = roles_of(foreign, unused)
         facts = facts_of(module, block_of(module, roles)) | dict(given)
         facts.setdefault("image_size", tuple(pictures.shape[2:]))
@@ -198,17 +209,19 @@ def match_module(
     theirs = trace_theirs(peer, roles, pictures)
     if rows is None:
         proposal = open_heads(proposal)
-        used = replace(
-            foreign, tensors={n: t for n, t in foreign.tensors.items() if n not in unused}
-        )
+        used = without(foreign, unused)
         chosen, difference = choose(proposal, used, theirs, pictures, facts)
         refuse_difference(difference, source)
-        rows = with_unused(chosen.rows(), unused)
+        kept = tuple(name for name in unused if name in module.state_dict())
+        rows = with_dropped(chosen.rows(), kept, UNUSED)
         how = sources_after(chosen, given)
     else:
         rows = RowsFile({**rows.config, **given}, rows.rows)
         how = {name: "given" if name in given else "rows" for name in rows.config}
-    checkpoint = checkpoint_of(rows, foreign, facts, origin, (), mean=mean, std=std)
+    notes = fixed_tables(module, foreign, unused)
+    state = module.state_dict()
+    whole = without(foreign, tuple(name for name in unused if name not in state))
+    checkpoint = checkpoint_of(rows, whole, facts, origin, notes, mean=mean, std=std)
     ours = build_model(checkpoint, checkpoint.config, dtype=torch.float64)
     last = any(entry.get("last_first") for entry in rows.rows)
     proof = prove(ours, theirs, pictures, roles.depth, source, class_last=last)
@@ -224,6 +237,37 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
         if name not in state and buffer.is_floating_point() and buffer.ndim in (2, 3)
     }
     return {**tables, **state}
+
+
+def without(foreign: Foreign, names: tuple[str, ...]) -> Foreign:
+    return replace(foreign, tensors={n: t for n, t in foreign.tensors.items() if n not in names})
+
+
+def whole_numbers(foreign: Foreign) -> tuple[str, ...]:
+    """Tensors that hold no weights: counters and tables of places."""
+    return tuple(n for n, t in foreign.tensors.items() if not t.is_floating_point())
+
+
+def left_buffers(module: nn.Module, foreign: Foreign) -> tuple[str, ...]:
+    """Buffers without a role, such as masks; what they do shows when both are compared."""
+    buffers = {name for name, _ in module.named_buffers()}
+    counters = whole_numbers(foreign)
+    shapes = {n: tuple(t.shape) for n, t in foreign.tensors.items() if n not in counters}
+    roles = find_roles(shapes)
+    left = {name for one in (roles.left if roles else ()) for name in (*one.weight, *one.bias)}
+    if roles is None or left - buffers:  # then it is not for them that nothing fits
+        shapes = {name: shape for name, shape in shapes.items() if name not in buffers}
+        again = find_roles(shapes)
+        if again is not None and not again.left:
+            return tuple(n for n in foreign.tensors if n in buffers or n in counters)
+    return tuple(n for n in foreign.tensors if n in counters or (n in left and n in buffers))
+
+
+def fixed_tables(module: nn.Module, foreign: Foreign, unused: tuple[str, ...]) -> tuple[str, ...]:
+    """A sentence for each table that the module makes, and its files do not have."""
+    state = module.state_dict()
+    tables = [name for name in foreign.tensors if name not in state and name not in unused]
+    return tuple(f"{name} is made by the module: its files do not have it" for name in tables)
 
 
 def block_of(module: nn.Module, roles: Roles) -> nn.Module | None:
@@ -248,14 +292,8 @@ def size_of(
     shallow = proposal if "heads" in proposal.settings else proposal.choose({"heads": 1})
     rows = shallow.rows()
     used = {n: t for n, t in foreign.tensors.items() if not is_left(n, proposal.roles)}
-    try:
-        request = replace(foreign, tensors=used)
-        config = translate(request, rows.dialect(), origin="", overrides=dict(facts)).config
-    except UserError as error:
-        if "grid" in str(error) or "position" in str(error):
-            raise UserError(f"{foreign.source}: the size of its images is unknown: give "
-                            "image_size=N") from None  # fmt: skip
-        raise
+    some = replace(foreign, tensors=used)
+    config = checkpoint_of(rows, some, facts, "", ()).config
     return config.channels, config.image_size
 
 
@@ -295,8 +333,8 @@ def open_heads(proposal: Proposal) -> Proposal:
     )
 
 
-def with_unused(rows: RowsFile, unused: tuple[str, ...]) -> RowsFile:
-    dropped = tuple({"theirs": name, "drop": UNUSED} for name in unused)
+def with_dropped(rows: RowsFile, names: tuple[str, ...], why: str) -> RowsFile:
+    dropped = tuple({"theirs": name, "drop": why} for name in names)
     return RowsFile(rows.config, (*rows.rows, *dropped))
 
 
