@@ -1,7 +1,7 @@
 """Roles: which layer of a hand-written ViT does what, by shapes first, then by words and order."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, permutations
 
@@ -219,9 +219,8 @@ def tail(template: str) -> str:
     return template.partition("}")[2].removeprefix(".")
 
 
-def best(layers: list[Layer], words: set[str], fits: object) -> Layer | None:
+def best(layers: list[Layer], words: set[str], fits: Callable[[Layer], bool]) -> Layer | None:
     """The fitting layer that has such a word in its name, or else the first."""
-    assert callable(fits)
     fitting = [one for one in layers if fits(one)]
     named = [one for one in fitting if set(words_of(one.path)) & words]
     return next(iter(named or fitting), None)
@@ -274,9 +273,8 @@ def norm_role(layer: Layer, dim: int, found: Assigned, structure: Structure) -> 
     return "norm"
 
 
-def head_roles(rest: list[Layer], dim: int, assign: object) -> None:
+def head_roles(rest: list[Layer], dim: int, assign: Callable[[str, Layer | None], None]) -> None:
     """The classifier, and the hidden layer before it if there is one."""
-    assert callable(assign)
     linear = [one for one in rest if len(one.shape) == 2 and dim in one.shape]
     linear = [one for one in linear if one.shape[1] == dim or one.raw]
     if len(linear) == 2 and linear[0].shape == (dim, dim):
