@@ -21,6 +21,7 @@ from tests.zoo.unusual import (
 from torch import Tensor, nn
 
 from vitrail import UserError, load
+from vitrail.models.vit import ViTConfig
 from vitrail.weights.adopt.from_module import noise
 from vitrail.weights.adopt.match import Match, match_file, match_module, match_rows
 from vitrail.weights.adopt.rows_file import RowsFile, read_rows, to_yaml
@@ -204,7 +205,9 @@ def test_what_was_assumed_is_said_and_what_was_given_is_not() -> None:
 def test_heads_are_asked_for_in_one_sentence() -> None:
     with pytest.raises(UserError, match=r"64 attention channels \(1, 2, 4, .*give heads=N"):
         bare(STYLES["fused_qkv"].build())
-    assert bare(STYLES["heads_in_a_list"].build()).checkpoint.config.heads == 3
+    found = bare(STYLES["heads_in_a_list"].build()).checkpoint.config
+    assert isinstance(found, ViTConfig)
+    assert found.heads == 3
     with pytest.raises(UserError, match="a block has layers for 3 heads, but heads is 4"):
         bare(STYLES["heads_in_a_list"].build(), heads=4)
 
@@ -310,7 +313,7 @@ class Odd(nn.Module):
         block.attn.scale *= 2
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x)  # type: ignore[no-any-return]
+        return self.inner(x)
 
 
 def test_the_first_block_and_operation_that_differ_are_named() -> None:

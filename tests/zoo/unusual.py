@@ -190,7 +190,7 @@ class WithBuffers(nn.Module):
 UNUSUAL = (Matrices, SequenceFirst, HeadsOutside, ManyLists, WithBuffers)
 
 
-def build(kind, seed=0):
+def build(kind: type[nn.Module], seed: int = 0) -> nn.Module:
     """One of them in eval mode, with no parameter left at a zero or a one."""
     torch.manual_seed(seed)
     model = kind().eval()

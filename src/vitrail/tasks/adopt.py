@@ -72,7 +72,7 @@ class Adoption:
             "dropped": checkpoint.coverage.dropped,
             "proof": None if proof is None else proof.facts(),
         }
-        return plain_values(facts)  # type: ignore[no-any-return]
+        return plain_values(facts)
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ def adopt(
     table = read_rows(rows) if rows is not None else None
     module, foreign = open_source(source, code, args or {})
     name, origin = names_of(source, module)
-    settings = {"origin": origin, "mean": mean, "std": std}
+    settings: dict[str, Any] = {"origin": origin, "mean": mean, "std": std}
     if module is not None:
         pictures = Pictures(images, mean, std)
         found = match_module(module, given, pictures, source=name, rows=table, **settings)

@@ -94,8 +94,8 @@ def choose(
     for stage, (names, own) in enumerate(STAGES):
         known = any(f"blocks.0 {point}" in theirs for point in own)
         wanted = number_of_points(theirs, stage)
-        best, kept = best_of(variations(kept, names), lambda one: compare(one, 1), wanted, known)
-        if stage and best < wanted:  # no later choice makes up for it
+        most, kept = best_of(variations(kept, names), lambda one: compare(one, 1), wanted, known)
+        if stage and most < wanted:  # no later choice makes up for it
             kept = kept[:1]
     best: tuple[int, Difference | None, Proposal] | None = None
     for one in variations(kept, LAST):

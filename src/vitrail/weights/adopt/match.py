@@ -309,7 +309,7 @@ def unused_names(peer: nn.Module, images: Tensor, foreign: Foreign) -> tuple[str
             output = output_of(peer(images))
             if output is None or output.grad_fn is None:
                 return ()
-            output.sum().backward()  # type: ignore[no-untyped-call]
+            output.sum().backward()
     except Exception:  # somebody's own code; what is wrong is said when it is compared
         return ()
     named = dict(peer.named_parameters(remove_duplicate=False))

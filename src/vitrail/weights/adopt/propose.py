@@ -93,9 +93,9 @@ def propose(roles: Roles, given: Mapping[str, Any], source: str) -> Proposal:
         settings[name] = values[0]
         how[name] = "assumed"
     settings |= given
-    how |= {name: how.get(name) if how.get(name) == "file" else "given" for name in given}
+    how |= {name: "file" if how.get(name) == "file" else "given" for name in given}
     left = {name: values for name, values in choices.items() if name not in given}
-    return Proposal(roles, settings, left, {k: v for k, v in how.items() if v})
+    return Proposal(roles, settings, left, how)
 
 
 def is_told(roles: Roles) -> bool:

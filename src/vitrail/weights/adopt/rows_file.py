@@ -71,14 +71,21 @@ class RowsFile:
 def prepare_with(config: Any, mean: Sequence[float], std: Sequence[float]) -> Preprocessing:
     """The default preparation, with the mean and standard deviation that were given."""
     plain = prepared(config)
-    values = {name: tuple(given) * (config.channels if len(given) == 1 else 1)
-              for name, given in (("mean", mean), ("std", std)) if given}  # fmt: skip
-    for name, given in values.items():
-        if len(given) != config.channels:
-            raise UserError(
-                f"{name} must have 1 or {config.channels} numbers, one a channel, got {len(given)}"
-            )
-    return replace(plain, **values)
+    return replace(
+        plain,
+        mean=for_channels("mean", mean, config.channels) or plain.mean,
+        std=for_channels("std", std, config.channels) or plain.std,
+    )
+
+
+def for_channels(name: str, given: Sequence[float], channels: int) -> tuple[float, ...]:
+    """A number for each channel, from one for all or one for each."""
+    values = tuple(given) * (channels if len(given) == 1 else 1)
+    if len(values) not in (0, channels):
+        raise UserError(
+            f"{name} must have 1 or {channels} numbers, one a channel, got {len(values)}"
+        )
+    return values
 
 
 def read_rows(path: str | Path) -> RowsFile:
