@@ -150,8 +150,9 @@ def adopt(
     that its images were normalised with, `labels` the names of its classes. The rows are written to
     OUT/rows.yaml; a mended copy is given by `rows`, and is a dialect for `load` and `convert`.
 
-    >>> adopt(MyViT(), "mine").match.proof.points
-    15
+    >>> torch.save(model.state_dict(), "my.pth")
+    >>> adopt("my.pth", "mine", heads=3).rows[0]["ours"]
+    'patches.projection.{p}'
     """
     check_out(out, overwrite=overwrite, dry_run=dry_run)
     given = check_changes(changes)
