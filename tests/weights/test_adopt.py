@@ -266,7 +266,7 @@ def renamed(module: nn.Module, seed: int) -> dict[str, Tensor]:
     }
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.sampled_from([s for s in STYLES if "encoder" not in s and "multihead" not in s]),
        st.integers(0, 10**6))  # fmt: skip
 def test_random_names_are_matched_by_shape_and_order(style: str, seed: int) -> None:
