@@ -66,6 +66,9 @@ CALLS: dict[str, Callable[[str, Path], Any]] = {
     ),
     "info {model}": lambda model, out: vitrail.info(model),
     "info {model} --why blocks.0": lambda model, out: vitrail.info(model).why("blocks.0"),
+    "check tests/zoo/fused_qkv.py:VisionTransformer -q": lambda model, out: vitrail.check(
+        "tests/zoo/fused_qkv.py:VisionTransformer"
+    ),
     "doctor digits": lambda model, out: vitrail.doctor("digits"),
     "evaluate {model} digits --by-index --resolutions 16,24": lambda model, out: vitrail.evaluate(
         model, "digits", by_index=True, resolutions=[(16, 16), (24, 24)]

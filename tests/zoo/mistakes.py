@@ -127,6 +127,9 @@ MISTAKES = (
         "return torch.softmax(self.head(x[:, 0]), dim=1)",
     ),
     # more than the eleven
+    Mistake(
+        "class_token_unread", "heads_in_a_list", "self.ln(tokens)[:, 0]", "self.ln(tokens)[:, -1]"
+    ),
     Mistake("batch_axis", "multihead_attention", "num_heads, batch_first=True", "num_heads"),
     Mistake(
         "batch_axis",
@@ -182,9 +185,23 @@ MISTAKES = (
     ),
 )
 
+BY_HAND = """class norm_layer(nn.Module):
+            def __init__(self, dim, eps=1e-6):
+                super().__init__()
+                self.gamma = nn.Parameter(torch.ones(dim))
+                self.beta = nn.Parameter(torch.zeros(dim))
+                self.eps = eps
+
+            def forward(self, x):
+                mean, std = x.mean(-1, keepdim=True), x.std(-1, keepdim=True)
+                return self.gamma * (x - mean) / (std + self.eps) + self.beta
+
+"""
+
 # Choices rather than mistakes: each must be named as a difference, and raise no alarm.
 DIFFERENCES = (
     Mistake("activation", "einops_blocks", "nn.GELU()", 'nn.GELU(approximate="tanh")'),
+    Mistake("norm_formula", "fused_qkv", "norm_layer = partial(nn.LayerNorm, eps=1e-6)\n", BY_HAND),
     Mistake("activation", "fused_qkv", "self.act = nn.GELU()", "self.act = nn.ReLU()"),
     Mistake(
         "norm_eps",

@@ -6,14 +6,15 @@ step tells them apart (a norm before a branch and a norm on the stream read the 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any, get_args
 
 from torch import Tensor, nn
 
 from vitrail.explanation.check.assembly import build_choices, build_weights, split_norms_after
 from vitrail.explanation.check.attention_search import as_maps, find_attention
-from vitrail.explanation.check.embedding import read_embedding
+from vitrail.explanation.check.embedding import as_norm, read_embedding
 from vitrail.explanation.check.layers import BlockLayers, ViTLayers
 from vitrail.explanation.check.reference import (
     Activation,
@@ -28,8 +29,10 @@ from vitrail.explanation.check.reference import (
     give_output,
     pool_tokens,
 )
-from vitrail.explanation.check.trace import Event, Trace
-from vitrail.explanation.check.values import Rows, arrange, match_rows, same
+from vitrail.explanation.check.trace import Event, NormFormula, Trace
+from vitrail.explanation.check.values import Rows, apart, arrange, match_rows, same
+
+USUAL_EPS = (1e-6, 1e-5, 1e-12, 1e-8, 1e-3, 0.0)
 
 
 @dataclass(frozen=True)
@@ -129,12 +132,12 @@ class Reader:
 
     def normed(self, x: Tensor, event: Event) -> Tensor | None:
         """What a norm made of x, if it read that."""
-        rows = match_rows(event.data[0].reshape(-1, event.data[0].shape[-1]), x)
-        return (
-            None
-            if rows is None
-            else arrange(event.output.reshape(-1, x.shape[-1]), self.batch, rows)
-        )
+        output = event.output.reshape(-1, x.shape[-1])
+        if event.operation == "by_hand":
+            rows = match_formula(event, x)
+        else:
+            rows = match_rows(event.data[0].reshape(-1, event.data[0].shape[-1]), x)
+        return None if rows is None else arrange(output, self.batch, rows)
 
     def enter(
         self, paths: Iterable[Path], norms: Sequence[Event], layer: Event, names: tuple[str, str]
@@ -304,6 +307,23 @@ class Reader:
 
     def set_step(self, name: str, value: Tensor, event: Event) -> None:
         self.steps[name], self.lines[name] = value, event.line
+
+
+def match_formula(event: Event, x: Tensor) -> Rows | None:
+    """The formula and eps with which a norm that is written by hand comes nearest to its output;
+    the event remembers them."""
+    output = event.output.reshape(-1, x.shape[-1])
+    formulas: tuple[NormFormula, ...] = get_args(NormFormula)
+    found: list[tuple[float, NormFormula, float, Rows]] = []
+    for formula, eps in product(formulas, USUAL_EPS):
+        ours = replace(as_norm(event), formula=formula, eps=eps)(x)
+        rows = match_rows(output, ours)
+        if rows is not None:
+            found.append((apart(arrange(output, len(x), rows), ours), formula, eps, rows))
+    if not found:
+        return None
+    _, event.formula, event.eps, rows = min(found)
+    return rows
 
 
 def is_sum(event: Event, stream: Tensor) -> bool:

@@ -73,7 +73,8 @@ def read_projection(layers: ViTLayers, images: Tensor, found: Embedding) -> Tens
 
 
 def as_norm(event: Event) -> Norm:
-    return Norm(event.constant, event.bias, event.eps or 1e-5)
+    weight = None if event.constant is None else event.constant.flatten()
+    return Norm(weight, event.bias, 1e-5 if event.eps is None else event.eps, event.formula)
 
 
 def count(images: Tensor, patch: tuple[int, ...]) -> int:

@@ -1,6 +1,6 @@
 """What a diagnosis comes to: mistakes, differences by choice, and steps that nothing explains."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -48,10 +48,14 @@ class Finding:
 
 
 def find_all(
-    found: Diagnosis, traced: Trace, expected: Expected, unused: tuple[str, ...]
+    found: Diagnosis,
+    traced: Trace,
+    expected: Expected,
+    unused: tuple[str, ...],
+    steps: Iterable[str],
 ) -> list[Finding]:
-    """Everything worth a sentence, in the order of the forward pass, mistakes first."""
-    order = {name: place for place, name in enumerate(found.steps)}
+    """Everything worth a sentence, in the order of the steps, mistakes first."""
+    order = {name: place for place, name in enumerate(steps)}
     order |= {
         f"block {number} attention": order[f"block {number} merged heads"]
         for number, block in enumerate(found.layers.blocks)
@@ -178,10 +182,10 @@ def end_mistakes(found: Diagnosis) -> Iterator[Finding]:
         read = f"{choices.pool} token"
         if choices.class_token == "none" and not found.weights.given:
             yield Finding("class_token_missing", "mistake", "pooling", values={"read": read})
-        elif choices.class_token not in (choices.pool, "none"):
-            joined = "after" if choices.class_token == "last" else "before"
-            values = {"joined": joined, "read": read}
-            yield Finding("class_token_last", "mistake", "class token", values=values)
+        elif (choices.class_token, choices.pool) == ("last", "first"):
+            yield Finding("class_token_last", "mistake", "class token")
+        elif (choices.class_token, choices.pool) == ("first", "last"):
+            yield Finding("class_token_unread", "mistake", "pooling")
     if choices.output in ("softmax", "sigmoid"):
         yield Finding("probabilities", "mistake", "output", values={"function": choices.output})
 
@@ -229,6 +233,9 @@ def differences(found: Diagnosis, expected: Expected, unused: tuple[str, ...]) -
     for code, is_true in facts.items():
         if is_true:
             yield difference(found, expected, code, "output")
+    formula = found.weights.blocks[0].norm2.formula
+    if formula != "layer_norm":
+        yield difference(found, expected, "norm_formula", "block 0 norm 2", yours=formula)
     if len(layers.head) > 1:
         yield difference(found, expected, "head_layers", "head", yours=len(layers.head))
     if unused:

@@ -100,13 +100,14 @@ def inspect_module(
     found = diagnose(layers, traced, module, images)
     unused = tuple(name for name, _ in module.named_parameters() if name not in traced.used)
     sizes = sizes_of(found, module, images)
-    findings = [*find_all(found, traced, expected, unused), *size_differences(sizes, expected)]
     weights = with_unused_positions(found, module, unused)
     right = corrected(found.choices, weights)
     reference = reference_steps(weights, right, images)
     same_choices = right == found.choices
     imitated = reference if same_choices else reference_steps(found.weights, found.choices, images)
     steps = tuple(compare(found, reference))
+    findings = find_all(found, traced, expected, unused, reference)
+    findings += size_differences(sizes, expected)
     reproduced = apart(traced.output, imitated["output"])
     wrong = any(one.kind == "mistake" for one in findings)
     unknown = any(one.kind == "unknown" for one in findings) or reproduced > 1e-3

@@ -230,8 +230,7 @@ def check_is_vit(
         )
     if not groups:
         raise UserError(
-            f"check is for ViTs: this module has {len(layers)} layers and no attention (a product "
-            "of queries and keys)"
+            "check is for ViTs: this module has no attention (no product of queries and keys)"
         )
     if convolutions > 1:
         raise UserError(

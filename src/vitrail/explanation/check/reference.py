@@ -15,6 +15,8 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
+from vitrail.explanation.check.trace import NormFormula
+
 Scale: TypeAlias = Literal[
     "dim_head",
     "dim",
@@ -46,14 +48,23 @@ class Linear:
 
 @dataclass(frozen=True)
 class Norm:
-    """A LayerNorm; without weights as it is initialised."""
+    """A LayerNorm; without weights as it is initialised. Written by hand it may divide by the
+    unbiased deviation, or add eps to the deviation rather than to the variance."""
 
     weight: Tensor | None = None
     bias: Tensor | None = None
     eps: float = 1e-6
+    formula: NormFormula = "layer_norm"
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.eps)
+        if self.formula == "layer_norm":
+            return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.eps)
+        variance = x.var(dim=-1, keepdim=True, correction=int("unbiased" in self.formula))
+        inside = variance if "std_eps" in self.formula else variance + self.eps
+        outside = self.eps if "std_eps" in self.formula else 0.0
+        normed = (x - x.mean(dim=-1, keepdim=True)) / (inside.sqrt() + outside)
+        normed = normed if self.weight is None else normed * self.weight
+        return normed if self.bias is None else normed + self.bias
 
 
 @dataclass(frozen=True)

@@ -108,10 +108,14 @@ MISTAKES: dict[str, tuple[str, str]] = {
         "MLP 의 두 층 사이에 활성화 함수가 없어 선형 층 하나와 같습니다. 논문은 GELU 를 씁니다",
     ),
     "class_token_last": (
-        "the class token is joined {joined} the patches, but the head reads token {read}, a patch: "
-        "join it as torch.cat([cls, patches], dim=1) and read x[:, 0]",
-        "클래스 토큰을 패치들의 {joined}에 붙이지만 헤드는 {read} 토큰, 즉 패치를 읽습니다: "
-        "torch.cat([cls, patches], dim=1) 로 붙이고 x[:, 0] 을 읽으세요",
+        "the class token is joined after the patches, but the head reads token 0, a patch: join it "
+        "as torch.cat([cls, patches], dim=1)",
+        "클래스 토큰을 패치들의 뒤에 붙이지만 헤드는 0 번 토큰, 즉 패치를 읽습니다: "
+        "torch.cat([cls, patches], dim=1) 로 붙이세요",
+    ),
+    "class_token_unread": (
+        "the class token is first, but the head reads the last token, a patch: read x[:, 0]",
+        "클래스 토큰은 맨 앞에 있지만 헤드는 마지막 토큰, 즉 패치를 읽습니다: x[:, 0] 을 읽으세요",
     ),
     "class_token_missing": (
         "the head reads token {read}, but there is no class token, so it reads a patch: join a "
@@ -210,6 +214,12 @@ DIFFERENCES: dict[str, tuple[str, str]] = {
     "head_layers": (
         "the head has {yours} layers, {reference} has one for fine-tuning (two for pre-training)",
         "헤드가 {yours} 층입니다. {reference}: 미세 조정에는 하나, 사전 학습에는 둘",
+    ),
+    "norm_formula": (
+        "your own LayerNorm divides by {yours}, nn.LayerNorm (as {reference}) by sqrt(variance + "
+        "eps): use nn.LayerNorm before loading pretrained weights",
+        "직접 쓴 LayerNorm 이 {yours}(으)로 나눕니다. nn.LayerNorm ({reference}): sqrt(분산 + "
+        "eps). 사전 학습된 가중치를 쓰려면 nn.LayerNorm 을 쓰세요",
     ),
     "patch_norm": (
         "patches are normalised before or after their projection, in {reference} they are not",
@@ -311,8 +321,9 @@ VALUES: dict[str, tuple[str, str]] = {
     "queries": ("queries", "쿼리"),
     "heads": ("heads", "헤드"),
     "images": ("images", "이미지"),
-    "after": ("after", "뒤"),
-    "before": ("before", "앞"),
+    "unbiased": ("sqrt(unbiased variance + eps)", "sqrt(비편향 분산 + eps)"),
+    "std_eps": ("standard deviation + eps", "표준 편차 + eps"),
+    "unbiased_std_eps": ("unbiased standard deviation + eps", "비편향 표준 편차 + eps"),
     "first token": ("0", "0 번"),
     "last token": ("-1", "마지막"),
     "attention": ("attention", "attention"),

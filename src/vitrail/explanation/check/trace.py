@@ -5,7 +5,7 @@ attention product. Each event remembers the line of the person's own file that i
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Literal, TypeAlias
@@ -28,6 +28,7 @@ Kind: TypeAlias = Literal[
     "scale",
     "residual",
 ]
+NormFormula: TypeAlias = Literal["layer_norm", "unbiased", "std_eps", "unbiased_std_eps"]
 MATRIX_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "linear", "_addmm_activation")
 FUSED_ATTENTION = "_scaled_dot_product"
 ACTIVATIONS = ("gelu", "relu", "silu", "tanh", "leaky_relu", "elu", "hardswish", "mish")
@@ -54,6 +55,7 @@ class Event:
     bias: Tensor | None = None
     names: tuple[str, ...] = ()
     eps: float | None = None
+    formula: NormFormula = "layer_norm"  # of a norm that is written by hand
     first: bool = True  # of a join: the parameter comes before the data
     stride: tuple[int, ...] = ()
 
@@ -238,9 +240,35 @@ def trace(module: nn.Module, image: Tensor, file: str | None = None) -> Trace:
             output = module(image)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-    return Trace(
-        tuple(recorder.events), logits_of(output), frozenset(recorder.used), recorder.dropout
-    )
+    events = tuple(merge_norms(recorder.events))
+    return Trace(events, logits_of(output), frozenset(recorder.used), recorder.dropout)
+
+
+def merge_norms(events: Sequence[Event]) -> Iterator[Event]:
+    """A product with a parameter and the addition of another right after it, one number for each
+    channel both, are a norm that is written by hand."""
+    last: Event | None = None
+    for event in events:
+        if last is not None and is_row(last, "scale") and is_row(event, "add"):
+            names = (*last.names, *event.names)
+            yield Event(
+                "norm", "by_hand", last.data, event.output, last.line,
+                last.constant, event.weight.flatten(), names,
+            )  # fmt: skip
+            last = None
+            continue
+        if last is not None:
+            yield last
+        last = event
+    if last is not None:
+        yield last
+
+
+def is_row(event: Event, kind: Kind) -> bool:
+    """Whether it is of this kind with one number for each channel."""
+    if event.kind != kind or not event.names or event.constant is None:
+        return False
+    return event.constant.numel() == event.output.shape[-1]
 
 
 def logits_of(output: Any) -> Any:
