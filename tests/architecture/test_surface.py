@@ -17,6 +17,10 @@ RUN_OPTIONS = (
 )
 # The one place to update when the surface changes on purpose: name -> parameters as written.
 SIGNATURES = {
+    "adopt": (
+        "source, out=None, *, code=None, args=None, rows=None, images=None, mean=(), std=(), "
+        "labels=None, overwrite=False, dry_run=False, **changes"
+    ),
     "bench": (
         "*models, batch_size=(1, 8, 32), engine=None, guest=(), data=None, precision='float32', "
         "calibrate=(), speed_up=None, threads=None, seconds=5.0, clear=False, out=None, "
@@ -24,6 +28,7 @@ SIGNATURES = {
     ),
     "Client": "url, api_key=None, timeout=60.0, *, retry=True",
     "capture": "model, where='*', *, reduce=None, differentiable=False",
+    "check": "source, *, against=None, args=None, image_size=None, lang='en'",
     "create": "name, **fields",
     "info": "source, *, batch_size=1, model=None, dialect=None, grid=None, **changes",
     "list_models": "pattern='*'",
@@ -105,10 +110,10 @@ SIGNATURES = {
     ),
 }
 NAMES = [
-    "Client", "UserError", "__version__", "bench", "capture", "convert", "create", "doctor",
-    "duplicates", "embed", "evaluate", "explain", "export", "figures", "info", "list_models",
-    "load", "open_data", "predict", "pretrain", "probe", "register_dialect", "register_family",
-    "report", "resume", "save", "search", "serve", "train",
+    "Client", "UserError", "__version__", "adopt", "bench", "capture", "check", "convert", "create",
+    "doctor", "duplicates", "embed", "evaluate", "explain", "export", "figures", "info",
+    "list_models", "load", "open_data", "predict", "pretrain", "probe", "register_dialect",
+    "register_family", "report", "resume", "save", "search", "serve", "train",
 ]  # fmt: skip
 
 

@@ -214,9 +214,19 @@ def test_what_computes_something_else_is_refused() -> None:
     """The same tensors, and an activation that none of them tells."""
     module = shaken(timm_vit())
     for block in module.get_submodule("blocks").children():
-        block.get_submodule("mlp").act = nn.ReLU()
+        block.get_submodule("mlp").act = nn.SiLU()
     with pytest.raises(UserError, match="computes something that no tensor shows"):
         load(module)
+
+
+def test_what_its_library_would_not_compute_is_adopted_where_ours_does() -> None:
+    module = shaken(timm_vit())
+    for block in module.get_submodule("blocks").children():
+        block.get_submodule("mlp").act = nn.ReLU()
+    image = torch.randn(1, 3, 32, 48, dtype=torch.float64)
+    model = load(module)
+    assert model.config.activation == "relu"
+    torch.testing.assert_close(model(image), module.eval()(image), rtol=1e-9, atol=1e-9)
 
 
 def test_what_is_no_classifier_or_no_transformer_is_refused() -> None:

@@ -28,7 +28,9 @@ from cyclopts import (
 from cyclopts.help import DefaultFormatter, HelpPanel
 from rich.console import Console, ConsoleOptions
 
+from vitrail.cli.adopt import Adopt, adopt
 from vitrail.cli.bench import Bench, bench
+from vitrail.cli.check import Check, check
 from vitrail.cli.convert import Convert, convert
 from vitrail.cli.demo import Demo, demo
 from vitrail.cli.doctor import Doctor, doctor
@@ -77,6 +79,8 @@ VERBS: dict[type, Callable[[Any], object]] = {
     Models: models,
     Info: info,
     Convert: convert,
+    Adopt: adopt,
+    Check: check,
     Export: export,
     Doctor: doctor,
     Train: train,

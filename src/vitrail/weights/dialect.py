@@ -33,6 +33,7 @@ class Foreign(NamedTensors):
 
     sidecars: Sidecars = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # what was chosen when it was opened
+    wrapped: tuple[str, ...] = ()  # what was around the tensors
 
 
 def read_record(kind: type[T], content: object, *, where: str) -> T:

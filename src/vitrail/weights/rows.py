@@ -55,6 +55,7 @@ class Row:
     refuses: bool = False
     beside: str | None = None  # another of theirs that must be there
     version: str | None = None  # of a library, where it spells names in several ways
+    shares: tuple[int, ...] | None = None  # of the joined axis, where parts are not equal
 
 
 def same(theirs: str, ours: str, **facts: Any) -> Row:

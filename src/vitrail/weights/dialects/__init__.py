@@ -189,6 +189,10 @@ def choose(named: str, config: Config) -> Dialect:
 
 
 def dialects_called(name: str) -> tuple[Dialect, ...]:
+    if name.endswith((".yaml", ".yml")):  # rows that `adopt` wrote
+        from vitrail.weights.adopt.rows_file import read_rows
+
+        return (read_rows(name).dialect(name),)
     by_name: dict[str, tuple[Dialect, ...]]
     by_name = {dialect.name: (dialect,) for dialect in registered_dialects()}
     by_name |= {dialect.name: (dialect,) for dialect in DIALECTS} | LIBRARIES
