@@ -15,6 +15,7 @@ __all__ = [
     "__version__",
     "bench",
     "capture",
+    "compare",
     "convert",
     "create",
     "doctor",
@@ -49,6 +50,7 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.models.catalogue import create, list_models, register_family
     from vitrail.serving.run import serve
     from vitrail.tasks.bench import bench
+    from vitrail.tasks.compare import compare
     from vitrail.tasks.convert import convert
     from vitrail.tasks.doctor import doctor
     from vitrail.tasks.duplicates import duplicates
@@ -76,6 +78,7 @@ else:
         "UserError": "vitrail.core.errors",
         "bench": "vitrail.tasks.bench",
         "capture": "vitrail.explanation.capture",
+        "compare": "vitrail.tasks.compare",
         "convert": "vitrail.tasks.convert",
         "create": "vitrail.models.catalogue",
         "doctor": "vitrail.tasks.doctor",

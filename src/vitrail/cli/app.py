@@ -29,6 +29,7 @@ from cyclopts.help import DefaultFormatter, HelpPanel
 from rich.console import Console, ConsoleOptions
 
 from vitrail.cli.bench import Bench, bench
+from vitrail.cli.compare import Compare, compare
 from vitrail.cli.convert import Convert, convert
 from vitrail.cli.demo import Demo, demo
 from vitrail.cli.doctor import Doctor, doctor
@@ -90,6 +91,7 @@ VERBS: dict[type, Callable[[Any], object]] = {
     Explain: explain,
     Figures: figures,
     Report: report,
+    Compare: compare,
     Bench: bench,
     Serve: serve,
     Demo: demo,
