@@ -155,7 +155,8 @@ def parse_sizes(texts: tuple[str, ...]) -> list[tuple[int, int]] | None:
 
 def note_cell(cell: CellResult) -> None:
     """A line for each run that ends."""
-    note(f"{cell.name}: accuracy {cell.accuracy:.4f} after {cell.steps:,} steps, {cell.seconds:.0f} s")
+    cost = f"{cell.steps:,} steps, {cell.seconds:.0f} s"
+    note(f"{cell.name}: accuracy {cell.accuracy:.4f} after {cost}")
 
 
 def print_plan(plan: DryRun) -> None:

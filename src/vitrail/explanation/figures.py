@@ -31,6 +31,7 @@ from vitrail.explanation.weight_figures import (
 )
 
 EXAMPLES = 4  # images of which tokens and ablations are drawn
+FIGURES = ("filters", "positions", "distance", "ablation", "tokens", "cka", "sinks")
 NEEDS_IMAGES = "This figure needs images, and none were given: give DATA."
 ACTIVATION_TITLES = {
     "distance": "Mean attention distance",

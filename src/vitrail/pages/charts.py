@@ -342,9 +342,7 @@ def _draw_line(axes: "Axes", line: Sequence[Point], place: int) -> None:
         _draw_dots(axes, dots, colour, 4, gid=f"series-dots-{place}")
 
 
-def _draw_intervals(
-    axes: "Axes", line: Sequence[Point], ends: Sequence[Point], place: int
-) -> None:
+def _draw_intervals(axes: "Axes", line: Sequence[Point], ends: Sequence[Point], place: int) -> None:
     """An upright line from one end to the other at each point."""
     xs = [x for point in line for x in (point[0], point[0], math.nan)]
     ys = [y for low, high in ends for y in (low, high, math.nan)]

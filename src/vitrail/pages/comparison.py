@@ -68,7 +68,7 @@ def comparison_charts(means: Means) -> list[Chart]:
         lines = by_model(means, lambda one: 100 * one["share"])
         charts.append(chart_of("Accuracy by labels", lines, "% of the labels", note))
     for cost, words in COSTS.items():
-        lines = by_model(means, lambda one, cost=cost: one[cost])  # type: ignore[misc]
+        lines = by_model(means, lambda one, cost=cost: one[cost])
         if any(x > 0 for line in lines.values() for x, _, _ in line):
             note = "each line from the smallest share of labels to the largest"
             charts.append(chart_of(f"Accuracy by {words}", lines, words, note))
@@ -120,19 +120,19 @@ def share_text(share: float) -> str:
 
 
 def mean_table(means: Means) -> Markup:
-    heads = ["model", "#labels", "#images", "#size", "#accuracy", "#95 % interval", "#seeds"]
-    heads += ["#parameters", "#MACs", "#training FLOPs", "#seconds"]
+    sizes = len({tuple(one["image_size"]) for one in means}) > 1
+    heads = ["model", "#labels", "#images", *(["#size"] if sizes else []), "#accuracy"]
+    heads += ["#95 % interval", "#range of seeds", "#parameters", "#training FLOPs", "#seconds"]
     rows = [
         [
             one["model"],
             share_text(one["share"]),
             f"{one['labelled']:,}",
-            size_text(one["image_size"]),
+            *([size_text(one["image_size"])] if sizes else []),
             percent(one["accuracy"]),
             range_text(one["interval"]),
             range_text((one["lowest"], one["highest"])) if len(one["seeds"]) > 1 else "–",
             f"{one['params']:,}",
-            big_number(one["macs"]),
             big_number(one["flops"]),
             number(round(one["seconds"], 1)),
         ]
@@ -213,18 +213,19 @@ def run_table(cells: Sequence[Mapping[str, Any]]) -> Markup:
 
 def setting_section(facts: Mapping[str, Any]) -> Markup:
     settings = facts["settings"]
-    models = {
-        one["name"]: ", ".join(
-            [one["model"], *(f"{name} {setting(value)}" for name, value in one["fields"].items())]
-            + ([f"from {one['start']}"] if one["start"] else [])
-        )
+    macs = {one["model"]: big_number(one["macs"]) for one in facts["means"]}
+    models = [
+        [
+            one["name"],
+            one["model"] + (f" from {one['start']}" if one["start"] else ""),
+            ", ".join(f"{name} {setting(value)}" for name, value in one["fields"].items()) or "–",
+            macs.get(one["name"], "–"),
+        ]
         for one in settings["models"]
-    }
+    ]
     same = {
         name.replace("_", " "): setting(value)
         for name, value in settings.items()
         if name not in SHOWN and value not in (None, {})
     }
-    return render(
-        "comparison_settings.html", models=models, same=same, machine=facts["machine"]
-    )
+    return render("comparison_settings.html", models=models, same=same, machine=facts["machine"])

@@ -72,10 +72,12 @@ def set_whole_ticks(axes: "Axes") -> None:
 
 
 def set_log_ticks(axes: "Axes") -> None:
-    """Powers of ten without markup, and few marks between them."""
+    """Powers of ten without markup, and where there are few of them also twice and five times."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    axes.xaxis.set_major_locator(LogLocator(numticks=6))
+    low, high = axes.get_xlim()
+    steps = (1.0,) if high / low > 50 else (1.0, 2.0, 5.0)
+    axes.xaxis.set_major_locator(LogLocator(subs=steps, numticks=8))
     axes.xaxis.set_major_formatter(lambda value, _: power_text(value))
     axes.xaxis.set_minor_formatter(NullFormatter())
 

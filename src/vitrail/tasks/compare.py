@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 
 from vitrail.core.errors import UserError
+from vitrail.data.sources.train_share import with_train_share
 from vitrail.models.measure import measure
 from vitrail.tasks.compare_plan import SUFFIXES, Cell, ComparePlan, make_plan
 from vitrail.tasks.compare_runs import (
@@ -14,7 +15,7 @@ from vitrail.tasks.compare_runs import (
     FLOPS_OF_A_MAC,
     CellResult,
     Place,
-    Stopped,
+    StoppedError,
     choose_test,
     open_compared,
     read_result,
@@ -25,12 +26,12 @@ from vitrail.tasks.compare_runs import (
 from vitrail.tasks.comparison import Comparison, compare_cells
 from vitrail.tasks.dry_run import DryRun
 from vitrail.tasks.html_record import PAGE
+from vitrail.tasks.keywords import ComparedModels, CompareKeywords, OnCell
 from vitrail.tasks.overrides import new_recipe
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.results import Results
 from vitrail.tasks.run_options import Precision, Size, make_options
 from vitrail.tasks.training_run import make_scorer, use_threads
-from vitrail.data.sources.train_share import with_train_share
 from vitrail.training.estimate import estimate_seconds
 from vitrail.training.loop import Trainer
 from vitrail.training.parallel import World
@@ -38,14 +39,24 @@ from vitrail.training.prepare import prepare_task
 
 VERB, FACTS = "compare", "compare.json"
 
-Models = str | Sequence[str | Mapping[str, Any]] | Mapping[str, str | Mapping[str, Any]]
-OnCell = Callable[[CellResult], None]
+PLANNED = (
+    "models", "shares", "seeds", "image_sizes", "recipe", "epochs", "steps", "batch_size", "lr",
+    "val_share", "set", "precision",
+)  # fmt: skip
 
 
+@overload
+def compare(
+    data: str | Path, *, dry_run: Literal[False] = False, **options: Unpack[CompareKeywords]
+) -> Comparison: ...
+@overload
+def compare(
+    data: str | Path, *, dry_run: bool, **options: Unpack[CompareKeywords]
+) -> Comparison | DryRun: ...
 def compare(
     data: str | Path,
     *,
-    models: Models | None = None,
+    models: ComparedModels | None = None,
     shares: float | Sequence[float] | None = None,
     seeds: int | Sequence[int] | None = None,
     image_sizes: Size | Sequence[Size] | None = None,
@@ -88,15 +99,12 @@ def compare(
     >>> len(found.cells), found.means[0].labelled
     (1, 162)
     """
-    options = dict(locals())
-    named = ("models", "shares", "seeds", "image_sizes", "recipe", "epochs", "steps", "batch_size")
-    named += ("lr", "val_share", "set", "precision")
-    plan = make_plan(data, {name: options[name] for name in named})
+    given = dict(locals())
+    plan = make_plan(data, {name: given[name] for name in PLANNED})
     if address is not None and not ray:
         raise UserError("address is for a Ray cluster: use ray=True with it")
     place = Place(device, threads, workers)
-    stem = Path(data).stem
-    target = Path(out or f"runs/{stem if Path(data).suffix in SUFFIXES else f'compare-{stem}'}")
+    target = Path(out or default_out(Path(data)))
     choose_test(open_compared(plan), plan.data)
     Results(target, VERB, overwrite=True).check((PAGE, FACTS))
     record_plan(plan, target, dry_run=dry_run)
@@ -110,12 +118,20 @@ def compare(
         going = run_on_ray(plan, left, target, place, address, on_progress)
     try:
         take_results(going, results, on_cell)
-    except (KeyboardInterrupt, Stopped):
+    except (KeyboardInterrupt, StoppedError):
         stopped = True
     finished = [result for result in results.values() if result is not None]
     found = compare_cells(plan, target, finished, stopped=stopped)
     save_comparison(found)
     return found
+
+
+def default_out(data: Path) -> str:
+    """
+    >>> default_out(Path("plans/vit.yaml")), default_out(Path("digits"))
+    ('runs/vit', 'runs/compare-digits')
+    """
+    return f"runs/{'' if data.suffix in SUFFIXES else 'compare-'}{data.stem}"
 
 
 def take_results(
@@ -144,7 +160,7 @@ def dry_run_of(
     splits = open_compared(plan)
     tests = len(choose_test(splits, plan.data)[1])
     pace: dict[tuple[str, Any], float] = {}  # seconds a step, with its part of the evaluations
-    cells = []
+    cells, total = list[dict[str, Any]](), 0.0
     for number, cell in enumerate(left):
         on_progress("estimating runs", number, len(left))
         part = with_train_share(splits, cell.share, cell.seed)
@@ -157,6 +173,7 @@ def dry_run_of(
         seen = trainer.total * min(recipe.batch_size, len(part["train"]))
         # the best and the last weights are both tested: forward passes, a third of a step each
         seconds = step * (trainer.total + 2 * tests / recipe.batch_size / BACKWARD)
+        total += seconds
         macs = measure(trainer.model.config).macs
         cells.append(
             {
@@ -167,7 +184,6 @@ def dry_run_of(
                 "seconds": round(seconds, 1),
             }
         )
-    total = sum(cell["seconds"] for cell in cells)
     done = len(plan.cells) - len(left)
     details = {"data": plan.data, "cells": cells, "finished": done, "seconds": round(total, 1)}
     return DryRun(VERB, str(out), details)

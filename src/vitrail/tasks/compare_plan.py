@@ -293,4 +293,3 @@ def sizes_of(sizes: Any) -> list[Any]:
     if sizes is None or sizes == ():
         return [None]
     return [(one, one) if isinstance(one, int) else one for one in listed(sizes)]
-

@@ -1,8 +1,8 @@
 """The runs of a comparison: trained and tested one after another, or on Ray; none is run twice.
 
-    OUT/plan.json            the settings of every run that was planned here
-    OUT/runs/NAME            a run as `vitrail.train` leaves it
-    OUT/results/NAME.json    its test: what it predicts for each test image, and what it cost
+OUT/plan.json            the settings of every run that was planned here
+OUT/runs/NAME            a run as `vitrail.train` leaves it
+OUT/results/NAME.json    its test: what it predicts for each test image, and what it cost
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Place:
     workers: int | None = None
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     """A run was interrupted; it is saved."""
 
 
@@ -164,7 +164,7 @@ def run_cell(
     place: Place,
     on_progress: OnProgress = silent,
 ) -> CellResult:
-    """Train and test one run, from where it stopped; Stopped where it was interrupted."""
+    """Train and test one run, from where it stopped; StoppedError where it was interrupted."""
 
     def on_step(now: Progress) -> None:
         if now.step:
@@ -182,7 +182,7 @@ def run_cell(
     except UserError as error:
         raise UserError(f"{cell.name}: {error}") from None
     if run.stopped:
-        raise Stopped
+        raise StoppedError
     return evaluate_run(plan, cell, out, run, place, on_progress)
 
 
@@ -333,7 +333,7 @@ def _cell_on_ray(
         run_cell(plan, cell, out, place)
     except UserError as error:
         return str(error)
-    except Stopped:
+    except StoppedError:
         return f"{cell.name}: was interrupted"
     return None
 

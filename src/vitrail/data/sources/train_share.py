@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.core.ranges import check
 from vitrail.core.randomness import words
+from vitrail.core.ranges import check
 from vitrail.data.source import Splits
 from vitrail.data.sources.origin import Origin, Subset
 from vitrail.data.sources.validation import hashes, strata
