@@ -34,6 +34,9 @@ BASES: dict[str, Config] = {
         find("coatnet_0_rw"),
         {"stem": (8, 32), "dims": (32, 32, 64, 64), "depths": (2, 1, 1, 1), "image_size": 64},
     ),
+    "resnet": change(find("resnet18"), {"width": 16, "image_size": 32}),
+    "bit": change(find("bit_r50x1"), {"width": 32, "depths": (1, 1), "image_size": 32}),
+    "mobilenetv2": change(find("mobilenetv2_035"), {"image_size": 32}),
     "tokenizer": change(find("vq_ti_8"), {"image_size": 32}),
 }
 # Another value of each field; of "numerics" one that leaves the tensors as they are.
@@ -127,6 +130,28 @@ OTHERS: dict[str, dict[str, Any]] = {
         "preactivation": False,
         "squeeze_activation": "silu",
         "early_squeeze": False,
+    },
+    "resnet": {
+        "depths": (1, 1),
+        "block": "bottleneck",
+        "width": 32,
+        "stem": "3x3",
+        "norm_eps": 0.1,
+    },
+    "bit": {
+        "depths": (1, 2),
+        "width": 64,
+        "groups": 16,
+        "standardize": "jax",
+        "norm_eps": 0.1,
+    },
+    "mobilenetv2": {
+        "stem": 8,
+        "widths": (8, 8, 16, 24, 32, 56, 64),
+        "depths": (1, 1, 1, 1, 1, 1, 1),
+        "last": 64,
+        "expand": 4.0,
+        "norm_eps": 0.1,
     },
     "tokenizer": {
         "kind": "dvae",
