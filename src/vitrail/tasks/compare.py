@@ -113,13 +113,10 @@ def compare(
     if dry_run:
         with use_threads(threads):
             return dry_run_of(plan, target, left, on_progress)
-    stopped, going = False, run_here(plan, left, target, place, on_progress)
+    going = run_here(plan, left, target, place, on_progress)
     if ray:
         going = run_on_ray(plan, left, target, place, address, on_progress)
-    try:
-        take_results(going, results, on_cell)
-    except (KeyboardInterrupt, StoppedError):
-        stopped = True
+    stopped = take_results(going, results, on_cell)
     finished = [result for result in results.values() if result is not None]
     found = compare_cells(plan, target, finished, stopped=stopped)
     save_comparison(found)
@@ -136,12 +133,16 @@ def default_out(data: Path) -> str:
 
 def take_results(
     going: Iterator[CellResult], results: dict[str, CellResult | None], on_cell: OnCell | None
-) -> None:
-    """Every run as it ends."""
-    for result in going:
-        results[result.name] = result
-        if on_cell is not None:
-            on_cell(result)
+) -> bool:
+    """Every run as it ends; whether Ctrl-C stopped them."""
+    try:
+        for result in going:
+            results[result.name] = result
+            if on_cell is not None:
+                on_cell(result)
+    except (KeyboardInterrupt, StoppedError):
+        return True
+    return False
 
 
 def save_comparison(found: Comparison) -> None:
