@@ -111,8 +111,8 @@ SIGNATURES = {
     ),
 }
 NAMES = [
-    "Client", "UserError", "__version__", "bench", "capture", "compare", "convert", "create", "doctor",
-    "duplicates", "embed", "evaluate", "explain", "export", "figures", "info", "list_models",
+    "Client", "UserError", "__version__", "bench", "capture", "compare", "convert", "create",
+    "doctor", "duplicates", "embed", "evaluate", "explain", "export", "figures", "info", "list_models",
     "load", "open_data", "predict", "pretrain", "probe", "register_dialect", "register_family",
     "report", "resume", "save", "search", "serve", "train",
 ]  # fmt: skip

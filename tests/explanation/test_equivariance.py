@@ -1,14 +1,15 @@
 """Equivariance: exact where a model is equivariant by construction, and nowhere else."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 import torch
+from tests.models.kinds import KINDS, perturbed, random_images
+from tests.parity.test_every_family import FAMILIES, make, picture
 from torch import Tensor, nn
 
 import vitrail
-from tests.models.kinds import KINDS, perturbed, random_images
-from tests.parity.test_every_family import FAMILIES, make, picture
 from vitrail.explanation.equivariance import (
     map_distance,
     measure_equivariance,
@@ -35,7 +36,7 @@ class CircularCNN(Model):
         channels = [3, *([4] * depth)]
         self.blocks = nn.ModuleList(
             nn.Conv2d(one, two, 3, padding=1, padding_mode=padding)
-            for one, two in zip(channels, channels[1:], strict=False)
+            for one, two in pairwise(channels)
         )
         self.head = nn.Linear(4, 3)
 
@@ -129,7 +130,8 @@ def test_an_object_that_moves_by_a_patch_takes_its_tokens_along() -> None:
     scene = torch.zeros(1, 3, 24, 24).double()
     scene[:, :, 8:12, 8:12] = images(1, 4)
     moved = scene.roll((4, 4), dims=(2, 3))
-    before, after = (model.intermediates(one)[-1] for one in (scene, moved))
+    with torch.no_grad():
+        before, after = (model.intermediates(one)[-1] for one in (scene, moved))
     torch.testing.assert_close(after[:, :, 3, 3], before[:, :, 2, 2], atol=EXACT, rtol=0)
     assert map_distance(before, after, 1) < EXACT
     assert map_distance(before, after, 0) > 0.01

@@ -97,7 +97,7 @@ def compare(
     >>> small = "vit_ti_16:image_size=8,patch_size=4,dim=16,depth=1,heads=2,mlp_dim=16,channels=1"
     >>> found = compare("digits", models=small, shares=0.1, seeds=1, steps=2, out="compared")
     >>> len(found.cells), found.means[0].labelled
-    (1, 162)
+    (1, 160)
     """
     given = dict(locals())
     plan = make_plan(data, {name: given[name] for name in PLANNED})
