@@ -112,9 +112,9 @@ SIGNATURES = {
 }
 NAMES = [
     "Client", "UserError", "__version__", "bench", "capture", "compare", "convert", "create",
-    "doctor", "duplicates", "embed", "evaluate", "explain", "export", "figures", "info", "list_models",
-    "load", "open_data", "predict", "pretrain", "probe", "register_dialect", "register_family",
-    "report", "resume", "save", "search", "serve", "train",
+    "doctor", "duplicates", "embed", "evaluate", "explain", "export", "figures", "info",
+    "list_models", "load", "open_data", "predict", "pretrain", "probe", "register_dialect",
+    "register_family", "report", "resume", "save", "search", "serve", "train",
 ]  # fmt: skip
 
 

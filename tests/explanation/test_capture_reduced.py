@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests.models.kinds import SMALL
-from tests.parity.test_every_family import FAMILIES, make, picture
+from tests.parity.test_every_family import ATTENTIVE, make, picture
 from torch import Tensor, nn
 
 from vitrail import UserError, capture
@@ -21,7 +21,7 @@ from vitrail.explanation.capture import (
 from vitrail.layers.attention import SeparableAttend
 from vitrail.models.vit import ViT
 
-every_family = pytest.mark.parametrize("family", FAMILIES)
+every_family = pytest.mark.parametrize("family", ATTENTIVE)
 
 
 @every_family

@@ -97,8 +97,14 @@ REMOVED: dict[Callable[[Model], Model], dict[str, tuple[str, ...]]] = {
         "mobilevitv2": ("native_batch_norm",),
         "coatnet": ("native_batch_norm",),
         "coatnet, pooled, no activation": ("native_batch_norm",),
+        "resnet": ("native_batch_norm",),
+        "mobilenetv2": ("native_batch_norm",),
     },
-    bake_kernels: {"vit, hybrid": ("var_mean", "sqrt"), "vit, hybrid, larger patches": ("sqrt",)},
+    bake_kernels: {
+        "bit": ("var_mean", "rsqrt"),
+        "vit, hybrid": ("var_mean", "sqrt"),
+        "vit, hybrid, larger patches": ("sqrt",),
+    },
     multiply_patches: {"beit, large patches": ("convolution",)},
     bake_positions: {},
     bake_biases: {
@@ -159,8 +165,8 @@ def test_all_of_them_together_are_equal(record: str) -> None:
 @pytest.mark.parametrize(
     ("rewrite", "applies"),
     [
-        (fold_batch_norms, {"mobilevit", "mobilevitv2", "coatnet"}),
-        (bake_kernels, set[str]()),
+        (fold_batch_norms, {"mobilevit", "mobilevitv2", "coatnet", "resnet", "mobilenetv2"}),
+        (bake_kernels, {"bit"}),
         (multiply_patches, set[str]()),  # small patches stay a convolution
         (bake_positions, {"vit"}),
         (bake_biases, {"beit", "swin", "swinv2", "coatnet"}),

@@ -105,7 +105,9 @@ SHALLOW: dict[str, Config] = {
 # which have no attention
 CNNS = ("resnet", "bit", "mobilenetv2")
 
-with_attention = pytest.mark.parametrize("family", [name for name in FAMILIES if name not in CNNS])
+ATTENTIVE = tuple(name for name in FAMILIES if name not in CNNS)
+
+with_attention = pytest.mark.parametrize("family", ATTENTIVE)
 every_family = pytest.mark.parametrize("family", FAMILIES)
 shallow_or_deep = pytest.mark.parametrize(
     "configs", [SHALLOW, pytest.param(CONFIGS, marks=pytest.mark.slow)], ids=["shallow", "deep"]

@@ -15,7 +15,7 @@ from PIL import Image
 
 import vitrail
 from tests.models.kinds import SMALL, perturbed
-from tests.parity.test_every_family import FAMILIES
+from tests.parity.test_every_family import ATTENTIVE, FAMILIES
 from tests.serving.small_models import MODELS, model_of, photo
 from vitrail import capture
 from vitrail.core.errors import UserError
@@ -158,7 +158,7 @@ def test_every_kind_of_model_has_neighbours_and_a_map(kind: str, photos: Path) -
     assert match["score"] == pytest.approx(1, abs=1e-2)
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", ATTENTIVE)
 def test_distances_are_means_over_the_images_of_the_data(kind: str, photos: Path) -> None:
     model = model_of(kind)
     data = opened(photos, model)

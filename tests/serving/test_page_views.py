@@ -29,7 +29,7 @@ from tests.serving.test_page_attention import sharpened
 from vitrail import pages
 from vitrail.evaluation.corruptions import STRENGTHS
 from vitrail.explanation.capture import capture
-from vitrail.explanation.hooks import token_layouts
+from vitrail.explanation.hooks import grid_layouts
 from vitrail.explanation.methods import explain_tensor
 from vitrail.explanation.walk import STEP_IDS
 from vitrail.explanation.what_if import erase_cells, shift_pixels
@@ -194,6 +194,9 @@ def test_korean_is_korean() -> None:
         "mobilevit",
         "mobilevitv2",
         "coatnet",
+        "resnet",
+        "bit",
+        "mobilenetv2",
         "beit",
         "vit, hybrid",
         "vit, distilled",
@@ -203,7 +206,7 @@ def test_every_step_and_value_of_a_family_has_its_words(name: str) -> None:
     """And every place in them is filled by a fact of the step."""
     operation: Any = OPERATIONS["walk"]
     model = model_of(name)
-    last, keys = len(token_layouts(model)) - 1, texts("en")
+    last, keys = len(grid_layouts(model)) - 1, texts("en")
     answers = [
         operation.run(Context(model), photo(), operation.read_options({"block": block}))
         for block in {0, last}

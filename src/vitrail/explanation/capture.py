@@ -19,6 +19,8 @@ from vitrail.explanation.propagation import attention_groups, check_weights, cou
 from vitrail.layers.attention import Attend, SeparableAttend
 from vitrail.layers.merged import gather_weights, spread_weights
 
+# Methods that explain an image without any attention, the classical one first.
+WITHOUT_ATTENTION = ("gradcam", "hirescam", "saliency", "smoothgrad", "integrated", "occlusion")
 Fusion = Literal["mean", "max", "min"]
 Reduce = Callable[[Float[Tensor, "B *W h #N N"]], Float[Tensor, "B *W g #N N"]]
 
@@ -116,19 +118,36 @@ def capture(
         raise UserError("no attention was captured: call the model inside the with block")
 
 
-def find_attentions(model: nn.Module) -> dict[str, Attend | SeparableAttend]:
-    """Every attention by the name of the module that it is the middle of."""
-    names = {
+def list_attentions(model: nn.Module) -> dict[str, Attend | SeparableAttend]:
+    """Every attention by the name of the module that it is the middle of; a convolutional network
+    has none."""
+    return {
         name.removesuffix(".attend"): module
         for name, module in model.named_modules()
         if isinstance(module, Attend | SeparableAttend)
     }
+
+
+def find_attentions(model: nn.Module) -> dict[str, Attend | SeparableAttend]:
+    """The same, or `UserError` where there is none."""
+    names = list_attentions(model)
+    if not names and hasattr(model, "blocks_by_depth"):  # a model of ours
+        raise UserError(no_attention(model))
     if not names:
         raise UserError(
             f"{type(model).__name__} has no attention that can be seen: only models of Vitrail "
             "have, and vitrail.load(module) makes one of a timm or transformers module"
         )
     return names
+
+
+def no_attention(model: nn.Module) -> str:
+    """Why nothing that reads attention can be had of a convolutional network, and what can."""
+    *others, last = WITHOUT_ATTENTION
+    return (
+        f"{type(model).__name__} has no attention, it is a convolutional network: choose method "
+        f"{', '.join(others)} or {last}"
+    )
 
 
 def select_attentions(model: nn.Module, where: str) -> dict[str, Attend | SeparableAttend]:

@@ -12,6 +12,7 @@ from vitrail.core.errors import UserError
 from vitrail.core.late import call_late
 from vitrail.core.layout import TokenLayout
 from vitrail.core.passport import Passport
+from vitrail.layers.attention import Attend, SeparableAttend
 from vitrail.layers.norm import BatchNorm
 
 
@@ -111,6 +112,15 @@ class Model(nn.Module):
             for handle in handles:
                 handle.remove()
         return [self.to_map(found[name]) for name in wanted]
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether any of its layers attends; a convolutional network has none.
+
+        >>> create("resnet18").has_attention
+        False
+        """
+        return any(isinstance(part, Attend | SeparableAttend) for part in self.modules())
 
     @property
     def feature_info(self) -> tuple[FeatureInfo, ...]:

@@ -12,6 +12,7 @@ from vitrail.core.ranges import check_count
 from vitrail.data.paths import check_paths, is_one
 from vitrail.data.reader import ImageSource, is_one_image
 from vitrail.explanation.auto_method import MethodChoice
+from vitrail.explanation.capture import list_attentions
 from vitrail.explanation.methods import (
     check_names,
     class_index,
@@ -166,6 +167,11 @@ def explain_one(
     with writing_results(out, "explain", None, **how) as draft:
         loaded = open_model(model, device=given.device, precision=given.precision)
         called = given.name or model_name(model)
+        if page is not None and not list_attentions(loaded):
+            raise UserError(
+                f"html is a page of a model's attention, and {called} has none: give out instead, "
+                "for a report with its maps"
+            )
         methods, auto = methods_of(loaded, given.method, given.of_methods, called)
         passport, place = loaded.passport, None if out is None else Path(out)
         run = ExplainRun(called, passport.family, passport.preprocessing, methods, auto, place)

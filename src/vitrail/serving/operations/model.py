@@ -92,8 +92,8 @@ def enlarge(pixels: Any, side: int) -> Any:
 @torch.no_grad()
 def position_image(model: Model) -> dict[str, Any] | None:
     """How alike the positions of patches are, a tile for each patch; none without a table."""
-    layout = next(iter(token_layouts(model).values()))
-    table = position_table(model, layout)
+    layout = next(iter(token_layouts(model).values()), None)
+    table = None if layout is None else position_table(model, layout)
     if table is None:
         return None
     tiles = position_similarity(table).cpu().numpy()
