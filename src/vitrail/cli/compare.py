@@ -85,7 +85,7 @@ def compare(options: Compare) -> None:
     images, with intervals, paired tests and cost. Finished runs are never computed again.
 
     Examples:
-      vitrail compare photos --models vit_s_16 resnet18 --shares 0.1 1 --seeds 3 --epochs 20
+      vitrail compare photos --models vit_s_16 resnet18 --shares 0.1 1
       vitrail compare plan.yaml --out runs/plan --dry-run
     """
     from vitrail.tasks.compare import compare as run

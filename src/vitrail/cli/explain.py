@@ -74,7 +74,6 @@ def explain(options: Explain) -> None:
     model.
 
     Examples:
-      vitrail explain runs/pets/best cat.jpg
       vitrail explain runs/pets/best photos/ --method attention,gradcam --target cat
       vitrail explain runs/pets/best cat.jpg --html cat.html
       vitrail explain runs/vit/last cat.jpg --and runs/resnet/last

@@ -57,7 +57,7 @@ def figures(options: Figures) -> None:
     Examples:
       vitrail figures B_16.npz
       vitrail figures runs/pets/best pets --max-images 64 --out pets-figures
-      vitrail figures runs/vit/last pets --and runs/resnet/last --what equivariance
+      vitrail figures runs/a/last pets --and runs/b/last --what equivariance
     """
     from vitrail.tasks.dry_run import DryRun
     from vitrail.tasks.figures import figures as run

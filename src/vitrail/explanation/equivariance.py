@@ -22,10 +22,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
-from vitrail.explanation.capture import AttentionMap
+from vitrail.explanation.capture import AttentionMap, list_attentions
 from vitrail.explanation.distance import mean_distance
 from vitrail.explanation.hooks import forward_hooks
-from vitrail.layers.attention import Attend, SeparableAttend
 
 BORDER = 8  # of a map's side one in so many cells is left out on each side
 Maps = list[Float[Tensor, "B D rows columns"]]
@@ -225,7 +224,7 @@ def diagonal(sides: Sequence[int]) -> float:
 def attention_distances(model: nn.Module, images: Float[Tensor, "B C H W"]) -> dict[str, float]:
     """The mean distance of each attention, as a share of the image's diagonal; none without any."""
     found: dict[str, float] = {}
-    if not any(isinstance(module, Attend | SeparableAttend) for module in model.modules()):
+    if not list_attentions(model):
         return found
 
     def see(name: str, one: AttentionMap, bias: Tensor | None) -> None:

@@ -33,6 +33,7 @@ from vitrail.tasks.compare_plan import Cell, ComparePlan
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.run import Run
 from vitrail.tasks.train import train
+from vitrail.tasks.training_run import use_threads
 from vitrail.training.progress import Progress
 from vitrail.training.recipe_file import NAME as RECIPE
 from vitrail.weights.atomic import write_file
@@ -183,7 +184,8 @@ def run_cell(
         raise UserError(f"{cell.name}: {error}") from None
     if run.stopped:
         raise StoppedError
-    return evaluate_run(plan, cell, out, run, place, on_progress)
+    with use_threads(place.threads):
+        return evaluate_run(plan, cell, out, run, place, on_progress)
 
 
 def evaluate_run(
