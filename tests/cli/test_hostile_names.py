@@ -41,17 +41,10 @@ VERBS = {
     "train": "train {data} --steps 2 --batch-size 2 --out {out}",
     "pretrain": "pretrain {data} --steps 2 --batch-size 2 --out {out}",
 }
-SLOW = (  # seconds: once is enough
+# seconds: once is enough
+SLOW = (
     "evaluate", "explain", "explain together", "compare", "figures", "train", "pretrain",
 )  # fmt: skip
-    "evaluate",
-    "explain",
-    "explain together",
-    "compare",
-    "figures",
-    "train",
-    "pretrain",
-)  # seconds: once is enough
 MISTAKES = {
     "models": "models {evil}",
     "info": "info {evil}",
