@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.models.kinds import KINDS, SMALL
-from tests.parity.test_every_family import BACKEND, CONFIGS, SHALLOW, export, make, picture
+from tests.parity.test_every_family import (
+    ATTENTIVE,
+    BACKEND,
+    CONFIGS,
+    SHALLOW,
+    export,
+    make,
+    picture,
+)
 from vitrail import UserError, capture
 from vitrail.inference.rewrites.batch_norms import fold_batch_norms
 from vitrail.inference.rewrites.biases import bake_biases
@@ -314,7 +322,7 @@ def test_capture_sees_a_rewritten_model() -> None:
         last.on_grid((0, 0))
 
 
-@pytest.mark.parametrize("family", [name for name in CONFIGS if name != "vit"])
+@pytest.mark.parametrize("family", [name for name in ATTENTIVE if name != "vit"])
 def test_capture_sees_other_rewritten_families_whole(family: str) -> None:
     model = make(family, torch.float64)
     fast, batch = optimise(model, output="logits"), picture(family, torch.float64)

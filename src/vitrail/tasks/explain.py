@@ -12,7 +12,6 @@ from vitrail.core.ranges import check_count
 from vitrail.data.paths import check_paths, is_one
 from vitrail.data.reader import ImageSource, is_one_image
 from vitrail.explanation.auto_method import MethodChoice
-from vitrail.explanation.capture import list_attentions
 from vitrail.explanation.methods import (
     check_names,
     class_index,
@@ -43,7 +42,7 @@ from vitrail.tasks.models import (
 )
 from vitrail.tasks.names import SeveralModels, named_models
 from vitrail.tasks.names import name_of as model_name
-from vitrail.tasks.offline_page import OfflinePage
+from vitrail.tasks.offline_page import OfflinePage, page_path
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.results import writing_results
 
@@ -167,15 +166,10 @@ def explain_one(
     with writing_results(out, "explain", None, **how) as draft:
         loaded = open_model(model, device=given.device, precision=given.precision)
         called = given.name or model_name(model)
-        if page is not None and not list_attentions(loaded):
-            raise UserError(
-                f"html is a page of a model's attention, and {called} has none: give out instead, "
-                "for a report with its maps"
-            )
         methods, auto = methods_of(loaded, given.method, given.of_methods, called)
         passport, place = loaded.passport, None if out is None else Path(out)
         run = ExplainRun(called, passport.family, passport.preprocessing, methods, auto, place)
-        run.html = None if page is None else page.path
+        run.html = page_path(page, loaded, called)
         wanted = target_index(loaded, given.target, called)
         checks = given.checks if given.verdict and loaded.config.num_classes else 0
         if given.dry_run:

@@ -15,7 +15,6 @@ from vitrail.data.images import BadImage
 from vitrail.data.paths import is_address
 from vitrail.data.preprocess import prepare
 from vitrail.data.reader import Item, name_of, read_pixels
-from vitrail.explanation.capture import list_attentions
 from vitrail.explanation.head_maps import HeadMaps, head_maps, query_maps
 from vitrail.explanation.integrated import IncompleteWarning
 from vitrail.explanation.methods import METHODS, bind_method
@@ -114,7 +113,7 @@ class Work:
             self.page.add(self.model, pixels, explanation)
         detailed = len(self.stems) < MAX_DETAILED
         sheet = None
-        if list_attentions(self.model) and (detailed or self.out is not None):
+        if self.model.has_attention and (detailed or self.out is not None):
             heads = head_maps(self.model, image, self.query)
             title = f"{Path(name).name}: where each head looks, {describe_query(self.query)}"
             sheet = layers_and_heads(visible, heads, title=title)
