@@ -9,6 +9,7 @@ import numpy as np
 from markupsafe import Markup
 from PIL import Image
 
+from vitrail.core.errors import printable
 from vitrail.core.json_text import plain_values
 from vitrail.explanation.overlays import (
     LEGEND,
@@ -24,6 +25,7 @@ from vitrail.tasks.explain_files import free_name, safe_stem
 from vitrail.tasks.explanation import FACTS, PAGE, SIDE, Explanation, Explanations
 from vitrail.tasks.html_record import HtmlRecord
 
+MAX_LETTERS = 24  # of a name above an image
 HEAT_SIDE = 128  # pixels of a map in the page: the browser smooths it
 
 
@@ -115,9 +117,15 @@ def sheet_of(each: Mapping[str, Explanation]) -> Any:
     tiles = [Tile("image", first.image)]
     for name, one in each.items():
         seen = same_size(one.image, first.image)
-        score = "" if one.score is None else f" {one.label} {one.score:.0%}"
-        tiles.append(Tile(f"{name}:{score}", overlay_map(seen, one.heat())))
+        score = "" if one.score is None else f": {short(one.label or '')} {one.score:.0%}"
+        tiles.append(Tile(short(name) + score, overlay_map(seen, one.heat())))
     return side_by_side(tiles, title=LEGEND)
+
+
+def short(text: str) -> str:
+    """Letters that a font can draw, and few enough to stand above an image."""
+    text = printable(text)
+    return text if len(text) <= MAX_LETTERS else f"{text[: MAX_LETTERS - 1]}…"
 
 
 def same_size(image: Any, like: Any) -> Any:
