@@ -42,7 +42,7 @@ def test_images_that_agree_leave_the_variance_of_the_seeds() -> None:
     alone = stats.ttest_1samp([1, 1, 1, 0], 0)
     assert found.p_value == pytest.approx(alone.pvalue, rel=1e-9)
     low = alone.confidence_interval(0.95).low
-    assert found.interval == (pytest.approx(low, abs=1e-12), 1.0)
+    assert found.interval == pytest.approx((low, 1.0), abs=1e-12)
     assert mean_accuracy(first)[1] == (0.0, 1.0)
 
 
