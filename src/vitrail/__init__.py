@@ -17,6 +17,7 @@ __all__ = [
     "bench",
     "capture",
     "check",
+    "compare",
     "convert",
     "create",
     "doctor",
@@ -53,6 +54,7 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.tasks.adopt import adopt
     from vitrail.tasks.bench import bench
     from vitrail.tasks.check import check
+    from vitrail.tasks.compare import compare
     from vitrail.tasks.convert import convert
     from vitrail.tasks.doctor import doctor
     from vitrail.tasks.duplicates import duplicates
@@ -82,6 +84,7 @@ else:
         "bench": "vitrail.tasks.bench",
         "capture": "vitrail.explanation.capture",
         "check": "vitrail.tasks.check",
+        "compare": "vitrail.tasks.compare",
         "convert": "vitrail.tasks.convert",
         "create": "vitrail.models.catalogue",
         "doctor": "vitrail.tasks.doctor",

@@ -27,8 +27,14 @@ SIGNATURES = {
         "overwrite=False, on_progress=<silent>"
     ),
     "Client": "url, api_key=None, timeout=60.0, *, retry=True",
-    "capture": "model, where='*', *, reduce=None, differentiable=False",
+    "capture": "model, where='*', *, what='weights', reduce=None, differentiable=False",
     "check": "source, *, against=None, args=None, image_size=None, lang='en'",
+    "compare": (
+        "data, *, models=None, shares=None, seeds=None, image_sizes=None, recipe=None, "
+        "epochs=None, steps=None, batch_size=None, lr=None, val_share=None, set=None, "
+        "precision=None, device='auto', threads=None, workers=None, ray=False, address=None, "
+        "out=None, dry_run=False, on_cell=None, on_progress=<silent>"
+    ),
     "create": "name, **fields",
     "info": "source, *, batch_size=1, model=None, dialect=None, grid=None, **changes",
     "list_models": "pattern='*'",
@@ -68,7 +74,7 @@ SIGNATURES = {
         "speed_up=None, runtime=None, overwrite=False, dry_run=False, on_progress=<silent>"
     ),
     "figures": (
-        "model, data=None, *, split=None, max_images=128, ablated=4, batch_size=8, "
+        "model, data=None, *, what=None, split=None, max_images=128, ablated=4, batch_size=8, "
         "device='auto', precision=None, out=None, overwrite=False, dry_run=False, name=None, "
         "on_progress=<silent>"
     ),
@@ -110,7 +116,8 @@ SIGNATURES = {
     ),
 }
 NAMES = [
-    "Client", "UserError", "__version__", "adopt", "bench", "capture", "check", "convert", "create",
+    "Client", "UserError", "__version__", "adopt", "bench", "capture", "check", "compare",
+    "convert", "create",
     "doctor", "duplicates", "embed", "evaluate", "explain", "export", "figures", "info",
     "list_models", "load", "open_data", "predict", "pretrain", "probe", "register_dialect",
     "register_family", "report", "resume", "save", "search", "serve", "train",

@@ -50,6 +50,7 @@ def prepare(folder: Path, model: str, line: str) -> None:
             (run / "metrics.jsonl").write_text(steps, encoding="utf-8")
 
 
+SMALL = "vit_ti_16:image_size=8,patch_size=4,dim=16,depth=1,heads=2,mlp_dim=16,channels=1"
 CALLS: dict[str, Callable[[str, Path], Any]] = {
     "adopt {zoo}.pth --heads 4 --set norm_eps=1e-6 --out {out} --overwrite": (
         lambda model, out: vitrail.adopt(
@@ -130,6 +131,20 @@ CALLS: dict[str, Callable[[str, Path], Any]] = {
             model, "digits", max_images=4, ablated=1, out=out, overwrite=True
         )
     ),
+    "compare digits --models {small} --shares 0.1 --seeds 1 --steps 2 --threads 1 --out {out}": (
+        lambda model, out: vitrail.compare(
+            "digits", models=SMALL, shares=0.1, seeds=1, steps=2, threads=1, out=out
+        )
+    ),
+    "figures {model} digits --and {model} --what equivariance --max-images 2 --out {out} "
+    "--overwrite": lambda model, out: vitrail.figures(
+        [model, model], "digits", what="equivariance", max_images=2, out=out, overwrite=True
+    ),
+    "explain {model} {photos} --and {model} --no-verdict --out {out} --overwrite": (
+        lambda model, out: vitrail.explain(
+            [model, model], out.parent / "photos", verdict=False, out=out, overwrite=True
+        )
+    ),
     "report {runs}/a {runs}/b": lambda model, out: vitrail.report(
         out.parent / "runs/a", out.parent / "runs/b"
     ),
@@ -160,7 +175,7 @@ def test_python_gives_what_the_shell_prints(
     prepare(tmp_path, model, line)
     names = {name: tmp_path / name for name in ("out", "photos", "vectors", "runs", "zoo")}
     names["code"] = Path(FUSED.spec)
-    words = [word.format(model=model, **names) for word in line.split()]
+    words = [word.format(model=model, small=SMALL, **names) for word in line.split()]
     assert main([*words, "--json"]) == 0
     printed = [json.loads(row) for row in capsys.readouterr().out.splitlines()]
     if words[0] == "embed":
@@ -232,7 +247,7 @@ def test_model_and_data_in_each_others_place_are_noticed(verb: str, model: str) 
 def test_every_verb_computes_on_the_same_device_by_default() -> None:
     verbs = (
         "train", "pretrain", "resume", "predict", "embed", "search", "explain", "figures",
-        "evaluate", "probe",
+        "evaluate", "probe", "compare",
     )  # fmt: skip
     defaults = {verb: signature(getattr(vitrail, verb)).parameters["device"] for verb in verbs}
     assert {one.default for one in defaults.values()} == {"auto"}

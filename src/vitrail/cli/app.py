@@ -31,6 +31,7 @@ from rich.console import Console, ConsoleOptions
 from vitrail.cli.adopt import Adopt, adopt
 from vitrail.cli.bench import Bench, bench
 from vitrail.cli.check import Check, check
+from vitrail.cli.compare import Compare, compare
 from vitrail.cli.convert import Convert, convert
 from vitrail.cli.demo import Demo, demo
 from vitrail.cli.doctor import Doctor, doctor
@@ -94,6 +95,7 @@ VERBS: dict[type, Callable[[Any], object]] = {
     Explain: explain,
     Figures: figures,
     Report: report,
+    Compare: compare,
     Bench: bench,
     Serve: serve,
     Demo: demo,

@@ -32,6 +32,7 @@ from vitrail.explanation.weight_figures import (
 
 MIN_CELLS = 7  # a side, of the map whose cells are compared where no attention has any
 EXAMPLES = 4  # images of which tokens and ablations are drawn
+FIGURES = ("filters", "positions", "distance", "ablation", "tokens", "cka", "sinks")
 NEEDS_ATTENTION = "This figure shows attention, and this model has none: it is convolutional."
 NEEDS_IMAGES = "This figure needs images, and none were given: give DATA."
 ACTIVATION_TITLES = {
