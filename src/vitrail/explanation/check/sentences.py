@@ -383,7 +383,10 @@ def value_text(value: Any, language: Language) -> str:
 def sentence(code: str, language: Language, values: Mapping[str, Any]) -> str:
     """What a finding says."""
     pair = MISTAKES.get(code) or DIFFERENCES.get(code) or UNKNOWN
-    texts = {name: value_text(value, language) for name, value in values.items()}
+    texts = {
+        name: value if name == "field" else value_text(value, language)
+        for name, value in values.items()
+    }
     return pick(pair, language).format(**texts)
 
 
