@@ -176,13 +176,75 @@ def test_other_orders_of_q_k_and_v_are_no_mistake(tmp_path: Path) -> None:
     assert keys_first.verdict == "right"
 
 
+# Other ways to write the same: the style, and what is changed in its file.
+SAME: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
+    "positions in nn.Embedding": (
+        "heads_in_a_list",
+        (
+            ("nn.Parameter(torch.rand((img // patch) ** 2 + 1, d_model))",
+             "nn.Embedding((img // patch) ** 2 + 1, d_model)"),
+            ("tokens + self.positions\n",
+             "tokens + self.positions(torch.arange(tokens.shape[1]))\n"),
+        ),
+    ),
+    "tokens first": (
+        "encoder_pre_norm",
+        (
+            ("            batch_first=True,\n", ""),
+            ("self.encoder(x + self.pos)",
+             "self.encoder((x + self.pos).transpose(0, 1)).transpose(0, 1)"),
+        ),
+    ),
+    "a head for every token": (
+        "fused_qkv", (("self.head(self.forward_features(x)[:, 0])",
+                       "self.head(self.forward_features(x))[:, 0]"),),
+    ),
+    "a class token written in place": (
+        "fused_qkv",
+        (("x = torch.cat((self.cls_token.expand(x.shape[0], -1, -1), x), dim=1)\n",
+          "y = x.new_zeros(len(x), x.shape[1] + 1, x.shape[2])\n"
+          "        y[:, :1] = self.cls_token\n        y[:, 1:] = x\n        x = y\n"),
+         ("x = x + self.pos_embed", "x += self.pos_embed")),
+    ),
+    "a softmax by hand": (
+        "einops_blocks",
+        (("scores.softmax(dim=-1)", "scores.exp() / scores.exp().sum(-1, keepdim=True)"),),
+    ),
+    "a learned temperature": (
+        "fused_qkv",
+        (("head_dim**-0.5", "nn.Parameter(torch.tensor(head_dim**-0.5))"),),
+    ),
+    "RMSNorm": ("fused_qkv", (("partial(nn.LayerNorm, eps=1e-6)", "nn.RMSNorm"),)),
+    "a head for pre-training": (
+        "fused_qkv",
+        (("nn.Linear(embed_dim, num_classes)",
+          "nn.Sequential(nn.Linear(embed_dim, 32), nn.Tanh(), nn.Linear(32, num_classes))"),),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_other_ways_to_write_the_same_raise_no_alarm(name: str, tmp_path: Path) -> None:
+    style, changes = SAME[name]
+    found = check(edited(tmp_path, style, *changes))
+    assert (found.verdict, found.mistakes, found.first) == ("right", (), None)
+    assert found.inspection.reproduced < 1e-9
+
+
+SMALL: dict[str, Any] = {
+    "image_size": 32,
+    "patch_size": 8,
+    "dim": 48,
+    "depth": 2,
+    "heads": 3,
+    "mlp_dim": 96,
+}
 PEERS: dict[str, Any] = {
     "vitrail": lambda: vitrail.create("vit_ti_16", **SMALL, pool="mean", layer_scale=0.1),
     "timm": lambda: timm_model(),
     "torchvision": lambda: torchvision_model(),
     "vit-pytorch": lambda: vit_pytorch_model(),
 }
-SMALL = {"image_size": 32, "patch_size": 8, "dim": 48, "depth": 2, "heads": 3, "mlp_dim": 96}
 
 
 def timm_model() -> nn.Module:

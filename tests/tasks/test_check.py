@@ -1,6 +1,7 @@
 """`vitrail check` as a person uses it: from the shell, from Python, with bad input."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,7 @@ def test_against_a_model_compares_sizes_and_choices(tmp_path: Path) -> None:
         "dim", "depth", "heads", "mlp_dim", "patch_size", "image_size", "num_classes",
     }  # fmt: skip
     assert (sizes["depth"]["yours"], sizes["depth"]["theirs"]) == (3, 12)
+    assert "  - heads = 4. vit_ti_16: 3" in replace(found, language="ko").summary()
     fields = {"image_size": 32, "patch_size": 8, "dim": 64, "depth": 3, "heads": 4, "mlp_dim": 256}
     made = vitrail.create("vit_ti_16", num_classes=10, activation="gelu_tanh", **fields)
     saved = vitrail.save(made, tmp_path / "saved")

@@ -76,7 +76,7 @@ class Reader:
         self.unknown: list[str] = list(self.embedding.unknown)
         self.batch = len(images)
         self.last_attention = AttentionChoices()
-        self.given: dict[str, Tensor] = {}
+        self.given: dict[str, Tensor] = dict(self.embedding.given)
 
     def read(self) -> Diagnosis:
         paths = [Path(self.read_tokens())]
@@ -161,8 +161,7 @@ class Reader:
         first = next(iter(paths))
         x = self.recover(norms, layer)
         branch = arrange(layer.data[0], self.batch, "images first")
-        place = "branch" if norms else "missing"
-        return [first.go(x, {key: place}, {step: branch})], branch, "images first"
+        return [first.go(x, {key: "branch"}, {step: branch})], branch, "images first"
 
     def read_attention(self, number: int, block: BlockLayers, paths: list[Path]) -> list[Path]:
         name = f"block {number}"
@@ -258,14 +257,13 @@ class Reader:
         if found is None:
             self.unknown.append("pooling")
             found = paths[0].go(paths[0].stream, {"pool": "first"}, {})
-        self.steps["head"] = head[-1].output
+        logits = self.steps["head"] = found.steps.get("head", head[-1].output)
         self.lines["head"] = self.lines["output"] = head[-1].line
         self.lines["pooling"] = head[0].line
         self.lines["final norm"] = (
             self.layers.norms_after[-1].line if self.layers.norms_after else head[0].line
         )
         kinds: tuple[Output, ...] = get_args(Output)
-        logits = head[-1].output
         kind = next((one for one in kinds if same(output, give_output(logits, one))), None)
         if kind is None:
             self.unknown.append("output")
@@ -294,6 +292,20 @@ class Reader:
                 else:
                     if same(self.layers.head[0].data[0], y):
                         yield path.go(path.stream, {"pool": pool}, steps)
+                    elif (logits := self.pooled_logits(x, pool)) is not None and not pooled:
+                        yield path.go(path.stream, {"pool": pool}, {**steps, "head": logits})
+
+    def pooled_logits(self, x: Tensor, pool: Pool) -> Tensor | None:
+        """The logits of a head that reads every token, where they are pooled in this way."""
+        rows = match_rows(self.layers.head[0].data[0], x)
+        if rows is None:
+            return None
+        every = arrange(self.layers.head[-1].output, self.batch, rows)
+        place = self.embedding.choices["class_token"]
+        logits = pool_tokens(every, Choices((), pool=pool, class_token=place))
+        kinds: tuple[Output, ...] = get_args(Output)
+        fits = any(same(self.traced.output, give_output(logits, kind)) for kind in kinds)
+        return logits if fits else None
 
     def read_residual_lines(self, path: Path) -> None:
         """Where the branches are added; of one that is not, where it ends."""

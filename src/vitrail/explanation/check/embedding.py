@@ -25,6 +25,7 @@ class Embedding:
     steps: dict[str, Tensor] = field(default_factory=dict)
     lines: dict[str, int | None] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
+    given: dict[str, Tensor] = field(default_factory=dict)  # as in `Weights`
 
     def set_step(self, name: str, value: Tensor, event: Event) -> None:
         self.steps[name], self.lines[name] = value, event.line
@@ -51,7 +52,7 @@ def read_projection(layers: ViTLayers, images: Tensor, found: Embedding) -> Tens
         tokens = event.output.flatten(2).mT
         patch, pixels = tuple(weight.shape[2:]), "cpq"
         if event.stride != patch or event.output.numel() != batch * dim * count(images, patch):
-            found.unknown.append("projection")
+            found.given["projection"] = tokens  # patches that overlap
     else:
         tokens = event.output.reshape(batch, -1, dim)
         patch = patch_of(weight.shape[1], tokens.shape[1], images)
@@ -110,15 +111,20 @@ def read_pixels(theirs: Tensor, images: Tensor, patch: tuple[int, int], found: E
 
 def read_token_order(layers: ViTLayers, tokens: Tensor, images: Tensor, found: Embedding) -> Tensor:
     """The tokens as they enter the sequence."""
-    if layers.projection.kind != "conv" or "projection" in found.unknown or not layers.embedding:
+    if layers.projection.kind != "conv" or not layers.embedding:
         return tokens
     theirs = layers.embedding[0].data[0]
-    patch = found.weights["patch"]
-    grid = (images.shape[-2] // patch[0], images.shape[-1] // patch[1])
+    if theirs.shape[:-1] == (len(tokens), tokens.shape[1] + 1):  # with a class token already
+        theirs = theirs[:, 1:] if same(theirs[:, 1:], tokens) else theirs[:, :-1]
+    rows, columns = layers.projection.output.shape[-2:]
+    grid = (rows, columns)
     for order in ("rows", "columns", "unswapped"):
         ours = order_tokens(tokens, grid, order)
         if same(theirs, ours) or same(theirs.transpose(0, 1), ours) or same(theirs, ours[0]):
-            found.choices["token_order"] = order
+            if "projection" in found.given:
+                found.given["projection"] = ours
+            else:
+                found.choices["token_order"] = order
             found.steps["projection"] = ours
             return ours
     found.unknown.append("projection")
@@ -127,21 +133,32 @@ def read_token_order(layers: ViTLayers, tokens: Tensor, images: Tensor, found: E
 
 def read_class_token(layers: ViTLayers, tokens: Tensor, found: Embedding) -> None:
     """The learned token that is joined with the patches."""
-    join = layers.join
-    if join is None:
-        found.choices["class_token"] = "none"
-        if layers.tokens != tokens.shape[1]:
-            found.unknown.append("class token")
-        return
-    token = join.weight.reshape(-1, layers.dim)
-    if layers.tokens != tokens.shape[1] + 1:
-        found.unknown.append("class token")
-    found.weights["class_token"] = token[0]
-    place = "first" if join.first else "last"
+    event = layers.join
+    token: Tensor | None
+    if event is not None:
+        token = event.weight.reshape(-1, layers.dim)[0]
+        place = "first" if event.first else "last"
+    else:
+        event = next(iter(layers.embedding), layers.projection)
+        token, place = written_token(event.data[0], tokens)
     found.choices["class_token"] = place
-    column = token[0].expand(len(tokens), 1, -1)
+    if layers.tokens != tokens.shape[1] + (place != "none"):
+        found.unknown.append("class token")
+    if place == "none" or token is None:
+        return
+    found.weights["class_token"] = token
+    column = token.expand(len(tokens), 1, -1)
     pair = (column, tokens) if place == "first" else (tokens, column)
-    found.set_step("class token", torch.cat(pair, dim=1), join)
+    found.set_step("class token", torch.cat(pair, dim=1), event)
+
+
+def written_token(theirs: Tensor, tokens: Tensor) -> tuple[Tensor | None, str]:
+    """The token in a sequence that was filled in place, and where it is."""
+    if theirs.shape[:-1] != (len(tokens), tokens.shape[1] + 1):
+        return None, "none"
+    if same(theirs[:, 1:], tokens):
+        return theirs[0, 0], "first"
+    return (theirs[0, -1], "last") if same(theirs[:, :-1], tokens) else (None, "none")
 
 
 def read_positions(layers: ViTLayers, parameters: Mapping[str, Tensor], found: Embedding) -> None:

@@ -85,7 +85,7 @@ def embedding_mistakes(found: Diagnosis, unused: tuple[str, ...]) -> Iterator[Fi
         yield Finding("token_order", "mistake", "projection")
     if choices.position_rows == "shifted":
         yield Finding("position_shift", "mistake", "positions")
-    if choices.position_rows == "none" and not found.weights.given:
+    if choices.position_rows == "none" and "embedding" not in found.weights.given:
         names = f" ({', '.join(unused[:3])})" if unused else ""
         step = "class token" if "class token" in found.steps else "projection"
         yield Finding("no_positions", "mistake", step, values={"unused": names})
@@ -174,13 +174,15 @@ def merge_blocks(found: Diagnosis) -> list[Finding]:
 
 def end_mistakes(found: Diagnosis) -> Iterator[Finding]:
     choices = found.choices
+    if "pooling" in found.unknown:
+        return
     if choices.final_norm == "missing" and not is_post_norm(choices.blocks):
         yield Finding("missing_final_norm", "mistake", "pooling")
     if is_post_norm(choices.blocks) and not found.weights.last_norms:
         yield Finding("missing_mlp_norm", "mistake", "pooling")
     if choices.pool in ("first", "last"):
         read = f"{choices.pool} token"
-        if choices.class_token == "none" and not found.weights.given:
+        if choices.class_token == "none" and "embedding" not in found.weights.given:
             yield Finding("class_token_missing", "mistake", "pooling", values={"read": read})
         elif (choices.class_token, choices.pool) == ("last", "first"):
             yield Finding("class_token_last", "mistake", "class token")
@@ -222,6 +224,7 @@ def differences(found: Diagnosis, expected: Expected, unused: tuple[str, ...]) -
         yield difference(found, expected, "qkv_layout", "block 0 q", **values)
     facts = {
         "position_rows": choices.position_rows == "patches" and choices.class_token != "none",
+        "overlap": "projection" in found.weights.given,
         "token_columns": choices.token_order == "columns",
         "class_token_end": choices.class_token == "last" and choices.pool == "last",
         "layer_scale": layers.blocks[0].out_scale is not None,

@@ -59,6 +59,8 @@ class Norm:
     def __call__(self, x: Tensor) -> Tensor:
         if self.formula == "layer_norm":
             return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.eps)
+        if self.formula == "rms":
+            return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
         variance = x.var(dim=-1, keepdim=True, correction=int("unbiased" in self.formula))
         inside = variance if "std_eps" in self.formula else variance + self.eps
         outside = self.eps if "std_eps" in self.formula else 0.0

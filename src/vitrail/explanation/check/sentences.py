@@ -192,6 +192,10 @@ DIFFERENCES: dict[str, tuple[str, str]] = {
         "the class token has no position of its own; in {reference} it has row 0 of the table",
         "클래스 토큰에는 위치 임베딩이 없습니다. {reference}: 표의 0 번 행",
     ),
+    "overlap": (
+        "patches overlap or leave pixels out (kernel and stride differ), {reference} cuts a grid",
+        "커널과 보폭이 달라 패치가 겹치거나 픽셀이 빠집니다. {reference}: 격자",
+    ),
     "token_columns": (
         "patches are read column by column, {reference} reads them row by row",
         "패치를 열 순서로 읽습니다. {reference}: 행 순서",
@@ -250,8 +254,8 @@ DIFFERENCES: dict[str, tuple[str, str]] = {
 }
 
 UNKNOWN = (
-    "computed in a way that no known choice or mistake explains; everything before it agrees",
-    "알려진 선택이나 실수로 설명되지 않는 계산입니다. 그 앞까지는 모두 일치합니다",
+    "computed in a way that no known choice or mistake explains",
+    "알려진 선택이나 실수로 설명되지 않는 계산입니다",
 )
 
 # Of the record: verdicts, headings, and how a finding is placed.
@@ -322,6 +326,7 @@ VALUES: dict[str, tuple[str, str]] = {
     "heads": ("heads", "헤드"),
     "images": ("images", "이미지"),
     "unbiased": ("sqrt(unbiased variance + eps)", "sqrt(비편향 분산 + eps)"),
+    "rms": ("the root mean square (RMSNorm)", "제곱평균제곱근 (RMSNorm)"),
     "std_eps": ("standard deviation + eps", "표준 편차 + eps"),
     "unbiased_std_eps": ("unbiased standard deviation + eps", "비편향 표준 편차 + eps"),
     "first token": ("0", "0 번"),
@@ -378,7 +383,10 @@ def value_text(value: Any, language: Language) -> str:
 def sentence(code: str, language: Language, values: Mapping[str, Any]) -> str:
     """What a finding says."""
     pair = MISTAKES.get(code) or DIFFERENCES.get(code) or UNKNOWN
-    texts = {name: value_text(value, language) for name, value in values.items()}
+    texts = {
+        name: value if name == "field" else value_text(value, language)
+        for name, value in values.items()
+    }
     return pick(pair, language).format(**texts)
 
 

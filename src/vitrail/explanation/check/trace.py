@@ -5,8 +5,8 @@ attention product. Each event remembers the line of the person's own file that i
 """
 
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any, Literal, TypeAlias
 
@@ -28,7 +28,7 @@ Kind: TypeAlias = Literal[
     "scale",
     "residual",
 ]
-NormFormula: TypeAlias = Literal["layer_norm", "unbiased", "std_eps", "unbiased_std_eps"]
+NormFormula: TypeAlias = Literal["layer_norm", "unbiased", "std_eps", "unbiased_std_eps", "rms"]
 MATRIX_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "linear", "_addmm_activation")
 FUSED_ATTENTION = "_scaled_dot_product"
 ACTIVATIONS = ("gelu", "relu", "silu", "tanh", "leaky_relu", "elu", "hardswish", "mish")
@@ -244,24 +244,26 @@ def trace(module: nn.Module, image: Tensor, file: str | None = None) -> Trace:
     return Trace(events, logits_of(output), frozenset(recorder.used), recorder.dropout)
 
 
-def merge_norms(events: Sequence[Event]) -> Iterator[Event]:
-    """A product with a parameter and the addition of another right after it, one number for each
-    channel both, are a norm that is written by hand."""
-    last: Event | None = None
+def merge_norms(events: Sequence[Event]) -> list[Event]:
+    """A product with a parameter of one number for each channel, and an addition of one right after
+    it, are a norm that is written by hand; a product alone that is not of a layer's output is an
+    RMSNorm."""
+    merged: list[Event] = []
     for event in events:
-        if last is not None and is_row(last, "scale") and is_row(event, "add"):
-            names = (*last.names, *event.names)
-            yield Event(
-                "norm", "by_hand", last.data, event.output, last.line,
-                last.constant, event.weight.flatten(), names,
+        last = merged[-1] if merged else None
+        if is_row(event, "scale") and (last is None or last.kind != "linear"):
+            merged.append(replace(event, kind="norm", operation="by_hand"))
+        elif is_row(event, "add") and last is not None:
+            by_hand = last.operation == "by_hand" or is_row(last, "scale")
+            bias = event.weight.flatten()
+            whole = replace(
+                last, kind="norm", operation="by_hand", output=event.output, bias=bias,
+                names=(*last.names, *event.names),
             )  # fmt: skip
-            last = None
-            continue
-        if last is not None:
-            yield last
-        last = event
-    if last is not None:
-        yield last
+            merged[-1:] = [whole] if by_hand and last.bias is None else [last, event]
+        else:
+            merged.append(event)
+    return merged
 
 
 def is_row(event: Event, kind: Kind) -> bool:
