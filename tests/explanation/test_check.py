@@ -21,6 +21,15 @@ from vitrail.explanation.check.trace import trace
 from vitrail.models.model import Model
 from vitrail.tasks.check import Check, check
 
+SMALL: dict[str, Any] = {
+    "image_size": 32,
+    "patch_size": 8,
+    "dim": 48,
+    "depth": 2,
+    "heads": 3,
+    "mlp_dim": 96,
+}
+
 ELEVEN = {
     "scale_dim", "no_scale", "missing_attention_norm", "missing_mlp_norm", "missing_final_norm",
     "softmax_axis", "head_order", "class_token_last", "position_shift", "missing_residual",
@@ -231,14 +240,6 @@ def test_other_ways_to_write_the_same_raise_no_alarm(name: str, tmp_path: Path) 
     assert found.inspection.reproduced < 1e-9
 
 
-SMALL: dict[str, Any] = {
-    "image_size": 32,
-    "patch_size": 8,
-    "dim": 48,
-    "depth": 2,
-    "heads": 3,
-    "mlp_dim": 96,
-}
 PEERS: dict[str, Any] = {
     "vitrail": lambda: vitrail.create("vit_ti_16", **SMALL, pool="mean", layer_scale=0.1),
     "timm": lambda: timm_model(),

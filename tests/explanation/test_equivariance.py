@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ class CircularConfig(Config):
 class CircularCNN(Model):
     """Convolutions of stride 1 whose padding goes round: exactly equivariant to every shift."""
 
-    def __init__(self, depth: int = 2, padding: str = "circular") -> None:
+    def __init__(self, depth: int = 2, padding: Literal["circular", "zeros"] = "circular") -> None:
         super().__init__()
         self.config = CircularConfig(image_size=(16, 16), num_classes=3, channels=3, depth=depth)
         channels = [3, *([4] * depth)]

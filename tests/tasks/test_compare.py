@@ -83,7 +83,7 @@ def test_a_finished_run_is_never_computed_again(
     compared: Comparison, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: list[str] = []
-    train = compare_runs.train
+    train = vitrail.train
 
     def counted(*args: Any, **options: Any) -> Any:
         trained.append(Path(options["out"]).name)
