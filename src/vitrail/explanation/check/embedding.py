@@ -167,7 +167,7 @@ def read_positions(layers: ViTLayers, parameters: Mapping[str, Tensor], found: E
     if not additions:
         found.choices["position_rows"] = "none"
         return
-    used = sum_rows(additions, layers.dim)
+    used = sum_rows(additions, layers.batch)
     rows, tokens = len(used), layers.tokens
     names = {name for event in additions for name in event.names}
     whole = parameters[names.pop()] if len(names) == 1 else used
@@ -186,10 +186,14 @@ def read_positions(layers: ViTLayers, parameters: Mapping[str, Tensor], found: E
     found.lines["positions"] = additions[0].line
 
 
-def sum_rows(additions: list[Event], dim: int) -> Tensor:
+def sum_rows(additions: list[Event], batch: int) -> Tensor:
     """What is added to the tokens of the first image, all additions together."""
-    parts = [event.weight.expand(event.output.shape) for event in additions]
-    rows = [part.reshape(-1, *part.shape[-2:])[0] if part.ndim > 2 else part for part in parts]
+    rows = []
+    for event in additions:
+        part = event.weight.expand(event.output.shape)
+        if part.ndim > 2 and len(part) != batch and part.shape[1] == batch:
+            part = part.transpose(0, 1)  # tokens first
+        rows.append(part.reshape(-1, *part.shape[-2:])[0] if part.ndim > 2 else part)
     if any(len(part) != len(rows[0]) for part in rows):
         return rows[0]
     return torch.stack(rows).sum(dim=0)

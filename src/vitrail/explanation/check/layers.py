@@ -247,7 +247,7 @@ def check_is_vit(
             "attend to each other (nearest family: swin)"
         )
     inside = (event for low, high in groups for event in events[low : high + 1])
-    if any(event.names for event in inside if event.kind in ("add", "fused")):
+    if any(event.learned for event in inside if event.kind in ("add", "fused")):
         raise UserError(
             "check is for ViTs: attention adds learned numbers to its scores (nearest family: beit)"
         )

@@ -58,6 +58,7 @@ class Event:
     formula: NormFormula = "layer_norm"  # of a norm that is written by hand
     first: bool = True  # of a join: the parameter comes before the data
     stride: tuple[int, ...] = ()
+    learned: bool = False  # one of the names is a parameter, not a buffer
 
     @property
     def weight(self) -> Tensor:
@@ -84,6 +85,7 @@ class Recorder(TorchDispatchMode):
         self.names: dict[int, frozenset[str]] = {}  # of the parameters in a storage
         for name, tensor in (*module.named_parameters(), *module.named_buffers()):
             self.names[place_of(tensor)] = frozenset([name])
+        self.parameters = {name for name, _ in module.named_parameters()}
         self.data = {place_of(image)}  # storages that depend on the image
         self.kept: list[Any] = [image]  # so that no storage is used twice
         self.used: set[str] = set()
@@ -141,6 +143,7 @@ class Recorder(TorchDispatchMode):
             self.line(),
             names=tuple(sorted(frozenset().union(*(self.names_of(one) for one in constants)))),
         )
+        event.learned = not self.parameters.isdisjoint(event.names)
         if kind in ("linear", "conv", "norm"):
             fill_layer(event, name, tensors, depends, call)
         elif kind in ("join", "add", "scale"):
@@ -151,17 +154,25 @@ class Recorder(TorchDispatchMode):
         self.events.append(event)
 
     def takes_bias(self, event: Event) -> bool:
-        """Whether an addition is the bias of the layer before it."""
+        """Whether an addition is the bias of the layer before it, or of the one before a residual:
+        x + y @ w + b."""
         if event.constant is None or not self.events:
             return False
-        before, rows = self.events[-1], event.constant.squeeze()
+        summed = [one for one in self.events[-1:] if one.kind == "residual"]
+        layers = self.events[-1 - len(summed) :][:1]
+        before, rows = layers[0], event.constant.squeeze()
         layer = before.kind == "linear" and before.bias is None
-        if not layer or rows.ndim != 1 or before.output.numel() != event.data[0].numel():
+        if not layer or rows.ndim != 1 or before.output.shape[-1] != len(rows):
             return False
-        if not torch.equal(before.output.flatten(), event.data[0].flatten()):
+        read = (summed or layers)[0].output
+        if read.numel() != event.data[0].numel():
             return False
-        before.bias, before.output = rows.clone(), event.output
-        before.names = (*before.names, *event.names)
+        if not torch.equal(read.flatten(), event.data[0].flatten()):
+            return False
+        before.bias, before.names = rows.clone(), (*before.names, *event.names)
+        before.output = before.output + rows
+        for one in summed:
+            one.output = event.output
         return True
 
     def line(self) -> int | None:
