@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from tests.training.world import RECIPE, Stripes, accuracy, trainer
 from vitrail import UserError
 from vitrail.data.augment import NOTHING
-from vitrail.data.loader import Batch
+from vitrail.data.loader import Batch, EvalLoader
 from vitrail.data.source import Splits
 from vitrail.evaluation.classify import score
 from vitrail.objectives.supervised import Distilled, Supervised
@@ -79,7 +79,8 @@ def test_training_accuracy_and_validation_loss_are_those_of_the_model(tmp_path: 
     objective = run.task.objective.eval()
 
     def answers(source: Stripes) -> Any:
-        return compute_outputs(objective, source, run.world, batch_size=64, workers=0, seed=0)
+        batches = EvalLoader(source, run.stream.how, 64)
+        return compute_outputs(objective, batches, run.world, classes=len(source.labels), seed=0)
 
     seen, val = answers(run.task.train), answers(run.task.val)  # type: ignore[arg-type]
     right = (seen.logits.argmax(1) == seen.targets.argmax(1)).mean()

@@ -97,9 +97,17 @@ class Transform:
         self.policy = make_policy(augmentation, self.how)
 
     def __call__(
-        self, image: UInt8[Tensor, "C H W"], *, seed: int, epoch: int, index: int, view: int
+        self,
+        image: UInt8[Tensor, "C H W"],
+        *,
+        seed: int,
+        epoch: int,
+        index: int,
+        view: int,
+        draw: Draw | None = None,
     ) -> UInt8[Tensor, "C h w"]:
-        draw = draws_for(seed, epoch, np.array([[index, view]]))
+        """`draw` are the sample's own draws, if they were computed with those of others."""
+        draw = draw or draws_for(seed, epoch, np.array([[index, view]]))
         image = self.apply_geometry(image, draw)
         if self.policy is None and not self.augmentation.jitter:
             return image.contiguous()
@@ -236,6 +244,7 @@ def _box(
 
 
 def to_tensor(pixels: NDArray[np.uint8]) -> UInt8[Tensor, "C H W"]:
-    """Decoded pixels (H, W) or (H, W, C) as torch likes them."""
+    """Decoded pixels (H, W) or (H, W, C) as torch likes them: channels last, and not copied unless
+    nobody may write to them."""
     array = pixels[..., None] if pixels.ndim == 2 else pixels
-    return torch.from_numpy(np.ascontiguousarray(array.transpose(2, 0, 1)))
+    return torch.from_numpy(np.require(array, requirements=["C", "W"])).permute(2, 0, 1)

@@ -98,7 +98,7 @@ def normalise(
     """Pixels of 0 to 255 as the model reads them; `reorder` where they are RGB and it is not."""
     if reorder and preprocessing.channel_order == "bgr":
         pixels = pixels.flip(-3)
-    factor, offset = normalisation(preprocessing)
+    factor, offset = normalisation(preprocessing, pixels.device)
     return pixels.float().mul_(factor).add_(offset)
 
 
@@ -114,11 +114,11 @@ def denormalise(
 
 @cache
 def normalisation(
-    preprocessing: Preprocessing,
+    preprocessing: Preprocessing, device: torch.device | None = None
 ) -> tuple[Float[Tensor, "C 1 1"], Float[Tensor, "C 1 1"]]:
     """A factor and an offset for each channel."""
     factor, offset = map(torch.from_numpy, normalisation_factors(preprocessing))
-    return factor.view(-1, 1, 1), offset.view(-1, 1, 1)
+    return factor.view(-1, 1, 1).to(device), offset.view(-1, 1, 1).to(device)
 
 
 def resize_and_crop_torch(

@@ -38,9 +38,8 @@ def warp(
     height, width = images.shape[2:]
     maps = affine_maps(augmentation, height, width, draws_for(seed, epoch, samples))
     if maps is not None:
-        grid = F.affine_grid(
-            torch.from_numpy(maps).float(), list(images.shape), align_corners=False
-        )
+        theta = torch.from_numpy(maps).float().to(images.device, non_blocking=True)
+        grid = F.affine_grid(theta, list(images.shape), align_corners=False)
         # bilinear would blur every training image and none that is judged: on 8x8 digits that cost
         # two points of accuracy
         pixels = F.grid_sample(pixels, grid, mode="bicubic", align_corners=False).clamp_(0, 255)

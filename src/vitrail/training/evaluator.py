@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 
 from vitrail.data.images import BadImage
+from vitrail.data.loader import EvalLoader
 from vitrail.training.outage import OutageError, lost_too_many, sentence
 from vitrail.training.parallel import World
 from vitrail.training.progress import Values
@@ -22,16 +23,16 @@ class Evaluator:
     def __init__(self, state: TrainState, saver: Saver, out: Path, world: World) -> None:
         self.state, self.saver, self.out, self.world = state, saver, out, world
         self.outputs: ValidationOutputs | None = None
+        self.loader: EvalLoader | None = None
 
     def evaluate(self, task: Task, step: int, run_state: RunState) -> Values:
         """All scores of a step; OutageError where too many images cannot be used."""
         with self.state.with_eval_weights():
             outputs = compute_outputs(
                 task.objective,
-                task.val,
+                self.batches(task),
                 self.world,
-                batch_size=max(task.recipe.batch_size, 64),
-                workers=task.recipe.workers,
+                classes=len(task.val.labels),
                 seed=task.recipe.seed,
             )
         images = len(task.val)
@@ -50,6 +51,21 @@ class Evaluator:
             write_sheet(outputs.shown, how, self.out, step)
         self.choose(values, step, run_state, outputs)
         return values
+
+    def batches(self, task: Task) -> EvalLoader:
+        """Those of the validation images, read by workers that stay for the next evaluation."""
+        if self.loader is None:
+            self.loader = EvalLoader(
+                task.val,
+                task.objective.model.passport.preprocessing,
+                max(task.recipe.batch_size, 64),
+                native=task.objective.native,
+                workers=task.recipe.workers,
+                rank=self.world.rank,
+                world=self.world.size,
+                device=self.world.device,
+            )
+        return self.loader
 
     def choose(
         self, values: Values, step: int, run_state: RunState, outputs: ValidationOutputs

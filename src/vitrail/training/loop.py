@@ -19,7 +19,7 @@ from vitrail.core.errors import UserError
 from vitrail.core.image_list import ImageList
 from vitrail.core.randomness import seed_of
 from vitrail.data.augment import mix
-from vitrail.data.loader import Batch, Stream
+from vitrail.data.loader import Batch, Stream, dense_targets
 from vitrail.training.evaluator import Evaluator
 from vitrail.training.goal import Masked
 from vitrail.training.interrupt import interruptible
@@ -190,7 +190,8 @@ class Trainer:
         set_rate(self.state.optimisers, self.lr(self.step) if lr is None else lr)
         # dropout and stochastic depth draw from torch's generator: from this step's seed alone
         torch.manual_seed(seed_of("step", recipe.seed, self.step, world.rank))
-        images, targets = batch.images.to(world.device), batch.targets.to(world.device)
+        images = batch.images.to(world.device)  # where the stream has put them already
+        targets = dense_targets(batch.targets.to(world.device), len(self.task.train.labels))
         drawn = self.task.objective.draw(recipe.seed, batch.epoch, batch.indices)
         if drawn is None and isinstance(images, Tensor):
             images, targets = mix(
@@ -313,6 +314,7 @@ def make_stream(task: Task, world: World) -> Stream:
         workers=recipe.workers,
         rank=world.rank,
         world=world.size,
+        device=world.device,
     )
 
 

@@ -1,6 +1,7 @@
 """The outputs of a run's weights for its validation images, by all processes together."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.core.errors import UserError
-from vitrail.data.loader import Batch, iterate_batches
-from vitrail.data.source import Source
+from vitrail.data.loader import Batch, dense_targets
 from vitrail.objectives.objective import Objective
 from vitrail.training.parallel import World
 from vitrail.training.reconstructions import SHOWN
@@ -30,27 +30,12 @@ class ValidationOutputs:
 
 @torch.no_grad()  # inference mode would leave weights that are shared by processes unusable
 def compute_outputs(
-    objective: Objective,
-    source: Source,
-    world: World,
-    *,
-    batch_size: int,
-    workers: int,
-    seed: int,
+    objective: Objective, batches: Iterable[Batch], world: World, *, classes: int, seed: int
 ) -> ValidationOutputs:
     """The outputs of an objective in evaluation mode, each process computing its share."""
-    how = objective.model.passport.preprocessing
     logits, targets, indices = list[Tensor](), list[Tensor](), list[Tensor]()
     broken, shown = dict[str, str](), dict[str, Tensor]()
-    for batch in iterate_batches(
-        source,
-        how,
-        batch_size,
-        native=objective.native,
-        workers=workers,
-        rank=world.rank,
-        world=world.size,
-    ):
+    for batch in batches:
         broken |= {bad.path: bad.reason for bad in batch.broken}
         images, drawn = inputs(batch, objective, seed)
         images = images.to(world.device)
@@ -59,7 +44,7 @@ def compute_outputs(
             shown = objective.illustrate(images[:SHOWN], drawn[:SHOWN])
         output = objective.outputs(images, drawn).float().cpu()
         logits.append(output[: len(batch.images)])
-        targets.append(batch.targets)
+        targets.append(dense_targets(batch.targets.cpu(), classes))
         indices.append(torch.from_numpy(batch.indices))
     mine = torch.cat(logits), torch.cat(targets), torch.cat(indices)
     shares, lost = zip(*world.gather((mine, broken)), strict=True)
