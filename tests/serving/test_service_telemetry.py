@@ -50,7 +50,7 @@ def test_a_request_is_a_span_and_a_probe_is_none() -> None:
 
 def test_a_missing_exporter_is_one_sentence() -> None:
     try:
-        import opentelemetry.exporter.otlp.proto.http  # type: ignore[import-not-found]  # noqa: F401
+        import opentelemetry.exporter.otlp.proto.http  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
     except ImportError:
         with pytest.raises(UserError, match="OTEL_TRACES_EXPORTER=console"):
             otlp_exporter()

@@ -22,8 +22,17 @@ from vitrail.data.batch import Batch, Loaded, dense_targets, targets_of
 from vitrail.data.finish import erase_
 from vitrail.data.preprocess import normalise
 from vitrail.data.reader import Sample, read_pixels
-from vitrail.data.sampler import Cut, cut_epoch, epoch_order, places_of
+from vitrail.data.sampler import (
+    LARGE,
+    Cut,
+    LargeOrder,
+    cut_epoch,
+    epoch_order,
+    places_of,
+    side_at,
+)
 from vitrail.data.samples import EvalReader, Key, SampleDataset, load, needed_size, no_images
+from vitrail.data.shard_order import shard_order, shards_of
 from vitrail.data.source import Source
 from vitrail.data.warp import fits, warp
 
@@ -59,6 +68,7 @@ class Stream:
     rank: int = 0
     world: int = 1
     device: torch.device = field(default=CPU)
+    epochs: float = 1.0  # of the run, over which progressive sizes are spread
 
     @property
     def steps(self) -> int:
@@ -69,7 +79,8 @@ class Stream:
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
         """The batches of the steps from `start` up to `stop`, counted over all epochs."""
-        one_size = not self.augmentation.sides and self.native is None
+        several = self.augmentation.sides or self.augmentation.progressive
+        one_size = not several and self.native is None
         plain = one_size and fits(self.augmentation)
         if plain and has_model_size(self.source, self.how):
             return (self.warp_batch(share) for share in self.shares(start, stop))
@@ -117,7 +128,7 @@ class Stream:
             yield Share(epoch, order[cut.first : cut.last][places], places, planned, cut.side)
 
     def cuts(self, epoch: int) -> list[Cut]:
-        return cut_epoch(
+        cuts = cut_epoch(
             len(self.source),
             self.batch_size,
             sides=self.augmentation.sides,
@@ -125,22 +136,33 @@ class Stream:
             seed=self.seed,
             epoch=epoch,
         )
+        side = side_at(epoch, self.epochs, self.augmentation.progressive)
+        return cuts if side is None else [replace(cut, side=side) for cut in cuts]
 
-    def order(self, epoch: int) -> NDArray[np.int64]:
+    def order(self, epoch: int) -> NDArray[np.int64] | LargeOrder:
+        count, repeats = len(self.source), self.augmentation.repeats
+        shards = None if self.balance else shards_of(self.source)
+        if count > LARGE and shards is None and not self.balance:
+            return LargeOrder(count, seed=self.seed, epoch=epoch, repeats=repeats)
+        images = None
+        if shards is not None:
+            images = shard_order(shards, self.batch_size, seed=self.seed, epoch=epoch)
         return epoch_order(
-            len(self.source),
+            count,
             seed=self.seed,
             epoch=epoch,
-            repeats=self.augmentation.repeats,
+            repeats=repeats,
             balance=self.source.targets if self.balance else None,
+            images=images,
         )
 
     def warp_batch(self, share: Share) -> Batch:
         if not len(share.rows):  # there are more processes than images
             return self.finish_batch(Loaded(no_images(self.how), []).to(self.device), share)
-        channels, which = len(self.how.mean), share.rows[:, 0]
+        which, read = share.rows[:, 0], partial(read_pixels, bits=self.how.bits)
+        samples = (Sample(self.source, int(index)) for index in which)
         images = torch.stack(
-            [to_tensor(read_pixels(Sample(self.source, int(i)), channels=channels)) for i in which]
+            [to_tensor(read(sample, channels=len(self.how.mean))) for sample in samples]
         )
         images = warp(
             images.to(self.device),

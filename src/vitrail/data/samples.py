@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Shaped
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
@@ -45,7 +45,7 @@ class SampleDataset(Dataset[Tensor]):
         self.at_least = None
         if augmentation is not None:
             self.at_least = needed_size(augmentation, how, native)
-            for side in (None, *augmentation.sides):
+            for side in (None, *augmentation.sides, *augmentation.progressive):
                 self.transforms[side] = Transform(augmentation, resized(how, side), native)
 
     def __getitems__(self, keys: list[Key]) -> Loaded:
@@ -74,10 +74,10 @@ class SampleDataset(Dataset[Tensor]):
         stacked = default_collate(images) if images else no_images(self.how)
         return Loaded(stacked, rows, None, tuple(broken))
 
-    def __getitem__(self, key: Key) -> UInt8[Tensor, "C H W"]:
+    def __getitem__(self, key: Key) -> Shaped[Tensor, "C H W"]:
         return self.read(key)
 
-    def read(self, key: Key, draw: Draw | None = None) -> UInt8[Tensor, "C H W"]:
+    def read(self, key: Key, draw: Draw | None = None) -> Shaped[Tensor, "C H W"]:
         """One image; its draws are computed here if they are not given."""
         epoch, index, view, side = key
         if not self.transforms and self.native is not None:
@@ -85,15 +85,19 @@ class SampleDataset(Dataset[Tensor]):
         if not self.transforms:
             return read_image(Sample(self.source, index), self.how)
         pixels = read_pixels(
-            Sample(self.source, index), channels=len(self.how.mean), at_least=self.at_least
+            Sample(self.source, index),
+            channels=len(self.how.mean),
+            at_least=self.at_least,
+            bits=self.how.bits,
         )
         return self.transforms[side](
             to_tensor(pixels), seed=self.seed, epoch=epoch, index=index, view=view, draw=draw
         )
 
 
-def no_images(how: Preprocessing) -> UInt8[Tensor, "0 C H W"]:
-    return torch.empty(0, len(how.mean), *how.size, dtype=torch.uint8)
+def no_images(how: Preprocessing) -> Shaped[Tensor, "0 C H W"]:
+    kind = torch.uint8 if how.bits == 8 else torch.uint16
+    return torch.empty(0, len(how.mean), *how.size, dtype=kind)
 
 
 def resized(how: Preprocessing, side: int | None) -> Preprocessing:
