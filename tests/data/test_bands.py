@@ -63,7 +63,7 @@ def test_a_grey_png_of_16_bits_keeps_them() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     five = npy_bytes(np.zeros((8, 8, 5), np.uint16))
-    with pytest.raises(UserError, match="has 5 bands, the model reads 13"):
+    with pytest.raises(BadImage, match="has 5 bands, the model reads 13"):
         decode_bands(five, "a.npy", bands=13, bits=16)
     with pytest.raises(BadImage, match="has 16-bit values, the model reads 8-bit"):
         decode_bands(five, "a.npy", bands=5, bits=8)
@@ -90,7 +90,8 @@ def test_headers_that_claim_too_much_are_refused_before_decoding() -> None:
     with pytest.raises(BadImage, match="more than the limit"):
         decode_bands(head.getvalue(), "bomb.npy", bands=13, bits=16)
     with tifffile.TiffFile(io.BytesIO(huge)) as file:
-        place = file.pages[0].tags["ImageLength"].valueoffset
+        page: Any = file.pages[0]
+        place = page.tags["ImageLength"].valueoffset
     claimed = bytearray(huge)
     claimed[place : place + 2] = (60_000).to_bytes(2, "little")
     with pytest.raises(BadImage, match=r"cannot be decoded|more than the limit|bomb"):
@@ -120,7 +121,7 @@ def test_augmentation_moves_bands_alike_and_refuses_colours() -> None:
     how = Preprocessing(size=(16, 16))
     wide = Preprocessing(size=(16, 16), mean=(0.5,) * 6, std=(0.5,) * 6, bits=16)
     asked = Augmentation(crop=(0.3, 1.0), rotate=10.0)
-    keys = {"seed": 0, "epoch": 1, "index": 2, "view": 0}
+    keys: dict[str, Any] = {"seed": 0, "epoch": 1, "index": 2, "view": 0}
     one = Transform(asked, how)(to_tensor(photo), **keys)
     six = np.concatenate([photo, photo], axis=2).astype(np.uint16) * 257
     other = Transform(asked, wide)(to_tensor(six), **keys)
@@ -129,7 +130,7 @@ def test_augmentation_moves_bands_alike_and_refuses_colours() -> None:
     assert (other[:3].float() / 257 - one.float()).abs().max() <= 2
     for wrong in ({"policy": "randaugment"}, {"policy": "trivialaugment"}, {"jitter": 0.2}):
         with pytest.raises(UserError, match="grey and RGB of 8 bits"):
-            Transform(Augmentation(**wrong), wide)  # type: ignore[arg-type]
+            Transform(Augmentation(**wrong), wide)
 
 
 def test_models_of_one_depth_refuse_the_other() -> None:
@@ -174,11 +175,12 @@ def test_from_a_folder_of_tiffs_to_an_explanation(fields: Path, tmp_path: Path) 
     assert by_file.label == by_array.label == "water"
     assert by_file.score == by_array.score
     assert vitrail.evaluate(model, fields, split="train").accuracy == 1.0
-    why = vitrail.explain(model, str(image))
+    why: Any = vitrail.explain(model, str(image))
     assert np.asarray(why.overlay()).shape[2] == 3
     found = vitrail.doctor(fields)
     assert found.modes == {"bands 4x16-bit": 48}
     assert not found.broken
+    assert found.colour is None
 
 
 def test_arrays_of_a_data_set(tmp_path: Path) -> None:

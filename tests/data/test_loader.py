@@ -13,7 +13,7 @@ from vitrail.core.passport import Preprocessing
 from vitrail.data.augment import NOTHING, Augmentation
 from vitrail.data.batch import Loaded, dense_targets, targets_of
 from vitrail.data.loader import EvalLoader, Stream
-from vitrail.data.samples import SampleDataset, load
+from vitrail.data.samples import Key, SampleDataset, load
 from vitrail.data.sources import open_data
 
 HOW = Preprocessing(size=(16, 16))
@@ -34,11 +34,11 @@ def test_workers_hand_over_bytes_in_shared_memory(photos: Path) -> None:
     """Pixels are a quarter of floats, and the batch is stacked where this process sees it."""
     source = open_data(photos, val_share=0)["train"]
     dataset = SampleDataset(source, HOW, Augmentation(), seed=0)
-    keys = [[(0, index, 0, None) for index in range(4)], [(0, index, 0, None) for index in (4, 5)]]
+    keys: list[list[Key]] = [[(0, n, 0, None) for n in range(4)], [(0, n, 0, None) for n in (4, 5)]]
     batches = list(load(dataset, iter(keys), 1, CPU))
     for loaded, asked in zip(batches, keys, strict=True):
         assert loaded.images.dtype == torch.uint8
-        assert loaded.images.is_shared()
+        assert loaded.images.is_shared()  # type: ignore[no-untyped-call]
         assert torch.equal(loaded.images, dataset.__getitems__(asked).images)
 
 

@@ -1,5 +1,7 @@
 """3-Augment and AugMix: the operators of their peers, drawn by the sample alone."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -38,7 +40,7 @@ def test_augmix_is_torchvisions_with_the_samples_own_draws() -> None:
     how = Preprocessing(size=(24, 24))
     transform = Transform(Augmentation(crop=None, flip=0.0, policy="augmix"), how)
     image = torch.from_numpy(PHOTO).permute(2, 0, 1)
-    keys = {"seed": 3, "epoch": 1, "index": 5, "view": 0}
+    keys: dict[str, Any] = {"seed": 3, "epoch": 1, "index": 5, "view": 0}
     found = transform(image, **keys)
     torch.manual_seed(99)  # what else draws has no say
     assert torch.equal(found, transform(image, **keys))

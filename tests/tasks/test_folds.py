@@ -95,7 +95,7 @@ def test_minutes_become_steps_that_a_resumed_run_keeps(data: Path, tmp_path: Pat
     assert vitrail.train(data, out=out, minutes=0.02, resume=True, **SMALL).facts() == run.facts()
     for wrong in ({"epochs": 3.0}, {"steps": 3}):
         with pytest.raises(UserError, match="minutes must be left out"):
-            vitrail.train(data, out=tmp_path / "x", minutes=1, **wrong)  # type: ignore[arg-type]
+            vitrail.train(data, out=tmp_path / "x", minutes=1, **wrong)
     with pytest.raises(UserError, match="minutes must be"):
         vitrail.train(data, out=tmp_path / "x", minutes=0)
 

@@ -139,7 +139,7 @@ def test_a_score_that_is_not_finite_is_never_the_best(tmp_path: Path) -> None:
 
     splits = Splits({"train": Stripes(96), "val": Stripes(40, seed=1)})
     task = prepare_task(replace(RECIPE, schedule=Schedule(steps=12)), splits, judge)
-    task.objective.val_loss = lambda *_: None  # type: ignore[method-assign]
+    task.objective.val_losses = lambda *_: None  # type: ignore[method-assign]
     outcome = Trainer(task, tmp_path).run()
     assert (outcome.run_state.best, outcome.run_state.best_step) == (0.4, 6)
     assert outcome.run_state.since_best == 2
@@ -153,7 +153,7 @@ def test_a_run_without_any_finite_score_keeps_its_weights(tmp_path: Path) -> Non
 
     splits = Splits({"train": Stripes(96), "val": Stripes(40, seed=1)})
     task = prepare_task(replace(RECIPE, schedule=Schedule(steps=12)), splits, judge)
-    task.objective.val_loss = lambda *_: None  # type: ignore[method-assign]
+    task.objective.val_losses = lambda *_: None  # type: ignore[method-assign]
     outcome = Trainer(task, tmp_path).run()
     assert outcome.run_state.best is None
     assert outcome.run_state.since_best == 4

@@ -145,10 +145,7 @@ def stretched(values: Values) -> NDArray[np.uint8]:
 
 def _checked(values: NDArray[Any], found: BandFormat, name: str, bands: int, bits: int) -> Values:
     if found.bands != bands:
-        raise UserError(
-            f"{name} has {found.bands} bands, the model reads {bands}: create or train it with "
-            f"channels={found.bands}"
-        )
+        raise BadImage(name, f"has {found.bands} bands, the model reads {bands}")
     if found.bits != bits:
         raise BadImage(name, f"has {found.bits}-bit values, the model reads {bits}-bit values")
     values = values[..., None] if values.ndim == 2 else values

@@ -306,8 +306,8 @@ def sizes_of(sizes: Sequence[tuple[int, int]]) -> Sizes | None:
 
 
 def colour_of(album: Album, measured: Mapping[int, ImageStatistics]) -> Colour | None:
-    """Of grey data sets one channel, of others three."""
-    if not measured:
+    """Of grey data sets one channel, of others three; nothing of bands, which are no colours."""
+    if not measured or any(seen.mode.startswith("bands ") for seen in measured.values()):
         return None
     channels = 1 if all(seen.mode.split()[1] in GREYS for seen in measured.values()) else 3
     means, squares = (

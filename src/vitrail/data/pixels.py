@@ -3,7 +3,7 @@ Nothing here needs torch."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ class Named:
     """An image in memory, and what it is called."""
 
     name: str
-    image: "bytes | Image.Image | NDArray[np.uint8]"
+    image: "bytes | Image.Image | NDArray[Any]"
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Sample:
 
 
 Item: TypeAlias = str | Named  # a path or an address is its own name
-ImageSource: TypeAlias = str | Path | bytes | Image.Image | NDArray[np.uint8] | Named | Sample
+ImageSource: TypeAlias = str | Path | bytes | Image.Image | NDArray[Any] | Named | Sample
 
 
 def name_of(image: ImageSource) -> str:

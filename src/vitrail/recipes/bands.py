@@ -30,7 +30,7 @@ def with_measured_bands(recipe: Recipe, train: Source, chosen: dict[str, Any]) -
         f"{min(MEASURED, len(train))} training images",
     ]
     augmentation = recipe.augmentation
-    colours = {"policy": "none", "jitter": 0.0}
+    colours: dict[str, Any] = {"policy": "none", "jitter": 0.0}
     off = [name for name in colours if f"augmentation.{name}" not in chosen]
     off = [name for name in off if getattr(augmentation, name) != colours[name]]
     if off:

@@ -27,7 +27,7 @@ class CountedScorer(Protocol):
     names: tuple[str, ...]
 
     def hits(
-        self, outputs: Float[np.ndarray, "S K"], targets: Float[np.ndarray, "S K"], /
+        self, logits: Float[np.ndarray, "S K"], targets: Float[np.ndarray, "S K"]
     ) -> dict[str, int]: ...
 
 

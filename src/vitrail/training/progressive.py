@@ -66,4 +66,4 @@ def resize_positions_to_images(model: ViT) -> None:
         assert found is not None, "there are positions"
         return found
 
-    model.positions.forward = MethodType(forward, model.positions)
+    model.positions.forward = MethodType(forward, model.positions)  # type: ignore[method-assign]
