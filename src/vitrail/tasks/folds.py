@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from vitrail.tasks.run import Run
 from vitrail.tasks.run_options import Observer, RunOptions
 from vitrail.tasks.training_run import start_run
 from vitrail.training.parallel import launched
+from vitrail.training.progress import Progress
 from vitrail.training.recipe_file import NAME
 from vitrail.weights.atomic import write_file
 
@@ -106,6 +108,8 @@ def cross_validate(options: RunOptions, observer: Observer) -> CrossValidation:
     check_free(options, out)
     runs: list[Run] = []
     for fold in range(1, options.folds + 1):
+        name = f"fold {fold} of {options.folds}"
+        observer.show_step(Progress(0, 0, math.nan, 0.0, messages=(name,)))
         runs.append(start_run(fold_options(options, out, fold), observer))
         if runs[-1].stopped:
             return CrossValidation(out=out, runs=tuple(runs), folds=options.folds)

@@ -39,7 +39,9 @@ def new_recipe(options: RunOptions) -> Recipe:
             raise UserError("minutes must be left out where epochs or steps set the run's length")
     path, changes = Path(options.recipe or ""), options.changes
     share = changes.get("val_share", options.val_share)
-    train = open_data(options.data, **({} if share is None else {"val_share": share}))["train"]
+    drawn = {"val_share": share, "folds": options.folds, "fold": options.fold}
+    drawn = {name: value for name, value in drawn.items() if value is not None}
+    train = open_data(options.data, **drawn)["train"]
     from_file = path.suffix in (".yaml", ".yml")
     recipe = read_recipe(path) if from_file else choose_recipe(with_set_batch_size(options), train)
     recipe = override(options, recipe, len(train))
