@@ -177,6 +177,8 @@ def test_from_a_folder_of_tiffs_to_an_explanation(fields: Path, tmp_path: Path) 
     assert vitrail.evaluate(model, fields, split="train").accuracy == 1.0
     why: Any = vitrail.explain(model, str(image))
     assert np.asarray(why.overlay()).shape[2] == 3
+    with pytest.raises(UserError, match="16 bits, which timm cannot express"):
+        vitrail.convert(tmp_path / "run" / "best", tmp_path / "timm", to="timm")
     found = vitrail.doctor(fields)
     assert found.modes == {"bands 4x16-bit": 48}
     assert not found.broken
