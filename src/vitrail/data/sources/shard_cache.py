@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from vitrail.core.errors import UserError
@@ -26,6 +27,7 @@ from vitrail.data.sources.places import file_size, file_system, retried, stamp
 DIRECTORY, LIMIT = "VITRAIL_SHARD_CACHE", "VITRAIL_SHARD_CACHE_GB"
 DEFAULT_GB = 50.0
 CHUNK = 2**23  # bytes of one request
+MAX_OPEN = 128  # files of a process
 STALE = 3600.0  # seconds after which nobody writes to a draft any more
 FRESH = 60.0  # seconds for which a shard need not be marked as used again
 
@@ -36,7 +38,7 @@ class ShardCache:
     def __init__(self, directory: Path, limit: int) -> None:
         self.directory, self.limit = directory, limit
         self.open_files: dict[str, int] = {}
-        self.process = os.getpid()
+        self.process, self.lock = os.getpid(), Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ShardCache, (self.directory, self.limit)
@@ -44,22 +46,23 @@ class ShardCache:
     def read(self, shard: str, start: int, end: int) -> bytes | None:
         """A stretch of a shard, which is downloaded if it is not there; None where it is larger
         than the limit. Raises OSError as storage does."""
-        if os.getpid() != self.process:  # a forked worker: its parent's files have their own places
-            self.open_files, self.process = {}, os.getpid()
-        file = self.open_files.get(shard)
-        if file is None:
-            path = self.fetch(shard)
-            if path is None:
-                return None
-            file = self.remember(shard, path)
-        return os.pread(file, end - start, start)
+        if os.getpid() != self.process:  # a forked worker, in which a lock may never be released
+            self.open_files, self.process, self.lock = {}, os.getpid(), Lock()
+        with self.lock:  # or another thread could close the file meanwhile
+            if shard in self.open_files:
+                return os.pread(self.open_files[shard], end - start, start)
+        path = self.fetch(shard)
+        if path is None:
+            return None
+        with self.lock:
+            return os.pread(self.remember(shard, path), end - start, start)
 
     def remember(self, shard: str, path: Path) -> int:
         """Keep the file open: it stays readable when another process deletes it to make room."""
-        if len(self.open_files) >= 128:
-            oldest = next(iter(self.open_files))
-            os.close(self.open_files.pop(oldest))
-        self.open_files[shard] = os.open(path, os.O_RDONLY)
+        if shard not in self.open_files:
+            if len(self.open_files) >= MAX_OPEN:
+                os.close(self.open_files.pop(next(iter(self.open_files))))
+            self.open_files[shard] = os.open(path, os.O_RDONLY)
         return self.open_files[shard]
 
     def fetch(self, shard: str) -> Path | None:
