@@ -19,6 +19,14 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _shard_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Shards of remote storage that tests read are kept in a directory of theirs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITRAIL_SHARD_CACHE", str(tmp_path_factory.mktemp("shards")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _threads() -> Iterator[None]:
     """A verb that is called with `threads` sets those of its process: the next test has its own."""

@@ -10,10 +10,10 @@ import vitrail
 from vitrail.tasks.progress import silent
 
 RUN_OPTIONS = (
-    "out=None, recipe=None, model=None, start=None, epochs=None, steps=None, batch_size=None, "
-    "lr=None, image_size=None, val_share=None, set=None, seed=None, workers=None, parallel=None, "
-    "precision=None, device='auto', threads=None, processes=1, resume=False, dry_run=False, "
-    "on_step=None, on_progress=<silent>"
+    "out=None, recipe=None, model=None, start=None, epochs=None, steps=None, minutes=None, "
+    "batch_size=None, lr=None, image_size=None, val_share=None, set=None, seed=None, workers=None, "
+    "parallel=None, precision=None, device='auto', threads=None, processes=1, resume=False, "
+    "dry_run=False, on_step=None, on_progress=<silent>"
 )
 # The one place to update when the surface changes on purpose: name -> parameters as written.
 SIGNATURES = {
@@ -78,7 +78,7 @@ SIGNATURES = {
         "device='auto', precision=None, out=None, overwrite=False, dry_run=False, name=None, "
         "on_progress=<silent>"
     ),
-    "open_data": "spec, *, val_share=0.1, seed=0",
+    "open_data": "spec, *, val_share=0.1, seed=0, folds=None, fold=None",
     "predict": (
         "model, images, *, top=5, exact=True, batch_size=8, out=None, overwrite=False, "
         "engine='auto', address=None, speed_up=None, native_resolution=False, max_tokens=None, "
@@ -113,7 +113,7 @@ SIGNATURES = {
     "train": "data, *, "
     + RUN_OPTIONS.replace(
         "image_size=None,", "image_size=None, native_resolution=False, max_tokens=None,"
-    ),
+    ).replace("minutes=None,", "minutes=None, folds=None,"),
 }
 NAMES = [
     "Client", "UserError", "__version__", "adopt", "bench", "capture", "check", "compare",

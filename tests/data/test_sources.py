@@ -537,7 +537,7 @@ def test_npz_of_one_part_channels_first_with_named_classes(tmp_path: Path) -> No
         ({"a": np.zeros(3)}, "holds a, expected arrays x_train"),
         ({"x": np.zeros((3, 4, 4)), "y": np.zeros(3, int)}, "x is float64, expected whole"),
         ({"x": np.zeros((3, 16), int), "y": np.zeros(3, int)}, r"has shape \(3, 16\)"),
-        ({"x": np.zeros((3, 5, 4, 7), int), "y": np.zeros(3, int)}, "1, 3 or 4 channels"),
+        ({"x": np.zeros((3, 20, 24, 17), int), "y": np.zeros(3, int)}, "1 to 16 channels"),
         ({"x": ramp(3, 4, 4), "y": np.zeros(4, int)}, "3 images but 4 labels"),
         ({"x": ramp(3, 4, 4), "y": np.array([0, -1, 0])}, "has the label -1"),
         ({"x": ramp(3, 4, 4), "y": np.array([0.5, 1, 0])}, "are float64, expected whole"),

@@ -19,6 +19,7 @@ from tests.inference.photos import small_model, write_photos
 from tests.models.kinds import KINDS, SMALL
 from vitrail import UserError
 from vitrail.data.preprocess import prepare
+from vitrail.data.reader import Named
 from vitrail.data.threads import ahead
 from vitrail.inference.engine import (
     AHEAD,
@@ -146,8 +147,6 @@ def test_a_stream_is_never_far_ahead_of_its_reader() -> None:
 
 
 def test_what_cannot_be_asked_is_refused_at_once() -> None:
-    with pytest.raises(UserError, match="13 channels, but an image has 1 or 3"):
-        Engine(build(replace(SMALL, channels=13)), Job(output="pooled"))
     with pytest.raises(UserError, match="has no head"):
         Engine(build(KINDS["no head"]), Job(output="scores"))
     with pytest.raises(UserError, match="batch_size must be at least 1, got 0"):
@@ -157,3 +156,11 @@ def test_what_cannot_be_asked_is_refused_at_once() -> None:
 def test_what_a_thread_raises_reaches_the_reader() -> None:
     with pytest.raises(ZeroDivisionError):
         list(ahead(lambda number: 1 // number, [2, 1, 0, 3], threads=2, lead=AHEAD))
+
+
+def test_a_model_of_many_bands_reads_arrays_and_refuses_photos() -> None:
+    engine = Engine(build(replace(SMALL, channels=13)), Job(output="pooled"))
+    bands = Named("bands", np.zeros((40, 30, 13), dtype=np.uint8))
+    read, refused = engine([bands, Named("photo", Image.new("RGB", (40, 30)))])
+    assert read.problem is None
+    assert refused.problem == "a photo of 8 bits, the model reads 13 bands of 8 bits"

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from tests.training.world import RECIPE, Stripes, accuracy, trainer
 from vitrail import UserError
 from vitrail.data.augment import NOTHING
-from vitrail.data.loader import Batch
+from vitrail.data.loader import Batch, EvalLoader
 from vitrail.data.source import Splits
 from vitrail.evaluation.classify import score
 from vitrail.objectives.supervised import Distilled, Supervised
@@ -79,7 +79,8 @@ def test_training_accuracy_and_validation_loss_are_those_of_the_model(tmp_path: 
     objective = run.task.objective.eval()
 
     def answers(source: Stripes) -> Any:
-        return compute_outputs(objective, source, run.world, batch_size=64, workers=0, seed=0)
+        batches = EvalLoader(source, run.stream.how, 64)
+        return compute_outputs(objective, batches, run.world, classes=len(source.labels), seed=0)
 
     seen, val = answers(run.task.train), answers(run.task.val)  # type: ignore[arg-type]
     right = (seen.logits.argmax(1) == seen.targets.argmax(1)).mean()
@@ -138,7 +139,7 @@ def test_a_score_that_is_not_finite_is_never_the_best(tmp_path: Path) -> None:
 
     splits = Splits({"train": Stripes(96), "val": Stripes(40, seed=1)})
     task = prepare_task(replace(RECIPE, schedule=Schedule(steps=12)), splits, judge)
-    task.objective.val_loss = lambda *_: None  # type: ignore[method-assign]
+    task.objective.val_losses = lambda *_: None  # type: ignore[method-assign]
     outcome = Trainer(task, tmp_path).run()
     assert (outcome.run_state.best, outcome.run_state.best_step) == (0.4, 6)
     assert outcome.run_state.since_best == 2
@@ -152,7 +153,7 @@ def test_a_run_without_any_finite_score_keeps_its_weights(tmp_path: Path) -> Non
 
     splits = Splits({"train": Stripes(96), "val": Stripes(40, seed=1)})
     task = prepare_task(replace(RECIPE, schedule=Schedule(steps=12)), splits, judge)
-    task.objective.val_loss = lambda *_: None  # type: ignore[method-assign]
+    task.objective.val_losses = lambda *_: None  # type: ignore[method-assign]
     outcome = Trainer(task, tmp_path).run()
     assert outcome.run_state.best is None
     assert outcome.run_state.since_best == 4

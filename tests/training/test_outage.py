@@ -15,7 +15,7 @@ from tests.training.world import RECIPE, Stripes, accuracy
 from vitrail import UserError
 from vitrail.cli.app import main
 from vitrail.data.images import BadImage, Unreadable
-from vitrail.data.loader import SampleDataset
+from vitrail.data.samples import SampleDataset
 from vitrail.data.source import Splits
 from vitrail.data.sources import places
 from vitrail.training.checkpoint import newest_step
@@ -160,7 +160,7 @@ def test_a_batch_does_not_wait_for_every_image_of_dead_storage(
             clock[0] += 3.0
             return super().read(index)
 
-    monkeypatch.setattr("vitrail.data.loader.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("vitrail.data.samples.time.monotonic", lambda: clock[0])
     source = Slow(100, range(100))
     how = prepare_task(
         RECIPE, Splits({"train": Stripes(100), "val": Stripes(40)}), accuracy

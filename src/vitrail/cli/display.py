@@ -11,6 +11,7 @@ from vitrail.cli.progress import escape_markup
 
 if TYPE_CHECKING:
     from vitrail.cli.run_options import RunOptions
+    from vitrail.tasks.folds import CrossValidation
     from vitrail.tasks.run import Run
     from vitrail.training.progress import Progress
 
@@ -18,16 +19,29 @@ if TYPE_CHECKING:
 ENOUGH_STEPS, ENOUGH_SECONDS, WORTH_A_LINE = 20, 5.0, 60.0
 
 
-def show_run(verb: str, options: RunOptions, work: Callable[..., Run]) -> None:
+def show_run(verb: str, options: RunOptions, work: Callable[..., Run | CrossValidation]) -> None:
     """Show the progress of a run, print its record, and exit as Ctrl-C does if it was stopped."""
+    from vitrail.tasks.folds import CrossValidation
+
     with Display(quiet=options.json or is_quiet()) as display:
         run = work(on_step=display.show_step, on_progress=display.show_progress)
     if options.json:
         say_json(run.facts())
+    elif isinstance(run, CrossValidation):
+        print_folds(run)
     elif run.plan:
         print_plan(run)
     else:
         print_run(run)
+    if isinstance(run, CrossValidation):
+        if run.stopped:
+            last = run.runs[-1]
+            raise KeyboardInterrupt(
+                f"Interrupted in fold {len(run.runs)} of {run.folds}; checkpoint saved. Resume "
+                f"with: vitrail {verb} {last.recipe.data} --folds {run.folds} --out {run.out} "
+                "--resume"
+            )
+        return
     if run.stopped:
         resume = f"vitrail {verb} {run.recipe.data} --out {run.out} --resume"
         raise KeyboardInterrupt(
@@ -140,6 +154,18 @@ def print_run(run: Run) -> None:
     say(*(f"note: {note}" for note in run.notes))
     if run.report is not None:
         say(f"report: {run.report}")
+
+
+def print_folds(folds: CrossValidation) -> None:
+    """The score of each fold, and of all; of a dry run the plan of the first."""
+    if folds.runs[0].plan:
+        print_plan(folds.runs[0])
+        return
+    for number, run in enumerate(folds.runs, start=1):
+        say(f"fold {number}: {run.headline}")
+    say(folds.headline)
+    if folds.report is not None:
+        say(f"report: {folds.report}")
 
 
 def test_line(test: Mapping[str, Any]) -> str:

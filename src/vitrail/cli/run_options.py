@@ -36,6 +36,8 @@ class RunOptions(OutputOptions):
     """Epochs to train. [default: chosen from the number of images]"""
     steps: Annotated[int | None, Parameter(group=RECIPE)] = None
     """Steps to train, instead of epochs."""
+    minutes: Annotated[float | None, Parameter(group=RECIPE)] = None
+    """Time for the whole run: as many steps as it allows, by the speed measured at the start."""
     batch_size: Annotated[str | None, Parameter(group=RECIPE)] = None
     """Images per step, or auto: the size that is fastest on this machine."""
     lr: Annotated[str | None, Parameter(group=RECIPE)] = None
@@ -73,8 +75,8 @@ class RunOptions(OutputOptions):
         """Keyword arguments of the task."""
         size = self.image_size
         same = (
-            "out", "model", "start", "epochs", "steps", "val_share", "seed", "precision", "device",
-            "threads", "workers", "processes", "parallel", "resume", "dry_run",
+            "out", "model", "start", "epochs", "steps", "minutes", "val_share", "seed", "precision",
+            "device", "threads", "workers", "processes", "parallel", "resume", "dry_run",
         )  # fmt: skip
         return {
             **{name: getattr(self, name) for name in same},

@@ -23,11 +23,16 @@ class Train(RunOptions):
     recipe: Annotated[str | None, Parameter(group=RECIPE)] = None
     """Recipe: small, tune, finetune, imagenet1k, imagenet21k, jft, deit, deit_distilled, swin,
     beit, mobilevit, or a recipe.yaml. [default: small, or tune with --from]"""
+    folds: Annotated[int | None, Parameter(group=RECIPE)] = None
+    """Cross-validation: a run for each of so many equal shares of the images, held out in turn."""
     native_resolution: Annotated[bool, Parameter(group=RECIPE)] = False
     """Keep the aspect ratio of images, and their size up to a number of patches; mixup and cutmix
     are off. For ViT, DeiT and DINOv2."""
     max_tokens: Annotated[int | None, Parameter(group=RECIPE)] = None
     """Patches that an image may have at native resolution. [default: those of the model's grid]"""
+
+
+OWN = ("recipe", "folds", "native_resolution", "max_tokens")
 
 
 def train(options: Train) -> None:
@@ -39,6 +44,6 @@ def train(options: Train) -> None:
     """
     from vitrail.tasks.train import train as run
 
-    own = {name: getattr(options, name) for name in ("recipe", "native_resolution", "max_tokens")}
+    own = {name: getattr(options, name) for name in OWN}
     work = partial(run, options.data, **own, **options.arguments())
     show_run("train", options, work)

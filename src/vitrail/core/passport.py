@@ -25,7 +25,8 @@ class Preprocessing:
     cropped to `size`; with `squeeze` it is made to fill `resize` exactly instead; without `resize`
     the whole image is squeezed into `size`. Where half of a margin is no whole number the crop
     begins at it `rounded` to even (torchvision, timm) or `floored` (transformers). Sizes are
-    (height, width). Values are brought to [0, 1], then (value - mean) / std per channel.
+    (height, width). Values of 8 or 16 `bits` are brought to [0, 1], then (value - mean) / std per
+    channel.
     """
 
     size: tuple[int, int]
@@ -36,6 +37,7 @@ class Preprocessing:
     mean: tuple[float, ...] = INCEPTION
     std: tuple[float, ...] = INCEPTION
     channel_order: Literal["rgb", "bgr"] = "rgb"
+    bits: Literal[8, 16] = 8
 
     def __post_init__(self) -> None:
         for sides in (self.size, self.resize or self.size):
@@ -48,6 +50,16 @@ class Preprocessing:
             )
         if 0 in self.std:
             raise UserError(f"std must not be 0 in any channel, got {self.std}")
+
+    @property
+    def max_value(self) -> int:
+        """The largest value of a pixel."""
+        return 2**self.bits - 1
+
+    @property
+    def is_photo(self) -> bool:
+        """Whether images are grey or RGB of 8 bits, as Pillow reads them."""
+        return self.bits == 8 and len(self.mean) in (1, 3)
 
     def in_words(self) -> str:
         """

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Float, Int64, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -27,9 +27,11 @@ from vitrail.data.preprocess import (
     FILTERS,
     at_native_size,
     resize_and_crop_torch,
+    to_16_bits,
     to_pillow,
 )
 from vitrail.data.randaugment import Canvas, RandAugment
+from vitrail.data.three_augment import ThreeAugment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +47,7 @@ class Augmentation:
     rotate: float = 0.0  # degrees either way
     shift: float = 0.0
     zoom: float = 0.0
-    policy: Literal["none", "randaugment", "trivialaugment"] = "none"
+    policy: Literal["none", "randaugment", "trivialaugment", "augmix", "3augment"] = "none"
     operations: int = 2
     magnitude: float = 9.0
     magnitude_std: float = 0.5
@@ -55,21 +57,30 @@ class Augmentation:
     erase_fill: Literal["mean", "noise"] = "mean"
     mixup: float = 0.0  # the alpha of its Beta distribution
     cutmix: float = 0.0
+    mix_off_epochs: float = 0.0  # at the end of the run, without mixup and cutmix
     repeats: int = 1  # views of an image in a batch
     sides: tuple[int, ...] = ()  # a batch has one of these sizes, and more images if it is small
+    progressive: tuple[int, ...] = ()  # sides of the first epochs, in equal shares of the run
 
     def __post_init__(self) -> None:
         for name in ("flip", "erase", "operation_prob", "shift"):
             check(f"augmentation.{name}", getattr(self, name), at_least=0, at_most=1)
-        for name in ("jitter", "mixup", "cutmix", "magnitude_std"):
+        for name in ("jitter", "mixup", "cutmix", "magnitude_std", "mix_off_epochs"):
             check(f"augmentation.{name}", getattr(self, name), at_least=0)
         check("augmentation.rotate", self.rotate, at_least=0, at_most=180)
         check("augmentation.zoom", self.zoom, at_least=0, below=1)
         check("augmentation.magnitude", self.magnitude, at_least=0, at_most=10)
         check_count("augmentation.operations", self.operations, at_least=1)
         check_count("augmentation.repeats", self.repeats, at_least=1)
-        for side in self.sides:
-            check_count("augmentation.sides", side, at_least=1)
+        for name in ("sides", "progressive"):
+            for side in getattr(self, name):
+                check_count(f"augmentation.{name}", side, at_least=1)
+        if self.sides and self.progressive:
+            raise UserError("augmentation.sides must be empty with augmentation.progressive")
+        if list(self.progressive) != sorted(set(self.progressive)):
+            raise UserError(
+                f"augmentation.progressive must grow from side to side, got {self.progressive}"
+            )
         low, high = self.aspect
         check("augmentation.aspect", low, above=0)
         check("augmentation.aspect", high, at_least=low)
@@ -97,9 +108,19 @@ class Transform:
         self.policy = make_policy(augmentation, self.how)
 
     def __call__(
-        self, image: UInt8[Tensor, "C H W"], *, seed: int, epoch: int, index: int, view: int
-    ) -> UInt8[Tensor, "C h w"]:
-        draw = draws_for(seed, epoch, np.array([[index, view]]))
+        self,
+        image: Shaped[Tensor, "C H W"],
+        *,
+        seed: int,
+        epoch: int,
+        index: int,
+        view: int,
+        draw: Draw | None = None,
+    ) -> Shaped[Tensor, "C h w"]:
+        """`draw` are the sample's own draws, if they were computed with those of others."""
+        draw = draw or draws_for(seed, epoch, np.array([[index, view]]))
+        if self.how.bits == 16:  # which torch neither resizes nor moves
+            return to_16_bits(self.apply_geometry(image.float(), draw)).contiguous()
         image = self.apply_geometry(image, draw)
         if self.policy is None and not self.augmentation.jitter:
             return image.contiguous()
@@ -107,7 +128,7 @@ class Transform:
         with cpu_generator_at(one):  # torchvision draws from torch's own generator
             return self.apply_colour(image, one).contiguous()
 
-    def apply_geometry(self, image: UInt8[Tensor, "C H W"], draw: Draw) -> UInt8[Tensor, "C h w"]:
+    def apply_geometry(self, image: Shaped[Tensor, "C H W"], draw: Draw) -> Shaped[Tensor, "C h w"]:
         """Cropped or framed, mirrored, rotated, shifted and zoomed."""
         from torchvision.transforms.v2 import InterpolationMode, functional
 
@@ -116,7 +137,9 @@ class Transform:
         box = (0, 0, height, width) if crop is None else crop.pixels(height, width)[0].tolist()
         how = self.how if self.native is None else at_native_size(self.how, self.native, box[2:])
         size = list(how.size)
-        if crop is None:
+        if crop is None and self.how.bits == 16:
+            image = resize_and_crop_torch(to_16_bits(image).permute(1, 2, 0).numpy(), how).float()
+        elif crop is None:
             image = resize_and_crop_torch(image.permute(1, 2, 0).numpy(), how)
         else:
             filters = InterpolationMode(how.interpolation)
@@ -134,10 +157,10 @@ class Transform:
             )
         return image
 
-    def apply_colour(self, image: UInt8[Tensor, "C h w"], seed: int) -> UInt8[Tensor, "C h w"]:
+    def apply_colour(self, image: Shaped[Tensor, "C h w"], seed: int) -> Shaped[Tensor, "C h w"]:
         from torchvision.transforms import v2
 
-        if isinstance(self.policy, RandAugment):
+        if isinstance(self.policy, RandAugment | ThreeAugment):
             picture = to_pillow(image.permute(1, 2, 0).numpy())
             image = to_tensor(np.array(self.policy(picture, seed)))
         elif self.policy is not None:
@@ -165,18 +188,29 @@ def cpu_generator_at(seed: int) -> Iterator[None]:
 
 def make_policy(
     augmentation: Augmentation, how: Preprocessing
-) -> RandAugment | torch.nn.Module | None:
+) -> RandAugment | ThreeAugment | torch.nn.Module | None:
+    if augmentation.jitter and not how.is_photo:
+        raise UserError(
+            f"augmentation.jitter must be 0 for images of {len(how.mean)} channels and {how.bits} "
+            f"bits, got {augmentation.jitter:g}: it changes grey and RGB of 8 bits"
+        )
     if augmentation.policy == "none":
         return None
-    if len(how.mean) not in (1, 3):
+    if not how.is_photo:
         raise UserError(
-            f"augmentation.policy must be none for images of {len(how.mean)} channels, got "
-            f"{augmentation.policy}: its operators know grey and RGB"
+            f"augmentation.policy must be none for images of {len(how.mean)} channels and "
+            f"{how.bits} bits, got {augmentation.policy}: its operators know grey and RGB of 8 bits"
         )
     if augmentation.policy == "trivialaugment":
         from torchvision.transforms import v2
 
         return v2.TrivialAugmentWide()
+    if augmentation.policy == "augmix":  # arXiv:1912.02781, without its consistency loss
+        from torchvision.transforms import v2
+
+        return v2.AugMix()
+    if augmentation.policy == "3augment":
+        return ThreeAugment()
     mean = how.mean[::-1] if how.channel_order == "bgr" else how.mean
     canvas = Canvas(FILTERS[how.interpolation], tuple(min(255, round(255 * m)) for m in mean))
     return RandAugment(
@@ -235,7 +269,8 @@ def _box(
     return slice(top, bottom), slice(left, right), share
 
 
-def to_tensor(pixels: NDArray[np.uint8]) -> UInt8[Tensor, "C H W"]:
-    """Decoded pixels (H, W) or (H, W, C) as torch likes them."""
+def to_tensor(pixels: NDArray[Any]) -> Shaped[Tensor, "C H W"]:
+    """Decoded pixels (H, W) or (H, W, C) as torch likes them: channels last, and not copied unless
+    nobody may write to them."""
     array = pixels[..., None] if pixels.ndim == 2 else pixels
-    return torch.from_numpy(np.ascontiguousarray(array.transpose(2, 0, 1)))
+    return torch.from_numpy(np.require(array, requirements=["C", "W"])).permute(2, 0, 1)

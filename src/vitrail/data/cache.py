@@ -26,6 +26,7 @@ import PIL
 from numpy.typing import NDArray
 
 from vitrail.core.errors import UserError
+from vitrail.data.bands import KINDS
 from vitrail.data.images import BadImage
 from vitrail.data.reader import Sample, read_pixels
 from vitrail.data.source import Source
@@ -43,17 +44,22 @@ Pixels = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Decoding:
-    """How images are decoded for a run: no smaller than `at_least`, with this many channels."""
+    """How images are decoded for a run: no smaller than `at_least`, with this many channels of so
+    many bits."""
 
     at_least: tuple[int, int] | None = None
     channels: int = 3
+    bits: int = 8
 
     def read(self, source: Source, index: int) -> Pixels:
-        return read_pixels(Sample(source, index), channels=self.channels, at_least=self.at_least)
+        return read_pixels(
+            Sample(source, index), channels=self.channels, at_least=self.at_least, bits=self.bits
+        )
 
     def tag(self) -> bytes:
         """What decides the pixels beside the images themselves."""
-        return f"{self.at_least} {self.channels} {PIL.__version__}".encode()
+        bits = "" if self.bits == 8 else f"{self.bits} "
+        return f"{self.at_least} {self.channels} {bits}{PIL.__version__}".encode()
 
 
 class Cached:
@@ -80,11 +86,13 @@ class Cached:
 
     def read(self, index: int) -> Pixels:
         index = range(len(self))[index]
+        kind = KINDS[self.how.bits]  # a slot holds bytes
         found = self._load(index)
-        if found is None:
-            found = self.how.read(self.source, index)
-            self._store(index, found)
-        return found
+        if found is not None:
+            return found.view(kind)
+        pixels = self.how.read(self.source, index)
+        self._store(index, pixels.view(np.uint8))
+        return pixels
 
     def holds(self, index: int) -> bool:
         """Whether an image was decoded before."""
@@ -154,7 +162,7 @@ def room_for(source: Source, how: Decoding, *, limit: int = SMALL) -> Room | Non
     sizes = []
     for index in np.unique(np.linspace(0, len(source) - 1, PROBES).astype(int)).tolist():
         with suppress(BadImage):
-            sizes.append(how.read(source, index).size)
+            sizes.append(how.read(source, index).nbytes)
     total = round(float(np.mean(sizes or [0])) * len(source))
     return Room(max(sizes), total) if 0 < total <= limit else None
 

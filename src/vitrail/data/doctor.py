@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from hashlib import sha256
 from io import BytesIO
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from vitrail.core.randomness import permutation
+from vitrail.data.bands import BandFormat, array_format, decode_bands, format_of, viewable
 from vitrail.data.findings import (
     Broken,
     Colour,
@@ -26,7 +28,7 @@ from vitrail.data.findings import (
 )
 from vitrail.data.images import FORMATS, BadImage, decode
 from vitrail.data.likeness import SIDE, TINY, Thumbs, look_alikes, thumbnail
-from vitrail.data.source import Source, Splits
+from vitrail.data.source import Raw, Source, Splits
 from vitrail.data.threads import each
 
 # Of images with sides beyond twice this every second, third, … pixel is enough for the colours
@@ -160,14 +162,34 @@ def measure_all(
 
 
 def measure_image(source: Source, index: int) -> tuple[ImageStatistics, Thumbs]:
-    raw = source.read(index)
-    if isinstance(raw, bytes):
-        pixels = decode(raw, source.name(index))
+    raw, name = source.read(index), source.name(index)
+    found = format_of(raw, name) if isinstance(raw, bytes) else array_format(raw, name)
+    if found is not None and not found.is_photo:
+        return measure_bands(raw, name, found)
+    if isinstance(raw, bytes) and found is None:
+        pixels = decode(raw, name)
         with Image.open(BytesIO(raw), formats=FORMATS) as opened:  # only its header
-            kind, mode = opened.format, opened.mode
+            kind, mode = opened.format or "", opened.mode
     else:
-        pixels = np.ascontiguousarray(raw[..., 0] if raw.shape[2:] == (1,) else raw)
+        pixels = viewable(raw, name)
+        pixels = np.ascontiguousarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
         kind, mode = "array", Image.fromarray(pixels[:1, :1]).mode
+    return measure_pixels(pixels, digest(pixels), kind, mode)
+
+
+def measure_bands(raw: Raw, name: str, found: BandFormat) -> tuple[ImageStatistics, Thumbs]:
+    """Of an image that is no photo what can be seen of it; all of its values are compared."""
+    values = raw
+    if isinstance(raw, bytes):
+        values = decode_bands(raw, name, bands=found.bands, bits=found.bits)
+    seen, mode = viewable(values, name), f"{found.bands}x{found.bits}-bit"
+    pixels = np.ascontiguousarray(seen[..., 0] if seen.shape[2:] == (1,) else seen)
+    return measure_pixels(pixels, digest(np.ascontiguousarray(values)), "bands", mode)
+
+
+def measure_pixels(
+    pixels: NDArray[np.uint8], content: bytes, kind: str, mode: str
+) -> tuple[ImageStatistics, Thumbs]:
     height, width = pixels.shape[:2]
     step = max(min(height, width) // ENOUGH, 1)
     image = Image.fromarray(pixels[::step, ::step])
@@ -177,7 +199,7 @@ def measure_image(source: Source, index: int) -> tuple[ImageStatistics, Thumbs]:
     seen = ImageStatistics(
         size=(height, width),
         mode=f"{kind} {mode}",
-        content=digest(pixels),
+        content=content,
         mean=tuple((shares @ values).tolist()),
         square=tuple((shares @ values**2).tolist()),
         grey=mode not in GREYS and bool((bands == bands[0]).all()),
@@ -185,10 +207,10 @@ def measure_image(source: Source, index: int) -> tuple[ImageStatistics, Thumbs]:
     return seen, thumbnail(image)
 
 
-def digest(pixels: NDArray[np.uint8]) -> bytes:
+def digest(pixels: NDArray[Any]) -> bytes:
     """Of the shape too: the same values in another arrangement are another image."""
     state = sha256(str(pixels.shape).encode())  # which processors do in hardware
-    state.update(pixels.data)
+    state.update(pixels.data.cast("B"))
     return state.digest()
 
 
@@ -284,8 +306,8 @@ def sizes_of(sizes: Sequence[tuple[int, int]]) -> Sizes | None:
 
 
 def colour_of(album: Album, measured: Mapping[int, ImageStatistics]) -> Colour | None:
-    """Of grey data sets one channel, of others three."""
-    if not measured:
+    """Of grey data sets one channel, of others three; nothing of bands, which are no colours."""
+    if not measured or any(seen.mode.startswith("bands ") for seen in measured.values()):
         return None
     channels = 1 if all(seen.mode.split()[1] in GREYS for seen in measured.values()) else 3
     means, squares = (
@@ -349,9 +371,8 @@ def draw(splits: Splits, images: Sequence[ImageRef], threads: int | None) -> dic
     def data_uri(number: int) -> str:
         image = wanted[number]
         raw = splits[image.split].read(image.index)
-        if isinstance(raw, bytes):
-            raw = decode(raw, image.name, at_least=(THUMBNAIL, THUMBNAIL))
-        small = Image.fromarray(raw[..., 0] if raw.shape[2:] == (1,) else raw)
+        seen = viewable(raw, image.name, at_least=(THUMBNAIL, THUMBNAIL))
+        small = Image.fromarray(seen[..., 0] if seen.shape[2:] == (1,) else seen)
         tiny = min(small.size) < TINY  # small enough to be shown as it is
         small.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.BICUBIC)
         kind, file = "png" if tiny else "jpeg", BytesIO()

@@ -49,5 +49,6 @@ def erase_(
         if augmentation.erase_fill == "mean":
             box.zero_()
         else:
-            noise = torch.Generator().manual_seed(seed_of("noise", seed, epoch, *samples[i]))
-            box.normal_(generator=noise)
+            drawn = torch.Generator().manual_seed(seed_of("noise", seed, epoch, *samples[i]))
+            noise = torch.empty(box.shape).normal_(generator=drawn)  # equal on every device
+            box.copy_(noise, non_blocking=True)

@@ -3,7 +3,7 @@
 By Pillow timm, torchvision and the PIL processors of transformers measured their weights.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from PIL import Image
 
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Preprocessing
+from vitrail.data.bands import frame_bands, from_array
 from vitrail.data.images import convert_mode
 
 FILTERS = {
@@ -23,23 +24,21 @@ MODES: dict[int, Literal["L", "RGB"]] = {1: "L", 3: "RGB"}
 SHAPES = ((), (1,), (3,))  # of one pixel
 
 
-def frame_image(
-    image: Image.Image | NDArray[np.uint8], preprocessing: Preprocessing
-) -> NDArray[np.uint8]:
+def frame_image(image: Image.Image | NDArray[Any], preprocessing: Preprocessing) -> NDArray[Any]:
     """(C, H, W): resized and cropped, in the model's order of channels.
 
     >>> frame_image(Image.new("RGB", (500, 375)), Preprocessing(size=(224, 224))).shape
     (3, 224, 224)
     """
     channels = len(preprocessing.mean)
+    if not preprocessing.is_photo:
+        return frame_bands(to_array(image, channels, preprocessing.bits), preprocessing)
     seen = resize_and_crop_pillow(convert_channels(to_pillow(image), channels), preprocessing)
     pixels_CHW = np.array(seen).reshape(*preprocessing.size, channels).transpose(2, 0, 1)
     return pixels_CHW[::-1] if preprocessing.channel_order == "bgr" else pixels_CHW
 
 
-def normalise_pixels(
-    pixels: NDArray[np.uint8], preprocessing: Preprocessing
-) -> NDArray[np.float32]:
+def normalise_pixels(pixels: NDArray[Any], preprocessing: Preprocessing) -> NDArray[np.float32]:
     """(…, C, H, W) in the model's order of channels, as it reads them: equal to the bit to
     `normalise` of `data/preprocess.py`."""
     factor, offset = normalisation_factors(preprocessing)
@@ -49,10 +48,13 @@ def normalise_pixels(
 def normalisation_factors(
     preprocessing: Preprocessing,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(value / 255 - mean) / std as a factor and an offset: two passes over pixels, not three."""
+    """(value / 255 - mean) / std as a factor and an offset: two passes over pixels, not three; of
+    16 bits (value / 65535 - mean) / std."""
     mean, std = np.array([preprocessing.mean, preprocessing.std], dtype=np.float64)
     with np.errstate(over="ignore"):  # the output is infinite then, and reported for each image
-        return (1 / (255 * std)).astype(np.float32), (-mean / std).astype(np.float32)
+        return (1 / (preprocessing.max_value * std)).astype(np.float32), (-mean / std).astype(
+            np.float32
+        )
 
 
 def resize_and_crop_pillow(image: Image.Image, preprocessing: Preprocessing) -> Image.Image:
@@ -95,7 +97,8 @@ def crop_start(size: tuple[int, int], preprocessing: Preprocessing) -> tuple[int
 def convert_channels(image: Image.Image, channels: int) -> Image.Image:
     if channels not in MODES:
         raise UserError(
-            f"the model reads {channels} channels, but an image has 1 or 3: give it tensors instead"
+            f"the model reads {channels} channels, but a photo has 1 or 3: give it TIFF or NumPy "
+            f"files with {channels} bands, arrays or tensors"
         )
     return convert_mode(image, MODES[channels])
 
@@ -119,8 +122,12 @@ def to_pillow(pixels: Image.Image | NDArray[np.uint8]) -> Image.Image:
     return Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
 
 
-def to_array(image: Image.Image | NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
+def to_array(
+    image: Image.Image | NDArray[Any], channels: int, bits: int = 8, name: str = "image"
+) -> NDArray[Any]:
     """An image as writable pixels (H, W, C), untouched where it is that already."""
+    if isinstance(image, np.ndarray) and (bits == 16 or channels not in MODES):
+        return from_array(image, name, bands=channels, bits=bits)
     if isinstance(image, np.ndarray):
         known = image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == channels
         if known and image.size and image.flags.writeable and min(image.strides) > 0:

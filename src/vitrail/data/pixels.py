@@ -3,14 +3,15 @@ Nothing here needs torch."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from vitrail.core.errors import UserError
-from vitrail.data.framing import to_array
+from vitrail.data.bands import KINDS, Values, decode_bands, from_array, is_array_file
+from vitrail.data.framing import MODES, to_array
 from vitrail.data.images import BadImage, Pixels, decode, from_pillow
 from vitrail.data.paths import is_address
 from vitrail.data.source import Source
@@ -22,7 +23,7 @@ class Named:
     """An image in memory, and what it is called."""
 
     name: str
-    image: "bytes | Image.Image | NDArray[np.uint8]"
+    image: "bytes | Image.Image | NDArray[Any]"
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Sample:
 
 
 Item: TypeAlias = str | Named  # a path or an address is its own name
-ImageSource: TypeAlias = str | Path | bytes | Image.Image | NDArray[np.uint8] | Named | Sample
+ImageSource: TypeAlias = str | Path | bytes | Image.Image | NDArray[Any] | Named | Sample
 
 
 def name_of(image: ImageSource) -> str:
@@ -55,10 +56,15 @@ def name_of(image: ImageSource) -> str:
 
 
 def read_pixels(
-    image: ImageSource, *, channels: int = 3, at_least: tuple[int, int] | None = None
+    image: ImageSource,
+    *,
+    channels: int = 3,
+    at_least: tuple[int, int] | None = None,
+    bits: int = 8,
 ) -> Pixels:
     """Upright pixels (H, W, C) with this many channels, or `BadImage`. A large JPEG may be decoded
-    smaller where `at_least` (height, width) allows it.
+    smaller where `at_least` (height, width) allows it. Other numbers of channels than 1 and 3, and
+    16 `bits`, are bands: `data/bands.py`.
 
     >>> Image.new("L", (4, 3), 128).save("grey.png")
     >>> read_pixels("grey.png").shape
@@ -69,8 +75,8 @@ def read_pixels(
         case Sample():
             raw = image.source.read(image.index)
             if not isinstance(raw, bytes):
-                return _with_channels(raw, channels, name)
-            return decode(raw, name, at_least=at_least, channels=channels)
+                return _with_channels(raw, channels, bits, name)
+            return _decode(raw, name, at_least, channels, bits)
         case Named():
             held = image.image
         case str() | Path():
@@ -79,13 +85,19 @@ def read_pixels(
             held = image
     match held:
         case bytes():
-            return decode(held, name, at_least=at_least, channels=channels)
+            return _decode(held, name, at_least, channels, bits)
+        case Image.Image() if bits == 16 and held.mode.startswith("I"):
+            return from_array(np.asarray(held), name, bands=channels, bits=bits)
         case Image.Image():
+            if bits == 16 or channels not in MODES:
+                raise BadImage(
+                    name, f"a photo of 8 bits, the model reads {channels} bands of {bits} bits"
+                )
             return from_pillow(held, name, channels=channels)
         case np.ndarray():
             if 0 in held.shape[:2]:
                 raise BadImage(name, f"it has no pixels: its shape is {held.shape}")
-            return to_array(held, channels)
+            return to_array(held, channels, bits, name)
     raise not_an_image(held)
 
 
@@ -111,9 +123,22 @@ def file_bytes(path: str) -> bytes:
     return download(path)
 
 
-def _with_channels(pixels: NDArray[np.uint8], channels: int, name: str) -> Pixels:
+def _decode(
+    data: bytes, name: str, at_least: tuple[int, int] | None, channels: int, bits: int
+) -> Pixels:
+    if bits == 16 or channels not in MODES or is_array_file(data):
+        return decode_bands(data, name, bands=channels, bits=bits)
+    return decode(data, name, at_least=at_least, channels=channels)
+
+
+def _with_channels(pixels: Values, channels: int, bits: int, name: str) -> Pixels:
     """An array of a data set: grey becomes RGB, anything else has to be what the model reads."""
     pixels = pixels[..., None] if pixels.ndim == 2 else pixels
+    if pixels.itemsize * 8 != bits:
+        raise UserError(
+            f"{name} has {pixels.itemsize * 8}-bit values, the model reads {bits}-bit values: save "
+            f"it as {KINDS[bits]}, or train a model on it"
+        )
     if pixels.shape[2] == 1 and channels == 3:
         return pixels.repeat(3, axis=2)
     if pixels.shape[2] != channels:

@@ -11,6 +11,7 @@ asked for.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -71,7 +72,7 @@ def prepare(
 
 def resize_and_crop(
     image: Image.Image | NDArray[np.uint8], preprocessing: Preprocessing, *, exact: bool = True
-) -> UInt8[Tensor, "C H W"]:
+) -> Shaped[Tensor, "C H W"]:
     """The part of an image that the model sees, at its size and in its order of channels, still in
     bytes: a quarter of the memory. `exact=False` resizes by torch instead of Pillow where the
     filter is bilinear or bicubic; this file's first lines compare the two."""
@@ -80,7 +81,8 @@ def resize_and_crop(
         if preprocessing.channel_order == "bgr":  # torch knows no negative strides
             framed = framed.copy()
         return torch.from_numpy(framed)
-    pixels_CHW = resize_and_crop_torch(to_array(image, len(preprocessing.mean)), preprocessing)
+    pixels = to_array(image, len(preprocessing.mean), preprocessing.bits)
+    pixels_CHW = resize_and_crop_torch(pixels, preprocessing)
     return pixels_CHW.flip(0) if preprocessing.channel_order == "bgr" else pixels_CHW
 
 
@@ -98,14 +100,18 @@ def normalise(
     """Pixels of 0 to 255 as the model reads them; `reorder` where they are RGB and it is not."""
     if reorder and preprocessing.channel_order == "bgr":
         pixels = pixels.flip(-3)
-    factor, offset = normalisation(preprocessing)
+    factor, offset = normalisation(preprocessing, pixels.device)
     return pixels.float().mul_(factor).add_(offset)
 
 
 def denormalise(
     images: Float[Tensor, "B C H W"], preprocessing: Preprocessing
 ) -> UInt8[Tensor, "B H W C"]:
-    """The way back from `normalise`, exact for what came from there: RGB pixels."""
+    """The way back from `normalise`, exact for what came from there: RGB pixels. Of 16 bits it is
+    something to look at: every band from two standard deviations below its mean to two above."""
+    if preprocessing.bits == 16:
+        shown = ((images + 2) / 4 * 255).round().clamp(0, 255).to(torch.uint8)
+        return shown.permute(0, 2, 3, 1)
     factor, offset = normalisation(preprocessing)
     pixels = ((images - offset) / factor).round().clamp(0, 255).to(torch.uint8)
     rgb = pixels.flip(1) if preprocessing.channel_order == "bgr" else pixels
@@ -114,20 +120,22 @@ def denormalise(
 
 @cache
 def normalisation(
-    preprocessing: Preprocessing,
+    preprocessing: Preprocessing, device: torch.device | None = None
 ) -> tuple[Float[Tensor, "C 1 1"], Float[Tensor, "C 1 1"]]:
     """A factor and an offset for each channel."""
     factor, offset = map(torch.from_numpy, normalisation_factors(preprocessing))
-    return factor.view(-1, 1, 1), offset.view(-1, 1, 1)
+    return factor.view(-1, 1, 1).to(device), offset.view(-1, 1, 1).to(device)
 
 
 def resize_and_crop_torch(
-    pixels: NDArray[np.uint8], preprocessing: Preprocessing
-) -> UInt8[Tensor, "C h w"]:
+    pixels: NDArray[Any], preprocessing: Preprocessing
+) -> Shaped[Tensor, "C h w"]:
     """By torch, of pixels (H, W, C)."""
     height, width = preprocessing.size
     # the batch axis comes before the permutation, so that torch sees and keeps channels last
     image_1CHW = torch.from_numpy(pixels)[None].permute(0, 3, 1, 2)
+    if preprocessing.bits == 16:
+        image_1CHW = image_1CHW.float()  # torch resizes no 16-bit values
     before = (pixels.shape[1], pixels.shape[0])
     size = resized_size(before, preprocessing)
     if size != before:
@@ -136,4 +144,10 @@ def resize_and_crop_torch(
             antialias=True,
         )  # fmt: skip
     left, top = crop_start(size, preprocessing)
-    return image_1CHW[0, :, top : top + height, left : left + width]
+    seen = image_1CHW[0, :, top : top + height, left : left + width]
+    return seen if preprocessing.bits == 8 else to_16_bits(seen)
+
+
+def to_16_bits(image: Float[Tensor, "*B C H W"]) -> Shaped[Tensor, "*B C H W"]:
+    """Whole numbers again, after an operator that gave floats."""
+    return image.round().clamp(0, 2**16 - 1).to(torch.uint16)

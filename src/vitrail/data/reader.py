@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from vitrail.core.errors import UserError
@@ -43,7 +43,7 @@ __all__ = [  # the door for other rooms; pixels is the part of it that needs no 
 
 def read_image(
     image: ImageSource, preprocessing: Preprocessing, *, exact: bool = True
-) -> UInt8[Tensor, "C H W"]:
+) -> Shaped[Tensor, "C H W"]:
     """Decoded, turned upright, resized and cropped as the passport says, in the model's order of
     channels; `BadImage` where it cannot be read.
 
@@ -58,13 +58,15 @@ def read_image(
     # scaled decoding averages pixels, which only filters that do so too can be compared with
     scaled = not exact and preprocessing.interpolation in FAST
     at_least = (preprocessing.resize or preprocessing.size) if scaled else None
-    pixels = read_pixels(image, channels=len(preprocessing.mean), at_least=at_least)
+    pixels = read_pixels(
+        image, channels=len(preprocessing.mean), at_least=at_least, bits=preprocessing.bits
+    )
     return resize_and_crop(pixels, preprocessing, exact=exact)
 
 
 def read_native(
     image: ImageSource, preprocessing: Preprocessing, native: NativeSize, *, exact: bool = True
-) -> UInt8[Tensor, "C _ _"]:
+) -> Shaped[Tensor, "C _ _"]:
     """The whole image at its native size, whatever `resize` and `size` of the passport are; filter,
     channels and their order are the passport's.
 
@@ -76,7 +78,9 @@ def read_native(
     """
     scaled = not exact and preprocessing.interpolation in FAST
     at_least = native.at_least if scaled else None
-    pixels = read_pixels(image, channels=len(preprocessing.mean), at_least=at_least)
+    pixels = read_pixels(
+        image, channels=len(preprocessing.mean), at_least=at_least, bits=preprocessing.bits
+    )
     how = at_native_size(preprocessing, native, pixels.shape[:2])
     return resize_and_crop(pixels, how, exact=exact)
 

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from vitrail.core.errors import UserError
 from vitrail.core.randomness import permutation, uniform
+from vitrail.data.feistel import FeistelPermutation
+
+LARGE = 2**22  # images from which on the order of an epoch is computed rather than kept
 
 
 def epoch_order(
@@ -19,8 +22,10 @@ def epoch_order(
     epoch: int,
     repeats: int = 1,
     balance: NDArray[Any] | None = None,
+    images: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
-    """Rows of (image, view) in the order of one epoch, `count` of them whatever the options.
+    """Rows of (image, view) in the order of one epoch, `count` of them whatever the options; the
+    `images` may have an order of their own.
 
     `repeats` shows fewer images, each that many times under different augmentation, one view after
     the other, so that they meet in a batch (arXiv:1902.05509); `balance` are the targets of every
@@ -34,10 +39,33 @@ def epoch_order(
         images = _balanced(balance, distinct, seed=seed, epoch=epoch)
         views = np.arange(count)
     else:
-        images = permutation("order", count, seed, epoch)[:distinct]
+        if images is None:
+            images = permutation("order", count, seed, epoch)
+        images = images[:distinct]
         views = np.tile(np.arange(repeats), distinct)[:count]
     images = images.repeat(repeats)[:count]
     return np.stack([images, views], axis=1)
+
+
+class LargeOrder:
+    """The same for data sets that are too large for a table: rows are computed where they are asked
+    for, in memory of their own size.
+
+    >>> LargeOrder(10**12, seed=0, epoch=0)[:2].shape
+    (2, 2)
+    """
+
+    def __init__(self, count: int, *, seed: int, epoch: int, repeats: int = 1) -> None:
+        self.count, self.repeats = count, repeats
+        self.images = FeistelPermutation("order", count, seed, epoch)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, rows: slice) -> NDArray[np.int64]:
+        places = np.arange(*rows.indices(self.count))
+        views = places % self.repeats
+        return np.stack([self.images(places // self.repeats), views], axis=1)
 
 
 def _balanced(targets: NDArray[Any], count: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
@@ -101,6 +129,17 @@ def cut_epoch(
         Cut(int(end) - sizes[which], min(int(end), count), sides[which])
         for which, end in zip(chosen.tolist(), ends, strict=True)
     ]
+
+
+def side_at(epoch: int, epochs: float, progressive: Sequence[int]) -> int | None:
+    """The side of the images of an epoch: `progressive` ones in equal shares of the run, then the
+    model's own (None) for as long.
+
+    >>> [side_at(epoch, 6, (96, 128)) for epoch in range(6)]
+    [96, 96, 128, 128, None, None]
+    """
+    stage = int(epoch / max(epochs, 1) * (len(progressive) + 1))
+    return progressive[stage] if stage < len(progressive) else None
 
 
 def share_of(samples: NDArray[np.int64], *, rank: int = 0, world: int = 1) -> NDArray[np.int64]:

@@ -4,11 +4,11 @@ here."""
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-import numpy as np
 from numpy.typing import NDArray
 
-# What a source holds for one image: encoded bytes, or pixels of shape (H, W) or (H, W, C), uint8.
-Raw: TypeAlias = "bytes | NDArray[np.uint8]"
+# What a source holds for one image: encoded bytes, or pixels of shape (H, W) or (H, W, C), uint8 or
+# of 16 bits.
+Raw: TypeAlias = "bytes | NDArray[Any]"
 
 
 class Source(Protocol):

@@ -6,7 +6,7 @@ draws are its own, and the same as in `augment`, whoever computes the batch.
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
@@ -25,7 +25,7 @@ def fits(augmentation: Augmentation) -> bool:
 
 
 def warp(
-    images: UInt8[Tensor, "B C H W"],
+    images: Shaped[Tensor, "B C H W"],
     samples: NDArray[np.int64],
     augmentation: Augmentation,
     how: Preprocessing,
@@ -38,12 +38,12 @@ def warp(
     height, width = images.shape[2:]
     maps = affine_maps(augmentation, height, width, draws_for(seed, epoch, samples))
     if maps is not None:
-        grid = F.affine_grid(
-            torch.from_numpy(maps).float(), list(images.shape), align_corners=False
-        )
+        theta = torch.from_numpy(maps).float().to(images.device, non_blocking=True)
+        grid = F.affine_grid(theta, list(images.shape), align_corners=False)
         # bilinear would blur every training image and none that is judged: on 8x8 digits that cost
         # two points of accuracy
-        pixels = F.grid_sample(pixels, grid, mode="bicubic", align_corners=False).clamp_(0, 255)
+        pixels = F.grid_sample(pixels, grid, mode="bicubic", align_corners=False)
+        pixels = pixels.clamp_(0, how.max_value)
     pixels = normalise(pixels, how)
     erase_(pixels, samples, augmentation, seed=seed, epoch=epoch)
     return pixels

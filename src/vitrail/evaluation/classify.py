@@ -66,12 +66,38 @@ def score(
         )
         exact = ((logits > 0) == (targets > 0.5)).all(axis=1).mean()
         return Scores("mean_precision", {"mean_precision": float(average), "exact": float(exact)})
-    truth = targets.argmax(axis=1)
-    values = {"accuracy": float((logits.argmax(axis=1) == truth).mean())}
-    if logits.shape[1] > 5:
-        best = np.argpartition(-logits, 5, axis=1)[:, :5]
-        values["top5"] = float((best == truth[:, None]).any(axis=1).mean())
-    return Scores("accuracy", values)
+    hits = LabelScorer(logits.shape[1]).hits(logits, targets)
+    return Scores("accuracy", {name: number / len(logits) for name, number in hits.items()})
+
+
+class LabelScorer:
+    """Scores of one label an image as counts, which can be added up batch by batch.
+
+    >>> LabelScorer(3).hits(np.eye(3), np.eye(3))
+    {'accuracy': 3}
+    """
+
+    metric = "accuracy"
+
+    def __init__(self, classes: int) -> None:
+        self.names = ("accuracy", "top5") if classes > 5 else ("accuracy",)
+
+    def hits(
+        self, logits: Float[np.ndarray, "N K"], targets: Float[np.ndarray, "N K"]
+    ) -> dict[str, int]:
+        """For how many images the label is the first output, and among the first five."""
+        truth = targets.argmax(axis=1)
+        found = {"accuracy": int((logits.argmax(axis=1) == truth).sum())}
+        if "top5" in self.names:
+            best = np.argpartition(-logits, 5, axis=1)[:, :5]
+            found["top5"] = int((best == truth[:, None]).any(axis=1).sum())
+        return found
+
+    def __call__(
+        self, logits: Float[np.ndarray, "N K"], targets: Float[np.ndarray, "N K"]
+    ) -> tuple[str, dict[str, float]]:
+        scores = score(logits, targets, multi_label=False)
+        return scores.key, scores.values
 
 
 def score_outputs(outputs: Outputs) -> Scores | None:

@@ -8,7 +8,7 @@ of counts (b, N), how often each image was drawn in each of b samples, so that m
 matrix product.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -79,3 +79,18 @@ def count_draws(drawn: Int[np.ndarray, "b N"]) -> Counts:
 def mean_statistic(values: NDArray[np.bool_] | NDArray[np.float64]) -> Statistic:
     """The mean over images of one value for each."""
     return lambda counts: counts @ values.astype(np.float64) / len(values)
+
+
+def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The interval of the mean of a few values by Student's t; None for fewer than two.
+
+    >>> [round(end, 4) for end in t_interval([0.90, 0.92, 0.94]) or ()]
+    [0.8703, 0.9697]
+    """
+    if len(values) < 2:
+        return None
+    mean, error = float(np.mean(values)), float(stats.sem(values))
+    if not error:
+        return mean, mean
+    low, high = stats.t.interval(LEVEL, len(values) - 1, loc=mean, scale=error)
+    return float(low), float(high)

@@ -14,13 +14,13 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.core.errors import UserError
 from vitrail.data.images import BadImage
-from vitrail.data.preprocess import MODES, normalise
+from vitrail.data.preprocess import normalise
 from vitrail.data.reader import Item, name_of, read_image, read_native
 from vitrail.data.threads import ahead, batched
 from vitrail.inference.engines.eager import EagerRunner
@@ -66,9 +66,6 @@ class Engine:
     def __init__(self, model: Model, job: Job, runner: Runner | None = None) -> None:
         if job.output == "scores" and model.config.num_classes == 0:
             raise UserError("this model has no head: load it with num_classes, and train it")
-        channels = len(model.passport.preprocessing.mean)
-        if channels not in MODES:
-            raise UserError(f"the model reads {channels} channels, but an image has 1 or 3")
         self.model, self.job = model.eval(), job
         self.packed: PackedRunner | None = None
         if job.native_resolution:
@@ -90,14 +87,14 @@ class Engine:
                 opened.append(problem.with_traceback(None))
         return self.to_outputs([name_of(item) for item in items], opened)
 
-    def read(self, item: Item) -> UInt8[Tensor, "C _ _"]:
+    def read(self, item: Item) -> Shaped[Tensor, "C _ _"]:
         how, exact = self.model.passport.preprocessing, self.job.exact
         if self.packed is not None:
             return read_native(item, how, self.packed.native, exact=exact)
         return read_image(item, how, exact=exact)
 
     def to_outputs(
-        self, names: Sequence[str], opened: Sequence[UInt8[Tensor, "C _ _"] | BadImage]
+        self, names: Sequence[str], opened: Sequence[Shaped[Tensor, "C _ _"] | BadImage]
     ) -> list[Output]:
         """The same of at most a batch of images that have been read."""
         values = iter(self.compute([one for one in opened if isinstance(one, Tensor)]))
@@ -109,7 +106,7 @@ class Engine:
         ]
 
     @torch.inference_mode()
-    def compute(self, framed: Sequence[UInt8[Tensor, "C _ _"]]) -> list[NDArray[np.float32]]:
+    def compute(self, framed: Sequence[Shaped[Tensor, "C _ _"]]) -> list[NDArray[np.float32]]:
         """Values for each of at most a batch of framed images."""
         if not framed:
             return []
@@ -117,7 +114,7 @@ class Engine:
         if self.packed is not None:
             values = self.packed([normalise(image, how, reorder=False) for image in framed])
         else:
-            pixels = torch.zeros(plan_of(self.model, self.job).shape, dtype=torch.uint8)
+            pixels = torch.zeros(plan_of(self.model, self.job).shape, dtype=framed[0].dtype)
             for place, image in enumerate(framed):
                 pixels[place] = image
             values = self.runner(normalise(pixels, how, reorder=False))[: len(framed)]

@@ -78,6 +78,12 @@ class Graph(nn.Module):
                 f'{output} need a head, this model has none: use output="pooled", or load it with '
                 "num_classes and train it"
             )
+        how = model.passport.preprocessing
+        if from_pixels and not how.is_photo:
+            raise UserError(
+                f"preprocessing must be off for a model of {len(how.mean)} channels and {how.bits} "
+                "bits: a graph that normalises reads grey or RGB of 8 bits"
+            )
         self.model, self.output, self.attention = model, output, attention
         self.features, self.reduce = features, reduce
         self.normalise = Normalise(model.passport.preprocessing) if from_pixels else nn.Identity()

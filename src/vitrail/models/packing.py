@@ -175,6 +175,12 @@ def embed(
 
 
 def positions_for(model: ViT, grid: Grid) -> Float[Tensor, "N D"] | None:
+    """The model's positions on another grid, with zeros for prefix tokens that have none."""
+    table = position_table_for(model, grid)
+    return None if table is None else model.place(table)[0]
+
+
+def position_table_for(model: ViT, grid: Grid) -> Float[Tensor, "1 M D"] | None:
     """The model's positions on another grid, as loading it with that image size has them; gradients
     flow into its table."""
     config, positions, method = model.config, model.positions, model.passport.resize
@@ -195,7 +201,7 @@ def positions_for(model: ViT, grid: Grid) -> Float[Tensor, "N D"] | None:
         table = sincos_1d(count, config.dim)[None].to(positions.table)
     else:
         table = sincos_2d(grid, config.dim)[None].to(positions.table)
-    return model.place(table)[0]
+    return table
 
 
 def forward_block(

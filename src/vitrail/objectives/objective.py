@@ -46,10 +46,10 @@ class Objective(nn.Module):
     ) -> Float[Tensor, "B K"]:
         return self.model(images)
 
-    def val_loss(
+    def val_losses(
         self, outputs: Float[np.ndarray, "S K"], targets: Float[np.ndarray, "S K"]
-    ) -> float | None:
-        """The loss of validation images, without what only training adds to it; None where
+    ) -> Float[np.ndarray, " S"] | None:
+        """The loss of each validation image, without what only training adds to it; None where
         `scores` has it already."""
         return None
 

@@ -1,4 +1,5 @@
-"""Learning labels: softmax for one an image, sigmoid for several; with or without a teacher."""
+"""Learning labels: softmax for one an image, sigmoid for several, perhaps asymmetric; with or
+without a teacher."""
 
 from collections.abc import Callable
 from typing import Literal, Self
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 
 from vitrail.models.model import Model
 from vitrail.models.vit import ViT
+from vitrail.objectives.asymmetric import Asymmetric
 from vitrail.objectives.objective import Losses, Objective
 
 
@@ -23,12 +25,13 @@ class Supervised(Objective):
         self,
         model: Model,
         *,
-        loss: Literal["softmax", "sigmoid"] = "softmax",
+        loss: Literal["softmax", "sigmoid"] | Asymmetric = "softmax",
         smoothing: float = 0.0,
         weights: Float[Tensor, " K"] | None = None,
     ) -> None:
         super().__init__(model)
-        self.loss = loss
+        self.asymmetric = loss if isinstance(loss, Asymmetric) else None
+        self.loss = "sigmoid" if isinstance(loss, Asymmetric) else loss
         self.smoothing = smoothing
         self.register_buffer("weights", weights, persistent=False)
 
@@ -41,17 +44,21 @@ class Supervised(Objective):
         if self.loss == "sigmoid":
             # a share of every target is spread over all classes, as for softmax (and in timm)
             smooth = targets * (1 - self.smoothing) + self.smoothing / targets.shape[1]
+            if self.asymmetric is not None:
+                return self.asymmetric(logits, smooth, self.weights)
             return F.binary_cross_entropy_with_logits(logits, smooth, pos_weight=self.weights)
         return F.cross_entropy(logits, targets, weight=self.weights, label_smoothing=self.smoothing)
 
-    def val_loss(
+    def val_losses(
         self, outputs: Float[np.ndarray, "S K"], targets: Float[np.ndarray, "S K"]
-    ) -> float | None:
-        """Cross-entropy without smoothing, class weights or a teacher."""
+    ) -> Float[np.ndarray, " S"] | None:
+        """Cross-entropy of each image, without smoothing, class weights or a teacher; of several
+        labels the mean over them."""
         logits, truth = torch.from_numpy(outputs), torch.from_numpy(targets)
         if self.loss == "sigmoid":
-            return float(F.binary_cross_entropy_with_logits(logits, truth))
-        return float(F.cross_entropy(logits, truth))
+            every = F.binary_cross_entropy_with_logits(logits, truth, reduction="none")
+            return every.mean(dim=1).numpy()
+        return F.cross_entropy(logits, truth, reduction="none").numpy()
 
 
 @torch.no_grad()
@@ -79,7 +86,7 @@ class Distilled(Supervised):
         kind: Literal["hard", "soft"] = "hard",
         share: float = 0.5,
         temperature: float = 1.0,
-        loss: Literal["softmax", "sigmoid"] = "softmax",
+        loss: Literal["softmax", "sigmoid"] | Asymmetric = "softmax",
         smoothing: float = 0.0,
         weights: Float[Tensor, " K"] | None = None,
     ) -> None:

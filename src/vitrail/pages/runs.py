@@ -30,8 +30,8 @@ class RunSummary:
     facts: Mapping[str, str | int] = field(default_factory=dict)
 
 
-def runs_page(runs: Sequence[RunSummary]) -> str:
-    """The page of one run or several; names must differ."""
+def runs_page(runs: Sequence[RunSummary], *, summary: str | None = None) -> str:
+    """The page of one run or several; names must differ. `summary` stands above them all."""
     differing = settings_that_differ(runs)
     rows = [(name, [format_setting(value) for value in values]) for name, values in differing]
     sections = [
@@ -48,7 +48,7 @@ def runs_page(runs: Sequence[RunSummary]) -> str:
         ),
     ]
     title = runs[0].name if len(runs) == 1 else count(len(runs), "run")
-    lead = None
+    lead = None if summary is None else render("sentence.html", text=summary, code=None)
     if any(name == "data" for name, _ in differing):
         lead = render("note.html", text="the runs used different data: scores are not comparable")
     return render_page(title, sections, kind="training runs", lead=lead)

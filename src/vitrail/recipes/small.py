@@ -9,6 +9,7 @@ import numpy as np
 
 from vitrail.core.errors import UserError
 from vitrail.data.augment import Augmentation
+from vitrail.data.bands import format_of
 from vitrail.data.findings import count as count_of
 from vitrail.data.images import BadImage, header_size
 from vitrail.data.source import Source
@@ -53,7 +54,7 @@ def small(choice: Choice) -> Recipe:
     epochs = epochs_for(count)
     batch = choice.batch_size or min(max(count // 24, 16), 64)
     steps = round(epochs * count / batch)
-    mirrored = channels == 3
+    mirrored = channels > 1
     return Recipe(
         data=choice.data,
         model=choice.model or "vit_ti_16",
@@ -85,11 +86,18 @@ def size_of(train: Source) -> tuple[int, int]:
             raw = train.read(index)
             if not isinstance(raw, bytes):
                 return max(raw.shape[:2]), raw.shape[2] if raw.ndim == 3 else 1
+            found = format_of(raw, train.name(index))
+            if found is not None and not found.is_photo:
+                return side_for(min(found.height, found.width)), found.bands
             sides.append(min(header_size(raw, train.name(index))))
         except BadImage:  # training names it, and the other images tell
             continue
-    side = round(float(np.median(sides or [PHOTO])))
-    return (side if side <= LARGEST_SMALL else PHOTO), 3
+    return side_for(round(float(np.median(sides or [PHOTO])))), 3
+
+
+def side_for(side: int) -> int:
+    """Small images keep their side, larger ones have that of photos."""
+    return side if side <= LARGEST_SMALL else PHOTO
 
 
 def shape_for(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitrail.core.errors import UserError
 from vitrail.data.images import BadImage, check_bytes, header_size
-from vitrail.data.preprocess import MODES, normalise
+from vitrail.data.preprocess import normalise
 from vitrail.data.reader import Named, read_image
 from vitrail.inference.engine import Job, plan_of, scores_of
 from vitrail.inference.engines.auto import OpenRunner, open_runner
@@ -96,9 +96,12 @@ class BatchEngine:
     """A model with its runners; several threads may call it at once."""
 
     def __init__(self, model: Model, spec: WorkerSpec) -> None:
-        channels = len(model.passport.preprocessing.mean)
-        if channels not in MODES:
-            raise UserError(f"the model reads {channels} channels, but an image has 1 or 3")
+        channels, bits = len(model.passport.preprocessing.mean), model.passport.preprocessing.bits
+        if not model.passport.preprocessing.is_photo:
+            raise UserError(
+                f"the model reads {channels} channels of {bits} bits, a service reads photos of 1 "
+                "or 3 channels and 8 bits: use vitrail predict"
+            )
         self.model, self.spec = model, spec
         self.lanes: dict[Lane, LaneRunner] = {}
         self.opening = Lock()

@@ -4,7 +4,8 @@ from itertools import islice
 from typing import Any
 
 from vitrail.core.outputs import Outputs
-from vitrail.data.images import BadImage, decode
+from vitrail.data.bands import viewable
+from vitrail.data.images import BadImage
 from vitrail.data.source import Source
 from vitrail.evaluation.classify import class_metrics, confusion_matrix, score_outputs
 from vitrail.evaluation.intervals import wilson_interval
@@ -21,11 +22,10 @@ def thumbnail(source: Source, index: int, side: int = SIDE) -> str | None:
     """A small image as a data URI; None where it cannot be read."""
     try:
         raw = source.read(index)
-        if isinstance(raw, bytes):
-            raw = decode(raw, source.name(index), at_least=(side, side))
+        shown = viewable(raw, source.name(index), at_least=(side, side))
     except (BadImage, OSError):
         return None
-    return data_uri(raw, side)
+    return data_uri(shown, side)
 
 
 def mistake_examples(

@@ -42,7 +42,7 @@ class RemoteWork(Work):
     def explain_item(self, item: Item) -> Explanation | None:
         run, how, name = self.run, self.run.preprocessing, name_of(item)
         try:
-            visible = visible_part(read_pixels(item, channels=len(how.mean)), how)
+            visible = visible_part(read_pixels(item, channels=len(how.mean), bits=how.bits), how)
         except BadImage as problem:
             run.problems[name] = problem.reason
             return None

@@ -87,7 +87,7 @@ class Work:
         """One image, or nothing where it cannot be read, which `problems` says."""
         run, how, name = self.run, self.run.preprocessing, name_of(item)
         try:
-            pixels = read_pixels(item, channels=len(how.mean))
+            pixels = read_pixels(item, channels=len(how.mean), bits=how.bits)
         except BadImage as problem:
             run.problems[name] = problem.reason
             return None

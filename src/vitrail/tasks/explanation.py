@@ -8,7 +8,7 @@ from typing import Any, overload
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Shaped, UInt8
 from PIL import Image
 
 from vitrail.core.broken import BrokenImage, list_broken
@@ -16,6 +16,7 @@ from vitrail.core.errors import UserError, nearest
 from vitrail.core.json_text import plain_values
 from vitrail.core.layout import TokenLayout
 from vitrail.core.passport import Preprocessing
+from vitrail.data.bands import to_display
 from vitrail.data.images import BadImage
 from vitrail.data.preprocess import crop_start, resized_size, to_pillow
 from vitrail.data.reader import read_pixels
@@ -123,7 +124,9 @@ class Explanation(HtmlRecord):
             return np.asarray(Image.open(BytesIO(self.source)).convert("RGB"))
         try:
             how = self.run.preprocessing
-            return visible_part(read_pixels(self.source, channels=len(how.mean)), how)
+            return visible_part(
+                read_pixels(self.source, channels=len(how.mean), bits=how.bits), how
+            )
         except BadImage as problem:
             raise UserError(f"{self.name}: {problem.reason}") from None
 
@@ -224,8 +227,10 @@ class Explanations(Sequence[Explanation], HtmlRecord):
         return f"Explanations({len(self)} images by {methods}, {len(self.broken)} not read)"
 
 
-def visible_part(pixels: UInt8[np.ndarray, "h w *C"], how: Preprocessing) -> Pixels:
-    """The part of an image that the model sees, in its own detail, `SIDE` pixels long."""
+def visible_part(pixels: Shaped[np.ndarray, "h w *C"], how: Preprocessing) -> Pixels:
+    """The part of an image that the model sees, in its own detail, `SIDE` pixels long; of bands the
+    first three, or the first in grey."""
+    pixels = pixels if how.is_photo else to_display(pixels, how)
     image = to_pillow(pixels).convert("RGB")
     height, width = how.size
     wide, tall = resized_size(image.size, how)

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
+from vitrail.data.bands import viewable
 from vitrail.data.images import BadImage
-from vitrail.data.reader import read_pixels
+from vitrail.data.pixels import file_bytes
 from vitrail.inference.nearest import Match, Pair
 from vitrail.inference.predict import Prediction
 from vitrail.pages.predictions import (
@@ -21,7 +22,7 @@ from vitrail.pages.thumbnails import data_uri
 def thumbnail(name: str) -> str | None:
     """A file or an address as a data URI; None where it cannot be read."""
     try:
-        return data_uri(read_pixels(name))
+        return data_uri(viewable(file_bytes(name), name))
     except BadImage:
         return None
 

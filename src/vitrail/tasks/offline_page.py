@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Shaped
 
 from vitrail.core.errors import UserError, writing
 from vitrail.core.packed import compress
@@ -39,11 +39,13 @@ class OfflinePage:
         check_writable(self.path)
         refuse_existing(self.path, self.overwrite)
 
-    def add(self, model: Model, pixels: UInt8[np.ndarray, "h w *C"], found: Explanation) -> None:
+    def add(self, model: Model, pixels: Shaped[np.ndarray, "h w *C"], found: Explanation) -> None:
         """One more image, with all its attention; `pixels` are those of its file."""
         if len(self.images) == MAX_IMAGES:
             return
-        packed = inspect_image(model, see(model, to_pillow(pixels)), found.run.model)
+        photo = model.passport.preprocessing.is_photo
+        seen = see(model, to_pillow(pixels) if photo else pixels)
+        packed = inspect_image(model, seen, found.run.model)
         picture = data_uri(found.image, SIDE, quality=88)
         maps = [explanation_facts(found, method) for method in found.maps]
         self.images.append(OfflineImage(found.name, picture, compress(packed.to_bytes()), maps))

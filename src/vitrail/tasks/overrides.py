@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import UserError, nearest
+from vitrail.core.ranges import check
 from vitrail.core.records import validate
 from vitrail.data.source import Source
 from vitrail.data.sources import open_data
 from vitrail.data.sources.train_share import with_train_share
+from vitrail.recipes.bands import with_measured_bands
 from vitrail.recipes.catalogue import choose
 from vitrail.recipes.choice import Choice
 from vitrail.recipes.pretrain import choose_pretraining
@@ -21,15 +23,26 @@ from vitrail.training.recipe import Lora, Recipe
 from vitrail.training.recipe_file import NAME, RENAMED, as_plain_values, read_recipe
 
 # Augmentation that needs images of one size.
-BLENDING = {"augmentation.mixup": 0.0, "augmentation.cutmix": 0.0, "augmentation.sides": ()}
+BLENDING = {
+    "augmentation.mixup": 0.0,
+    "augmentation.cutmix": 0.0,
+    "augmentation.sides": (),
+    "augmentation.progressive": (),
+}
 DEFAULT_OBJECTIVE: MaskedObjective = "mae"  # of pretrain
 
 
 def new_recipe(options: RunOptions) -> Recipe:
     """The recipe of a run that begins: chosen for the data, with the options in their place."""
+    if options.minutes is not None:
+        check("minutes", options.minutes, above=0)
+        if options.epochs is not None or options.steps is not None:
+            raise UserError("minutes must be left out where epochs or steps set the run's length")
     path, changes = Path(options.recipe or ""), options.changes
     share = changes.get("val_share", options.val_share)
-    splits = open_data(options.data, **({} if share is None else {"val_share": share}))
+    drawn = {"val_share": share, "folds": options.folds, "fold": options.fold}
+    drawn = {name: value for name, value in drawn.items() if value is not None}
+    splits = open_data(options.data, **drawn)
     from_file = read_recipe(path) if path.suffix in (".yaml", ".yml") else None
     train_share = changes.get("train_share", from_file.train_share if from_file else 1.0)
     seed = changes.get("seed", options.seed)
@@ -38,6 +51,7 @@ def new_recipe(options: RunOptions) -> Recipe:
     train = with_train_share(splits, train_share, seed)["train"]
     recipe = from_file or choose_recipe(with_set_batch_size(options), train)
     recipe = override(options, recipe, len(train))
+    recipe = with_measured_bands(recipe, train, changes)
     return check_verb(options, recipe, options.recipe or options.data)
 
 
@@ -75,6 +89,8 @@ def refuse_changes(options: RunOptions, recipe: Recipe) -> None:
         batch = recipe.batch_size if options.batch_size == "auto" else options.batch_size
         lr = recipe.optimiser.lr if options.lr == "find" else options.lr
         again = new_recipe(replace(options, batch_size=batch, lr=lr))
+        if options.minutes is not None:  # the length was measured when the run began
+            again = replace(again, schedule=recipe.schedule)
         wrong = ["recipe"] if deciding_fields(again) != deciding_fields(recipe) else []
     if not wrong:
         return
@@ -140,6 +156,8 @@ def override(options: RunOptions, recipe: Recipe, images: int) -> Recipe:
     values: dict[str, Any] = {
         "data": options.data,
         "val_share": options.val_share,
+        "folds": options.folds,
+        "fold": options.fold,
         "seed": options.seed,
         "workers": options.workers,
         "parallel": options.parallel,

@@ -29,6 +29,7 @@ def pretrain(
     start: str | Path | None = None,
     epochs: float | None = None,
     steps: int | None = None,
+    minutes: float | None = None,
     batch_size: int | Literal["auto"] | None = None,
     lr: float | Literal["find"] | None = None,
     image_size: Size | None = None,

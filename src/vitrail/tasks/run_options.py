@@ -35,6 +35,9 @@ class RunOptions:
     tokenizer: str | None = None
     epochs: float | None = None
     steps: int | None = None
+    minutes: float | None = None
+    folds: int | None = None
+    fold: int | None = None  # of them, counted from 1
     batch_size: int | Literal["auto"] | None = None
     lr: float | Literal["find"] | None = None
     image_size: tuple[int, int] | None = None

@@ -24,11 +24,13 @@ from vitrail.pages.training import HeldOutScore, RunFacts, pretraining_page, tra
 from vitrail.tasks.doctor import page_images
 from vitrail.tasks.examples import classify_outputs
 from vitrail.tasks.progress import OnProgress, steps_of
+from vitrail.tasks.splits import thin_out
 from vitrail.training.finder import read_curve
 from vitrail.training.log import Log
 from vitrail.training.prepare import validation_split
 from vitrail.training.reconstructions import as_pixels, sheets_in
 from vitrail.training.task import Outcome, Task
+from vitrail.training.validate import MAX_KEPT
 from vitrail.weights.atomic import write_file
 from vitrail.weights.load import load
 
@@ -88,7 +90,8 @@ def write_training_report(ended: EndedRun, on_progress: OnProgress) -> Written:
         else data_body(findings.facts(), **page_images(findings)),
     )
     write_page(out, page)
-    return Written([*warned, *sampled(findings)], None if test is None else asdict(test))
+    notes = [*warned, *thinned(ended, outputs), *sampled(findings)]
+    return Written(notes, None if test is None else asdict(test))
 
 
 def write_pretraining_report(ended: EndedRun) -> Written:
@@ -157,6 +160,7 @@ def best_outputs(ended: EndedRun) -> Outputs:
     outputs = outcome.outputs
     if outputs is None and not outcome.stopped:
         native, model = ended.task.objective.native, load(ended.out / "best")
+        source = thin_out(source, max(MAX_KEPT // max(len(source.labels), 1), 1))
         found = compute_outputs(model, source, name=data, split=part, native=native)
         return replace(found, broken=outcome.run_state.broken)
     empty = np.empty((0, len(source.labels)), dtype=np.float32)
@@ -169,6 +173,17 @@ def best_outputs(ended: EndedRun) -> Outputs:
         split=part,
         broken=outcome.run_state.broken,
     )
+
+
+def thinned(ended: EndedRun, outputs: Outputs) -> list[str]:
+    """That a report is of some images alone, where the outputs of all would fill the memory."""
+    every = len(validation_split(ended.splits, ended.task.recipe.data)[1])
+    if every * len(outputs.labels) <= MAX_KEPT or not outputs.images:
+        return []
+    return [
+        f"the report shows {outputs.images:,} of {every:,} validation images, spread over the "
+        "split; the scores of the curves are of all"
+    ]
 
 
 def evaluate_test(ended: EndedRun, chosen_on: str, on_progress: OnProgress) -> SplitScore | None:

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
 from vitrail.core.errors import UserError
+from vitrail.data.bands import to_display
 from vitrail.data.images import BadImage
 from vitrail.data.preprocess import denormalise, normalise
 from vitrail.data.reader import read_image
@@ -36,8 +38,9 @@ class SeenImage:
         return to_rgb(self.pixels)
 
 
-def see(model: Model, image: Image.Image | None) -> SeenImage:
-    """Prepare an image for a model, on its device and in its precision."""
+def see(model: Model, image: Image.Image | NDArray[Any] | None) -> SeenImage:
+    """Prepare an image for a model, on its device and in its precision; bands are shown as
+    colours."""
     if image is None:
         raise UserError("an image is missing: send one in the field images")
     how = model.passport.preprocessing
@@ -47,7 +50,9 @@ def see(model: Model, image: Image.Image | None) -> SeenImage:
         raise UserError(str(problem)) from None
     tensor = normalise(pixels[None], how, reorder=False).to(next(model.parameters()))
     rgb = pixels.flip(0) if how.channel_order == "bgr" else pixels
-    return SeenImage(tensor, np.ascontiguousarray(rgb.movedim(0, -1).numpy()))
+    shown = rgb.movedim(0, -1).numpy()
+    shown = shown if how.is_photo else to_display(shown, how)
+    return SeenImage(tensor, np.ascontiguousarray(shown))
 
 
 def from_pixels(model: Model, pixels: UInt8[np.ndarray, "H W C"]) -> Float[Tensor, "1 C H W"]:

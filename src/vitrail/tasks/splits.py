@@ -42,7 +42,9 @@ def val_share_of(model: Model) -> float:
 
 def parts_of(model: Model, data: str) -> Mapping[str, Source]:
     """The splits of the data; one that was drawn for the training of this model is drawn again."""
-    return open_data(data, val_share=val_share_of(model)).parts
+    recipe = model.passport.provenance.get("recipe", {})
+    folds, fold = recipe.get("folds"), recipe.get("fold")
+    return open_data(data, val_share=val_share_of(model), folds=folds, fold=fold).parts
 
 
 def open_splits(
@@ -69,8 +71,12 @@ def open_splits(
         found[name] = Split(name, source, match)
     notes = [found[split].match.note, multi_label_note(model, parts[split])]
     if split == "val" and "val" not in open_data(data, val_share=0).parts:
+        recipe = passport.provenance.get("recipe", {})
+        share = f"{val_share_of(model):.0%}"
+        if recipe.get("folds"):
+            share = f"fold {recipe['fold']} of {recipe['folds']}"
         notes.append(
-            f"the data has no val split: evaluated on the same {val_share_of(model):.0%} of train "
+            f"the data has no val split: evaluated on the same {share} of train "
             "that training holds out"
         )
     return found, split, [note for note in notes if note is not None]
@@ -91,8 +97,9 @@ def is_enough(images: int, evaluated: int) -> bool:
     return images >= min(evaluated / 2, MIN_HELD_OUT)
 
 
-def thin_out(source: Source) -> Source:
-    """A temperature is one number: of a large split some images, spread over it, are enough."""
-    if len(source) <= MAX_HELD_OUT or not isinstance(source, Origin):
+def thin_out(source: Source, most: int = MAX_HELD_OUT) -> Source:
+    """Of a large split some images, spread over it: a temperature is one number, for which they are
+    enough."""
+    if len(source) <= most or not isinstance(source, Origin):
         return source
-    return Subset(source, np.linspace(0, len(source) - 1, MAX_HELD_OUT).astype(np.int64))
+    return Subset(source, np.linspace(0, len(source) - 1, most).astype(np.int64))

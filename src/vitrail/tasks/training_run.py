@@ -17,8 +17,9 @@ from vitrail.core.ranges import check_count
 from vitrail.data.cache import remove_cache
 from vitrail.data.source import Splits
 from vitrail.data.sources import open_data
+from vitrail.data.sources.places import is_remote
 from vitrail.data.sources.train_share import with_train_share
-from vitrail.evaluation.classify import score
+from vitrail.evaluation.classify import LabelScorer, score
 from vitrail.models.catalogue import change, find
 from vitrail.tasks.overrides import DEFAULT_OBJECTIVE, new_recipe, resumed_recipe
 from vitrail.tasks.plan import introduction, plan_of
@@ -27,29 +28,33 @@ from vitrail.tasks.run import Run, ended_run, read_outcome, write_outcome
 from vitrail.tasks.run_options import Observer, RunOptions
 from vitrail.tasks.run_report import EndedRun, Written, write_report
 from vitrail.training.capacity import best, find_batch_size
+from vitrail.training.estimate import steps_within
 from vitrail.training.finder import find_lr, write_curve
 from vitrail.training.goal import Masked
+from vitrail.training.loggers import check_installed
 from vitrail.training.loop import Trainer
 from vitrail.training.parallel import World, launched, process_group, report_errors
-from vitrail.training.prepare import prepare_task, with_cache
+from vitrail.training.prepare import prepare_task, validation_split, with_cache
 from vitrail.training.progress import Progress
 from vitrail.training.recipe import Recipe
 from vitrail.training.recipe_file import NAME, write_recipe
 from vitrail.training.reconstructions import FOLDER
 from vitrail.training.task import Scorer
+from vitrail.training.validate import MAX_KEPT
 
 MAX_THREADS = 256
 PIXELS = "pixels"  # where a run keeps decoded images until it is finished
 # What a run writes to its directory, beside recipe.yaml.
 OWN = (
     "best", "last", "steps", "metrics.jsonl", "report.html", "outcome.json", "tensorboard",
-    FOLDER, "lr-finder.json", PIXELS,
+    FOLDER, "lr-finder.json", "loggers.json", PIXELS,
 )  # fmt: skip
 # What a run has written before its first checkpoint, beside decoded images.
 BEFORE_CHECKPOINT = (
     "recipe.yaml",
     "metrics.jsonl",
     "lr-finder.json",
+    "loggers.json",
     "tensorboard/events.out.tfevents.*",
     f"{FOLDER}/step-*.png",
 )
@@ -117,8 +122,8 @@ def perform(options: RunOptions, observer: Observer, world: World) -> EndedRun |
     out, recipe, resume = choose_run(options, world)
     if resume and not options.dry_run and (run := world.from_main(read_outcome(out))) is not None:
         return run
-    splits = open_data(recipe.data, val_share=recipe.val_share)
-    splits = with_train_share(splits, recipe.train_share, recipe.seed)
+    splits = with_train_share(open_splits(recipe, world), recipe.train_share, recipe.seed)
+    check_installed(recipe.monitor.loggers)
     scorer, curve = make_scorer(splits), None
     if not resume:
         recipe, curve = run_trials(options, recipe, splits, scorer, world)
@@ -153,6 +158,30 @@ def perform(options: RunOptions, observer: Observer, world: World) -> EndedRun |
     return EndedRun(task, splits, out, outcome, time.perf_counter() - began)
 
 
+def open_splits(recipe: Recipe, world: World) -> Splits:
+    """The data; of remote storage the main process lists it, and tells the others."""
+
+    def work() -> Splits:
+        return open_data(
+            recipe.data, val_share=recipe.val_share, folds=recipe.folds, fold=recipe.fold
+        )
+
+    if world.size == 1 or not is_remote(recipe.data):
+        return work()
+    found = world.from_main(work() if world.is_main else None)
+    assert found is not None
+    return found
+
+
+def make_recipe(options: RunOptions, world: World) -> Recipe:
+    """The same for the recipe, which depends on the data."""
+    if world.size == 1 or not is_remote(options.data):
+        return new_recipe(options)
+    found = world.from_main(new_recipe(options) if world.is_main else None)
+    assert found is not None
+    return found
+
+
 def choose_run(options: RunOptions, world: World) -> tuple[Path, Recipe, bool]:
     """The directory of the run, its recipe, and whether it is resumed."""
     out = Path(options.out or f"runs/{Path(options.data).stem}")
@@ -161,7 +190,7 @@ def choose_run(options: RunOptions, world: World) -> tuple[Path, Recipe, bool]:
     if not named:
         objective = options.objective
         if options.resume is not True:
-            recipe = new_recipe(options)
+            recipe = make_recipe(options, world)
             if isinstance(recipe.goal, Masked):
                 objective = recipe.goal.objective
         out = out.with_name(f"{out.name}-{objective or DEFAULT_OBJECTIVE}")
@@ -170,7 +199,7 @@ def choose_run(options: RunOptions, world: World) -> tuple[Path, Recipe, bool]:
         resume = world.from_main((out / NAME).is_file())
     if resume:
         return out, resumed_recipe(options, out), True
-    recipe = recipe or new_recipe(options)
+    recipe = recipe or make_recipe(options, world)
     check_model(recipe)
     if not options.dry_run:
         refuse_taken(out, recipe.data)
@@ -211,11 +240,20 @@ def remove_failed_start(out: Path, *, made: bool) -> None:
 
 
 def make_scorer(splits: Splits) -> Scorer:
-    """Scores by the labels of the data."""
+    """Scores by the labels of the data: of one label an image they are counted, of several ranked,
+    for which all outputs are needed."""
+    train = splits["train"]
+    if train.targets is None or train.targets.ndim == 1:
+        return LabelScorer(len(train.labels))
+    needed = len(validation_split(splits, "the data")[1]) * len(train.labels)
+    if needed > MAX_KEPT:
+        raise UserError(
+            f"mean average precision ranks all validation images: images times labels must be at "
+            f"most {MAX_KEPT:,}, got {needed:,}: add a smaller val split"
+        )
 
     def scorer(answers: Any, targets: Any) -> tuple[str, dict[str, float]]:
-        known = splits["train"].targets
-        scores = score(answers, targets, multi_label=known is not None and known.ndim == 2)
+        scores = score(answers, targets, multi_label=True)
         return scores.key, scores.values
 
     return scorer
@@ -243,7 +281,27 @@ def run_trials(
             f"lr {curve.lr:g}: where the loss fell fastest in {len(curve.rates)} trial steps from "
             f"{curve.rates[0]:.0e} to {curve.rates[-1]:.0e}",
         )
+    if options.minutes is not None:
+        recipe = within_minutes(options.minutes, recipe, splits, scorer, world)
     return recipe, curve
+
+
+def within_minutes(
+    minutes: float, recipe: Recipe, splits: Splits, scorer: Scorer, world: World
+) -> Recipe:
+    """The recipe with as many steps as there is time for, decided once and written down: a run that
+    is resumed keeps them, on whichever machine. The warm-up keeps its share."""
+    trial = Trainer(prepare_task(recipe, splits, scorer), Path(), world=world)
+    steps, seconds = steps_within(trial, minutes)
+    schedule, before = recipe.schedule, trial.total
+    warmup = min(round(schedule.warmup * steps / before), steps // 2)
+    recipe = replace(recipe, schedule=replace(schedule, steps=steps, warmup=warmup))
+    epochs = steps / trial.stream.steps
+    return add_reason(
+        recipe,
+        f"{steps:,} steps ({epochs:.3g} epochs): what {minutes:g} minutes have time for at "
+        f"{seconds:.3g} s a step, measured here, with evaluations",
+    )
 
 
 def add_reason(recipe: Recipe, reason: str) -> Recipe:

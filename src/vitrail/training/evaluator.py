@@ -4,6 +4,8 @@ import math
 from pathlib import Path
 
 from vitrail.data.images import BadImage
+from vitrail.data.loader import EvalLoader
+from vitrail.training.counts import CountedScorer, Counts
 from vitrail.training.outage import OutageError, lost_too_many, sentence
 from vitrail.training.parallel import World
 from vitrail.training.progress import Values
@@ -12,7 +14,25 @@ from vitrail.training.run_state import RunState
 from vitrail.training.saver import Saver
 from vitrail.training.task import Task
 from vitrail.training.train_state import TrainState
-from vitrail.training.validate import ValidationOutputs, compute_outputs, finite, is_better
+from vitrail.training.validate import (
+    MAX_KEPT,
+    ValidationOutputs,
+    compute_outputs,
+    finite,
+    is_better,
+)
+
+
+def score_outputs(task: Task, outputs: ValidationOutputs) -> tuple[str, Values]:
+    """The metric that chooses weights, and all values: from counts, or where a score ranks all
+    images (mean average precision) from their outputs."""
+    if outputs.counts is not None and isinstance(task.scorer, CountedScorer):
+        return task.scorer.metric, outputs.counts.values()
+    metric, values = task.scorer(outputs.logits, outputs.targets)
+    counts = Counts(())
+    losses = task.objective.val_losses(outputs.logits, outputs.targets)
+    counts.add({}, losses, len(outputs.logits))
+    return metric, values if losses is None else {**values, **counts.values()}
 
 
 class Evaluator:
@@ -22,34 +42,51 @@ class Evaluator:
     def __init__(self, state: TrainState, saver: Saver, out: Path, world: World) -> None:
         self.state, self.saver, self.out, self.world = state, saver, out, world
         self.outputs: ValidationOutputs | None = None
+        self.loader: EvalLoader | None = None
 
     def evaluate(self, task: Task, step: int, run_state: RunState) -> Values:
         """All scores of a step; OutageError where too many images cannot be used."""
+        scorer = task.scorer if isinstance(task.scorer, CountedScorer) else None
+        keep = scorer is None or len(task.val) * len(task.val.labels) <= MAX_KEPT
         with self.state.with_eval_weights():
             outputs = compute_outputs(
                 task.objective,
-                task.val,
+                self.batches(task),
                 self.world,
-                batch_size=max(task.recipe.batch_size, 64),
-                workers=task.recipe.workers,
+                classes=len(task.val.labels),
                 seed=task.recipe.seed,
+                scorer=scorer,
+                keep=keep,
             )
         images = len(task.val)
-        lost, share = images - len(outputs.logits), task.recipe.max_broken
+        lost, share = images - outputs.images, task.recipe.max_broken
         if lost_too_many(lost, images, share):
             found = [BadImage(*bad) for bad in outputs.broken.items()]
             raise OutageError(sentence("validation images", lost, images, share, found))
         run_state.broken |= outputs.broken
-        run_state.metric, values = task.scorer(outputs.logits, outputs.targets)
-        loss = task.objective.val_loss(outputs.logits, outputs.targets)
-        values = values if loss is None else {**values, "val_loss": loss}
-        run_state.warning = task.objective.warning(outputs.logits)
+        run_state.metric, values = score_outputs(task, outputs)
+        run_state.warning = task.objective.warning(outputs.logits) if outputs.kept else None
         run_state.shown = list(outputs.shown)
         if outputs.shown and self.world.is_main:
             how = task.objective.model.passport.preprocessing
             write_sheet(outputs.shown, how, self.out, step)
         self.choose(values, step, run_state, outputs)
         return values
+
+    def batches(self, task: Task) -> EvalLoader:
+        """Those of the validation images, read by workers that stay for the next evaluation."""
+        if self.loader is None:
+            self.loader = EvalLoader(
+                task.val,
+                task.objective.model.passport.preprocessing,
+                max(task.recipe.batch_size, 64),
+                native=task.objective.native,
+                workers=task.recipe.workers,
+                rank=self.world.rank,
+                world=self.world.size,
+                device=self.world.device,
+            )
+        return self.loader
 
     def choose(
         self, values: Values, step: int, run_state: RunState, outputs: ValidationOutputs
@@ -62,4 +99,4 @@ class Evaluator:
             run_state.best, run_state.since_best = value, 0
         run_state.best_step, run_state.best_scores = step, finite(values)
         self.saver.best = self.state.eval_weights().clone(), finite(values)
-        self.outputs = outputs
+        self.outputs = outputs if outputs.kept else None

@@ -16,15 +16,24 @@ MaskedObjective: TypeAlias = Literal["masked-patch", "beit", "mae", "simmim", "t
 
 @dataclass(frozen=True, kw_only=True)
 class LabelOptions:
-    """How labels are learnt. `loss` "auto": softmax for one label an image, sigmoid for several."""
+    """How labels are learnt. `loss` "auto": softmax for one label an image, sigmoid for several.
+    "asymmetric" (arXiv:2009.14119) is sigmoid with less weight for what is easy: a label that an
+    image has by the exponent `gamma_positive`, one that it has not by `gamma_negative`, and these
+    not at all where their probability is below `negative_clip`."""
 
-    loss: Literal["auto", "softmax", "sigmoid"] = "auto"
+    loss: Literal["auto", "softmax", "sigmoid", "asymmetric"] = "auto"
+    gamma_negative: float = 4.0
+    gamma_positive: float = 1.0
+    negative_clip: float = 0.05
     smoothing: float = 0.0
     class_weights: Literal["none", "balanced"] = "none"
     balance: bool = False  # draw every class equally often
 
     def __post_init__(self) -> None:
         check("goal.smoothing", self.smoothing, at_least=0, below=1)
+        check("goal.gamma_negative", self.gamma_negative, at_least=0)
+        check("goal.gamma_positive", self.gamma_positive, at_least=0)
+        check("goal.negative_clip", self.negative_clip, at_least=0, below=1)
 
 
 @dataclass(frozen=True, kw_only=True)

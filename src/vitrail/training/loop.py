@@ -8,6 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NoReturn
 
@@ -18,12 +19,13 @@ from torch.nn.utils import clip_grad_norm_
 from vitrail.core.errors import UserError
 from vitrail.core.image_list import ImageList
 from vitrail.core.randomness import seed_of
-from vitrail.data.augment import mix
-from vitrail.data.loader import Batch, Stream
+from vitrail.data.augment import Augmentation, mix
+from vitrail.data.loader import Batch, Stream, dense_targets
 from vitrail.training.evaluator import Evaluator
 from vitrail.training.goal import Masked
 from vitrail.training.interrupt import interruptible
 from vitrail.training.log import Log
+from vitrail.training.loggers import flat_settings
 from vitrail.training.nan_policy import NanPolicy
 from vitrail.training.optimiser import freeze, set_rate
 from vitrail.training.outage import OutageError, why_stop
@@ -32,6 +34,7 @@ from vitrail.training.parts import Parts, fewest_images
 from vitrail.training.precision import autocast, check_precision
 from vitrail.training.progress import Progress, Values
 from vitrail.training.recipe import Recipe
+from vitrail.training.recipe_file import as_plain_values
 from vitrail.training.run_state import RunState, weights_digest
 from vitrail.training.saver import Saver
 from vitrail.training.schedule import rate_at
@@ -58,6 +61,9 @@ class Trainer:
         check_precision(recipe.precision, self.world.device)
         self.stream = make_stream(task, self.world)
         self.total = total_steps(recipe, self.stream)
+        self.stream = replace(self.stream, epochs=self.total / self.stream.steps)
+        off = round(recipe.augmentation.mix_off_epochs * self.stream.steps)
+        self.mix_until = self.total - off  # a step
         objective = task.objective.to(self.world.device)
         if recipe.compile:
             objective.compile()
@@ -78,7 +84,7 @@ class Trainer:
         self.out.mkdir(parents=True, exist_ok=True)
         if resume:
             self.restore()
-        log = Log(self.out, self.step) if self.world.is_main else None
+        log = self.open_log() if self.world.is_main else None
         try:
             with interruptible(alone=self.world.size == 1) as interrupted:
                 stopped = self.train(log, interrupted)
@@ -89,6 +95,10 @@ class Trainer:
                 log.close()
         outputs = self.evaluator.outputs
         return Outcome(self.step, self.total, self.run_state, stopped, self.speed, outputs)
+
+    def open_log(self) -> Log:
+        settings = flat_settings(as_plain_values(self.recipe))
+        return Log(self.out, self.step, self.recipe.monitor.loggers, settings)
 
     def train(self, log: Log | None, interrupted: threading.Event) -> bool:
         """Whether the run was interrupted."""
@@ -141,9 +151,9 @@ class Trainer:
             self.write_line(log, values or {})
         if last or self.saver.is_due(self.step):
             self.save()
-        self.on_step(
-            Progress(self.step, self.total, loss, self.speed, values, self.run_state.warning)
-        )
+        problems = log.take_problems() if log is not None else ()
+        warning = self.run_state.warning
+        self.on_step(Progress(self.step, self.total, loss, self.speed, values, warning, problems))
         return seconds
 
     def stop(self, why: str) -> NoReturn:
@@ -190,13 +200,14 @@ class Trainer:
         set_rate(self.state.optimisers, self.lr(self.step) if lr is None else lr)
         # dropout and stochastic depth draw from torch's generator: from this step's seed alone
         torch.manual_seed(seed_of("step", recipe.seed, self.step, world.rank))
-        images, targets = batch.images.to(world.device), batch.targets.to(world.device)
+        images = batch.images.to(world.device)  # where the stream has put them already
+        targets = dense_targets(batch.targets.to(world.device), len(self.task.train.labels))
         drawn = self.task.objective.draw(recipe.seed, batch.epoch, batch.indices)
         if drawn is None and isinstance(images, Tensor):
             images, targets = mix(
                 images,
                 targets,
-                recipe.augmentation,
+                self.mixing(),
                 seed=recipe.seed,
                 step=self.step,
                 partners=batch.partners(),
@@ -210,6 +221,13 @@ class Trainer:
         loss = whole / world.size
         self.run_state.tally.add(loss, self.apply(loss), hits, labelled)
         return loss
+
+    def mixing(self) -> Augmentation:
+        """The augmentation of this step, whose mixup and cutmix may be off by now."""
+        augmentation = self.recipe.augmentation
+        if self.step < self.mix_until:
+            return augmentation
+        return replace(augmentation, mixup=0.0, cutmix=0.0)
 
     def backward(self, images: Tensor | ImageList, targets: Tensor, parts: Parts) -> list[float]:
         """Gradients of the loss, in which every image of the step counts the same; the loss, and
@@ -313,6 +331,7 @@ def make_stream(task: Task, world: World) -> Stream:
         workers=recipe.workers,
         rank=world.rank,
         world=world.size,
+        device=world.device,
     )
 
 

@@ -18,12 +18,14 @@ from vitrail.data.cache import Decoding, cached, room_for
 from vitrail.data.loader import needed_size
 from vitrail.data.source import Source, Splits
 from vitrail.models.model import Model
+from vitrail.objectives.asymmetric import Asymmetric
 from vitrail.objectives.packed import PackedSupervised
 from vitrail.objectives.supervised import Distilled, Supervised
-from vitrail.training.fresh import fresh_model
+from vitrail.training.fresh import fresh_model, with_bands
 from vitrail.training.goal import Labels, Masked
 from vitrail.training.lora import adapt
 from vitrail.training.parallel import World
+from vitrail.training.progressive import allow_sides
 from vitrail.training.recipe import Recipe
 from vitrail.training.task import Scorer, Task
 from vitrail.training.unlabelled import prepare_unlabelled, score_by_loss
@@ -38,6 +40,10 @@ def prepare_task(recipe: Recipe, splits: Splits, scorer: Scorer) -> Task:
     if isinstance(goal, Masked):
         objective = prepare_unlabelled(recipe, goal)
         check_sides(recipe, objective.model)
+        if recipe.augmentation.progressive:
+            raise UserError(
+                f"augmentation.progressive does not apply to {goal.objective}: leave it out"
+            )
         if recipe.checkpointing:
             checkpoint_blocks(objective.model)
         return Task(
@@ -51,6 +57,7 @@ def prepare_task(recipe: Recipe, splits: Splits, scorer: Scorer) -> Task:
         raise UserError(f"{recipe.data}: its images have no labels: expected a folder a class")
     model = make_model(recipe, train)
     check_sides(recipe, model)
+    allow_sides(model, recipe)
     return Task(
         recipe=recipe,
         objective=make_objective(model, recipe, train),
@@ -83,7 +90,7 @@ def with_cache(task: Task, directory: Path, world: World) -> tuple[Task, int]:
     and the bytes that this may take; one process begins the file, and all fill it."""
     how, augmentation = task.objective.model.passport.preprocessing, task.recipe.augmentation
     size = needed_size(augmentation, how, task.objective.native)
-    decoding = Decoding(size, len(how.mean))
+    decoding = Decoding(size, len(how.mean), how.bits)
     room = room_for(task.train, decoding) if task.recipe.cache and world.is_main else None
     room = world.gather(room)[0]
     if room is None:
@@ -104,6 +111,7 @@ def make_model(recipe: Recipe, train: Source) -> Model:
         model = load(recipe.start, model=recipe.model, **fields)
         if model.passport.labels not in (None, train.labels):
             model.new_head()  # as many classes, but others
+        with_bands(model, recipe)
     else:
         model = fresh_model(recipe, fields)
     multi_label = train.targets is not None and np.ndim(train.targets) == 2
@@ -154,10 +162,16 @@ def make_objective(model: Model, recipe: Recipe, train: Source) -> Supervised:
     multi_label = train.targets is not None and np.ndim(train.targets) == 2
     if multi_label and goal.loss == "softmax":
         raise UserError(
-            "goal.loss must be sigmoid or auto where images have several labels, got softmax: "
-            "its probabilities add up to one"
+            "goal.loss must be sigmoid, asymmetric or auto where images have several labels, got "
+            "softmax: its probabilities add up to one"
         )
-    loss = goal.loss if goal.loss != "auto" else "sigmoid" if multi_label else "softmax"
+    loss: Any = goal.loss if goal.loss != "auto" else "sigmoid" if multi_label else "softmax"
+    if goal.loss == "asymmetric":
+        loss = Asymmetric(
+            gamma_negative=goal.gamma_negative,
+            gamma_positive=goal.gamma_positive,
+            negative_clip=goal.negative_clip,
+        )
     weights = class_weights(train) if goal.class_weights == "balanced" else None
     if recipe.native_resolution:
         options: dict[str, Any] = {"smoothing": goal.smoothing, "weights": weights}

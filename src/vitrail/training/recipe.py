@@ -8,6 +8,7 @@ from vitrail.core.errors import UserError
 from vitrail.core.ranges import check, check_count
 from vitrail.data.augment import Augmentation
 from vitrail.training.goal import Goal, Labels, Masked
+from vitrail.training.loggers import LoggerName
 
 DEFAULT_MODEL = "vit_s_16"  # where neither a variant nor a checkpoint is named
 
@@ -64,6 +65,7 @@ class Monitor:
     save_every_steps: int | None = None  # between run checkpoints; None: one a minute
     keep: int = 2  # run checkpoints that stay
     patience: int | None = None  # evaluations without a better one before stopping
+    loggers: tuple[LoggerName, ...] = ("tensorboard",)  # beside metrics.jsonl; wandb, mlflow
     log_every_steps: int = 50  # between lines of metrics; an evaluation has its own
     nan: Literal["stop", "skip", "back"] = "stop"
     nan_limit: int = 10  # of the last 100 steps that may be skipped before the run gives up
@@ -95,16 +97,37 @@ class Lora:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Bands:
+    """The values of images that are no photos: their bits, and mean and standard deviation of each
+    band as shares of the largest value."""
+
+    bits: Literal[8, 16] = 8
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.mean) == len(self.std):
+            raise UserError(
+                f"bands must have a mean and a std each, got {len(self.mean)} and {len(self.std)}"
+            )
+        for value in self.std:
+            check("bands.std", value, above=0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """A run is a function of this record, the data and the version of the code."""
 
     data: str
     val_share: float = 0.1  # of the training images, where the data has no validation part
     train_share: float = 1.0  # of the training images of each class, drawn by the seed
+    folds: int | None = None  # equal shares of the training images, for cross-validation;
+    fold: int | None = None  # the number of the one that this run validates on, from 1
     max_broken: float = 0.01  # share of images that may be unusable before the run stops
     cache: bool = True  # small data sets are decoded once, beside the run
     model: str | None = None  # a variant; beside `start` it is needed where a file does not tell
     fields: dict[str, Any] = field(default_factory=dict)  # of the model's config
+    bands: Bands | None = None  # of images that are no photos of 8 bits
     native_resolution: bool = False  # images keep their aspect ratio, and are packed
     max_tokens: int | None = None  # patches of such an image; None: as many as the model's grid has
     start: str | None = None  # a checkpoint to begin from
@@ -137,6 +160,8 @@ class Recipe:
             raise UserError(
                 f"batch_size {self.batch_size} does not split into {self.accumulate} parts"
             )
+        if (self.folds is None) != (self.fold is None):
+            raise UserError("fold and folds must be given together: fold 1 of folds 5")
         if self.ema_decay is not None:
             check("ema_decay", self.ema_decay, above=0, below=1)
         if self.max_tokens is not None:
@@ -159,6 +184,10 @@ def check_native(recipe: Recipe) -> None:
         "augmentation.mixup must be 0": (augmentation.mixup, "it blends images of one size"),
         "augmentation.cutmix must be 0": (augmentation.cutmix, "it blends images of one size"),
         "augmentation.sides must be empty": (augmentation.sides, "each image has its own size"),
+        "augmentation.progressive must be empty": (
+            augmentation.progressive,
+            "each image has its own size",
+        ),
         "compile must be off": (recipe.compile, "every batch has another shape"),
         "checkpointing must be off": (recipe.checkpointing, "blocks are computed from outside"),
         "parallel must be ddp": (recipe.parallel != "ddp", "blocks are computed from outside"),

@@ -41,7 +41,8 @@ def write_sheet(
 
 def as_pixels(images: Float[Tensor, "B C H W"], how: Preprocessing) -> UInt8[np.ndarray, "B H W 3"]:
     """Images as the model reads them, back in the colours that people see."""
-    values = pixels(images.detach().float().cpu(), how)
+    images = images.detach().float().cpu()
+    values = pixels(images, how) if how.is_photo else shown_bands(images)
     values = values.flip(1) if how.channel_order == "bgr" else values
     if values.shape[1] != 3:
         values = values.mean(dim=1, keepdim=True).expand(-1, 3, -1, -1)
@@ -49,6 +50,12 @@ def as_pixels(images: Float[Tensor, "B C H W"], how: Preprocessing) -> UInt8[np.
         (values.clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).numpy()
     )
     return levels
+
+
+def shown_bands(images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B _ H W"]:
+    """The first three bands, or the first, from two standard deviations below the mean to two
+    above."""
+    return (images[:, : 3 if images.shape[1] >= 3 else 1] + 2) / 4
 
 
 def sheets_in(out: Path) -> dict[int, Path]:

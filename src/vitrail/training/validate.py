@@ -1,6 +1,7 @@
 """The outputs of a run's weights for its validation images, by all processes together."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,67 +10,95 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.core.errors import UserError
-from vitrail.data.loader import Batch, iterate_batches
-from vitrail.data.source import Source
+from vitrail.data.loader import Batch, dense_targets
 from vitrail.objectives.objective import Objective
+from vitrail.training.counts import CountedScorer, Counts
 from vitrail.training.parallel import World
 from vitrail.training.reconstructions import SHOWN
+
+# Outputs of validation images that are kept for the report and for scores that rank all of them:
+# more than that, 256 MB in every process, are added up batch by batch and forgotten.
+MAX_KEPT = 2**26
 
 
 @dataclass(frozen=True)
 class ValidationOutputs:
-    """Outputs for the images that can be read, in the source's order; the images that cannot, and
-    why; images of the first batch where the objective draws some."""
+    """Outputs for the images that can be read, in the source's order, if they are `kept`; how many
+    there are, and what was counted of them; the images that cannot be read, and why; images of the
+    first batch where the objective draws some."""
 
     logits: NDArray[np.float32]
     targets: NDArray[np.float32]
     indices: NDArray[np.int64]
     broken: dict[str, str]
     shown: dict[str, Tensor]
+    images: int = 0
+    counts: Counts | None = None
+    kept: bool = True
 
 
 @torch.no_grad()  # inference mode would leave weights that are shared by processes unusable
 def compute_outputs(
     objective: Objective,
-    source: Source,
+    batches: Iterable[Batch],
     world: World,
     *,
-    batch_size: int,
-    workers: int,
+    classes: int,
     seed: int,
+    scorer: CountedScorer | None = None,
+    keep: bool = True,
 ) -> ValidationOutputs:
-    """The outputs of an objective in evaluation mode, each process computing its share."""
-    how = objective.model.passport.preprocessing
+    """The outputs of an objective in evaluation mode, each process computing its share. With a
+    `scorer` that counts, hits and losses are added up; all outputs are brought together only if
+    they are to be kept."""
+    counts = None if scorer is None else Counts(scorer.names)
     logits, targets, indices = list[Tensor](), list[Tensor](), list[Tensor]()
-    broken, shown = dict[str, str](), dict[str, Tensor]()
-    for batch in iterate_batches(
-        source,
-        how,
-        batch_size,
-        native=objective.native,
-        workers=workers,
-        rank=world.rank,
-        world=world.size,
-    ):
+    broken, shown, first = dict[str, str](), dict[str, Tensor](), True
+    for batch in batches:
         broken |= {bad.path: bad.reason for bad in batch.broken}
         images, drawn = inputs(batch, objective, seed)
         images = images.to(world.device)
         drawn = None if drawn is None else drawn.to(world.device)
-        if not logits and drawn is not None:
+        if first and drawn is not None:
             shown = objective.illustrate(images[:SHOWN], drawn[:SHOWN])
-        output = objective.outputs(images, drawn).float().cpu()
-        logits.append(output[: len(batch.images)])
-        targets.append(batch.targets)
+        first = False
+        output = objective.outputs(images, drawn).float().cpu()[: len(batch.images)]
+        truth = dense_targets(batch.targets.cpu(), classes)
+        if scorer is not None and counts is not None and len(output):
+            pair = output.numpy(), truth.numpy()
+            counts.add(scorer.hits(*pair), objective.val_losses(*pair), len(output))
+        if keep:
+            logits.append(output)
+            targets.append(truth)
         indices.append(torch.from_numpy(batch.indices))
-    mine = torch.cat(logits), torch.cat(targets), torch.cat(indices)
-    shares, lost = zip(*world.gather((mine, broken)), strict=True)
-    broken = {path: reason for share in lost for path, reason in share.items()}
-    found = [torch.cat(parts) for parts in zip(*shares, strict=True)]
-    if not len(found[0]):
+    return bring_together(world, (logits, targets, indices), broken, shown, counts)
+
+
+def bring_together(
+    world: World,
+    mine: tuple[list[Tensor], list[Tensor], list[Tensor]],
+    broken: dict[str, str],
+    shown: dict[str, Tensor],
+    counts: Counts | None,
+) -> ValidationOutputs:
+    """What all processes have: counts as sums, outputs in the source's order if they were kept."""
+    kept = bool(mine[0]) or not mine[2]
+    images = int(world.sum(sum(len(part) for part in mine[2])))
+    broken = {path: why for share in world.gather(broken) for path, why in share.items()}
+    if not images:
         raise UserError("no validation image could be read: examine the data with vitrail doctor")
+    if counts is not None:
+        summed = world.sums(list(counts.sums.values()))
+        counts.sums = {name: int(n) for name, n in zip(counts.sums, summed, strict=True)}
+    if not kept:
+        nothing = np.empty((0, 0), dtype=np.float32)
+        none = np.empty(0, dtype=np.int64)
+        return ValidationOutputs(nothing, nothing, none, broken, shown, images, counts, kept=False)
+    shares = world.gather(tuple(torch.cat(parts) for parts in mine))
+    found = [torch.cat(parts) for parts in zip(*shares, strict=True)]
     order = found[2].argsort()
     values, truth, places = (part[order].numpy() for part in found)
-    return ValidationOutputs(values, truth, places, broken, shown)
+    return ValidationOutputs(values, truth, places, broken, shown, images, counts)
 
 
 def inputs(batch: Batch, objective: Objective, seed: int) -> tuple[Tensor, Tensor | None]:

@@ -133,6 +133,11 @@ def plan_conversion(
         return Conversion(opened, out, to, len(state), done, ()), lambda overwrite: write_native(
             state, passport, out, beside=beside, overwrite=overwrite
         )
+    if passport.preprocessing.bits != 8:
+        raise UserError(
+            f"{source}: the model reads values of {passport.preprocessing.bits} bits, which {to} "
+            "cannot express: to must be vitrail"
+        )
     target = choose(to, config)
     ours = target.name in AUTOENCODERS and objective_of(opened.passport) == "mae"
     beside = kept_beside(source, opened, config) if ours else {}

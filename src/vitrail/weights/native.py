@@ -278,7 +278,8 @@ def _listed(labels: Sequence[str], most: int = 20) -> str:
 
 def _in_words(before: Preprocessing) -> str:
     values = f"{before.channel_order}, mean {before.mean}, std {before.std}"
-    return f"{before.in_words()}, {values}"
+    bits = "" if before.bits == 8 else f", {before.bits}-bit values"
+    return f"{before.in_words()}, {values}{bits}"
 
 
 def _config_json(passport: Passport, config: Config) -> dict[str, Any]:

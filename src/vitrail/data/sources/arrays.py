@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.core.errors import UserError
+from vitrail.data.bands import MOST_BANDS, Values
 from vitrail.data.sources.origin import digest
 
 # A function and its arguments that give the pixels: it can be called in another process.
@@ -15,7 +16,7 @@ Loader: TypeAlias = "tuple[Callable[..., NDArray[Any]], tuple[Any, ...]]"
 
 
 class Arrays:
-    """uint8 images of one shape, (N, H, W) or (N, H, W, C), named by their place."""
+    """Images of one shape, (N, H, W) or (N, H, W, C), of 8 or 16 bits, named by their place."""
 
     uniform = True
 
@@ -39,7 +40,7 @@ class Arrays:
     def __len__(self) -> int:
         return len(self.pixels)
 
-    def read(self, index: int) -> NDArray[np.uint8]:
+    def read(self, index: int) -> Values:
         return self.pixels[index].copy()  # whoever gets it may write to it
 
     def name(self, index: int) -> str:
@@ -53,7 +54,7 @@ class Arrays:
         return digest(str(pixels.shape).encode(), pixels.data.cast("B"))
 
 
-def load(function: Callable[..., NDArray[Any]], arguments: tuple[Any, ...]) -> NDArray[np.uint8]:
+def load(function: Callable[..., NDArray[Any]], arguments: tuple[Any, ...]) -> Values:
     """Pixels once per process, as long as a source shows them."""
     pixels = _shown.get((function, arguments))
     if pixels is None:
@@ -63,31 +64,43 @@ def load(function: Callable[..., NDArray[Any]], arguments: tuple[Any, ...]) -> N
     return pixels
 
 
-_shown: WeakValueDictionary[Any, NDArray[np.uint8]] = WeakValueDictionary()
+_shown: WeakValueDictionary[Any, NDArray[Any]] = WeakValueDictionary()
 
 
-def to_uint8(array: NDArray[Any], *, where: str) -> NDArray[np.uint8]:
-    """uint8 (N, H, W) or (N, H, W, C) from what people store, or one sentence why not.
+def to_pixels(array: NDArray[Any], *, where: str) -> Values:
+    """Pixels (N, H, W) or (N, H, W, C) from what people store, uint8 or uint16 where values are
+    larger, or one sentence why not.
 
-    >>> to_uint8(np.zeros((5, 3, 8, 8), dtype=np.int64), where="x_train").shape
+    >>> to_pixels(np.zeros((5, 3, 8, 8), dtype=np.int64), where="x_train").shape
     (5, 8, 8, 3)
     """
     if array.ndim not in (3, 4):
         raise UserError(
             f"{where} has shape {array.shape}, expected images (N, H, W) or (N, H, W, C)"
         )
-    if array.ndim == 4 and array.shape[-1] not in (1, 3, 4):
-        if array.shape[1] not in (1, 3, 4):
-            raise UserError(
-                f"{where} has shape {array.shape}, expected 1, 3 or 4 channels on the last axis"
-            )
+    if array.ndim == 4 and not has_channels_last(array.shape, where):
         array = np.moveaxis(array, 1, -1)
     if array.dtype == np.uint8:
         return array
     whole = array.dtype.kind in "iub"
-    if not whole or (array.size and (array.min() < 0 or array.max() > 255)):
+    if not whole or (array.size and (array.min() < 0 or array.max() > 65535)):
         raise UserError(
-            f"{where} is {array.dtype}, expected whole numbers from 0 to 255: save it as uint8, "
-            "times 255 where it goes from 0 to 1"
+            f"{where} is {array.dtype}, expected whole numbers from 0 to 255 or to 65535: save it "
+            "as uint8, times 255 where it goes from 0 to 1, or as uint16"
         )
-    return array.astype(np.uint8)
+    deep = array.size > 0 and array.max() > 255
+    return array.astype(np.uint16 if deep else np.uint8, copy=False)
+
+
+def has_channels_last(shape: tuple[int, ...], where: str) -> bool:
+    """Whether the last axis of (N, H, W, C) holds the channels, or the second of (N, C, H, W).
+
+    >>> has_channels_last((5, 64, 64, 13), "x"), has_channels_last((5, 13, 64, 64), "x")
+    (True, False)
+    """
+    for counts in ((1, 3, 4), range(1, MOST_BANDS + 1)):
+        if shape[-1] in counts or shape[1] in counts:
+            return shape[-1] in counts
+    raise UserError(
+        f"{where} has shape {shape}, expected 1 to {MOST_BANDS} channels on the last axis"
+    )

@@ -14,7 +14,7 @@ from vitrail.data.sources.places import image_bytes, join, stamp
 # unknown format is better named as broken than passed over.
 SUFFIXES = re.compile(
     r"[^/]\.(apng|avif|bmp|dds|dib|exr|gif|hdr|hei[cf]|ico|j2k|jfif|jif|jp2|jpe|jpeg|jpg|jxl|"
-    r"p[bgnp]m|png|psd|qoi|tga|tiff?|webp)$",
+    r"npy|p[bgnp]m|png|psd|qoi|tga|tiff?|webp)$",
     re.IGNORECASE,
 )
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.core.errors import UserError
-from vitrail.data.sources.arrays import Arrays, to_uint8
+from vitrail.data.sources.arrays import Arrays, to_pixels
 from vitrail.data.sources.labelling import number_arrays
 from vitrail.data.sources.origin import Origin
 
@@ -84,7 +84,7 @@ def find(directory: str, stem: str, kind: str, rank: int) -> Path | None:
 
 
 def read_images(path: str) -> NDArray[np.uint8]:
-    return to_uint8(read_idx(Path(path)), where=path)
+    return to_pixels(read_idx(Path(path)), where=path)
 
 
 def read_idx(path: Path) -> NDArray[Any]:

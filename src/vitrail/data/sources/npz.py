@@ -8,7 +8,7 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from vitrail.core.errors import UserError
-from vitrail.data.sources.arrays import Arrays, to_uint8
+from vitrail.data.sources.arrays import Arrays, to_pixels
 from vitrail.data.sources.folders import SPLITS
 from vitrail.data.sources.labelling import number_arrays
 from vitrail.data.sources.origin import Origin
@@ -81,4 +81,4 @@ def member(path: str, name: str) -> NDArray[Any]:
 
 
 def read_images(path: str, name: str) -> NDArray[np.uint8]:
-    return to_uint8(member(path, name), where=f"{path}: {name}")
+    return to_pixels(member(path, name), where=f"{path}: {name}")

@@ -27,7 +27,7 @@ from vitrail.data.sources.folders import SPLITS, open_folder
 from vitrail.data.sources.npz import open_npz
 from vitrail.data.sources.origin import Origin
 from vitrail.data.sources.places import Listing, exists, is_folder, is_remote, join, list_folder
-from vitrail.data.sources.validation import with_validation
+from vitrail.data.sources.validation import with_fold, with_validation
 
 KINDS = (
     "a folder of class folders, a manifest (.csv, .tsv, .parquet), .tar, .npz, hf:owner/name, "
@@ -37,12 +37,20 @@ FILES = (*manifest.SUFFIXES, ".npz", ".tar")
 PACKED = (".zip", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar", ".zst")
 
 
-def open_data(spec: str | Path, *, val_share: float = 0.1, seed: int = 0) -> Splits:
+def open_data(
+    spec: str | Path,
+    *,
+    val_share: float = 0.1,
+    seed: int = 0,
+    folds: int | None = None,
+    fold: int | None = None,
+) -> Splits:
     """Open a data set: nothing is decoded, and what cannot be opened raises `UserError`.
 
     Where there is no validation split, `val_share` of the training images become one, chosen by
     (seed, name of the image) and class by class: see `vitrail.data.sources.validation`. A share of
-    0 draws none.
+    0 draws none. Of `folds` equal shares of the training images the one with the number `fold` is
+    the validation split instead.
 
     >>> data = open_data("digits")
     >>> {name: len(part) for name, part in data.parts.items()}
@@ -52,7 +60,10 @@ def open_data(spec: str | Path, *, val_share: float = 0.1, seed: int = 0) -> Spl
     ignored = tuple(path for part in found.values() for path in getattr(part, "ignored", ()))
     for part in found.values():
         check_labels(part.labels, spec)
-    parts = with_validation(found, val_share, seed)
+    if folds is not None and fold is not None:
+        parts = with_fold(found, folds, fold, seed)
+    else:
+        parts = with_validation(found, val_share, seed)
     order = [name for name in SPLITS if name in parts]
     named = {name: parts[name] for name in (*order, *sorted(parts.keys() - set(order)))}
     return Splits(named, ignored)

@@ -3,18 +3,21 @@
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from glob import glob
-from typing import Any
+from typing import Any, TypeVar
 
 from vitrail.core.errors import UserError
 from vitrail.data.images import BadImage, Unreadable, check_bytes
+
+T = TypeVar("T")
 
 # Folders that archives and file managers leave behind, beside those whose name begins with a dot.
 LITTER = {"__MACOSX", "@eaDir"}
 # Seconds before a read is retried, and errors for which retrying is useless.
 PAUSES = (0.1, 0.5, 2.0)
+LONG_PAUSES = (0.1, 0.5, 2.0, 5.0, 10.0)  # for what every image depends on
 LASTING = (
     PermissionError,
     IsADirectoryError,
@@ -67,6 +70,35 @@ def read_bytes(place: str, start: int = 0, end: int | None = None) -> bytes:
         return file.read() if end is None else file.read(end - start)
 
 
+def file_size(place: str) -> int:
+    """Bytes of a file; raises `OSError`."""
+    if is_remote(place):
+        system, path = file_system(place)
+        return int(system.size(path))
+    return os.stat(place).st_size
+
+
+def retried(work: Callable[[], T], pauses: Sequence[float] | None = None) -> T:
+    """What `work` gives, tried again after longer and longer pauses where storage fails; what a
+    pause cannot mend is raised at once."""
+    for pause in LONG_PAUSES if pauses is None else pauses:
+        try:
+            return work()
+        except Exception as error:  # a remote file system fails in ways of its own
+            if isinstance(error, LASTING) or is_missing(error):
+                raise
+            time.sleep(pause)
+    return work()
+
+
+def is_missing(error: Exception) -> bool:
+    """Whether a file is not there. fsspec says so of http addresses whatever went wrong; the cause
+    knows better."""
+    if not isinstance(error, FileNotFoundError):
+        return False
+    return getattr(error.__cause__, "status", 404) in (404, 410)
+
+
 def image_bytes(place: str, *, start: int = 0, end: int | None = None, name: str = "") -> bytes:
     """The same for an image: whatever goes wrong is the image's own trouble. Storage that does not
     answer is retried a few times, after longer and longer pauses."""
@@ -81,9 +113,9 @@ def image_bytes(place: str, *, start: int = 0, end: int | None = None, name: str
             data = read_bytes(place, start, end)
         except BadImage:
             raise
-        except FileNotFoundError:
-            raise Unreadable(name, "no such file") from None
         except Exception as error:  # a remote file system fails in ways of its own
+            if is_missing(error):
+                raise Unreadable(name, "no such file") from None
             why, last = reason(error), pause is None or isinstance(error, LASTING)
         else:
             if end is not None and len(data) < end - start:
@@ -130,7 +162,7 @@ def ask(place: str, question: str) -> Any:
     """Call a method of a remote file system, and tell a person where that fails."""
     system, path = file_system(place)
     try:
-        return getattr(system, question)(path)
+        return retried(lambda: getattr(system, question)(path), PAUSES)
     except Exception as error:  # credentials, network, a bucket that is not there
         raise UserError(f"{place}: cannot be reached: {first_line(error)}") from None
 
@@ -170,7 +202,7 @@ def _walk(root: str, below: str, above: tuple[tuple[int, int], ...]) -> Iterator
 def _list_remote(root: str) -> Listing:
     system, path = file_system(root)
     try:
-        found = system.find(path, withdirs=True, detail=True)
+        found = retried(lambda: system.find(path, withdirs=True, detail=True), PAUSES)
     except Exception as error:
         raise UserError(f"{root}: cannot be listed: {first_line(error)}") from None
     prefix = path.rstrip("/") + "/"

@@ -2,7 +2,9 @@
 
 Files whose path agrees up to the first dot of its last part are one sample: 0001.jpg is the image,
 0001.cls its class (a number or a name), 0001.json its class under "label", "labels", "class" or
-"cls". A tar is listed once when it is opened; after that an image is read from where it lies.
+"cls". A tar is listed once when it is opened, or by its side-car index (`tar_index`); after that an
+image is read from where it lies. Shards of remote storage are kept on disk while they are used
+(`shard_cache`).
 """
 
 import json
@@ -10,17 +12,19 @@ import re
 import tarfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.core.errors import UserError
+from vitrail.data.images import check_bytes
+from vitrail.data.sources.braces import expand_braces
 from vitrail.data.sources.files import is_image
 from vitrail.data.sources.folders import SPELLINGS, split_name
 from vitrail.data.sources.labelling import number_classes, number_sets
-from vitrail.data.sources.optional import require
 from vitrail.data.sources.origin import Origin, digest
 from vitrail.data.sources.packed import Packed
 from vitrail.data.sources.places import (
@@ -29,21 +33,14 @@ from vitrail.data.sources.places import (
     first_line,
     image_bytes,
     is_remote,
+    retried,
     stamp,
 )
+from vitrail.data.sources.shard_cache import shard_cache
+from vitrail.data.sources.tar_index import Sample, read_index
 
 LABELS = ("label", "labels", "class", "cls")
 THREADS = 8  # tars are listed while others are waited for
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Where an image lies in its tar, and what the files beside it say it shows."""
-
-    member: str
-    offset: int
-    size: int
-    label: str | tuple[str, ...] | None
 
 
 class Tars:
@@ -64,6 +61,13 @@ class Tars:
         self.places = np.array([(sample.offset, sample.size) for sample in every], dtype=np.int64)
         self.shard = np.repeat(np.arange(len(shards)), [len(shard) for shard in samples])
         self.labels, self.targets = labels, targets
+        remote = any(map(is_remote, self.shards))
+        self.cache = shard_cache() if remote else None
+
+    @property
+    def remote_shards(self) -> NDArray[np.int64] | None:
+        """The shard of each image, where it is better to read shards one after another."""
+        return None if self.cache is None else self.shard
 
     def __len__(self) -> int:
         return len(self.members)
@@ -71,6 +75,12 @@ class Tars:
     def read(self, index: int) -> bytes:
         offset, size = self.places[index].tolist()
         shard, name = self.shards[self.shard[index]], self.name(index)
+        if self.cache is not None and is_remote(shard):
+            check_bytes(size, name)
+            with suppress(Exception):  # which is tried again below, and named
+                data = self.cache.read(shard, offset, offset + size)
+                if data is not None and len(data) == size:
+                    return data
         return image_bytes(shard, start=offset, end=offset + size, name=name)
 
     def name(self, index: int) -> str:
@@ -95,11 +105,7 @@ def expand(spec: str) -> list[str]:
     """The tars of a pattern: {000..012} counts, {train,val} chooses, * and ? match names."""
     chosen = [spec]
     if "{" in spec:
-        braces = require("braceexpand", extra="hub", reading=spec)
-        try:
-            chosen = list(braces.braceexpand(spec))
-        except ValueError as error:
-            raise UserError(f"{spec}: the braces cannot be read: {error}") from None
+        chosen = expand_braces(spec)
     shards = [
         shard for path in chosen for shard in (find(path) if re.search(r"[*?\[]", path) else [path])
     ]
@@ -144,13 +150,15 @@ def part_of(shard: str) -> str:
 
 
 def index_tar(shard: str) -> list[Sample]:
+    """Every image of a tar: as its side-car says, or listed."""
+    found = read_index(shard)
+    return list_tar(shard) if found is None else found
+
+
+def list_tar(shard: str) -> list[Sample]:
     """Every image of a tar, sorted as the tar is, with the label found beside it."""
-    images: dict[str, tarfile.TarInfo] = {}
-    labels: dict[str, str | tuple[str, ...]] = {}
     try:
-        with open_file(shard) as file, tarfile.open(fileobj=file, mode="r:") as tar:
-            for member in tar:
-                take(shard, tar, member, images, labels)
+        images, labels = retried(partial(scan, shard))
     except (tarfile.TarError, EOFError) as error:
         hint = ": unpack the gzip first" if shard.endswith(("gz", "bz2", "xz")) else ""
         raise UserError(f"{shard}: cannot be read as tar: {first_line(error)}{hint}") from None
@@ -160,6 +168,18 @@ def index_tar(shard: str) -> list[Sample]:
         Sample(member.name, member.offset_data, member.size, labels.get(key))
         for key, member in images.items()
     ]
+
+
+def scan(
+    shard: str,
+) -> tuple[dict[str, tarfile.TarInfo], dict[str, str | tuple[str, ...]]]:
+    """The images and the labels of a tar, by the name that they share."""
+    images: dict[str, tarfile.TarInfo] = {}
+    labels: dict[str, str | tuple[str, ...]] = {}
+    with open_file(shard) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        for member in tar:
+            take(shard, tar, member, images, labels)
+    return images, labels
 
 
 def take(

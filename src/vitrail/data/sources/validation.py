@@ -33,6 +33,36 @@ def with_validation(parts: dict[str, Origin], share: float, seed: int) -> dict[s
     return {**drawn, **{name: part for name, part in parts.items() if name != "train"}}
 
 
+def with_fold(parts: dict[str, Origin], folds: int, fold: int, seed: int) -> dict[str, Source]:
+    """The parts, with one of `folds` equal shares of `train` as `val`, counted from 1. Every image
+    is in one of them, decided as the validation images are: by name, and class by class."""
+    if folds < 2 or not 1 <= fold <= folds:
+        raise UserError(f"folds must be at least 2, and fold 1 to folds, got {fold} of {folds}")
+    if "val" in parts or "train" not in parts:
+        raise UserError(
+            "folds draw validation images from train: the data must have a train split and no val"
+        )
+    whole = parts["train"]
+    if len(whole) < folds:
+        raise UserError(f"folds must be at most the number of images, {len(whole)}, got {folds}")
+    chosen = fold_numbers(whole, folds, seed) == fold - 1
+    drawn = {
+        "train": Subset(whole, np.flatnonzero(~chosen)),
+        "val": Subset(whole, np.flatnonzero(chosen)),
+    }
+    return {**drawn, **{name: part for name, part in parts.items() if name != "train"}}
+
+
+def fold_numbers(source: Origin, folds: int, seed: int) -> NDArray[np.int64]:
+    """For each image the fold that holds it out, from 0. Classes are dealt one after another, so
+    that folds differ by one image at most, and in each class too."""
+    numbers = words("fold", seed, hashes(source))
+    order = np.lexsort((numbers, strata(source)))
+    found = np.empty(len(source), dtype=np.int64)
+    found[order] = np.arange(len(source)) % folds
+    return found
+
+
 def draw(source: Origin, share: float, seed: int) -> NDArray[np.bool_]:
     """For each image whether it goes to validation."""
     numbers = words("validation", seed, hashes(source))
