@@ -40,8 +40,8 @@ def new_recipe(options: RunOptions) -> Recipe:
             raise UserError("minutes must be left out where epochs or steps set the run's length")
     path, changes = Path(options.recipe or ""), options.changes
     share = changes.get("val_share", options.val_share)
-    drawn = {"val_share": share, "folds": options.folds, "fold": options.fold}
-    drawn = {name: value for name, value in drawn.items() if value is not None}
+    asked = {"val_share": share, "folds": options.folds, "fold": options.fold}
+    drawn: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     splits = open_data(options.data, **drawn)
     from_file = read_recipe(path) if path.suffix in (".yaml", ".yml") else None
     train_share = changes.get("train_share", from_file.train_share if from_file else 1.0)
