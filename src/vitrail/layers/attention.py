@@ -126,6 +126,16 @@ def exported_weights(
     return (scores if bias is None else scores + bias).softmax(dim=-1)
 
 
+def split_qkv(
+    qkv: Float[Tensor, "B W n D"], heads: int
+) -> tuple[Float[Tensor, "B W h n d"], Float[Tensor, "B W h n d"], Float[Tensor, "B W h n d"]]:
+    """Queries, keys and values of windows or folds, by one permutation; five axes at most, which is
+    what phones know."""
+    flat = rearrange(qkv.flatten(0, 1), "b n (three h d) -> three b h n d", three=3, h=heads)
+    q, k, v = (part.unflatten(0, qkv.shape[:2]) for part in flat)
+    return q, k, v
+
+
 class SeparableAttend(nn.Module):
     """Attention with one query for all tokens (arXiv:2206.02680): each token has a score, and a
     softmax over these makes one context of the keys. It owns no parameters and is captured like

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
-from vitrail.layers.attention import Attend
+from vitrail.layers.attention import Attend, split_qkv
 from vitrail.layers.drop import DropPath, linear_drop_rates
 from vitrail.layers.fold import fold, round_up, unfold
 from vitrail.layers.head import Head
@@ -120,9 +120,7 @@ class PlaceAttention(nn.Module):
         self.out = nn.Linear(dim, dim)
 
     def forward(self, x: Float[Tensor, "B P N D"]) -> Float[Tensor, "B P N D"]:
-        q, k, v = rearrange(
-            self.qkv(x), "B P N (three h d) -> three B P h N d", three=3, h=self.heads
-        )
+        q, k, v = split_qkv(self.qkv(x), self.heads)
         return self.out(rearrange(self.attend(q, k, v), "B P h N d -> B P N (h d)"))
 
 

@@ -12,13 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout, WindowPolicy
-from vitrail.layers.attention import Attend
+from vitrail.layers.attention import Attend, split_qkv
 from vitrail.layers.drop import DropPath, linear_drop_rates
 from vitrail.layers.head import Head
 from vitrail.layers.init import zero_
@@ -167,7 +166,7 @@ class WindowAttention(nn.Module):
 
     def forward(self, x: Float[Tensor, "B rows columns D"]) -> Float[Tensor, "B rows columns D"]:
         qkv = self.qkv(window_partition(x, self.attend.layout))
-        q, k, v = rearrange(qkv, "B W n (three h d) -> three B W h n d", three=3, h=self.heads)
+        q, k, v = split_qkv(qkv, self.heads)
         y = self.attend(q, k, v, self.mask(self.bias()))
         return window_reverse(self.out(join_heads(y)), self.attend.layout)
 

@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
-from vitrail.layers.attention import Attend, QkvLinear, without_key_bias
+from vitrail.layers.attention import Attend, QkvLinear, split_qkv, without_key_bias
 from vitrail.layers.computed import Computed
 from vitrail.layers.drop import DropPath
 from vitrail.layers.init import zero_
@@ -179,7 +178,7 @@ class CosineAttention(nn.Module):
 
     def forward(self, x: Float[Tensor, "B rows columns D"]) -> Float[Tensor, "B rows columns D"]:
         qkv = self.qkv(window_partition(x, self.attend.layout), without_key_bias(self.qv_bias))
-        q, k, v = rearrange(qkv, "B W n (three h d) -> three B W h n d", three=3, h=self.heads)
+        q, k, v = split_qkv(qkv, self.heads)
         scale = self.logit_scale.clamp(max=math.log(100)).exp()
         q, k = scale_to(q, scale), scale_to(k, 1.0)
         y = self.attend(q, k, v, self.mask(self.bias()), scale=1.0)
