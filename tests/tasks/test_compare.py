@@ -169,6 +169,8 @@ def test_a_plan_is_a_small_file_and_options_win(tmp_path: Path) -> None:
         ({"models": [{"depth": 6}]}, "a mapping with model"),
         ({"shares": [0.1, 1.5]}, "shares must be above 0 and at most 1, got 1.5"),
         ({"shares": []}, "shares must not be empty"),
+        ({"shares": [0.1, 0.1]}, "shares must be different, got 0.1 twice"),
+        ({"seeds": [3, 3]}, "seeds must be different, got 3 twice"),
         ({"seeds": 0}, "seeds must be at least 1"),
         ({"seeds": [-1]}, "seeds must be at least 0"),
         ({"steps": 3, "epochs": 2.0}, "epochs and steps both"),
@@ -195,6 +197,14 @@ def test_a_directory_of_others_is_not_written_to(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
     with pytest.raises(UserError, match="the plan cannot be read"):
         vitrail.compare(tmp_path / "no-such.yaml")
+
+
+@pytest.mark.parametrize("text", ["[1]", '{"a": {"data": "digits"}}', '{"a": 5}', "{"])
+def test_a_plan_that_compare_did_not_write_is_left_alone(text: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(UserError, match="cannot be read: remove it, or choose another out"):
+        vitrail.compare("digits", models=["vit_s_16"], seeds=1, out=tmp_path)
+    assert (tmp_path / "plan.json").read_text() == text
 
 
 @pytest.mark.parametrize("text", ["seeds: 2020-99-99", "seeds: !!int a", "seeds: " + "[" * 3000])

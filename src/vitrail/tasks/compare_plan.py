@@ -117,6 +117,8 @@ class ComparePlan:
         for what, values in (("shares", self.shares), ("seeds", self.seeds)):
             if not values:
                 raise UserError(f"{what} must not be empty")
+            if again := [one for place, one in enumerate(values) if one in values[:place]]:
+                raise UserError(f"{what} must be different, got {again[0]} twice")
         for name in self.set:
             if name in VARIED:
                 raise UserError(f"set {name} would be that of every run: give {VARIED[name]}")
