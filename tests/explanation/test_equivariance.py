@@ -134,8 +134,8 @@ def test_an_object_that_moves_by_a_patch_takes_its_tokens_along() -> None:
     with torch.no_grad():
         before, after = (model.intermediates(one)[-1] for one in (scene, moved))
     torch.testing.assert_close(after[:, :, 3, 3], before[:, :, 2, 2], atol=EXACT, rtol=0)
-    assert map_distance(before, after, 1) < EXACT
-    assert map_distance(before, after, 0) > 0.01
+    assert map_distance(before, after, (1, 1)) < EXACT
+    assert map_distance(before, after, (0, 0)) > 0.01
 
 
 def test_tiles_are_permuted_and_the_rest_stays() -> None:
@@ -189,3 +189,13 @@ def test_a_head_of_zeros_has_no_logits_to_move() -> None:
     assert found.pixel.pooled is not None
     assert found.other is None
     assert found.relative("pixel") == ()
+
+
+def test_patches_that_are_no_squares_are_shifted_and_permuted_by_their_sides() -> None:
+    found = measure_equivariance(small_vit(positions="none", patch_size=(8, 4)), images())
+    assert (found.patch, found.reductions) == ((8, 4), ((8, 4), (8, 4)))
+    for moved in (found.shifted, found.permuted):
+        assert moved is not None
+        assert max(moved.blocks, default=0.0) < EXACT
+        assert moved.logits is not None
+        assert moved.logits < EXACT

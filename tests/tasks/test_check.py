@@ -106,7 +106,10 @@ class Tokens(nn.Module):
 
     def forward(self, x: torch.Tensor) -> object:
         logits = self.model(x)
-        return {"shape": logits[:, None], "none": None, "pair": (logits, None)}[self.kind]
+        kinds = {"shape": logits[:, None], "none": None, "pair": (logits, None)}
+        return {**kinds, "bool": logits > 0, "whole": logits.long(), "empty": logits[:, :0]}[
+            self.kind
+        ]
 
 
 class Raises(nn.Module):
@@ -135,7 +138,19 @@ def test_outputs_of_a_wrong_shape_are_refused() -> None:
         check(Tokens("shape"))
     with pytest.raises(UserError, match=r"got a NoneType: let forward return"):
         check(Tokens("none"))
+    with pytest.raises(UserError, match=r"got shape \(2, 10\) of torch.bool: let forward"):
+        check(Tokens("bool"))
+    with pytest.raises(UserError, match=r"got shape \(2, 10\) of torch.int64: let forward"):
+        check(Tokens("whole"))
+    with pytest.raises(UserError, match=r"got shape \(2, 0\): let forward"):
+        check(Tokens("empty"))
     assert check(Tokens("pair")).verdict == "right"
+
+
+def test_parameters_that_are_whole_numbers_stay_as_they_are() -> None:
+    model = STYLES["fused_qkv"].build()
+    model.steps = nn.Parameter(torch.arange(4), requires_grad=False)
+    assert check(model).inspection.reproduced < 1e-6
 
 
 def test_an_error_of_their_forward_is_one_sentence_with_its_line() -> None:

@@ -169,12 +169,17 @@ def test_a_plan_is_a_small_file_and_options_win(tmp_path: Path) -> None:
         ({"models": [{"depth": 6}]}, "a mapping with model"),
         ({"shares": [0.1, 1.5]}, "shares must be above 0 and at most 1, got 1.5"),
         ({"shares": []}, "shares must not be empty"),
+        ({"shares": [0.1, 0.1]}, "shares must be different, got 0.1 twice"),
+        ({"seeds": [3, 3]}, "seeds must be different, got 3 twice"),
         ({"seeds": 0}, "seeds must be at least 1"),
         ({"seeds": [-1]}, "seeds must be at least 0"),
         ({"steps": 3, "epochs": 2.0}, "epochs and steps both"),
         ({"image_sizes": [30]}, "vit_s_16"),
         ({"models": ["vit_s_16:image_size=32"], "image_sizes": [32]}, "image_size is set here and"),
         ({"address": "here:1"}, "address is for a Ray cluster"),
+        ({"set": {"seed": 4}}, "set seed would be that of every run: give seeds"),
+        ({"set": {"train_share": 0.5}}, "set train_share would be that of every run: give shares"),
+        ({"set": {"fields.image_size": 32}}, "give image_sizes"),
     ],
 )
 def test_mistakes_are_refused_in_one_sentence(
@@ -192,6 +197,36 @@ def test_a_directory_of_others_is_not_written_to(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
     with pytest.raises(UserError, match="the plan cannot be read"):
         vitrail.compare(tmp_path / "no-such.yaml")
+
+
+@pytest.mark.parametrize("text", ["[1]", '{"a": {"data": "digits"}}', '{"a": 5}', "{"])
+def test_a_plan_that_compare_did_not_write_is_left_alone(text: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(UserError, match="cannot be read: remove it, or choose another out"):
+        vitrail.compare("digits", models=["vit_s_16"], seeds=1, out=tmp_path)
+    assert (tmp_path / "plan.json").read_text() == text
+
+
+@pytest.mark.parametrize("text", ["seeds: 2020-99-99", "seeds: !!int a", "seeds: " + "[" * 3000])
+def test_a_plan_that_is_no_yaml_is_one_sentence(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_text(f"data: digits\nmodels: [vit_s_16]\n{text}\n", encoding="utf-8")
+    with pytest.raises(UserError, match="the plan cannot be read") as raised:
+        make_plan(file, {})
+    assert "\n" not in str(raised.value)
+
+
+def test_no_image_sizes_leave_the_size_to_each_model() -> None:
+    plan = make_plan("digits", {"models": ["vit_s_16"], "image_sizes": [], "seeds": 1})
+    assert [cell.size for cell in plan.cells] == [None]
+
+
+def test_the_share_of_a_recipe_file_gives_way_to_that_of_the_run() -> None:
+    options = {"models": ["vit_s_16"], "seeds": 1, "recipe": "mine.yaml"}
+    plan = make_plan("digits", options)
+    assert plan.arguments(plan.cells[0])["set"]["train_share"] == 1
+    plan = make_plan("digits", {**options, "recipe": "small"})
+    assert "train_share" not in plan.arguments(plan.cells[0])["set"]
 
 
 def test_names_of_models() -> None:

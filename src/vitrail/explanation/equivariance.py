@@ -22,6 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
+from vitrail.core.layout import Sides, height_and_width, simplify_sides
 from vitrail.explanation.capture import AttentionMap, list_attentions
 from vitrail.explanation.distance import mean_distance
 from vitrail.explanation.hooks import forward_hooks
@@ -45,12 +46,13 @@ class Moved:
 @dataclass(frozen=True, kw_only=True)
 class Equivariance:
     """What was measured of one model over `images` images; the blocks are in order of depth.
-    `patch` is its patch in pixels; distances are shares of the image's diagonal."""
+    `patch` is the side of its patch in pixels, or its height and width; distances are shares of the
+    image's diagonal."""
 
     images: int
-    patch: int
+    patch: Sides
     blocks: tuple[str, ...]
-    reductions: tuple[int, ...]
+    reductions: tuple[Sides, ...]
     pixel: Moved
     shifted: Moved | None  # by one patch; None where an image is one patch
     permuted: Moved | None
@@ -77,19 +79,20 @@ def measure_equivariance(
     if not info:
         raise UserError("equivariance is measured on the maps of blocks: this model has none")
     images = images.to(next(model.parameters()))
-    patch = max(one.reduction for one in info)
+    sides = [height_and_width(one.reduction) for one in info]
+    patch = max(high for high, _ in sides), max(wide for _, wide in sides)
     before = outputs_of(model, images)
-    several = patch < min(images.shape[2:])
+    several = all(step < side for step, side in zip(patch, images.shape[2:], strict=True))
     tiles = permute_tiles(images, patch, seed) if several else None
     return Equivariance(
         images=len(images),
-        patch=patch,
+        patch=simplify_sides(patch),
         blocks=tuple(one.module for one in info),
         reductions=tuple(one.reduction for one in info),
-        pixel=moved_by(model, images, before, 1),
+        pixel=moved_by(model, images, before, (1, 1)),
         shifted=moved_by(model, images, before, patch) if several else None,
         permuted=None if tiles is None else compare_outputs(before, outputs_of(model, tiles)),
-        other=compare_outputs(before, before.rolled(), shift=0) if len(images) > 1 else None,
+        other=compare_outputs(before, before.rolled(), shift=(0, 0)) if len(images) > 1 else None,
         receptive_field=receptive_fields(model, images[:1]),
         attention=attention_distances(model, images),
     )
@@ -100,7 +103,7 @@ class Outputs:
     """What a model computes for a batch."""
 
     maps: Maps
-    reductions: tuple[int, ...]
+    reductions: tuple[Sides, ...]
     pooled: Float[Tensor, "B D"]
     logits: Float[Tensor, "B K"] | None
 
@@ -120,18 +123,19 @@ def outputs_of(model: Any, images: Float[Tensor, "B C H W"]) -> Outputs:
 
 
 def moved_by(
-    model: nn.Module, images: Float[Tensor, "B C H W"], before: Outputs, pixels: int
+    model: nn.Module, images: Float[Tensor, "B C H W"], before: Outputs, pixels: tuple[int, int]
 ) -> Moved:
-    shifted = images.roll((pixels, pixels), dims=(2, 3))
+    shifted = images.roll(pixels, dims=(2, 3))
     return compare_outputs(before, outputs_of(model, shifted), shift=pixels)
 
 
-def compare_outputs(before: Outputs, after: Outputs, shift: int | None = None) -> Moved:
-    """How far two outputs are apart; maps where one is the other shifted by so many pixels."""
+def compare_outputs(before: Outputs, after: Outputs, shift: tuple[int, int] | None = None) -> Moved:
+    """How far two outputs are apart; maps where one is the other shifted down and to the right by
+    so many pixels."""
     blocks: tuple[float, ...] = ()
     if shift is not None:
         pairs = zip(before.maps, after.maps, before.reductions, strict=True)
-        blocks = tuple(map_distance(a, b, round(shift / stride)) for a, b, stride in pairs)
+        blocks = tuple(map_distance(a, b, cells_of(shift, stride)) for a, b, stride in pairs)
     pooled = relative_distance(before.pooled, after.pooled)
     if before.logits is None or after.logits is None:
         return Moved(blocks, pooled)
@@ -141,12 +145,25 @@ def compare_outputs(before: Outputs, after: Outputs, shift: int | None = None) -
     return Moved(blocks, pooled, relative_distance(one, two), float(same))
 
 
+def cells_of(pixels: tuple[int, int], stride: Sides) -> tuple[int, int]:
+    """By how many cells a map moves down and to the right.
+
+    >>> cells_of((1, 1), 16), cells_of((16, 8), (16, 8)), cells_of((16, 16), 4)
+    ((0, 0), (1, 1), (4, 4))
+    """
+    (down, across), (high, wide) = pixels, height_and_width(stride)
+    return round(down / high), round(across / wide)
+
+
 def map_distance(
-    before: Float[Tensor, "B D rows columns"], after: Float[Tensor, "B D rows columns"], cells: int
+    before: Float[Tensor, "B D rows columns"],
+    after: Float[Tensor, "B D rows columns"],
+    cells: tuple[int, int],
 ) -> float:
     """Between the map of a shifted image and the shifted map, away from the border."""
-    expected = before.roll((cells, cells), dims=(2, 3))
-    rows, columns = (inner_cells(side, cells) for side in before.shape[2:])
+    expected = before.roll(cells, dims=(2, 3))
+    sides = zip(before.shape[2:], cells, strict=True)
+    rows, columns = (inner_cells(side, shift) for side, shift in sides)
     return relative_distance(expected[:, :, rows, columns], after[:, :, rows, columns]) or 0.0
 
 
@@ -172,20 +189,21 @@ def relative_distance(before: Tensor, after: Tensor) -> float | None:
 
 
 def permute_tiles(
-    images: Float[Tensor, "B C H W"], side: int, seed: int
+    images: Float[Tensor, "B C H W"], tile: Sides, seed: int
 ) -> Float[Tensor, "B C H W"] | None:
     """The images with their tiles in one random order; what is left beside whole tiles stays. None
     where there is one tile."""
-    rows, columns = images.shape[2] // side, images.shape[3] // side
+    high, wide = height_and_width(tile)
+    rows, columns = images.shape[2] // high, images.shape[3] // wide
     if rows * columns < 2:
         return None
     order = torch.randperm(rows * columns, generator=torch.Generator().manual_seed(seed))
-    whole = images[:, :, : rows * side, : columns * side]
-    tiles = whole.unflatten(3, (columns, side)).unflatten(2, (rows, side))
+    whole = images[:, :, : rows * high, : columns * wide]
+    tiles = whole.unflatten(3, (columns, wide)).unflatten(2, (rows, high))
     tiles = tiles.movedim((2, 4), (1, 2)).flatten(1, 2)[:, order.to(images.device)]
     placed = tiles.unflatten(1, (rows, columns)).movedim((1, 2), (2, 4))
     result = images.clone()
-    result[:, :, : rows * side, : columns * side] = placed.flatten(4, 5).flatten(2, 3)
+    result[:, :, : rows * high, : columns * wide] = placed.flatten(4, 5).flatten(2, 3)
     return result
 
 

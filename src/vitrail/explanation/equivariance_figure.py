@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from vitrail.core.layout import format_sides
 from vitrail.explanation.drawing import ink, new_figure
 from vitrail.explanation.equivariance import Equivariance, Moved
 from vitrail.explanation.weight_figures import Panel
@@ -132,7 +133,7 @@ def row_of(name: str, one: Equivariance) -> tuple[str, ...]:
     answers = [text_of(answer(getattr(one, what))) for what in BARS]
     same = None if one.permuted is None else one.permuted.same_label
     label = "–" if same is None else f"{same:.0%}"
-    return (name, str(one.patch), *blocks, *answers, label, *shares)
+    return (name, format_sides(one.patch), *blocks, *answers, label, *shares)
 
 
 def text_of(value: float | None) -> str:

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
-from vitrail.core.layout import TokenLayout, simplify_sides
+from vitrail.core.layout import TokenLayout, height_and_width, simplify_sides
 from vitrail.explanation.capture import list_attentions, no_attention, refuse_compiled
 from vitrail.explanation.propagation import Cells, attention_groups, count_tokens, on_pixels
 
@@ -64,7 +64,11 @@ def block_layouts(model: nn.Module) -> list[TokenLayout]:
         raise UserError(no_attention(model))
     height, width = config.image_size
     strides = [one.reduction for one in info]
-    return [TokenLayout(grid=(-(-height // s), -(-width // s)), stride=s) for s in strides]
+    sides = [height_and_width(stride) for stride in strides]
+    grids = [(-(-height // high), -(-width // wide)) for high, wide in sides]
+    return [
+        TokenLayout(grid=grid, stride=stride) for grid, stride in zip(grids, strides, strict=True)
+    ]
 
 
 def check_model(model: nn.Module) -> None:

@@ -128,7 +128,7 @@ def default_out(data: Path) -> str:
     >>> default_out(Path("plans/vit.yaml")), default_out(Path("digits"))
     ('runs/vit', 'runs/compare-digits')
     """
-    return f"runs/{'' if data.suffix in SUFFIXES else 'compare-'}{data.stem}"
+    return f"runs/{'' if data.suffix.lower() in SUFFIXES else 'compare-'}{data.stem}"
 
 
 def take_results(

@@ -40,6 +40,15 @@ RUN_SETTINGS: dict[str, Any] = {
     "monitor.patience": None,
     "monitor.examine_data": False,
 }
+# Fields of a recipe that the runs of a comparison differ in, and the option that gives them.
+VARIED = {
+    "data": "data",
+    "model": "models",
+    "start": "the start of a model",
+    "seed": "seeds",
+    "train_share": "shares",
+    "fields.image_size": "image_sizes",
+}
 
 Size = tuple[int, int]
 
@@ -108,6 +117,11 @@ class ComparePlan:
         for what, values in (("shares", self.shares), ("seeds", self.seeds)):
             if not values:
                 raise UserError(f"{what} must not be empty")
+            if again := [one for place, one in enumerate(values) if one in values[:place]]:
+                raise UserError(f"{what} must be different, got {again[0]} twice")
+        for name in self.set:
+            if name in VARIED:
+                raise UserError(f"set {name} would be that of every run: give {VARIED[name]}")
         if not self.models:
             raise UserError("compare needs at least one model, got none: give models=[…]")
         names = [cell.name for cell in self.cells]
@@ -134,7 +148,8 @@ class ComparePlan:
         given = dict(cell.model.fields)
         own = given.pop("image_size", None)
         fields = {f"fields.{name}": value for name, value in given.items()}
-        share = {} if cell.share == 1 else {"train_share": cell.share}
+        own_share = (self.recipe or "").endswith(SUFFIXES)  # a recipe.yaml may have another
+        share = {} if cell.share == 1 and not own_share else {"train_share": cell.share}
         return {
             "model": cell.model.model,
             "start": cell.model.start,
@@ -260,7 +275,7 @@ def read_plan(path: Path) -> dict[str, Any]:
     """The values of a plan's file."""
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # 2020-99-99 is no date
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: the plan cannot be read: {reason}") from None
     if not isinstance(values, dict) or not isinstance(values.get("data"), str):
@@ -290,6 +305,6 @@ def sizes_of(sizes: Any) -> list[Any]:
     >>> sizes_of(28), sizes_of([224, [192, 160]]), sizes_of(None)
     ([(28, 28)], [(224, 224), [192, 160]], [None])
     """
-    if sizes is None or sizes == ():
+    if sizes is None or (isinstance(sizes, list | tuple) and not sizes):
         return [None]
     return [(one, one) if isinstance(one, int) else one for one in listed(sizes)]

@@ -136,8 +136,8 @@ def read_planned(out: Path) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return {str(name): dict(settings) for name, settings in found.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+        return {name: {**one, "set": dict(one["set"])} for name, one in found.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise UserError(f"{path}: cannot be read: remove it, or choose another out") from None
 
 

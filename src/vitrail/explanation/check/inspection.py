@@ -64,7 +64,7 @@ def lively_copy(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     made = made.to("cpu", dtype).eval()
     generator = torch.Generator().manual_seed(0)
     for parameter in made.parameters():
-        if parameter.numel() < 2:
+        if parameter.numel() < 2 or not parameter.is_floating_point():
             continue
         fan_in = math.prod(parameter.shape[1:]) if parameter.ndim == 4 else parameter.shape[-1]
         size = 0.3 if parameter.ndim == 1 else fan_in**-0.5
@@ -82,9 +82,10 @@ def check_output(output: object) -> None:
     """Refuse what are no logits."""
     got = f"a {type(output).__name__}"
     if isinstance(output, Tensor):
-        if output.ndim == 2 and len(output) == BATCH:
+        numbers = output.is_floating_point()
+        if output.ndim == 2 and len(output) == BATCH and output.numel() and numbers:
             return
-        got = f"shape {tuple(output.shape)}"
+        got = f"shape {tuple(output.shape)}" + ("" if numbers else f" of {output.dtype}")
     raise UserError(
         f"the output must be logits of shape (images, classes) = ({BATCH}, K), got {got}: let "
         "forward return one row of logits for each image"

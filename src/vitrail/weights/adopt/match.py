@@ -1,6 +1,8 @@
 """Matching a hand-written ViT with ours: a bare file, or a file and the module that it is of."""
 
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,6 +31,7 @@ from vitrail.weights.adopt.trace import (
 from vitrail.weights.checkpoint import Checkpoint, build_model, translate
 from vitrail.weights.dialect import Foreign
 from vitrail.weights.patterns import THEIRS, Pattern, pairs_of
+from vitrail.weights.translate import some
 
 Images = Callable[[int, tuple[int, int]], Tensor]  # of so many channels and that size
 ASSUMED = {
@@ -168,6 +171,9 @@ def checkpoint_of(
     said = list(notes)
     if not mean and not std:
         said.append("assumed: images squeezed into the image size, values in [-1, 1]")
+    broken = [name for name, tensor in foreign.tensors.items() if not is_finite(tensor)]
+    if broken:
+        said.append(f"NaN or infinite values in {some(broken)}: the training run diverged")
     noted = replace(foreign, notes=(*foreign.notes, *said))
     try:
         return translate(noted, dialect, origin=origin, overrides=dict(given))
@@ -178,6 +184,10 @@ def checkpoint_of(
             f"{foreign.source}: the size of its images is unknown, as its positions make no square "
             "grid, or it has none: give image_size=(height, width)"
         ) from None
+
+
+def is_finite(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point() or bool(tensor.float().isfinite().all())
 
 
 def match_module(
@@ -306,11 +316,12 @@ def unused_names(peer: nn.Module, images: Tensor, foreign: Foreign) -> tuple[str
     peer.requires_grad_(True)
     try:
         with exact(), torch.enable_grad():
-            output = output_of(peer(images))
+            with redirect_stdout(sys.stderr):
+                output = output_of(peer(images))
             if output is None or output.grad_fn is None:
                 return ()
             output.sum().backward()
-    except Exception:  # somebody's own code; what is wrong is said when it is compared
+    except (Exception, SystemExit):  # their own code; what is wrong is said when it is compared
         return ()
     named = dict(peer.named_parameters(remove_duplicate=False))
     found = tuple(n for n in foreign.tensors if n in named and named[n].grad is None)

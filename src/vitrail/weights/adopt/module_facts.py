@@ -65,8 +65,8 @@ def activations(module: nn.Module) -> Iterator[str]:
             yield MODULES[type(part).__name__]
         for name in ("activation", "act", "act_fn"):
             function = part.__dict__.get(name)
-            if function in FUNCTIONS:
-                yield FUNCTIONS[function]
+            # by identity: what is called so may be unhashable
+            yield from (word for one, word in FUNCTIONS.items() if one is function)
 
 
 def placements(module: nn.Module) -> Iterator[str]:
@@ -83,7 +83,8 @@ def image_size(module: nn.Module) -> tuple[int, int] | None:
             value = part.__dict__.get(name)
             if type(value) is int and value > 0:
                 return value, value
-            if isinstance(value, tuple | list) and [type(one) for one in value] == [int, int]:
+            pair = isinstance(value, tuple | list) and [type(one) for one in value] == [int, int]
+            if pair and min(value) > 0:
                 return int(value[0]), int(value[1])
     return None
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from vitrail.core.errors import UserError
 from vitrail.weights.adopt.roles import Roles, given_by, read_by
-from vitrail.weights.adopt.rows_file import Entry, RowsFile
+from vitrail.weights.adopt.rows_file import Entry, RowsFile, pair_of
 from vitrail.weights.adopt.structure import Layer
 from vitrail.weights.adopt.words import ROLES, own_words
 
@@ -109,11 +109,9 @@ def square(layer: Layer) -> bool:
 
 def patch_sides(values: int, given: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Channels and sides of a patch from how many values it has."""
-    sides = given.get("patch_size")
-    if sides is not None:
-        height, width = sides if isinstance(sides, tuple | list) else (sides, sides)
-        if isinstance(height, int) and isinstance(width, int) and not values % (height * width):
-            return {"patch_size": sides, "channels": values // (height * width)}
+    height, width = pair_of(given.get("patch_size"))
+    if height and width and not values % (height * width):
+        return {"patch_size": given["patch_size"], "channels": values // (height * width)}
     for channels in (given.get("channels"), 3, 1):
         if isinstance(channels, int) and channels > 0 and not values % channels:
             side = math.isqrt(values // channels)

@@ -23,6 +23,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from reprlib import repr as shorten  # a small YAML can say a value of many megabytes
 from typing import Any
 
 import torch
@@ -95,7 +96,7 @@ def read_rows(path: str | Path) -> RowsFile:
         if path.stat().st_size > MAX_BYTES:
             raise UserError(f"{path}: expected a small YAML file of rows, got {MAX_BYTES} bytes +")
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:  # 2020-99-99 is no date
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{path}: cannot be read as YAML: {first}") from None
     if not isinstance(content, dict) or not isinstance(content.get("rows"), list):
@@ -105,7 +106,7 @@ def read_rows(path: str | Path) -> RowsFile:
     config = content.get("config") or {}
     known = {one.name for one in fields(ViTConfig)}
     if not isinstance(config, dict):
-        raise UserError(f"{path}: 'config:' must be fields of a ViT, got {config!r}")
+        raise UserError(f"{path}: 'config:' must be fields of a ViT, got {shorten(config)}")
     for name in config:
         if name not in known:
             raise UserError(f"{path}: a ViT has no field {name!r}, {nearest(str(name), known)}")
@@ -118,7 +119,7 @@ def read_rows(path: str | Path) -> RowsFile:
 def check_entry(entry: object, where: str) -> None:
     """Refuse a row that is none, in one sentence."""
     if not isinstance(entry, dict) or not all(isinstance(key, str) for key in entry):
-        raise UserError(f"{where}: expected theirs: and ours:, got {entry!r}")
+        raise UserError(f"{where}: expected theirs: and ours:, got {shorten(entry)}")
     for key in entry:
         if key not in KEYS:
             raise UserError(f"{where}: unknown key {key!r}, {nearest(key, KEYS)}")
@@ -126,17 +127,32 @@ def check_entry(entry: object, where: str) -> None:
         raise UserError(f"{where}: a row needs theirs: and ours:, or drop:, or fill:")
     if "drop" in entry and "theirs" not in entry:
         raise UserError(f"{where}: drop: needs theirs:, the tensors that are left out")
-    if "fill" in entry and not ({"ours", "like"} <= set(entry) and entry["fill"] in FILLS):
+    fills = [*FILLS]  # a list, as what is written there may be unhashable
+    if "fill" in entry and not ({"ours", "like"} <= set(entry) and entry["fill"] in fills):
         raise UserError(f"{where}: fill: must be {' or '.join(FILLS)}, with ours: and like:")
     theirs = entry.get("theirs", "")
     names = theirs if isinstance(theirs, list) else [theirs]
     texts = [*names, *(entry.get(key, "") for key in ("ours", "op", "drop", "like", "why"))]
     if not names or not all(isinstance(one, str) for one in texts):
-        raise UserError(f"{where}: names and operations must be text, got {entry!r}")
+        raise UserError(f"{where}: names and operations must be text, got {shorten(entry)}")
+    shares = entry.get("shares")
+    if shares is not None and not is_shares(shares):
+        raise UserError(
+            f"{where}: shares: must be whole numbers such as [1, 2], got {shorten(shares)}"
+        )
+    if not isinstance(entry.get("last_first", False), bool):
+        raise UserError(
+            f"{where}: last_first: must be true or false, got {shorten(entry['last_first'])}"
+        )
     if "op" in entry and PATTERN.fullmatch(entry["op"]) is None:
         raise UserError(
             f"{where}: op: must be axes like 'd (p q c) -> d c p q', got {entry['op']!r}"
         )
+
+
+def is_shares(value: object) -> bool:
+    """Whether it may be how much of ours each of theirs is."""
+    return isinstance(value, list) and all(type(one) is int and one > 0 for one in value)
 
 
 def to_row(entry: Entry) -> Row:
@@ -199,13 +215,20 @@ def move(x: Tensor, old: str, new: str, sizes: Mapping[str, int]) -> Tensor:
 
 def sizes_of(config: Mapping[str, Any]) -> dict[str, int]:
     """The sizes of the axes that a config names."""
-    patch = config.get("patch_size")
-    height, width = patch if isinstance(patch, tuple | list) else (patch, patch)
+    height, width = pair_of(config.get("patch_size"))
     sizes = {"c": config.get("channels"), "p": height, "q": width, "h": config.get("heads")}
-    image = config.get("image_size")
-    if isinstance(image, tuple | list) and isinstance(height, int) and isinstance(width, int):
-        sizes |= {"rows": image[0] // height, "columns": image[1] // width}
-    return {"qkv": 3} | {axis: size for axis, size in sizes.items() if isinstance(size, int)}
+    down, across = pair_of(config.get("image_size"))
+    if height and width and down and across:
+        sizes |= {"rows": down // height, "columns": across // width}
+    return {"qkv": 3} | {axis: size for axis, size in sizes.items() if type(size) is int}
+
+
+def pair_of(value: Any) -> tuple[int | None, int | None]:
+    """A height and a width; None where they are none, which the config refuses later."""
+    sides = tuple(value) if isinstance(value, tuple | list) else (value, value)
+    if len(sides) != 2 or not all(type(side) is int and side > 0 for side in sides):
+        return None, None
+    return sides[0], sides[1]
 
 
 def rolled(op: Op | None) -> Op:

@@ -2,8 +2,9 @@
 
 import copy
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,7 +116,7 @@ def exact_copy(module: nn.Module) -> nn.Module:
     """A copy in float64 that computes as the module does when it is evaluated."""
     try:
         return copy.deepcopy(module).to("cpu", torch.float64).eval()
-    except (RuntimeError, TypeError) as error:
+    except Exception as error:  # whatever it raises
         first = (str(error).splitlines() or [""])[0]
         raise UserError(
             f"{type(module).__name__} cannot be copied ({first}): give its state dict instead"
@@ -147,16 +148,21 @@ def trace_theirs(module: nn.Module, roles: Roles, images: Tensor) -> Trace:
             f"{type(module).__name__} gives another result each time: in eval mode nothing may be "
             "random, so use nn.Dropout, or F.dropout with training=self.training"
         )
+    if not output.isfinite().all():
+        raise UserError(
+            f"{type(module).__name__} gives logits that are NaN or infinite, which equal nothing: "
+            "take weights of a training run that did not diverge"
+        )
     trace["logits"] = [output]
     return trace
 
 
 def run_exactly(module: nn.Module, images: Tensor) -> Tensor:
-    """What somebody's own code computes of images, in float64."""
+    """What somebody's own code computes of images, in float64; it prints to standard error."""
     try:
-        with exact(), torch.no_grad():
+        with exact(), torch.no_grad(), redirect_stdout(sys.stderr):
             output = output_of(module(images))
-    except Exception as error:  # whatever it raises
+    except (Exception, SystemExit) as error:  # whatever it raises
         first = (str(error).splitlines() or [""])[0]
         raise UserError(
             f"{type(module).__name__} cannot compute images of {images.shape[2]}x{images.shape[3]} "
