@@ -101,7 +101,7 @@ def match_rows(
     mean: Any = (),
     std: Any = (),
 ) -> Match:
-    """A file by rows that somebody has written or mended."""
+    """A file by rows that somebody has written or edited."""
     rows = RowsFile({**rows.config, **given}, rows.rows)
     checkpoint = checkpoint_of(rows, foreign, given, origin, (), mean=mean, std=std)
     how = {name: "given" if name in given else "rows" for name in rows.config}
@@ -167,7 +167,7 @@ def checkpoint_of(
     dialect = rows.dialect(mean=mean, std=std)
     said = list(notes)
     if not mean and not std:
-        said.append("assumed: images squeezed into the image size, values in [-1, 1]")
+        said.append("assumed: images resized to the image size without cropping, values in [-1, 1]")
     noted = replace(foreign, notes=(*foreign.notes, *said))
     try:
         return translate(noted, dialect, origin=origin, overrides=dict(given))
@@ -357,7 +357,7 @@ def refuse_difference(difference: Difference | None, source: str) -> None:
     raise UserError(
         f"{source} computes something that Vitrail's ViT does not: {difference}: vitrail check "
         "shows the two side by side; if a row is wrong, print the rows without code by "
-        "dry_run=True, and give them mended by rows=FILE"
+        "dry_run=True, edit them, and pass them as rows=FILE"
     )
 
 

@@ -1,4 +1,4 @@
-"""`rows.yaml`: how the tensors of one hand-written model become ours, as people read and mend it.
+"""`rows.yaml`: how the tensors of one hand-written model become ours, as people read and edit it.
 
     config:                             what no tensor shows
       heads: 4
@@ -83,7 +83,7 @@ def for_channels(name: str, given: Sequence[float], channels: int) -> tuple[floa
     values = tuple(given) * (channels if len(given) == 1 else 1)
     if len(values) not in (0, channels):
         raise UserError(
-            f"{name} must have 1 or {channels} numbers, one a channel, got {len(values)}"
+            f"{name} must have 1 or {channels} numbers, one for each channel, got {len(values)}"
         )
     return values
 
