@@ -89,7 +89,7 @@ class Adoption:
         lines = [f"unwrapped: {one}" for one in self.unwrapped]
         if proof is not None:
             lines.append(
-                f"equal: {proof.images} images, {proof.points} points on the way, logits at most "
+                f"equal: {proof.images} images, {proof.points} activations, logits at most "
                 f"{proof.largest_difference:.1e} apart (largest {proof.largest_logit:.3g}, float64)"
             )
         else:

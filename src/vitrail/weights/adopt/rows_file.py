@@ -229,7 +229,7 @@ def to_yaml(rows: RowsFile, source: str, how: Mapping[str, str]) -> str:
     """
     lines = [
         f"# How the tensors of {source} become those of Vitrail's ViT.",
-        "# Mend it, and give it to vitrail adopt as its rows, or to load and convert as a dialect.",
+        "# Edit it, and give it to vitrail adopt as its rows, or to load and convert as a dialect.",
         "# {i} is the number of a block, {p} is weight or bias; op has their axes, then ours:",
         "# c channels, p q height and width of a patch, h heads, d any other.",
         "config:",
