@@ -44,7 +44,12 @@ def test_a_bare_file_asks_for_heads_then_is_adopted(
     model = vitrail.load(out)
     assert model.passport.origin.dialect == "adopted"
     assert model.passport.origin.source == "my.pth"
-    assert "assumed: pooling: cls" in model.passport.origin.changes
+    changes = model.passport.origin.changes
+    assert "assumed: pooling: cls" in changes
+    resized = "assumed: images resized to the image size without cropping"
+    assert f"{resized}, values in [-1, 1]" in changes
+    words = ("--heads", 4, "--mean", 0.4, "--std", 0.3, "--dry-run")
+    assert f"{resized}\n" in run(capsys, "adopt", my_pth, *words)[1]
 
 
 def test_code_is_announced_before_it_runs_and_proves_equality(

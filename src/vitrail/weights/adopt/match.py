@@ -165,10 +165,7 @@ def checkpoint_of(
 ) -> Checkpoint:
     """Our tensors by these rows, total: every tensor of theirs is used, every one of ours made."""
     dialect = rows.dialect(mean=mean, std=std)
-    said = list(notes)
-    if not mean and not std:
-        said.append("assumed: images resized to the image size without cropping, values in [-1, 1]")
-    noted = replace(foreign, notes=(*foreign.notes, *said))
+    noted = replace(foreign, notes=(*foreign.notes, *notes, assumed_preparation(mean, std)))
     try:
         return translate(noted, dialect, origin=origin, overrides=dict(given))
     except UserError as error:
@@ -178,6 +175,19 @@ def checkpoint_of(
             f"{foreign.source}: the size of its images is unknown, as its positions make no square "
             "grid, or it has none: give image_size=(height, width)"
         ) from None
+
+
+def assumed_preparation(mean: Any, std: Any) -> str:
+    """How images are prepared, as far as nobody said it.
+
+    >>> assumed_preparation((0.4,), ())
+    'assumed: images resized to the image size without cropping, std 0.5'
+    """
+    resized = "assumed: images resized to the image size without cropping"
+    if mean and std:
+        return resized
+    values = "values in [-1, 1]" if not (mean or std) else "std 0.5" if mean else "mean 0.5"
+    return f"{resized}, {values}"
 
 
 def match_module(
