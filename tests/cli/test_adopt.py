@@ -44,7 +44,12 @@ def test_a_bare_file_asks_for_heads_then_is_adopted(
     model = vitrail.load(out)
     assert model.passport.origin.dialect == "adopted"
     assert model.passport.origin.source == "my.pth"
-    assert "assumed: pooling: cls" in model.passport.origin.changes
+    changes = model.passport.origin.changes
+    assert "assumed: pooling: cls" in changes
+    resized = "assumed: images resized to the image size without cropping"
+    assert f"{resized}, values in [-1, 1]" in changes
+    words = ("--heads", 4, "--mean", 0.4, "--std", 0.3, "--dry-run")
+    assert f"{resized}\n" in run(capsys, "adopt", my_pth, *words)[1]
 
 
 def test_code_is_announced_before_it_runs_and_proves_equality(
@@ -152,7 +157,7 @@ def test_bad_input_is_one_sentence_and_writes_nothing(
     out = tmp_path / "mine"
     cases: list[tuple[tuple[object, ...], str]] = [
         ((my_pth,), "missing --out DIR"),
-        ((tmp_path / "cnn.pth", "--out", out), "looks like a ResNet"),
+        ((tmp_path / "cnn.pth", "--out", out), "looks like a ResNet, of no known dialect: adopt"),
         ((tmp_path / "none.pth", "--out", out), "no such file"),
         ((tmp_path / "pickled.pth", "--out", out), "save model.state_dict() instead"),
         ((my_pth, "--heads", 5, "--out", out), "64 attention channels do not make 5 heads"),
@@ -176,17 +181,17 @@ def test_bad_input_is_one_sentence_and_writes_nothing(
         assert not out.exists()
 
 
-def test_mended_rows_are_used_and_are_a_dialect(
+def test_edited_rows_are_used_and_are_a_dialect(
     my_pth: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Adopt, mend, adopt again, write the names back, read them by the rows."""
-    out, rows = tmp_path / "mine", tmp_path / "mended.yaml"
+    """Adopt, edit, adopt again, write the names back, read them by the rows."""
+    out, rows = tmp_path / "mine", tmp_path / "edited.yaml"
     assert run(capsys, "adopt", my_pth, "--heads", 4, "--out", out)[0] == 0
     text = (out / "rows.yaml").read_text(encoding="utf-8")
     rows.write_text(text.replace("heads: 4", "heads: 8"), encoding="utf-8")
-    mended = tmp_path / "mended"
-    assert run(capsys, "adopt", my_pth, "--rows", rows, "--out", mended)[0] == 0
-    assert vitrail.load(mended).config.heads == 8
+    edited = tmp_path / "edited"
+    assert run(capsys, "adopt", my_pth, "--rows", rows, "--out", edited)[0] == 0
+    assert vitrail.load(edited).config.heads == 8
     code, _, said = run(
         capsys, "adopt", my_pth, "--rows", rows, "--code", EINOPS.spec, "--out", tmp_path / "no"
     )

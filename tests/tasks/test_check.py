@@ -24,14 +24,14 @@ def test_the_shell_prints_the_verdict_and_the_steps(
     spec = SCALE.plant(tmp_path)
     assert main(["check", spec]) == 0
     out, err = capsys.readouterr()
-    assert err == f"running {spec.removesuffix(':ViT')}: your own code, with your rights\n"
+    assert err == f"running {spec.removesuffix(':ViT')}: your own code, with your permissions\n"
     lines = out.splitlines()
     assert "1 mistake:" in lines
     assert any("<- first difference" in line and "block 0 scores" in line for line in lines)
     assert not any("block 1" in line for line in lines)
     assert main(["check", spec, "--lang", "ko", "-v"]) == 0
     out, _ = capsys.readouterr()
-    assert "실수 1 개를 찾았습니다:" in out
+    assert "실수 1개를 찾았습니다:" in out
     assert "블록 1 점수" in out
 
 

@@ -45,7 +45,7 @@ def test_nothing_runs_before_the_notice(file: Path, capsys: pytest.CaptureFixtur
     code = read_code(f"{file}:Net")
     assert capsys.readouterr() == ("", "")
     assert code.notice() == (
-        f"running {file}: your own code, with your rights; importing it also runs line 4 "
+        f"running {file}: your own code, with your permissions; importing it also runs line 4 "
         "(print('imported')): put what is no definition under if __name__ == \"__main__\""
     )
     made = build_module(code, {"width": 4})

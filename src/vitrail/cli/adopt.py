@@ -34,7 +34,7 @@ class Adopt(DryRunOption, OverwriteOption, OutputOptions):
     args: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = ()
     """Arguments of that class: --args image_size=32 patch_size=4."""
     rows: str | None = None
-    """A rows.yaml that you have mended, in place of matching."""
+    """A rows.yaml that you have edited, used instead of matching."""
     images: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = ()
     """Images to compare on: files, directories or patterns. [default: two photos that come with
     scikit-learn]"""
@@ -49,7 +49,7 @@ class Adopt(DryRunOption, OverwriteOption, OutputOptions):
     std: Annotated[str | None, Parameter(group=MODEL)] = None
     """Standard deviation that pixels were normalised by. [default: 0.5]"""
     labels: Annotated[tuple[str, ...], Parameter(group=MODEL, consume_multiple=True)] = ()
-    """Names of the classes in order, or a text file with one a line."""
+    """Names of the classes in order, or a text file with one per line."""
 
 
 def adopt(options: Adopt) -> None:
@@ -59,7 +59,7 @@ def adopt(options: Adopt) -> None:
     Examples:
       vitrail adopt my.pth --heads 4 --out mine
       vitrail adopt my.pth --code my_model.py:ViT --out mine
-      vitrail adopt my.pth --rows mine/rows.yaml --out mended
+      vitrail adopt my.pth --rows mine/rows.yaml --out edited
     """
     from vitrail.tasks.adopt import adopt as run
     from vitrail.tasks.user_code import read_code
@@ -113,7 +113,7 @@ def parse_arguments(texts: tuple[str, ...]) -> dict[str, Any]:
 
 
 def parse_labels(texts: tuple[str, ...]) -> list[str] | None:
-    """Names of classes, or those in a text file, one a line."""
+    """Names of classes, or those in a text file, one per line."""
     if not texts:
         return None
     path = Path(texts[0])

@@ -16,7 +16,7 @@ class Check(OutputOptions):
     """Which class to check, and against what."""
 
     code: str
-    """Your model: FILE.py:CLASS. The file is run, with your rights."""
+    """Your model: FILE.py:CLASS. The file is run, with your permissions."""
     _: KW_ONLY
     against: str | None = None
     """Model name or checkpoint of a ViT whose sizes and choices yours should have. [default: the

@@ -42,7 +42,7 @@ class Compare(DryRunOption, OutputOptions):
     _: KW_ONLY
     models: Words = ()
     """Architectures (see vitrail models), separated by spaces: vit_s_16 resnet18. Fields of the
-    config come after a colon: vit_s_16:depth=6,dim=192."""
+    config come after a colon, a name for the page before =: small=vit_s_16:depth=6,dim=192."""
     shares: Words = ()
     """Shares of the labels: 0.01 0.1 1. [default: 1]"""
     seeds: Words = ()

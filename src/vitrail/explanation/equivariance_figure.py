@@ -15,8 +15,8 @@ NAME, TITLE = "equivariance", "Equivariance and locality"
 COLOURS, DASHES = 6, ("-", (0, (4, 2)), (0, (1, 1.5)))
 BARS = {"pixel": "1 pixel", "shifted": "1 patch", "permuted": "patches permuted"}
 HEADS = (
-    "model", "patch", "1 pixel, last block", "1 patch, last block", "answer, 1 pixel",
-    "answer, 1 patch", "answer, permuted", "same label, permuted", "receptive field, first block",
+    "model", "patch", "1 pixel, last block", "1 patch, last block", "output, 1 pixel",
+    "output, 1 patch", "output, permuted", "same label, permuted", "receptive field, first block",
     "receptive field, last block", "attention, first", "attention, last",
 )  # fmt: skip
 
@@ -29,7 +29,7 @@ def equivariance_panel(found: Mapping[str, Equivariance]) -> Panel:
     for axis, (what, title) in zip(axes[0], titles.items(), strict=True):
         draw_blocks(axis, found, what, title)
     draw_locality(axes[1, 0], found)
-    draw_answers(axes[1, 1], found)
+    draw_outputs(axes[1, 1], found)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=min(len(found), 4))
     numbers = {name: {**asdict(one), "relative": relative(one)} for name, one in found.items()}
@@ -100,22 +100,22 @@ def attention_depths(one: Equivariance) -> list[float]:
     ]
 
 
-def draw_answers(axis: Any, found: Mapping[str, Equivariance]) -> None:
-    """How far the answer moves: a group of bars for each change, a bar for each model."""
+def draw_outputs(axis: Any, found: Mapping[str, Equivariance]) -> None:
+    """How far the output moves: a group of bars for each change, a bar for each model."""
     width = 0.8 / len(found)
     for place, (_, one) in enumerate(found.items()):
-        values = [answer(getattr(one, what)) for what in BARS]
+        values = [output_moved(getattr(one, what)) for what in BARS]
         at = np.arange(len(BARS)) + (place - (len(found) - 1) / 2) * width
         heights = [0.0 if value is None else value for value in values]
         hatch = ("", "////", "....")[place // COLOURS % 3]
         colour = f"C{place % COLOURS}"
         axis.bar(at, heights, width * 0.92, color=colour, hatch=hatch, edgecolor="white", lw=0)
     axis.set_xticks(range(len(BARS)), list(BARS.values()))
-    finish(axis, "answer", "logits moved, share of their norm")
+    finish(axis, "output", "logits moved, share of their norm")
 
 
-def answer(moved: Moved | None) -> float | None:
-    """Of the logits; of what the head reads where the logits say nothing."""
+def output_moved(moved: Moved | None) -> float | None:
+    """Of the logits; of what the head reads where there are no logits to compare."""
     if moved is None:
         return None
     return moved.pooled if moved.logits is None else moved.logits
@@ -130,10 +130,10 @@ def row_of(name: str, one: Equivariance) -> tuple[str, ...]:
         "–" if moved is None or not moved.blocks else f"{moved.blocks[-1]:.3g}"
         for moved in (one.pixel, one.shifted)
     ]
-    answers = [text_of(answer(getattr(one, what))) for what in BARS]
+    outputs = [text_of(output_moved(getattr(one, what))) for what in BARS]
     same = None if one.permuted is None else one.permuted.same_label
     label = "–" if same is None else f"{same:.0%}"
-    return (name, format_sides(one.patch), *blocks, *answers, label, *shares)
+    return (name, format_sides(one.patch), *blocks, *outputs, label, *shares)
 
 
 def text_of(value: float | None) -> str:
@@ -162,11 +162,11 @@ def caption(found: Mapping[str, Equivariance]) -> str:
                     f"({last[least]:.2g} of its norm) and most in {most} ({last[most]:.2g})."
                 )
     for name, one in found.items():
-        moved = answer(one.permuted)
+        moved = output_moved(one.permuted)
         if moved is not None and len(found) <= 3:
             texts.append(
-                f"With its patches permuted, the answer of {name} moves by {moved:.2g} of its "
-                "norm, where a model that does not know places moves by 0."
+                f"With its patches permuted, the output of {name} moves by {moved:.2g} of its "
+                "norm; that of a model without positions would not move."
             )
     texts.append(
         "Lines below: how far from its middle cell the pixels are that a block depends on, "

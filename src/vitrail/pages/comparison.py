@@ -161,7 +161,7 @@ def big_number(value: float) -> str:
 
 
 def test_section(facts: Mapping[str, Any]) -> Markup:
-    """The pairs in words, those with a clear difference first."""
+    """The pairs in words, then as a table."""
     if not facts["tests"]:
         return Markup()
     heads = ["first", "second", "#labels", "#size", "#difference", "#95 % interval", "#p"]

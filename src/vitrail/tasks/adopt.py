@@ -89,7 +89,7 @@ class Adoption:
         lines = [f"unwrapped: {one}" for one in self.unwrapped]
         if proof is not None:
             lines.append(
-                f"equal: {proof.images} images, {proof.points} points on the way, logits at most "
+                f"equal: {proof.images} images, {proof.points} activations, logits at most "
                 f"{proof.largest_difference:.1e} apart (largest {proof.largest_logit:.3g}, float64)"
             )
         else:
@@ -148,7 +148,7 @@ def adopt(
     `changes` are config fields that nothing shows: heads, norm_eps, activation, norm_placement,
     pool, image_size, … What is assumed for the others is in `assumed`. `mean` and `std` are those
     that its images were normalised with, `labels` the names of its classes. The rows are written to
-    OUT/rows.yaml; a mended copy is given by `rows`, and is a dialect for `load` and `convert`.
+    OUT/rows.yaml; an edited copy is given by `rows`, and is a dialect for `load` and `convert`.
 
     >>> torch.save(model.state_dict(), "my.pth")
     >>> adopt("my.pth", "mine", heads=3).rows[0]["ours"]
@@ -276,7 +276,7 @@ def with_labels(found: Match, labels: Sequence[str] | None) -> Match:
     checkpoint = found.checkpoint
     if isinstance(labels, str) or len(labels) != checkpoint.config.num_classes:
         raise UserError(
-            f"labels must be {checkpoint.config.num_classes} names, one a class, got "
+            f"labels must be {checkpoint.config.num_classes} names, one for each class, got "
             f"{labels if isinstance(labels, str) else len(labels)}"
         )
     passport = replace(checkpoint.passport, labels=tuple(map(str, labels)))

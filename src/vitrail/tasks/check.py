@@ -228,7 +228,7 @@ def check(
     lang: Language = "en",
 ) -> Check:
     """Compare a ViT that you wrote, FILE.py:CLASS or a module in memory, with the reference of the
-    same sizes, step by step, and say in words what is different and how to mend it.
+    same sizes, step by step, and say in words what is different and how to fix it.
 
     A file is run: it is your own code. `args` are the arguments of its class; `against` is a model
     name or a checkpoint of a ViT whose sizes and choices yours should have. A mistake is no

@@ -127,7 +127,8 @@ class ComparePlan:
         names = [cell.name for cell in self.cells]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise UserError(
-                f"every run needs a name of its own, got {twice[0]} twice: name the models apart"
+                f"every run needs a name of its own, got {twice[0]} twice: give the models "
+                "different names"
             )
         for model, size in product(self.models, self.image_sizes):
             model.config(size)

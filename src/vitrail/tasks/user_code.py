@@ -44,7 +44,7 @@ class UserCode:
 
     def notice(self) -> str:
         """What running it means, in one sentence."""
-        sentence = f"running {self.path}: your own code, with your rights"
+        sentence = f"running {self.path}: your own code, with your permissions"
         if not self.statements:
             return sentence
         line, text = self.statements[0]
@@ -95,7 +95,7 @@ def read_code(spec: str | Path) -> UserCode:
     except (SyntaxError, ValueError, RecursionError) as error:
         line = getattr(error, "lineno", None)
         where = f"{path}, line {line}" if line else str(path)
-        raise UserError(f"{where}: {getattr(error, 'msg', error)}: mend it first") from None
+        raise UserError(f"{where}: {getattr(error, 'msg', error)}: fix it first") from None
     return UserCode(path, wanted or only_class(path, tree), source, tuple(statements_of(tree)))
 
 

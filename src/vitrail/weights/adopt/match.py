@@ -104,7 +104,7 @@ def match_rows(
     mean: Any = (),
     std: Any = (),
 ) -> Match:
-    """A file by rows that somebody has written or mended."""
+    """A file by rows that somebody has written or edited."""
     rows = RowsFile({**rows.config, **given}, rows.rows)
     checkpoint = checkpoint_of(rows, foreign, given, origin, (), mean=mean, std=std)
     how = {name: "given" if name in given else "rows" for name in rows.config}
@@ -168,13 +168,11 @@ def checkpoint_of(
 ) -> Checkpoint:
     """Our tensors by these rows, total: every tensor of theirs is used, every one of ours made."""
     dialect = rows.dialect(mean=mean, std=std)
-    said = list(notes)
-    if not mean and not std:
-        said.append("assumed: images squeezed into the image size, values in [-1, 1]")
+    more = [assumed_preparation(mean, std)]
     broken = [name for name, tensor in foreign.tensors.items() if not is_finite(tensor)]
     if broken:
-        said.append(f"NaN or infinite values in {some(broken)}: the training run diverged")
-    noted = replace(foreign, notes=(*foreign.notes, *said))
+        more.append(f"NaN or infinite values in {some(broken)}: the training run diverged")
+    noted = replace(foreign, notes=(*foreign.notes, *notes, *more))
     try:
         return translate(noted, dialect, origin=origin, overrides=dict(given))
     except UserError as error:
@@ -188,6 +186,19 @@ def checkpoint_of(
 
 def is_finite(tensor: Tensor) -> bool:
     return not tensor.is_floating_point() or bool(tensor.float().isfinite().all())
+
+
+def assumed_preparation(mean: Any, std: Any) -> str:
+    """How images are prepared, as far as nobody said it.
+
+    >>> assumed_preparation((0.4,), ())
+    'assumed: images resized to the image size without cropping, std 0.5'
+    """
+    resized = "assumed: images resized to the image size without cropping"
+    if mean and std:
+        return resized
+    values = "values in [-1, 1]" if not (mean or std) else "std 0.5" if mean else "mean 0.5"
+    return f"{resized}, {values}"
 
 
 def match_module(
@@ -368,7 +379,7 @@ def refuse_difference(difference: Difference | None, source: str) -> None:
     raise UserError(
         f"{source} computes something that Vitrail's ViT does not: {difference}: vitrail check "
         "shows the two side by side; if a row is wrong, print the rows without code by "
-        "dry_run=True, and give them mended by rows=FILE"
+        "dry_run=True, edit them, and pass them as rows=FILE"
     )
 
 

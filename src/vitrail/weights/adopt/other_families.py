@@ -8,7 +8,7 @@ from vitrail.weights.adopt.words import words_of
 from vitrail.weights.dialect import Foreign
 from vitrail.weights.translate import some
 
-READS = "Vitrail adopts plain ViTs"
+READS = "adopt is for plain ViTs"
 
 
 class NotAViTError(UserError):
@@ -23,11 +23,13 @@ def refuse_other(foreign: Foreign, partial: Roles | None) -> NoReturn:
         if dialect.claims(foreign):
             raise NotAViTError(
                 f"{foreign.source}: this is a {dialect.family} of the {dialect.name} dialect, no "
-                "hand-written ViT: read it with vitrail load or convert, without adopting it"
+                "hand-written ViT: every verb reads it without adopting it"
             )
     kind = family_in_words(foreign)
     if kind is not None:
-        raise NotAViTError(f"{foreign.source}: this looks like {kind}: {READS}")
+        raise NotAViTError(
+            f"{foreign.source}: this looks like {kind}, of no known dialect: {READS}"
+        )
     if partial is not None:
         used = [*partial.outside, *partial.block]
         left = [name for one in partial.left for name in one.weight]
@@ -38,12 +40,12 @@ def refuse_other(foreign: Foreign, partial: Roles | None) -> NoReturn:
     names = some(list(foreign.tensors)) or "no tensors at all"
     raise NotAViTError(
         f"{foreign.source}: no repeated block with attention and an MLP was found in its tensors "
-        f"({names}): {READS}; mend rows by hand and give them by rows=FILE if it is one"
+        f"({names}): {READS}; if it is one, write its rows by hand and pass rows=FILE"
     )
 
 
 def family_in_words(foreign: Foreign) -> str | None:
-    """The nearest family, with what to try."""
+    """The nearest family."""
     tensors = foreign.tensors
     words = {word for name in tensors for word in words_of(name)}
     kernels = [tuple(t.shape) for t in tensors.values() if t.ndim == 4]
@@ -51,15 +53,15 @@ def family_in_words(foreign: Foreign) -> str | None:
     depthwise = [shape for shape in wide if shape[1] == 1]
     batch_norms = any(name.endswith("running_mean") for name in tensors)
     if any("relative_position_bias_table" in name for name in tensors):
-        return "a Swin Transformer: try vitrail load"
+        return "a Swin Transformer"
     if any(name.endswith(("weight_ih_l0", "weight_hh_l0")) for name in tensors):
         return "a recurrent network"
     if len(depthwise) > 2 and batch_norms:
-        return "a MobileNet or another network of depthwise convolutions: try vitrail load"
+        return "a MobileNet or another network of depthwise convolutions"
     if len(wide) > 3 and ("layer" in words or "downsample" in words or "shortcut" in words):
-        return "a ResNet: try vitrail load"
+        return "a ResNet"
     if len(wide) > 3:
-        return "a convolutional network: try vitrail load"
+        return "a convolutional network"
     tables = [t for t in tensors.values() if t.ndim == 2 and t.shape[0] > 8 * t.shape[1]]
     if tables and words & {"wte", "embed", "embedding", "token", "vocab", "word"} and not kernels:
         return "a language model, with a table of words"

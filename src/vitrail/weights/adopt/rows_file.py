@@ -1,4 +1,4 @@
-"""`rows.yaml`: how the tensors of one hand-written model become ours, as people read and mend it.
+"""`rows.yaml`: how the tensors of one hand-written model become ours, as people read and edit it.
 
     config:                             what no tensor shows
       heads: 4
@@ -84,7 +84,7 @@ def for_channels(name: str, given: Sequence[float], channels: int) -> tuple[floa
     values = tuple(given) * (channels if len(given) == 1 else 1)
     if len(values) not in (0, channels):
         raise UserError(
-            f"{name} must have 1 or {channels} numbers, one a channel, got {len(values)}"
+            f"{name} must have 1 or {channels} numbers, one for each channel, got {len(values)}"
         )
     return values
 
@@ -252,7 +252,7 @@ def to_yaml(rows: RowsFile, source: str, how: Mapping[str, str]) -> str:
     """
     lines = [
         f"# How the tensors of {source} become those of Vitrail's ViT.",
-        "# Mend it, and give it to vitrail adopt as its rows, or to load and convert as a dialect.",
+        "# Edit it, and give it to vitrail adopt as its rows, or to load and convert as a dialect.",
         "# {i} is the number of a block, {p} is weight or bias; op has their axes, then ours:",
         "# c channels, p q height and width of a patch, h heads, d any other.",
         "config:",

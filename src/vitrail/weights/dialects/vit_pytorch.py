@@ -120,7 +120,10 @@ OLD_ROWS = (
         for name in ("transformer.layers.*.fn.fn.*", "patch_to_embedding*")
     ),
 )
-PREPARED = "images squeezed into the image size, values in [-1, 1]: vit-pytorch does not specify it"
+PREPARED = (
+    "images resized to the image size without cropping, values in [-1, 1]: vit-pytorch does not "
+    "specify it"
+)
 POOLED = 'the class token is pooled: for a model made with pool="mean" give pool="all"'
 
 
