@@ -71,6 +71,7 @@ def test_a_service_is_local_unless_told_otherwise() -> None:
         (["short"], "at least 16"),
         (["0123456789abcdef owner"], "the word admin"),
         (["# nothing", ""], "holds no API key"),
+        (["열여섯글자보다더긴열쇠하나입니다요"], "printable ASCII"),
     ],
 )
 def test_keys_are_checked(lines: list[str], words: str) -> None:
@@ -81,6 +82,16 @@ def test_keys_are_checked(lines: list[str], words: str) -> None:
 def test_a_file_of_keys_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read"):
         read_keys(tmp_path / "none")
+
+
+def test_a_file_of_keys_is_read_as_it_is_meant(tmp_path: Path) -> None:
+    """A mark of Windows' editors is no part of the first key, and # is one within a key."""
+    file = tmp_path / "keys"
+    file.write_bytes(b"\xef\xbb\xbf0123456789abcdef # of a colleague\r\nfedcba9876543210#x admin\n")
+    keys = read_keys(file)
+    assert keys.role("0123456789abcdef") == "user"
+    assert keys.role("fedcba9876543210#x") == "admin"
+    assert keys.role("fedcba9876543210") is None
 
 
 def test_a_key_is_in_one_of_two_headers() -> None:

@@ -4,6 +4,7 @@ import hashlib
 import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -37,9 +38,10 @@ def digest(key: str) -> bytes:
 
 
 def read_keys(path: str | Path) -> Keys:
-    """A key a line; `admin` behind it where it may load and unload models; # begins a comment."""
+    """A key a line; `admin` behind it where it may load and unload models; a word that begins with
+    # begins a comment."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")  # editors of Windows write a mark first
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: API keys cannot be read: {error}") from None
     return parse_keys(text.splitlines(), where=str(path))
@@ -53,13 +55,15 @@ def parse_keys(lines: Iterable[str], *, where: str) -> Keys:
     """
     users, admins = list[bytes](), list[bytes]()
     for number, line in enumerate(lines, start=1):
-        words = line.partition("#")[0].split()
+        words = list(takewhile(lambda word: not word.startswith("#"), line.split()))
         if not words:
             continue
         if len(words) > 2 or (len(words) == 2 and words[1] != ADMIN):
             raise UserError(f"{where}:{number}: must be a key, or a key and the word {ADMIN}")
         if len(words[0]) < MIN_LENGTH:
             raise UserError(f"{where}:{number}: a key must have at least {MIN_LENGTH} letters")
+        if not (words[0].isascii() and words[0].isprintable()):
+            raise UserError(f"{where}:{number}: a key must be printable ASCII, as headers are")
         (admins if len(words) == 2 else users).append(digest(words[0]))
     if not users and not admins:
         raise UserError(f"{where}: holds no API key: write one a line")
