@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 import torch
 from tests.models.kinds import KINDS, SMALL, perturbed, random_images
-from tests.parity.test_every_family import FAMILIES, SHALLOW, make, picture
+from tests.parity.test_every_family import ATTENTIVE, SHALLOW, make, picture
 
 from vitrail import UserError, capture
 from vitrail.inference.merging import merge_tokens
 from vitrail.models.vit import ViT
 
-WITH_QUERIES = [name for name in FAMILIES if name != "mobilevitv2"]
+WITH_QUERIES = [name for name in ATTENTIVE if name != "mobilevitv2"]
 
 
 @pytest.mark.parametrize("family", WITH_QUERIES)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from tests.models.kinds import KINDS, SMALL
-from tests.parity.test_every_family import CONFIGS, make
+from tests.parity.test_every_family import ATTENTIVE, CONFIGS, make
 from vitrail import capture, predict
 from vitrail.inference.engine import Engine, Job
 from vitrail.inference.engines.eager import EagerRunner
@@ -95,7 +95,7 @@ def test_capture_around_predict_sees_whole_maps(kind: str) -> None:
     check_capture(filled(config).float())
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", ATTENTIVE)
 def test_capture_around_predict_in_every_family(family: str) -> None:
     check_capture(make(family))
 

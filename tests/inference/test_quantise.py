@@ -153,7 +153,7 @@ def test_balancing_helps_where_channels_differ_in_size(samples: Samples, to_grap
     assert quantise(wide_model(), samples, to_graph)[1].balanced
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "norm after adding"])
 def test_balancing_changes_nothing_else(kind: str) -> None:
     model = perturbed(KINDS[kind]).double().eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tests.models.kinds import KINDS
 from tests.models.test_swin import KINDS_SWIN
+from vitrail.core.layout import height_and_width
 from vitrail.models.beit import BeitConfig
 from vitrail.models.catalogue import build
 from vitrail.models.config import Config
@@ -65,8 +66,8 @@ def test_a_corrupted_patch_keeps_its_place_and_loses_its_content(kind: str) -> N
     # the same position was added to both, and nothing else
     torch.testing.assert_close(corrupted[:, at] - plain[:, at], token - own)
     if getattr(config, "stem", None) is None:  # a stem sees beyond the borders of a patch
-        side = config.patch_size
-        row, column = place // config.grid[1] * side, place % config.grid[1] * side
-        image[:, :, row : row + side, column : column + side] = 7.0
+        height, width = height_and_width(config.patch_size)
+        row, column = place // config.grid[1] * height, place % config.grid[1] * width
+        image[:, :, row : row + height, column : column + width] = 7.0
         assert torch.equal(model.embed(image, corrupt).flatten(1, -2), corrupted)
         assert not torch.equal(model.embed(image).flatten(1, -2), plain)

@@ -37,7 +37,11 @@ PEERS = {
     "swinv2": lambda: hf.Swinv2ForMaskedImageModeling(hf.Swinv2Config(**SWIN)),
 }
 EVERY: dict[str, Config] = {
-    **{f"vit: {name}": config for name, config in KINDS.items()},
+    **{
+        f"vit: {name}": config
+        for name, config in KINDS.items()
+        if isinstance(config.patch_size, int)
+    },
     **{f"swin: {name}": config for name, config in KINDS_SWIN.items()},
 }
 

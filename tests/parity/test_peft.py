@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tests.models.test_coatnet import KINDS_COATNET
 from tests.parity.compare import close
-from tests.parity.test_every_family import CONFIGS
+from tests.parity.test_every_family import CNNS, CONFIGS
 from vitrail.inference.pruning import pruned_logits
 from vitrail.models.catalogue import build
 from vitrail.models.config import Config
@@ -20,7 +20,7 @@ from vitrail.training.recipe import Lora
 
 LORA = Lora(rank=2, alpha=3.0)
 EVERY: dict[str, Config] = {
-    **CONFIGS,
+    **{name: config for name, config in CONFIGS.items() if name not in CNNS},
     "coatnet: rmlp": KINDS_COATNET["rw, pooled by maxima"],
 }
 every_family = pytest.mark.parametrize("family", EVERY)

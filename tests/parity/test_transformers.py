@@ -441,7 +441,7 @@ STRANGE: list[tuple[str, dict[str, Any]]] = [
     ("config.json", {"image_size": -32}),
     ("config.json", {"image_size": 64}),
     ("config.json", {"hidden_act": 3}),
-    ("config.json", {"hidden_act": "relu"}),
+    ("config.json", {"hidden_act": "mish"}),
     ("config.json", {"layer_norm_eps": "tiny"}),
     ("config.json", {"layer_norm_eps": 0}),
     ("config.json", {"architectures": "ViTModel"}),

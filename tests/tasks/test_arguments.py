@@ -189,5 +189,5 @@ def test_one_run_under_two_names_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_activation_lists_those_that_are_known() -> None:
-    with pytest.raises(UserError, match=r"hidden_act must be one of gelu, .*, got 'relu'"):
-        read_activation("relu", "config.json")
+    with pytest.raises(UserError, match=r"hidden_act must be one of gelu, .*, got 'mish'"):
+        read_activation("mish", "config.json")

@@ -111,6 +111,6 @@ def test_several_labels_are_not_learnt_by_softmax() -> None:
     one = open_data("digits")["train"]
     one.targets = np.eye(10, dtype=np.float32)[np.asarray(one.targets)]
     model = create("vit_ti_16", num_classes=10, image_size=32, dim=16, heads=2, depth=1)
-    with pytest.raises(UserError, match=r"goal\.loss must be sigmoid or auto"):
+    with pytest.raises(UserError, match=r"goal\.loss must be sigmoid, asymmetric or auto"):
         make_objective(model, replace(RECIPE, goal=Labels(loss="softmax")), one)
     assert make_objective(model, replace(RECIPE, goal=Labels()), one).loss == "sigmoid"

@@ -347,7 +347,7 @@ def resnet() -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("state", "words"),
     [
-        (resnet(), "ResNet"),
+        (resnet(), "this is a resnet of the torchvision-resnet dialect"),
         ({"lstm.weight_ih_l0": torch.zeros(4, 4)}, "a recurrent network"),
         ({"a.weight": torch.zeros(4, 4)}, "no repeated block with attention"),
         ({}, "no repeated block"),

@@ -41,7 +41,8 @@ def test_a_library_has_one_dialect_for_each_kind_of_model() -> None:
         d.name for d in DIALECTS if d.name.startswith("transformers-")
     }
     assert [d.name for d in dialects_called("torchvision")] == [
-        "torchvision", "torchvision-swin", "torchvision-swinv2",
+        "torchvision", "torchvision-resnet", "torchvision-mobilenetv2", "torchvision-swin",
+        "torchvision-swinv2",
     ]  # fmt: skip
 
 

@@ -147,6 +147,7 @@ class NormAct(nn.GroupNorm):
 
 class BiT(Model):
     """
+    >>> from dataclasses import replace
     >>> BiT(replace(VARIANTS["bit_r50x1"].config, depths=(1, 1)))(torch.zeros(2, 3, 64, 96)).shape
     torch.Size([2, 1000])
     """

@@ -107,6 +107,7 @@ def explain(
     `dry_run` checks everything and returns what would be computed. Several models, as a list or a
     mapping from names to models, give their maps of the same images side by side.
 
+    >>> from PIL import Image
     >>> why = explain(model, Image.new("RGB", (64, 48)), checks=0)
     >>> why.method, why.map.shape, why.overlay().size
     ('attribution', (14, 14), (448, 448))

@@ -160,6 +160,10 @@ class Recipe:
             raise UserError(
                 f"batch_size {self.batch_size} does not split into {self.accumulate} parts"
             )
+        if self.folds is not None:
+            check_count("folds", self.folds, at_least=2)
+        if self.fold is not None:
+            check_count("fold", self.fold, at_least=1)
         if (self.folds is None) != (self.fold is None):
             raise UserError("fold and folds must be given together: fold 1 of folds 5")
         if self.ema_decay is not None:

@@ -22,7 +22,7 @@ def with_train_share(splits: Splits, share: float, seed: int) -> Splits:
 
     >>> from vitrail.data.sources import open_data
     >>> len(with_train_share(open_data("digits"), 0.01, seed=0)["train"])
-    16
+    20
     """
     check("train_share", share, above=0, at_most=1)
     if share == 1:
