@@ -16,9 +16,9 @@ from vitrail.data.images import BadImage
 from vitrail.data.source import Splits
 from vitrail.training.goal import Labels
 from vitrail.training.loop import Trainer
-from vitrail.training.parallel import World
 from vitrail.training.prepare import prepare_task
 from vitrail.training.recipe import Lora, Monitor, Optimiser, Schedule
+from vitrail.training.world import World
 
 STEPS, STOP = 6, 3  # a run in processes is stopped and resumed in between
 

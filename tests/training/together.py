@@ -23,10 +23,11 @@ from vitrail.data.images import Unreadable
 from vitrail.tasks import training_run
 from vitrail.tasks.run_options import Observer, make_options
 from vitrail.tasks.run_report import write_report
-from vitrail.training import loop, parallel, saver
+from vitrail.training import loop, saver
+from vitrail.training import world as worlds
 from vitrail.training.checkpoint import RUN, STATE, Saved, newest_step, steps_in, write_step
-from vitrail.training.parallel import World, process_group
 from vitrail.training.progress import Progress
+from vitrail.training.world import World, process_group
 
 LIMIT = 3.0  # seconds, for a process that does not answer
 SECONDS = 4.0  # that the main process writes, longer than that
@@ -150,7 +151,7 @@ def slow_writing(folder: Path) -> None:
         return slowly
 
     with (
-        patch.object(parallel, "PATIENCE", timedelta(seconds=LIMIT)),
+        patch.object(worlds, "PATIENCE", timedelta(seconds=LIMIT)),
         patch.object(saver, "write_step", slow(write_step)),
         patch.object(training_run, "write_report", slow(write_report)),
     ):

@@ -13,10 +13,10 @@ from vitrail.data.augment import Augmentation
 from vitrail.data.source import Splits
 from vitrail.training.goal import Labels, Masked
 from vitrail.training.loop import Trainer
-from vitrail.training.parallel import World
 from vitrail.training.prepare import prepare_task
 from vitrail.training.progress import Values
 from vitrail.training.recipe import Monitor, Optimiser, Recipe, Schedule
+from vitrail.training.world import World
 
 
 class Stripes:

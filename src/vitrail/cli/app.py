@@ -309,7 +309,7 @@ def other_name(sentence: str) -> str:
 if __name__ == "__main__":
     code = main()
     if "LOCAL_RANK" in os.environ:  # one of many, which torchrun started
-        from vitrail.training.parallel import exit_now
+        from vitrail.training.launcher import exit_now
 
         exit_now(code)
     sys.exit(code)

@@ -12,8 +12,8 @@ from vitrail.data.source import Source, Splits
 from vitrail.models.summary import summarise
 from vitrail.training.estimate import estimate_seconds, in_words
 from vitrail.training.loop import Trainer
-from vitrail.training.parallel import World
 from vitrail.training.task import Task
+from vitrail.training.world import World
 
 MAX_IGNORED = 5  # names
 

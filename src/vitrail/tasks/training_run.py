@@ -28,14 +28,15 @@ from vitrail.tasks.run_report import EndedRun, Written, write_report
 from vitrail.training.capacity import best, find_batch_size
 from vitrail.training.finder import find_lr, write_curve
 from vitrail.training.goal import Masked
+from vitrail.training.launcher import launched, report_errors
 from vitrail.training.loop import Trainer
-from vitrail.training.parallel import World, launched, process_group, report_errors
 from vitrail.training.prepare import prepare_task, with_cache
 from vitrail.training.progress import Progress
 from vitrail.training.recipe import Recipe
 from vitrail.training.recipe_file import NAME, write_recipe
 from vitrail.training.reconstructions import FOLDER
 from vitrail.training.task import Scorer
+from vitrail.training.world import World, process_group
 
 MAX_THREADS = 256
 PIXELS = "pixels"  # where a run keeps decoded images until it is finished

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from vitrail.core.errors import UserError
-from vitrail.training.parallel import World, shard_like
+from vitrail.training.sharded import shard_like
+from vitrail.training.world import World
 from vitrail.weights.atomic import write_directory
 from vitrail.weights.files import digest, read_json, read_tensors, write_tensors
 

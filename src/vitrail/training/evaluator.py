@@ -5,7 +5,6 @@ from pathlib import Path
 
 from vitrail.data.images import BadImage
 from vitrail.training.outage import OutageError, lost_too_many, sentence
-from vitrail.training.parallel import World
 from vitrail.training.progress import Values
 from vitrail.training.reconstructions import write_sheet
 from vitrail.training.run_state import RunState
@@ -13,6 +12,7 @@ from vitrail.training.saver import Saver
 from vitrail.training.task import Task
 from vitrail.training.train_state import TrainState
 from vitrail.training.validate import ValidationOutputs, compute_outputs, finite, is_better
+from vitrail.training.world import World
 
 
 class Evaluator:

@@ -27,7 +27,7 @@ from vitrail.training.log import Log
 from vitrail.training.nan_policy import NanPolicy
 from vitrail.training.optimiser import freeze, set_rate
 from vitrail.training.outage import OutageError, why_stop
-from vitrail.training.parallel import World, full_tensor, parallelise, sync_gradients
+from vitrail.training.parallel import parallelise, sync_gradients
 from vitrail.training.parts import Parts, fewest_images
 from vitrail.training.precision import autocast, check_precision
 from vitrail.training.progress import Progress, Values
@@ -35,10 +35,12 @@ from vitrail.training.recipe import Recipe
 from vitrail.training.run_state import RunState, weights_digest
 from vitrail.training.saver import Saver
 from vitrail.training.schedule import rate_at
+from vitrail.training.sharded import full_tensor
 from vitrail.training.tally import Tally
 from vitrail.training.task import Outcome, Task
 from vitrail.training.train_state import TrainState
 from vitrail.training.validate import dummy_images
+from vitrail.training.world import World
 
 
 class Trainer:

@@ -23,10 +23,10 @@ from vitrail.objectives.supervised import Distilled, Supervised
 from vitrail.training.fresh import fresh_model
 from vitrail.training.goal import Labels, Masked
 from vitrail.training.lora import adapt
-from vitrail.training.parallel import World
 from vitrail.training.recipe import Recipe
 from vitrail.training.task import Scorer, Task
 from vitrail.training.unlabelled import prepare_unlabelled, score_by_loss
+from vitrail.training.world import World
 from vitrail.weights.load import load
 
 

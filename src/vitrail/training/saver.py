@@ -8,11 +8,11 @@ from vitrail.core.errors import UserError
 from vitrail.models.model import Model
 from vitrail.training.checkpoint import Saved, newest_step, write_step
 from vitrail.training.goal import Masked
-from vitrail.training.parallel import World
 from vitrail.training.progress import Values
 from vitrail.training.recipe import Recipe
 from vitrail.training.run_state import RunState
 from vitrail.training.train_state import TrainState, Weights
+from vitrail.training.world import World
 from vitrail.weights.native import replace_native
 
 SECONDS_BETWEEN_SAVES = 60

@@ -13,9 +13,9 @@ from vitrail.training.checkpoint import flatten_optimisers, restore_optimisers
 from vitrail.training.ema import EMA
 from vitrail.training.lora import merged
 from vitrail.training.optimiser import MODEL, make_optimisers
-from vitrail.training.parallel import gather_full, shard_like
 from vitrail.training.precision import make_scaler
 from vitrail.training.recipe import Recipe
+from vitrail.training.sharded import gather_full, shard_like
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from vitrail.core.errors import UserError
 from vitrail.data.loader import Batch, iterate_batches
 from vitrail.data.source import Source
 from vitrail.objectives.objective import Objective
-from vitrail.training.parallel import World
 from vitrail.training.reconstructions import SHOWN
+from vitrail.training.world import World
 
 
 @dataclass(frozen=True)
