@@ -29,6 +29,7 @@ def run_to(step: int, run: Trainer) -> None:
     def show(now: Progress) -> None:
         if now.step == step:
             run.save()
+            run.saver.wait()
             raise Enough
 
     run.on_step = show

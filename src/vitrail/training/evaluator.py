@@ -33,6 +33,7 @@ class Evaluator:
                 batch_size=max(task.recipe.batch_size, 64),
                 workers=task.recipe.workers,
                 seed=task.recipe.seed,
+                precision=task.recipe.precision,
             )
         images = len(task.val)
         lost, share = images - len(outputs.logits), task.recipe.max_broken
@@ -61,5 +62,5 @@ class Evaluator:
         if math.isfinite(value) and value != run_state.best:  # a tie uses up patience
             run_state.best, run_state.since_best = value, 0
         run_state.best_step, run_state.best_scores = step, finite(values)
-        self.saver.best = self.state.eval_weights().clone(), finite(values)
+        self.saver.best = self.state.eval_tensors(), finite(values)
         self.outputs = outputs

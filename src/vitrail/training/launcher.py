@@ -30,6 +30,13 @@ def exit_now(code: int) -> NoReturn:
     os._exit(code)
 
 
+def give_up(sentence: str) -> NoReturn:
+    """End a process that torchrun started, from any thread, with a sentence for the person."""
+    get_error_handler().record_exception(UserError(sentence))
+    print(f"vitrail: {sentence}", file=sys.stderr)
+    exit_now(2)
+
+
 def launched() -> bool:
     """Whether torchrun started this process."""
     return "LOCAL_RANK" in os.environ and "MASTER_ADDR" in os.environ
@@ -112,7 +119,9 @@ def report_errors() -> Iterator[None]:
     except RuntimeError as error:
         if not (launched() and is_lost_connection(error)):
             raise
-        time.sleep(SECONDS_TO_BE_ENDED)  # the launcher ends this process first, if there is one
+        # the launcher ends this process first, if there is one: at once, whoever handled it so far
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(SECONDS_TO_BE_ENDED)
         raise
 
 

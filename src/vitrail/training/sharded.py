@@ -1,18 +1,12 @@
 """Tensors of which every process has a share: whole again, or shared like another."""
 
 import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeGuard
 
 from torch import Tensor
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
-
-
-def gather_full(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors as if there were one process, on the CPU; all processes must ask together."""
-    return {name: full_tensor(tensor).detach().cpu() for name, tensor in tensors.items()}
 
 
 def full_tensor(tensor: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from vitrail.core.errors import UserError
 from vitrail.data.loader import Batch, iterate_batches
 from vitrail.data.source import Source
 from vitrail.objectives.objective import Objective
+from vitrail.training.precision import autocast
 from vitrail.training.reconstructions import SHOWN
 from vitrail.training.world import World
 
@@ -37,6 +38,7 @@ def compute_outputs(
     batch_size: int,
     workers: int,
     seed: int,
+    precision: str = "float32",
 ) -> ValidationOutputs:
     """The outputs of an objective in evaluation mode, each process computing its share."""
     how = objective.model.passport.preprocessing
@@ -56,8 +58,10 @@ def compute_outputs(
         images = images.to(world.device)
         drawn = None if drawn is None else drawn.to(world.device)
         if not logits and drawn is not None:
-            shown = objective.illustrate(images[:SHOWN], drawn[:SHOWN])
-        output = objective.outputs(images, drawn).float().cpu()
+            with autocast(precision, world.device):
+                shown = objective.illustrate(images[:SHOWN], drawn[:SHOWN])
+        with autocast(precision, world.device):
+            output = objective.outputs(images, drawn).float().cpu()
         logits.append(output[: len(batch.images)])
         targets.append(batch.targets)
         indices.append(torch.from_numpy(batch.indices))

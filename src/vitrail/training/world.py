@@ -1,6 +1,7 @@
 """The processes of a run: what they tell each other, and how they find each other."""
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,14 +11,17 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store, TCPStore, _get_default_store
 
 from vitrail.core.devices import choose_device
 from vitrail.core.errors import UserError
-from vitrail.training.launcher import launched
+from vitrail.training.heartbeat import Heartbeat
+from vitrail.training.launcher import give_up, launched
 
 T = TypeVar("T")
 
 PATIENCE = timedelta(minutes=10)  # for a process that does not answer
+STORE = "vitrail/store"  # where the main process of an attempt leaves its address
 NO_LIMIT = timedelta(days=30)  # one that has died is noticed all the same: its connections break
 
 
@@ -29,6 +33,9 @@ class World:
     size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     patient: dist.ProcessGroup | None = None  # for what may take one process as long as it likes
+    saving: dist.ProcessGroup | None = None  # for what is written while the others train
+    local: tuple[int, int] = (0, 1)  # rank and size among the processes of this machine
+    store: Store | None = None  # where each says how far it is
 
     @property
     def is_main(self) -> bool:
@@ -39,10 +46,11 @@ class World:
         return self.sums((value,))[0]
 
     def sums(self, values: Sequence[float]) -> list[float]:
-        """The sum over all processes of each value, in one exchange."""
+        """The sum over all processes of each value, in one exchange between CPUs: a GPU goes on
+        with its work meanwhile."""
         if self.size == 1:
             return list(values)
-        totals = torch.tensor(values, dtype=torch.float64, device=self.device)
+        totals = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(totals)
         found: list[float] = totals.tolist()
         return found
@@ -95,14 +103,47 @@ def process_group(device: str | None = "auto") -> Iterator[World]:
         yield World(device=choose_device(device))
         return
     chosen = rank_device(device)
-    if chosen.type == "cuda":
+    cuda = chosen.type == "cuda"
+    if cuda:
         torch.cuda.set_device(chosen)
-    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=PATIENCE)
-    patient = dist.new_group(backend="gloo", timeout=NO_LIMIT)
-    world = World(dist.get_rank(), dist.get_world_size(), chosen, patient)
+    backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        store = fresh_store(rank)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    else:
+        dist.init_process_group(backend, timeout=PATIENCE)
+    patient, saving = (dist.new_group(backend="gloo", timeout=NO_LIMIT) for _ in range(2))
+    here = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    beats = PrefixStore("vitrail", _get_default_store())
+    world = World(dist.get_rank(), dist.get_world_size(), chosen, patient, saving, here, beats)
     yield world
     world.wait()  # who leaves first takes the others' connections along
     dist.destroy_process_group()
+
+
+def fresh_store(rank: int) -> TCPStore:
+    """A store that knows nothing of earlier attempts. torchrun's agent keeps one for as long as it
+    lives, so processes that it starts again would find the addresses of those that died, and gloo
+    would try to reach them. The main process opens another, and leaves its port in that one."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    agent = TCPStore(host, port, is_master=False, timeout=PATIENCE)
+    if rank == 0:
+        own = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=PATIENCE)
+        agent.set(STORE, f"{host} {own.port}")
+        return own
+    deadline = time.monotonic() + PATIENCE.total_seconds()
+    while True:
+        address, number = agent.get(STORE).decode().split()
+        try:
+            found = TCPStore(address, int(number), is_master=False, timeout=timedelta(seconds=2))
+        except dist.DistError:  # of a main process that is gone: the next one is not there yet
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+            continue
+        found.set_timeout(PATIENCE)
+        return found
 
 
 def rank_device(device: str | None) -> torch.device:
@@ -113,3 +154,17 @@ def rank_device(device: str | None) -> torch.device:
     if chosen.type not in ("cpu", "cuda"):
         raise UserError(f"device must be cpu or cuda for several processes, got {device}")
     return torch.device("cuda", int(os.environ["LOCAL_RANK"])) if chosen.type == "cuda" else chosen
+
+
+def watch(world: World) -> Heartbeat | None:
+    """Tell the others how far this process is, and end a run in which one of them hangs."""
+    if world.store is None:
+        return None
+    patience = 0.9 * PATIENCE.total_seconds()  # before a collective gives up without a name
+    return Heartbeat(
+        world.store,
+        world.rank,
+        world.size,
+        patience=patience,
+        on_hang=give_up,
+    )
