@@ -68,6 +68,10 @@ SIGNATURES = {
         "on_progress=<silent>"
     ),
     "open_data": "spec, *, val_share=0.1, seed=0",
+    "plan": (
+        "model, *, gpus, memory=80.0, batch_size=4096, gpus_per_machine=8, image_size=None, "
+        "precision='bfloat16', optimiser='adamw', ema=True, set=None"
+    ),
     "predict": (
         "model, images, *, top=5, exact=True, batch_size=8, out=None, overwrite=False, "
         "engine='auto', address=None, speed_up=None, native_resolution=False, max_tokens=None, "
@@ -107,8 +111,8 @@ SIGNATURES = {
 NAMES = [
     "Client", "UserError", "__version__", "bench", "capture", "convert", "create", "doctor",
     "duplicates", "embed", "evaluate", "explain", "export", "figures", "info", "list_models",
-    "load", "open_data", "predict", "pretrain", "probe", "register_dialect", "register_family",
-    "report", "resume", "save", "search", "serve", "train",
+    "load", "open_data", "plan", "predict", "pretrain", "probe", "register_dialect",
+    "register_family", "report", "resume", "save", "search", "serve", "train",
 ]  # fmt: skip
 
 

@@ -42,6 +42,7 @@ from vitrail.cli.info import Info, info
 from vitrail.cli.messages import options_of, with_options
 from vitrail.cli.models import Models, models
 from vitrail.cli.output import Verbosity, is_verbose, verbosity, warn, warn_lines
+from vitrail.cli.plan import Plan, plan
 from vitrail.cli.predict import Predict, predict
 from vitrail.cli.pretrain import Pretrain, pretrain
 from vitrail.cli.probe import Probe, probe
@@ -81,6 +82,7 @@ VERBS: dict[type, Callable[[Any], object]] = {
     Doctor: doctor,
     Train: train,
     Pretrain: pretrain,
+    Plan: plan,
     Evaluate: evaluate,
     Probe: probe,
     Predict: predict,
