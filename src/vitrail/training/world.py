@@ -11,7 +11,8 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import PrefixStore, Store, TCPStore, _get_default_store
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch.distributed.distributed_c10d import _get_default_store
 
 from vitrail.core.devices import choose_device
 from vitrail.core.errors import UserError
