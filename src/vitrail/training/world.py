@@ -108,7 +108,7 @@ def process_group(device: str | None = "auto") -> Iterator[World]:
     if cuda:
         torch.cuda.set_device(chosen)
     backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+    if has_stale_store():
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         store = fresh_store(rank)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
@@ -121,6 +121,14 @@ def process_group(device: str | None = "auto") -> Iterator[World]:
     yield world
     world.wait()  # who leaves first takes the others' connections along
     dist.destroy_process_group()
+
+
+def has_stale_store() -> bool:
+    """Whether torchrun's store may hold what an earlier attempt has left: always among several
+    machines, whose agents do not count attempts alike."""
+    given = os.environ.get
+    again = given("TORCHELASTIC_RESTART_COUNT", "0") != "0" or given("GROUP_WORLD_SIZE", "1") != "1"
+    return given("TORCHELASTIC_USE_AGENT_STORE") == "True" and again
 
 
 def fresh_store(rank: int) -> TCPStore:
