@@ -10,7 +10,7 @@ EXTRAS := [dev,hub,fast,mobile,serve,telemetry]
 # Tests start many processes: without cached bytecode each would compile torch and the peers again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-all check bench docs clean
+.PHONY: setup demo test test-all faults check bench docs clean
 
 setup: $(DEV)
 
@@ -58,7 +58,12 @@ test: setup
 # Everything: also the slow tests that `make test` leaves out.
 test-all: setup
 	$(ALONE) -m alone tests/models tests/exporters
-	$(PYTEST) -m 'not alone'
+	$(PYTEST) -m 'not alone and not faults'
+
+# Processes are killed, disks fill up, machines leave: prints how often, and what was lost. Half an
+# hour on two cores.
+faults: setup
+	$(ALONE) -m 'faults or not faults' tests/faults
 
 check: setup
 	$(RUN) ruff check

@@ -31,6 +31,7 @@ __all__ = [
     "list_models",
     "load",
     "open_data",
+    "plan",
     "predict",
     "pretrain",
     "probe",
@@ -64,6 +65,7 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.tasks.export import export
     from vitrail.tasks.figures import figures
     from vitrail.tasks.info import info
+    from vitrail.tasks.plan import plan
     from vitrail.tasks.predict import predict
     from vitrail.tasks.pretrain import pretrain
     from vitrail.tasks.probe import probe
@@ -98,6 +100,7 @@ else:
         "list_models": "vitrail.models.catalogue",
         "load": "vitrail.weights.load",
         "open_data": "vitrail.data.sources",
+        "plan": "vitrail.tasks.plan",
         "predict": "vitrail.tasks.predict",
         "pretrain": "vitrail.tasks.pretrain",
         "probe": "vitrail.tasks.probe",

@@ -36,6 +36,8 @@ MAY_IMPORT["cli"] = set(MAY_IMPORT)
 MOST_LINES_IN_A_FILE = 450
 MOST_LINES_IN_A_FUNCTION = 70
 MOST_ARGUMENTS = 9
+# who talks to other processes, starts them, shares tensors with them, or saves with them
+KNOW_PROCESSES = ("world", "launcher", "parallel", "sharded", "sharded_files", "rehearsal")
 OTHER_VERBS = ("serving/run.py",)  # files of public verbs outside tasks
 
 
@@ -87,12 +89,13 @@ def test_a_room_imports_only_the_rooms_it_may() -> None:
     assert not offences
 
 
-def test_one_file_knows_that_there_are_several_processes() -> None:
+def test_few_files_know_that_there_are_several_processes() -> None:
+    allowed = {f"training/{name}.py" for name in KNOW_PROCESSES}
     offences = [
         f"{name} imports {module}"
         for name, tree in FILES.items()
         for module in imported_modules(name, tree)
-        if f"{module}.".startswith("torch.distributed.") and name != "training/parallel.py"
+        if f"{module}.".startswith("torch.distributed.") and name not in allowed
     ]
     assert not offences
 

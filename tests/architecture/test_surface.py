@@ -79,6 +79,10 @@ SIGNATURES = {
         "on_progress=<silent>"
     ),
     "open_data": "spec, *, val_share=0.1, seed=0, folds=None, fold=None",
+    "plan": (
+        "model, *, gpus, memory=80.0, batch_size=4096, gpus_per_machine=8, image_size=None, "
+        "precision='bfloat16', optimiser='adamw', ema=True, set=None"
+    ),
     "predict": (
         "model, images, *, top=5, exact=True, batch_size=8, out=None, overwrite=False, "
         "engine='auto', address=None, speed_up=None, native_resolution=False, max_tokens=None, "
@@ -119,7 +123,7 @@ NAMES = [
     "Client", "UserError", "__version__", "adopt", "bench", "capture", "check", "compare",
     "convert", "create",
     "doctor", "duplicates", "embed", "evaluate", "explain", "export", "figures", "info",
-    "list_models", "load", "open_data", "predict", "pretrain", "probe", "register_dialect",
+    "list_models", "load", "open_data", "plan", "predict", "pretrain", "probe", "register_dialect",
     "register_family", "report", "resume", "save", "search", "serve", "train",
 ]  # fmt: skip
 

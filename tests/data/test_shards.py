@@ -117,7 +117,15 @@ def test_a_process_reads_its_own_shards_alone(world: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", ["a-{000..012}.tar", "{train,val}/{8..11}.tar", "x{a,b}y{3..1}", "plain.tar"]
+    "pattern",
+    [
+        "a-{000..012}.tar",
+        "{train,val}/{8..11}.tar",
+        "x{a,b}y{3..1}",
+        "plain.tar",
+        "{train-{000..001},val-000}.tar",
+        "{a,{b,c{1..2}},}",
+    ],
 )
 def test_braces_equal_the_peer(pattern: str) -> None:
     braceexpand = pytest.importorskip("braceexpand").braceexpand

@@ -23,7 +23,7 @@ from vitrail.models.catalogue import build, find
 from vitrail.models.mobilevit import MobileViTConfig
 from vitrail.models.mobilevitv2 import MobileViTV2Config
 from vitrail.training.ema import EMA
-from vitrail.training.prepare import checkpoint_blocks
+from vitrail.training.recompute import checkpoint_blocks
 
 EVERY: dict[str, Any] = {**mobilevit.VARIANTS, **mobilevitv2.VARIANTS}
 

@@ -28,7 +28,7 @@ from vitrail.models.resnet_v15 import ResNetV15Config
 from vitrail.models.swin import SwinConfig
 from vitrail.models.swinv2 import SwinV2Config
 from vitrail.models.vit import ViTConfig
-from vitrail.training.prepare import checkpoint_blocks
+from vitrail.training.recompute import checkpoint_blocks
 
 # a tokenizer has no attention and no classes: tests/models/test_tokenizer.py is about it
 FAMILIES = {name: row for name, row in catalogue.FAMILIES.items() if name != "tokenizer"}

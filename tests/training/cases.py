@@ -16,19 +16,17 @@ from vitrail.data.images import BadImage
 from vitrail.data.source import Splits
 from vitrail.training.goal import Labels
 from vitrail.training.loop import Trainer
-from vitrail.training.parallel import World
 from vitrail.training.prepare import prepare_task
 from vitrail.training.recipe import Lora, Monitor, Optimiser, Schedule
+from vitrail.training.world import World
 
 STEPS, STOP = 6, 3  # a run in processes is stopped and resumed in between
 
-# Nothing that draws in the forward pass: which samples it drops depends on who computes them.
 STEADY: dict[str, Any] = {
-    "fields": {**RECIPE.fields, "dropout": 0.0, "drop_path": 0.0},
     "goal": Labels(),
     "accumulate": 2,
     "schedule": Schedule(steps=STEPS, warmup=1),
-    "monitor": Monitor(eval_every_epochs=0.5),
+    "monitor": Monitor(eval_every_epochs=0.5, outage_minutes=0),
     "optimiser": Optimiser(name="sgd", lr=0.05),
     "max_broken": 1.0,
 }
@@ -36,10 +34,10 @@ PER_SAMPLE = replace(RECIPE.augmentation, policy="trivialaugment")
 
 
 def with_batch_norms(model: str) -> dict[str, Any]:
-    still = {"dropout": 0.0, "drop_path": 0.0}
+    noisy = {"dropout": 0.1, "drop_path": 0.2}
     return {
         "model": model,
-        "fields": BATCH_NORMS[model] | still,
+        "fields": BATCH_NORMS[model] | noisy,
         "augmentation": augmentation_of(model),
         "optimiser": Optimiser(lr=3e-3),
     }
@@ -105,7 +103,8 @@ def case_trainer(name: str, out: Path, *, world: World | None = None, **changes:
     train, val = (Damaged, Stripes) if "broken" in name else (Stripes, Stripes)
     counts = (3, 1) if name.endswith("fewer than processes") else (100, 40)
     splits = Splits({"train": train(counts[0]), "val": val(counts[1], seed=1)})
-    task = prepare_task(recipe, splits, accuracy)
+    deferred = recipe.parallel != "ddp" and world is not None and world.size > 1
+    task = prepare_task(recipe, splits, accuracy, deferred=deferred)
     if name not in SINGLE:
         task.objective.double()
         task.objective.model.register_forward_pre_hook(to_double)

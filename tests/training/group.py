@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from vitrail.training.parallel import exit_now
+from vitrail.training.launcher import exit_now
 
 
 def run_groups(module: str, folder: Path, *arguments: str, seconds: float = 600) -> None:

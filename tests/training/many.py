@@ -15,8 +15,8 @@ from tests.training.group import fork_group
 from tests.training.together import HAPPENINGS
 from tests.training.world import unlabelled
 from vitrail.training.loop import Trainer
-from vitrail.training.parallel import World, process_group
 from vitrail.training.progress import Progress
+from vitrail.training.world import World, process_group
 
 
 class Enough(Exception):  # noqa: N818
@@ -29,6 +29,7 @@ def run_to(step: int, run: Trainer) -> None:
     def show(now: Progress) -> None:
         if now.step == step:
             run.save()
+            run.saver.wait()
             raise Enough
 
     run.on_step = show

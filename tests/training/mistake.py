@@ -6,7 +6,8 @@ import signal
 import sys
 
 from vitrail import UserError
-from vitrail.training.parallel import exit_now, process_group, report_errors
+from vitrail.training.launcher import exit_now, report_errors
+from vitrail.training.world import process_group
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from vitrail import UserError
 from vitrail.training.checkpoint import newest_step, steps_in
-from vitrail.training.parallel import launch
+from vitrail.training.launcher import launch
 
 COMMAND = (
     "train", "digits", "--processes", "2", "--resume", "auto", "--steps", "100000",

@@ -48,10 +48,10 @@ def test_sizes_grow_mixing_ends_and_a_resumed_run_is_the_same(tmp_path: Path) ->
     sides, mixed = list[int](), list[bool]()
     train_step = straight.train_step
 
-    def note(batch: Any, lr: float | None = None) -> float:
+    def note(batch: Any, lr: float | None = None) -> None:
         sides.append(batch.images.shape[2])
         mixed.append(bool(straight.mixing().mixup))
-        return train_step(batch, lr)
+        train_step(batch, lr)
 
     straight.train_step = note  # type: ignore[method-assign]
     straight.run()

@@ -12,7 +12,8 @@ from tests.training.group import run_groups
 from tests.training.together import HAPPENINGS, Cut, trainer_of
 from vitrail import UserError
 from vitrail.training.checkpoint import newest_step
-from vitrail.training.parallel import World, make_mesh
+from vitrail.training.parallel import make_mesh
+from vitrail.training.world import World
 
 # In float64 what is left is the order of sums, and losses that are computed in float32.
 CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6}

@@ -19,9 +19,9 @@ from vitrail.data.sources import open_data
 from vitrail.data.sources.origin import Subset
 from vitrail.training.goal import Labels
 from vitrail.training.loop import Trainer
-from vitrail.training.parallel import World
 from vitrail.training.prepare import make_objective, prepare_task, with_cache
 from vitrail.training.recipe import Schedule
+from vitrail.training.world import World
 
 
 @pytest.fixture

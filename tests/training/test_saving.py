@@ -37,7 +37,7 @@ def test_saving_takes_a_small_share_of_the_time(
     def pass_time(_: Progress) -> None:
         clock.now += 50
 
-    monkeypatch.setattr("vitrail.training.saver.write_step", slow_write)
+    monkeypatch.setattr("vitrail.training.saver.write_alone", slow_write)
     run.on_step = pass_time
     run.run()
     assert 2 < len(saves) < 32

@@ -23,18 +23,22 @@ from vitrail.data.images import Unreadable
 from vitrail.tasks import training_run
 from vitrail.tasks.run_options import Observer, make_options
 from vitrail.tasks.run_report import write_report
-from vitrail.training import loop, parallel, saver
-from vitrail.training.checkpoint import RUN, STATE, Saved, newest_step, steps_in, write_step
-from vitrail.training.parallel import World, process_group
+from vitrail.training import loop, saver
+from vitrail.training import world as worlds
+from vitrail.training.checkpoint import RUN, Saved, newest_step, steps_in, write_step
+from vitrail.training.consolidate import write_weights
 from vitrail.training.progress import Progress
+from vitrail.training.shards import shard_name
+from vitrail.training.world import World, process_group
 
-LIMIT = 3.0  # seconds, for a process that does not answer
-SECONDS = 4.0  # that the main process writes, longer than that
+LIMIT = 8.0  # seconds, for a process that does not answer
+SECONDS = 9.0  # that the main process writes, longer than that
 
 
 def checkpoints_differ(folder: Path) -> None:
     """Each process has a directory of its own, as on machines that share no file system."""
-    with process_group() as world:
+    with process_group() as group:
+        world = replace(group, local=(0, 1))  # each verifies every file
         directory = folder / f"steps-{world.rank}"
         resume = partial(newest_step, directory, world)
         for step in (1, 2):
@@ -42,12 +46,12 @@ def checkpoints_differ(folder: Path) -> None:
             write_step(directory, saved, keep=9)
         first, second = steps_in(directory)
         assert newest_step_of(directory, world) == 2
-        original = (second / STATE).read_bytes()
+        original = (second / shard_name(0)).read_bytes()
 
         if not world.is_main:  # damaged
-            (second / STATE).write_bytes(original[:-1] + b"\0")
+            (second / shard_name(0)).write_bytes(original[:-1] + b"\0")
         assert "process 1 does not read" in refusal_of_all(resume, world)
-        (second / STATE).write_bytes(original)
+        (second / shard_name(0)).write_bytes(original)
 
         if not world.is_main:  # whole, but of another run
             write_step(directory, Saved(2, {"now.weight": torch.zeros(2)}, {}), keep=9)
@@ -150,8 +154,8 @@ def slow_writing(folder: Path) -> None:
         return slowly
 
     with (
-        patch.object(parallel, "PATIENCE", timedelta(seconds=LIMIT)),
-        patch.object(saver, "write_step", slow(write_step)),
+        patch.object(worlds, "PATIENCE", timedelta(seconds=LIMIT)),
+        patch.object(saver, "write_weights", slow(write_weights)),
         patch.object(training_run, "write_report", slow(write_report)),
     ):
         assert training_run.start_run(options, Observer()).step == 2

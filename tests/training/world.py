@@ -13,10 +13,10 @@ from vitrail.data.augment import Augmentation
 from vitrail.data.source import Splits
 from vitrail.training.goal import Labels, Masked
 from vitrail.training.loop import Trainer
-from vitrail.training.parallel import World
 from vitrail.training.prepare import prepare_task
 from vitrail.training.progress import Values
 from vitrail.training.recipe import Monitor, Optimiser, Recipe, Schedule
+from vitrail.training.world import World
 
 
 class Stripes:
@@ -60,7 +60,7 @@ RECIPE = Recipe(
     optimiser=Optimiser(lr=3e-3),
     schedule=Schedule(steps=12, warmup=4),
     augmentation=Augmentation(crop=(0.6, 1.0), rotate=10, erase=0.2, mixup=0.2, cutmix=0.5),
-    monitor=Monitor(eval_every_epochs=0.5, save_every_steps=5, log_every_steps=2),
+    monitor=Monitor(eval_every_epochs=0.5, save_every_steps=5, log_every_steps=2, outage_minutes=0),
     batch_size=16,
     ema_decay=0.9,
 )  # fmt: skip

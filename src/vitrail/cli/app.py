@@ -45,6 +45,7 @@ from vitrail.cli.info import Info, info
 from vitrail.cli.messages import options_of, with_options
 from vitrail.cli.models import Models, models
 from vitrail.cli.output import Verbosity, is_verbose, verbosity, warn, warn_lines
+from vitrail.cli.plan import Plan, plan
 from vitrail.cli.predict import Predict, predict
 from vitrail.cli.pretrain import Pretrain, pretrain
 from vitrail.cli.probe import Probe, probe
@@ -86,6 +87,7 @@ VERBS: dict[type, Callable[[Any], object]] = {
     Doctor: doctor,
     Train: train,
     Pretrain: pretrain,
+    Plan: plan,
     Evaluate: evaluate,
     Probe: probe,
     Predict: predict,
@@ -315,7 +317,7 @@ def other_name(sentence: str) -> str:
 if __name__ == "__main__":
     code = main()
     if "LOCAL_RANK" in os.environ:  # one of many, which torchrun started
-        from vitrail.training.parallel import exit_now
+        from vitrail.training.launcher import exit_now
 
         exit_now(code)
     sys.exit(code)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from vitrail.cli.endings import RequeueError
 from vitrail.cli.output import is_quiet, say, say_above, say_broken, say_json
 from vitrail.cli.progress import escape_markup
 
@@ -44,6 +45,11 @@ def show_run(verb: str, options: RunOptions, work: Callable[..., Run | CrossVali
         return
     if run.stopped:
         resume = f"vitrail {verb} {run.recipe.data} --out {run.out} --resume"
+        if run.stopped_by in ("SIGTERM", "SIGUSR1"):
+            raise RequeueError(
+                f"stopped by {run.stopped_by}; checkpoint saved at step {run.step}. Continue with: "
+                f"{resume}"
+            )
         raise KeyboardInterrupt(
             f"Interrupted; checkpoint saved at step {run.step}. Resume with: {resume}"
         )

@@ -2,7 +2,8 @@
 
 With --json an error is one JSON object on standard error: {"error": "…", "code": 2}.
 
-    0 done · 1 a bug, with its traceback · 2 a person's mistake, in one sentence · 130 Ctrl-C ·
+    0 done · 1 a bug, with its traceback · 2 a person's mistake, in one sentence ·
+    75 a run that a scheduler stopped (SIGTERM, SIGUSR1) was saved: queue it again · 130 Ctrl-C ·
     141 the reader of a pipe has left, quietly, as programs end that SIGPIPE (13) kills: 128 + 13 ·
     143 SIGTERM (15), after the same cleaning up as Ctrl-C
 """
@@ -20,6 +21,11 @@ from vitrail.core.errors import UserError
 from vitrail.core.json_text import to_json
 
 CTRL_C, CLOSED_PIPE, TERMINATED = 130, 141, 143
+REQUEUE = 75  # EX_TEMPFAIL of sysexits.h
+
+
+class RequeueError(Exception):
+    """A scheduler's signal stopped a run, which is saved: the same command goes on."""
 
 
 class ParseError(Exception):
@@ -44,6 +50,8 @@ def exit_code(
         return end(to_options(str(error)), code=2, json=json)
     except ParseError as error:
         return end(str(error), code=2, json=json)
+    except RequeueError as stop:
+        return end(str(stop), code=REQUEUE, json=json)
     except KeyboardInterrupt as stop:  # a verb that saved its work says how to go on
         sentence, code = str(stop) or "stopped by Ctrl-C", CTRL_C
         if terminated.is_set():

@@ -80,7 +80,7 @@ class LabelScorer:
     metric = "accuracy"
 
     def __init__(self, classes: int) -> None:
-        self.names = ("accuracy", "top5") if classes > 5 else ("accuracy",)
+        self.names: tuple[str, ...] = ("accuracy", "top5") if classes > 5 else ("accuracy",)
 
     def hits(
         self, logits: Float[np.ndarray, "N K"], targets: Float[np.ndarray, "N K"]

@@ -1,9 +1,10 @@
 """What leaves out or scales whole branches of a block, or whole patches."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 
@@ -39,15 +40,25 @@ class DropPath(nn.Module):
             return shortcut(x) + branch(x)
         keep = 1 - self.rate
         if torch.compiler.is_compiling():  # a graph wants shapes that do not depend on draws
-            kept = torch.rand(x.shape[0], device=x.device) < keep
+            kept = self.draw_kept(x.shape[0], x.device)
             return shortcut(x) + scale_samples(branch(x), kept / keep)
         # Drawn on the CPU: to ask a GPU how many are kept would wait for all its work.
-        kept = torch.rand(x.shape[0], device="cpu") < keep
+        kept = self.draw_kept(x.shape[0], torch.device("cpu"))
         # maybe none: the branch's gradients are then zeros
-        chosen = kept.nonzero().squeeze(1).to(x.device, non_blocking=True)
-        change = branch(x.index_select(0, chosen))
+        chosen = kept.nonzero().squeeze(1)
+        with self.among(chosen):
+            chosen = chosen.to(x.device, non_blocking=True)
+            change = branch(x.index_select(0, chosen))
         beside = shortcut(x)
         return beside.index_add(0, chosen, change.to(beside.dtype), alpha=1 / keep)
+
+    def draw_kept(self, count: int, device: torch.device) -> Bool[Tensor, " B"]:
+        """Which samples take the branch."""
+        return torch.rand(count, device=device) < 1 - self.rate
+
+    def among(self, chosen: Tensor) -> AbstractContextManager[None]:
+        """The branch is computed for these samples meanwhile."""
+        return nullcontext()
 
     def extra_repr(self) -> str:
         return f"rate={self.rate:g}"
@@ -66,7 +77,7 @@ class BatchDropPath(DropPath):
         if not self.training or self.rate == 0:
             return shortcut(x) + branch(x)
         keep = 1 - self.rate
-        kept = torch.rand(x.shape[0], device=x.device) < keep
+        kept = self.draw_kept(x.shape[0], x.device)
         return shortcut(x) + scale_samples(branch(x), kept / keep)
 
 
@@ -88,10 +99,14 @@ class PatchDropout(nn.Module):
             return x
         prefix, patches = x[:, : self.prefix], x[:, self.prefix :]
         count = max(round(patches.shape[1] * (1 - self.rate)), 1)
-        draws = torch.rand(patches.shape[:2], device=x.device)
+        draws = self.draw(patches)
         kept = draws.topk(count, dim=1).indices.sort(dim=1).values
         chosen = patches.gather(1, kept[..., None].expand(-1, -1, patches.shape[2]))
         return torch.cat([prefix, chosen], dim=1)
+
+    def draw(self, patches: Float[Tensor, "B N D"]) -> Float[Tensor, "B N"]:
+        """A number for each patch: those with the largest stay."""
+        return torch.rand(patches.shape[:2], device=patches.device)
 
     def extra_repr(self) -> str:
         return f"rate={self.rate:g}"

@@ -54,7 +54,7 @@ def measure(config: Config, batch_size: int = 1) -> Measure:
         if name
     ]
     counter = FlopCounterMode(display=False)
-    with counter, _saved_storages(model) as saved:
+    with counter, saved_storages(model) as saved:
         model(image)
     for handle in handles:
         handle.remove()
@@ -94,7 +94,7 @@ def _shape_recorder(name: str, outputs: dict[str, tuple[int, ...]]) -> Any:
 
 
 @contextmanager
-def _saved_storages(model: nn.Module) -> Iterator[dict[int, int]]:
+def saved_storages(model: nn.Module) -> Iterator[dict[int, int]]:
     """Bytes by storage that autograd keeps. The meta device computes attention unfused and would
     keep its matrices; the fused kernels keep q, k, v and the result, so inside `Attend` these
     alone are counted."""

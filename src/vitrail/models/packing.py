@@ -230,7 +230,7 @@ def add_branch(
     if not drop_path.training or drop_path.rate == 0:
         return x + branch(x, lengths)
     keep = 1 - drop_path.rate
-    kept = torch.rand(len(lengths), device="cpu") < keep
+    kept = drop_path.draw_kept(len(lengths), torch.device("cpu"))
     tokens = kept.repeat_interleave(torch.tensor(lengths)).nonzero().squeeze(1).to(x.device)
     change = branch(
         x.index_select(0, tokens),

@@ -34,8 +34,8 @@ from vitrail.tasks.run_options import Precision, Size, make_options
 from vitrail.tasks.training_run import make_scorer, use_threads
 from vitrail.training.estimate import estimate_seconds
 from vitrail.training.loop import Trainer
-from vitrail.training.parallel import World
 from vitrail.training.prepare import prepare_task
+from vitrail.training.world import World
 
 VERB, FACTS = "compare", "compare.json"
 

@@ -18,7 +18,7 @@ from vitrail.tasks.report import report
 from vitrail.tasks.run import Run
 from vitrail.tasks.run_options import Observer, RunOptions
 from vitrail.tasks.training_run import start_run
-from vitrail.training.parallel import launched
+from vitrail.training.launcher import launched
 from vitrail.training.progress import Progress
 from vitrail.training.recipe_file import NAME
 from vitrail.weights.atomic import write_file

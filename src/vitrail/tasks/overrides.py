@@ -108,7 +108,7 @@ def refuse_changes(options: RunOptions, recipe: Recipe) -> None:
 
 def deciding_fields(recipe: Recipe) -> dict[str, Any]:
     """What decides the result of a run, beside its data."""
-    idle = ("data", "workers", "parallel", "reasons")
+    idle = ("data", "workers", "parallel", "sharding", "checkpointing", "reasons")
     return {name: value for name, value in as_plain_values(recipe).items() if name not in idle}
 
 

@@ -1,76 +1,199 @@
-"""What a person should know of a run before its first step, and what a dry run would do."""
+"""`vitrail.plan`: how to train a model on many GPUs, by its memory and what it has to send."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
-import numpy as np
+from vitrail.core.errors import UserError
+from vitrail.core.html_text import html_table
+from vitrail.core.json_text import plain_values
+from vitrail.core.ranges import check, check_count
+from vitrail.models.activations import count_activations
+from vitrail.models.catalogue import change, find
+from vitrail.tasks.run_options import Size
+from vitrail.training.planning import (
+    GB,
+    Setting,
+    Strategy,
+    list_strategies,
+    recommend,
+)
 
-from vitrail.data.findings import count
-from vitrail.data.source import Source, Splits
-from vitrail.models.summary import summarise
-from vitrail.training.estimate import estimate_seconds, in_words
-from vitrail.training.loop import Trainer
-from vitrail.training.parallel import World
-from vitrail.training.task import Task
-
-MAX_IGNORED = 5  # names
+MODELLED = (
+    "modelled from first principles, not measured: bytes of shapes, no kernel was run; expect "
+    "10 to 20 % more on a GPU"
+)
 
 
-def introduction(task: Task, splits: Splits) -> Iterator[str]:
-    """The model, why the recipe was chosen so, and what is odd about the data."""
-    recipe, model = task.recipe, task.objective.model
-    yield summarise(model)
-    yield from recipe.reasons
-    if recipe.lora is not None:
-        trained = sum(part.numel() for part in model.parameters() if part.requires_grad)
-        yield (
-            f"LoRA of rank {recipe.lora.rank} on {', '.join(recipe.lora.targets)}: {trained:,} "
-            "parameters are trained, with the head"
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Plan:
+    """What a GPU needs for each kind of parallelism, all of it modelled, and the command for the
+    one that fits and sends least; `recommended` is None if none fits."""
+
+    model: str
+    params: int
+    image_size: tuple[int, int]
+    batch_size: int
+    gpus: int
+    gpus_per_machine: int
+    memory: float  # GB of a GPU
+    precision: str
+    strategies: tuple[Strategy, ...]
+    recommended: Strategy | None
+
+    @property
+    def command(self) -> str | None:
+        """What to run on every machine."""
+        best = self.recommended
+        if best is None:
+            return None
+        machines = -(-self.gpus // self.gpus_per_machine)
+        here = min(self.gpus, self.gpus_per_machine)
+        launcher = ["torchrun", "--nnodes", str(machines), "--nproc-per-node", str(here)]
+        if machines > 1:
+            launcher += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "HOST:29400"]
+        words = [
+            *launcher, "--max-restarts", "10", "-m", "vitrail", "train", "DATA",
+            "--model", self.model, "--image-size", f"{self.image_size[0]}x{self.image_size[1]}",
+            "--batch-size", str(self.batch_size), "--parallel", best.parallel,
+            "--precision", self.precision, "--resume", "auto",
+        ]  # fmt: skip
+        recompute = {"none": None, "selective": "selective", "every block": "true"}[best.recompute]
+        sets = {
+            "accumulate": str(best.accumulate) if best.accumulate > 1 else None,
+            "checkpointing": recompute,
+            "sharding.group": str(best.share) if best.parallel == "hsdp" else None,
+        }
+        for name, value in sets.items():
+            words += [] if value is None else ["--set", f"{name}={value}"]
+        return shlex.join(words)
+
+    def facts(self) -> dict[str, Any]:
+        """Plain values for JSON; bytes, modelled."""
+        limit = round(self.memory * GB)
+        rows = [one.facts() | {"fits": one.fits(limit)} for one in self.strategies]
+        best = None if self.recommended is None else self.recommended.parallel
+        return plain_values(
+            {
+                "model": self.model,
+                "params": self.params,
+                "image_size": self.image_size,
+                "batch_size": self.batch_size,
+                "gpus": self.gpus,
+                "gpus_per_machine": self.gpus_per_machine,
+                "memory": self.memory,
+                "precision": self.precision,
+                "method": MODELLED,
+                "strategies": rows,
+                "recommended": best,
+                "command": self.command,
+            }
         )
-    if empty := empty_classes(splits["train"]):
-        yield f"classes without a training image: {', '.join(empty)}"
-    changes = model.passport.origin.changes if recipe.start else ()
-    yield from (f"{recipe.start}: {change}" for change in changes)
-    yield from ignored_files(splits.ignored)
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """A table for people: memory in GB and what is sent in a step."""
+        limit = round(self.memory * GB)
+        return [
+            (
+                one.parallel,
+                one.recompute,
+                f"{one.images} x {one.accumulate}",
+                f"{(one.memory.weights + one.memory.gradients) / GB:.1f}",
+                f"{(one.memory.optimiser + one.memory.average) / GB:.1f}",
+                f"{one.memory.communication / GB:.1f}",
+                f"{one.memory.activations / GB:.1f}",
+                f"{one.memory.total / GB:.1f}",
+                f"{one.sent_within / GB:.1f}",
+                f"{one.sent_between / GB:.1f}",
+                "yes" if one.fits(limit) else "no",
+            )
+            for one in self.strategies
+        ]
+
+    def __repr__(self) -> str:
+        best = "nothing fits" if self.recommended is None else self.recommended.parallel
+        return f"Plan({self.model} on {self.gpus} GPUs of {self.memory:g} GB: {best})"
+
+    def _repr_html_(self) -> str:
+        found = {
+            one.parallel: f"{one.memory.total / GB:.1f} GB, {one.recompute} recomputed"
+            for one in self.strategies
+        }
+        return html_table(repr(self), found | {"command": self.command, "method": MODELLED})
 
 
-def plan_of(task: Task, splits: Splits, world: World) -> tuple[list[str], int]:
-    """Model, images and time of a run, and its steps: a few of them are tried."""
-    trainer = Trainer(task, Path(), world=world)
-    model = task.objective.model
-    parts = ", ".join(f"{name} {len(part):,}" for name, part in splits.parts.items())
-    steps = f"{count(trainer.total, 'step')} of {count(task.recipe.batch_size, 'image')}"
-    lines = [
-        f"model: {summarise(model)}",
-        f"images: {parts}; each is {model.passport.preprocessing.in_words()} for evaluation",
-        *ignored_files(splits.ignored),
-        f"time: {steps}, about {in_words(estimate_seconds(trainer))} on this machine",
-    ]
-    return lines, trainer.total
+HEADER = (
+    "parallel", "recomputed", "images", "weights, gradients", "optimiser, average", "exchange",
+    "activations", "GB in all", "GB sent in a machine", "between machines", "fits",
+)  # fmt: skip
 
 
-def empty_classes(train: Source) -> list[str]:
-    """Labels that no image has, such as those of empty folders."""
-    if train.targets is None:
-        return []
-    one_each = np.ndim(train.targets) == 1
-    counts = (
-        np.bincount(train.targets, minlength=len(train.labels))
-        if one_each
-        else np.sum(train.targets, axis=0)
+def plan(
+    model: str,
+    *,
+    gpus: int,
+    memory: float = 80.0,
+    batch_size: int = 4096,
+    gpus_per_machine: int = 8,
+    image_size: Size | None = None,
+    precision: Literal["float32", "bfloat16"] = "bfloat16",
+    optimiser: Literal["adamw", "sgd", "muon"] = "adamw",
+    ema: bool = True,
+    set: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Plan the training of a model on `gpus` GPUs of `memory` GB each, with batches of `batch_size`
+    images in all: what each kind of parallelism needs of a GPU and sends in a step, modelled from
+    first principles, and the command for the best one that fits. `set` changes fields of the model.
+
+    >>> found = plan("vit_G_14", gpus=64)
+    >>> found.recommended.parallel, round(found.params / 1e9, 2)
+    ('hsdp', 1.84)
+    """
+    check_count("gpus", gpus, at_least=1, at_most=1 << 20)
+    check_count("gpus_per_machine", gpus_per_machine, at_least=1)
+    check_count("batch_size", batch_size, at_least=1)
+    check("memory", memory, above=0)
+    for name, value, known in (
+        ("precision", precision, ("float32", "bfloat16")),
+        ("optimiser", optimiser, ("adamw", "sgd", "muon")),
+    ):
+        if value not in known:
+            raise UserError(f"{name} must be {' or '.join(known)}, got {value!r}")
+    if batch_size < gpus:
+        raise UserError(
+            f"batch_size must be at least one image for each of {gpus} GPUs, got {batch_size}: "
+            "raise it, or use fewer GPUs"
+        )
+    if gpus > gpus_per_machine and gpus % gpus_per_machine:
+        raise UserError(
+            f"gpus must be a multiple of gpus_per_machine {gpus_per_machine}, got {gpus}"
+        )
+    fields = dict(set or {}) | ({} if image_size is None else {"image_size": image_size})
+    config = change(find(model), fields)
+    half = precision == "bfloat16"
+    cost = count_activations(config, half=half)
+    setting = Setting(
+        gpus=gpus,
+        gpus_per_machine=gpus_per_machine,
+        batch_size=batch_size,
+        half=half,
+        optimiser=optimiser,
+        ema=ema,
     )
-    return [label for label, number in zip(train.labels, counts, strict=True) if not number]
-
-
-def ignored_files(ignored: Sequence[str]) -> list[str]:
-    """One line about files that are no images, or none."""
-    if not ignored:
-        return []
-    named = ", ".join(ignored[:MAX_IGNORED])
-    more = f" and {len(ignored) - MAX_IGNORED:,} more" if len(ignored) > MAX_IGNORED else ""
-    number, files = len(ignored), "1 file is not an image and is"
-    if number > 1:
-        files = f"{number:,} files are not images and are"
-    return [f"{files} ignored: {named}{more}"]
+    limit = round(memory * GB)
+    strategies = list_strategies(cost, setting, limit)
+    return Plan(
+        model=model,
+        params=cost.params,
+        image_size=config.image_size,
+        batch_size=batch_size,
+        gpus=gpus,
+        gpus_per_machine=gpus_per_machine,
+        memory=memory,
+        precision=precision,
+        strategies=tuple(strategies),
+        recommended=recommend(strategies, limit),
+    )

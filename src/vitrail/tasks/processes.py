@@ -22,7 +22,7 @@ from vitrail.core.json_text import to_json
 from vitrail.core.records import validate
 from vitrail.tasks.run import Run, run_of
 from vitrail.tasks.run_options import Observer, RunOptions
-from vitrail.training.parallel import exit_now, launch
+from vitrail.training.launcher import exit_now, launch
 from vitrail.training.progress import Progress
 
 SECONDS_TO_WAIT = 0.1  # for the next line, before looking whether there can be one

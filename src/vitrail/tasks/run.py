@@ -38,6 +38,7 @@ class Run:
     step: int
     total: int
     stopped: bool = False  # by Ctrl-C, before its end: `vitrail.resume(run.out)` continues
+    stopped_by: str | None = None  # the signal: SIGINT, SIGTERM or SIGUSR1
     metric: str = ""
     score: float | None = None
     scores: Mapping[str, float]
@@ -69,6 +70,7 @@ class Run:
             "step": self.step,
             "total": self.total,
             "stopped": self.stopped,
+            "stopped_by": self.stopped_by,
             "metric": self.metric,
             "score": self.score,
             "scores": dict(self.scores),
@@ -130,6 +132,7 @@ def ended_run(
         step=outcome.step,
         total=outcome.total,
         stopped=outcome.stopped,
+        stopped_by=outcome.stopped_by,
         metric=state.metric,
         score=state.best,
         scores=state.best_scores,

@@ -21,19 +21,20 @@ from vitrail.data.sources.places import is_remote
 from vitrail.data.sources.train_share import with_train_share
 from vitrail.evaluation.classify import LabelScorer, score
 from vitrail.models.catalogue import change, find
+from vitrail.tasks.introduction import introduction, plan_of
 from vitrail.tasks.overrides import DEFAULT_OBJECTIVE, new_recipe, resumed_recipe
-from vitrail.tasks.plan import introduction, plan_of
 from vitrail.tasks.processes import launch_run
 from vitrail.tasks.run import Run, ended_run, read_outcome, write_outcome
 from vitrail.tasks.run_options import Observer, RunOptions
 from vitrail.tasks.run_report import EndedRun, Written, write_report
 from vitrail.training.capacity import best, find_batch_size
+from vitrail.training.device_defaults import Machine, describe_machine, with_device_defaults
 from vitrail.training.estimate import steps_within
 from vitrail.training.finder import find_lr, write_curve
 from vitrail.training.goal import Masked
+from vitrail.training.launcher import launched, report_errors
 from vitrail.training.loggers import check_installed
 from vitrail.training.loop import Trainer
-from vitrail.training.parallel import World, launched, process_group, report_errors
 from vitrail.training.prepare import prepare_task, validation_split, with_cache
 from vitrail.training.progress import Progress
 from vitrail.training.recipe import Recipe
@@ -41,13 +42,14 @@ from vitrail.training.recipe_file import NAME, write_recipe
 from vitrail.training.reconstructions import FOLDER
 from vitrail.training.task import Scorer
 from vitrail.training.validate import MAX_KEPT
+from vitrail.training.world import World, process_group
 
 MAX_THREADS = 256
 PIXELS = "pixels"  # where a run keeps decoded images until it is finished
 # What a run writes to its directory, beside recipe.yaml.
 OWN = (
     "best", "last", "steps", "metrics.jsonl", "report.html", "outcome.json", "tensorboard",
-    FOLDER, "lr-finder.json", "loggers.json", PIXELS,
+    FOLDER, "lr-finder.json", "loggers.json", "accumulate.json", PIXELS,
 )  # fmt: skip
 # What a run has written before its first checkpoint, beside decoded images.
 BEFORE_CHECKPOINT = (
@@ -55,6 +57,7 @@ BEFORE_CHECKPOINT = (
     "metrics.jsonl",
     "lr-finder.json",
     "loggers.json",
+    "accumulate.json",
     "tensorboard/events.out.tfevents.*",
     f"{FOLDER}/step-*.png",
 )
@@ -122,12 +125,15 @@ def perform(options: RunOptions, observer: Observer, world: World) -> EndedRun |
     out, recipe, resume = choose_run(options, world)
     if resume and not options.dry_run and (run := world.from_main(read_outcome(out))) is not None:
         return run
+    if not resume and Path(options.recipe or "").suffix not in (".yaml", ".yml"):
+        recipe = with_device_defaults(recipe, machine_of(world), given_fields(options))
     splits = with_train_share(open_splits(recipe, world), recipe.train_share, recipe.seed)
     check_installed(recipe.monitor.loggers)
     scorer, curve = make_scorer(splits), None
     if not resume:
         recipe, curve = run_trials(options, recipe, splits, scorer, world)
-    task = prepare_task(recipe, splits, scorer)
+    shared = recipe.parallel != "ddp" and world.size > 1
+    task = prepare_task(recipe, splits, scorer, deferred=shared)
     if options.dry_run:
         plan, total = plan_of(task, splits, world)
         if not resume and (out / NAME).exists():
@@ -180,6 +186,17 @@ def make_recipe(options: RunOptions, world: World) -> Recipe:
     found = world.from_main(new_recipe(options) if world.is_main else None)
     assert found is not None
     return found
+
+
+def machine_of(world: World) -> Machine:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return describe_machine(world.device, cores=cores or 1, processes=world.local[1])
+
+
+def given_fields(options: RunOptions) -> set[str]:
+    """Fields of the recipe that a person has chosen."""
+    named = {name for name in ("precision", "workers") if getattr(options, name) is not None}
+    return named | set(options.changes)
 
 
 def choose_run(options: RunOptions, world: World) -> tuple[Path, Recipe, bool]:

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from vitrail.core.errors import UserError
 
 if TYPE_CHECKING:
-    from vitrail.training.parallel import World
+    from vitrail.training.world import World
 
 PIXELS = (0, 2, 3)  # the axes that statistics are taken over
 

@@ -15,6 +15,7 @@ from vitrail.core.memory import peak_memory
 from vitrail.objectives.objective import Objective
 from vitrail.training.precision import autocast, check_precision
 from vitrail.training.recipe import Recipe
+from vitrail.training.recompute import checkpoint_blocks
 from vitrail.training.train_state import TrainState
 
 SMALLEST, LARGEST = 16, 1024
@@ -38,6 +39,7 @@ def find_batch_size(
     used up: begin the real run afresh."""
     check_precision(recipe.precision, device)
     objective.to(device).train()
+    checkpoint_blocks(objective.model, recipe.checkpointing)
     trials = list(attempts(objective, recipe, images, device))
     if not trials:
         raise UserError(f"not even a batch of {SMALLEST} fits into memory: use a smaller model")

@@ -1,7 +1,14 @@
 """Run checkpoints: all that a run needs to go on as if it had never stopped, written whole or not
-at all."""
+at all.
+
+A checkpoint is written to `step-N.tmp`, each file flushed to the disk, the manifest with the
+SHA-256 of all others last; then it is renamed to `step-N`. Leftovers are removed when a run starts.
+"""
+
+from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterable
@@ -13,13 +20,18 @@ import torch
 from torch import Tensor
 
 from vitrail.core.errors import UserError
-from vitrail.training.parallel import World, shard_like
-from vitrail.weights.atomic import write_directory
-from vitrail.weights.files import digest, read_json, read_tensors, write_tensors
+from vitrail.training.sharded import is_sharded, shard_like
+from vitrail.training.shards import INDEX, Shards, write_text, write_whole
+from vitrail.training.world import World
+from vitrail.weights.atomic import exchange
+from vitrail.weights.files import digest, read_json, read_tensors
 
 Sums = dict[str, str]  # SHA-256 by file
 
-STATE, RUN, MANIFEST = "state.safetensors", "run.json", "manifest.json"
+STATE = "state.safetensors"  # of earlier versions, which wrote all tensors to one file
+RUN, MANIFEST = "run.json", "manifest.json"
+FORMAT = 2
+DRAFT = ".tmp"
 
 
 @dataclass(frozen=True)
@@ -31,67 +43,143 @@ class Saved:
     run_state: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint whose every byte is as it was written."""
+
+    path: Path
+    step: int
+    run_state: dict[str, Any]
+
+    @property
+    def shards(self) -> Shards | None:
+        """Its tensors; None for a checkpoint of an earlier version."""
+        return Shards(self.path) if (self.path / INDEX).is_file() else None
+
+    def read(self) -> dict[str, Tensor]:
+        """All tensors, whole."""
+        shards = self.shards
+        return read_tensors(self.path / STATE) if shards is None else shards.read_all()
+
+
+def draft_of(directory: Path, step: int) -> Path:
+    return directory / f"step-{step:09d}{DRAFT}"
+
+
+def start_draft(draft: Path) -> None:
+    """An empty directory to write to."""
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+
+
+def finish_draft(draft: Path, step: int, run_state: dict[str, Any], sums: Sums) -> None:
+    """Write what belongs to the tensors, the manifest last."""
+    write_text(draft / RUN, json.dumps({"step": step, **run_state}))
+    sums = sums | {name: digest(draft / name) for name in (INDEX, RUN)}
+    sizes = {name: (draft / name).stat().st_size for name in sums}
+    manifest = {"format": FORMAT, "files": sums, "bytes": sizes}
+    write_text(draft / MANIFEST, json.dumps(manifest))
+    flush(draft)
+
+
+def publish(draft: Path, *, keep: int) -> Path:
+    """Give a draft its name, and remove the oldest checkpoints beyond `keep`."""
+    place = draft.with_name(draft.name.removesuffix(DRAFT))
+    if not place.exists():
+        os.rename(draft, place)
+    elif exchange(draft, place):  # the same step again: there is a checkpoint at every moment
+        shutil.rmtree(draft, ignore_errors=True)
+    else:
+        remove(place)
+        os.rename(draft, place)
+    flush(draft.parent)
+    for old in steps_in(draft.parent)[:-keep]:
+        remove(old)
+    return place
+
+
+def remove(step: Path) -> None:
+    """Under another name first: half of a checkpoint must not look like one."""
+    leftover = step.with_name(f"{step.name}.old{DRAFT}")
+    shutil.rmtree(leftover, ignore_errors=True)
+    os.rename(step, leftover)
+    shutil.rmtree(leftover, ignore_errors=True)
+
+
+def sweep(directory: Path) -> None:
+    """Remove what a run that was killed has left."""
+    for path in directory.iterdir() if directory.is_dir() else ():
+        if re.fullmatch(rf"step-\d{{9}}(\.old)?{re.escape(DRAFT)}", path.name):
+            shutil.rmtree(path, ignore_errors=True)
+
+
 def write_step(directory: Path, saved: Saved, *, keep: int) -> Path:
-    """Add a checkpoint to `directory` and remove the oldest beyond `keep`."""
-
-    def fill(draft: Path) -> None:
-        write_tensors(saved.tensors, draft / STATE)
-        run_state = {"step": saved.step, **saved.run_state}
-        (draft / RUN).write_text(json.dumps(run_state) + "\n", encoding="utf-8")
-        sums = {name: digest(draft / name) for name in (STATE, RUN)}
-        (draft / MANIFEST).write_text(json.dumps({"files": sums}) + "\n", encoding="utf-8")
-
-    written = write_directory(directory / f"step-{saved.step:09d}", fill, overwrite=True)
-    for old in steps_in(directory)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
-    return written
+    """Add a checkpoint of one process to `directory` and remove the oldest beyond `keep`."""
+    draft = draft_of(directory, saved.step)
+    start_draft(draft)
+    sums = write_whole(draft, saved.tensors)
+    finish_draft(draft, saved.step, saved.run_state, sums)
+    return publish(draft, keep=keep)
 
 
 def newest_step(directory: Path, world: World | None = None) -> Saved | None:
+    """The newest intact checkpoint with its tensors, whole."""
+    found = find_step(directory, world)
+    return None if found is None else Saved(found.step, found.read(), found.run_state)
+
+
+def find_step(directory: Path, world: World | None = None) -> Found | None:
     """The newest checkpoint whose every byte is as it was written. The main process chooses it,
-    and all go on from the same one or none does."""
+    and all go on from the same one or none does. The processes of a machine verify its files
+    together."""
     world = world or World()
-    name, sums, saved = newest_intact(directory) if world.is_main else ("", {}, None)
-    name, sums = world.from_main((name, sums))
-    if not name:
-        return None
-    if not world.is_main:
-        theirs, saved = read_intact(directory / name)
-        saved = saved if theirs == sums else None
-    unread = [rank for rank, had in enumerate(world.gather(saved is not None)) if not had]
-    if unread:
-        raise UserError(
-            f"{directory / name}: process {unread[0]} does not read what the main process reads "
-            "there: choose an out directory on a file system that all machines share"
-        )
-    return saved
+    names = world.from_main([path.name for path in reversed(steps_in(directory))])
+    for name in names:
+        found, manifest = verify(directory / name, world.local)
+        states = world.gather((manifest, found is not None))
+        beside_main = states[: world.from_main(world.local[1])]
+        if not all(intact for _, intact in beside_main):
+            continue  # of a damaged checkpoint the one before it is taken
+        for rank, (theirs, intact) in enumerate(states):
+            if not intact or theirs != states[0][0]:
+                raise UserError(
+                    f"{directory / name}: process {rank} does not read what the main process reads "
+                    "there: choose an out directory on a file system that all machines share"
+                )
+        return found
+    return None
 
 
-def newest_intact(directory: Path) -> tuple[str, Sums, Saved | None]:
-    """Name, digests and contents; of a damaged checkpoint the one before it is taken."""
-    for path in reversed(steps_in(directory)):
-        sums, saved = read_intact(path)
-        if saved is not None:
-            return path.name, sums, saved
-    return "", {}, None
-
-
-def read_intact(path: Path) -> tuple[Sums, Saved | None]:
-    """The digests of a checkpoint and what it holds; nothing if it is not what was written."""
+def verify(path: Path, share: tuple[int, int] = (0, 1)) -> tuple[Found | None, Sums]:
+    """A checkpoint if it is what was written, and its manifest. Of `share` = (i, n) every n-th file
+    is read, from the i-th on; all must be there."""
     try:
-        sums = read_json(path / MANIFEST)["files"]
-        if all(digest(path / name) == sums[name] for name in (STATE, RUN)):
-            run_state = read_json(path / RUN)
-            return sums, Saved(run_state.pop("step"), read_tensors(path / STATE), run_state)
-    except (UserError, OSError, KeyError, TypeError):
-        pass
-    return {}, None
+        manifest = read_json(path / MANIFEST)
+        sums: Sums = manifest["files"]
+        sizes = manifest.get("bytes", {})
+        for number, name in enumerate(sorted(sums)):
+            if (path / name).stat().st_size != sizes.get(name, (path / name).stat().st_size):
+                return None, sums
+            if number % share[1] == share[0] and digest(path / name) != sums[name]:
+                return None, sums
+        run_state = read_json(path / RUN)
+        return Found(path, run_state.pop("step"), run_state), sums
+    except (UserError, OSError, KeyError, TypeError, AttributeError):
+        return None, {}
 
 
 def steps_in(directory: Path) -> list[Path]:
     if not directory.is_dir():
         return []
     return sorted(p for p in directory.iterdir() if re.fullmatch(r"step-\d{9}", p.name))
+
+
+def flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def flatten_optimisers(optimisers: Iterable[torch.optim.Optimizer]) -> dict[str, Tensor]:
@@ -114,8 +202,21 @@ def restore_optimisers(
             kind, *place = key.split(".", 3)
             if kind == "optimiser" and int(place[0]) == number:
                 like = parameters[int(place[1])]
-                mine = shard_like(tensor, like) if tensor.shape == like.shape else tensor
+                whole = tensor.shape == like.shape and not is_sharded(tensor)
+                mine = shard_like(tensor, like) if whole else tensor
                 state.setdefault(int(place[1]), {})[place[2]] = mine.clone()
         optimiser.load_state_dict(
             {"state": state, "param_groups": optimiser.state_dict()["param_groups"]}
         )
+
+
+def like_optimiser(
+    optimisers: list[torch.optim.Optimizer], key: str, shape: tuple[int, ...], dtype: torch.dtype
+) -> Tensor:
+    """Memory for a tensor of an optimiser's state, shared as its parameter is."""
+    _, number, index, _ = key.split(".", 3)
+    groups = optimisers[int(number)].param_groups
+    parameter: Tensor = [p for group in groups for p in group["params"]][int(index)]
+    if tuple(parameter.shape) == tuple(shape):
+        return torch.empty_like(parameter, dtype=dtype)
+    return torch.empty(shape, dtype=dtype)

@@ -7,7 +7,6 @@ from vitrail.data.images import BadImage
 from vitrail.data.loader import EvalLoader
 from vitrail.training.counts import CountedScorer, Counts
 from vitrail.training.outage import OutageError, lost_too_many, sentence
-from vitrail.training.parallel import World
 from vitrail.training.progress import Values
 from vitrail.training.reconstructions import write_sheet
 from vitrail.training.run_state import RunState
@@ -21,6 +20,7 @@ from vitrail.training.validate import (
     finite,
     is_better,
 )
+from vitrail.training.world import World
 
 
 def score_outputs(task: Task, outputs: ValidationOutputs) -> tuple[str, Values]:
@@ -57,6 +57,7 @@ class Evaluator:
                 seed=task.recipe.seed,
                 scorer=scorer,
                 keep=keep,
+                precision=task.recipe.precision,
             )
         images = len(task.val)
         lost, share = images - outputs.images, task.recipe.max_broken
@@ -98,5 +99,5 @@ class Evaluator:
         if math.isfinite(value) and value != run_state.best:  # a tie uses up patience
             run_state.best, run_state.since_best = value, 0
         run_state.best_step, run_state.best_scores = step, finite(values)
-        self.saver.best = self.state.eval_weights().clone(), finite(values)
+        self.saver.best = self.state.eval_tensors(), finite(values)
         self.outputs = outputs if outputs.kept else None

@@ -36,11 +36,12 @@ def find_lr(run: Trainer) -> LearningRateCurve:
             raise UserError(f"no learning rate was found: {why}")
         lr = LOWEST * (HIGHEST / LOWEST) ** (step / (STEPS - 1))
         try:
-            loss = run.train_step(batch, lr)
+            run.train_step(batch, lr)
+            run.settle()
         except UserError:  # the loss is not finite: this was too much
             break
         run.step += 1
-        mean = SMOOTHING * mean + (1 - SMOOTHING) * loss
+        mean = SMOOTHING * mean + (1 - SMOOTHING) * run.last_loss
         smooth = mean / (1 - SMOOTHING ** (step + 1))
         if not math.isfinite(smooth) or (losses and has_diverged(smooth, losses)):
             break

@@ -5,31 +5,36 @@ moment and resumed ends with the same bits as one that was not.
 """
 
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from vitrail.core.errors import UserError
 from vitrail.core.image_list import ImageList
-from vitrail.core.randomness import seed_of
+from vitrail.core.randomness import seed_of, words
 from vitrail.data.augment import Augmentation, mix
 from vitrail.data.loader import Batch, Stream, dense_targets
+from vitrail.models.sample_noise import SampleNoise
+from vitrail.training.device_defaults import matmul_precision
 from vitrail.training.evaluator import Evaluator
 from vitrail.training.goal import Masked
-from vitrail.training.interrupt import interruptible
+from vitrail.training.heartbeat import Heartbeat
+from vitrail.training.interrupt import Interrupted, interruptible
 from vitrail.training.log import Log
 from vitrail.training.loggers import flat_settings
+from vitrail.training.micro_batch import more_parts, read_accumulate
 from vitrail.training.nan_policy import NanPolicy
 from vitrail.training.optimiser import freeze, set_rate
-from vitrail.training.outage import OutageError, why_stop
-from vitrail.training.parallel import World, full_tensor, parallelise, sync_gradients
+from vitrail.training.outage import OutageError, Waiting, is_storage, why_stop
+from vitrail.training.parallel import parallelise, sync_gradients
 from vitrail.training.parts import Parts, fewest_images
 from vitrail.training.precision import autocast, check_precision
 from vitrail.training.progress import Progress, Values
@@ -38,10 +43,15 @@ from vitrail.training.recipe_file import as_plain_values
 from vitrail.training.run_state import RunState, weights_digest
 from vitrail.training.saver import Saver
 from vitrail.training.schedule import rate_at
+from vitrail.training.sharded import full_tensor
 from vitrail.training.tally import Tally
 from vitrail.training.task import Outcome, Task
 from vitrail.training.train_state import TrainState
 from vitrail.training.validate import dummy_images
+from vitrail.training.world import World, watch
+
+FLAGS_EVERY = 10  # steps, where asking a GPU or other processes would hold them up
+MAX_DEATHS = 3  # of processes that read images, one after another
 
 
 class Trainer:
@@ -64,52 +74,80 @@ class Trainer:
         self.stream = replace(self.stream, epochs=self.total / self.stream.steps)
         off = round(recipe.augmentation.mix_off_epochs * self.stream.steps)
         self.mix_until = self.total - off  # a step
-        objective = task.objective.to(self.world.device)
-        if recipe.compile:
-            objective.compile()
+        objective = task.objective
         freeze(objective, recipe.optimiser.freeze)
-        self.compute = parallelise(objective, recipe.parallel, self.world)
+        self.noise = SampleNoise(objective, tuple(self.model.blocks_by_depth().values()))
+        self.compute = parallelise(objective, recipe, self.world, task.deferred)
         self.state = TrainState(objective, recipe, self.world.device)
         self.run_state = RunState(teacher_digest=weights_digest(task.objective.teacher()))
         self.saver = Saver(recipe, self.model, out, self.world)
         self.evaluator = Evaluator(self.state, self.saver, out, self.world)
         self.nan_policy = NanPolicy(recipe)
+        self.results: list[tuple[int, Tensor]] = []  # of steps whose losses are on the device still
+        self.accumulate, self.messages = recipe.accumulate, list[str]()
+        self.waiting, self.storage_failed = Waiting(recipe.monitor.outage_minutes), False
+        cuda = self.world.device.type == "cuda"
+        self.flags_every = FLAGS_EVERY if cuda else 1
+        self.settle_every = FLAGS_EVERY if cuda and recipe.monitor.nan == "stop" else 1
+        self.heartbeat: Heartbeat | None = None
         self.fewest = fewest_images(objective)
         self.step_began = time.perf_counter()
         self.step = 0
         self.speed = 0.0
+        self.last_loss = 0.0
 
     def run(self, *, resume: bool = False) -> Outcome:
         """Train to the end, or to the end of the step in which Ctrl-C was pressed."""
         self.out.mkdir(parents=True, exist_ok=True)
+        self.saver.sweep()
         if resume:
             self.restore()
+        self.accumulate = read_accumulate(self.out, self.recipe.accumulate, self.world)
+        self.heartbeat = watch(self.world)
         log = self.open_log() if self.world.is_main else None
+        self.world.wait()  # however long the main process takes to open it
         try:
-            with interruptible(alone=self.world.size == 1) as interrupted:
+            with (
+                interruptible(alone=self.world.size == 1) as interrupted,
+                matmul_precision(self.recipe),
+            ):
                 stopped = self.train(log, interrupted)
             if stopped:
                 self.save()
+            self.finish_saving()
+        except BaseException:
+            if self.world.size == 1:  # others may be gone, and would be waited for in vain
+                with suppress(Exception):
+                    self.saver.wait()
+            raise
         finally:
+            if self.heartbeat is not None:
+                self.heartbeat.close()
             if log is not None:
                 log.close()
         outputs = self.evaluator.outputs
-        return Outcome(self.step, self.total, self.run_state, stopped, self.speed, outputs)
+        names = [name for name in self.world.gather(interrupted.name) if name is not None]
+        by = names[0] if stopped and names else None
+        return Outcome(self.step, self.total, self.run_state, stopped, self.speed, outputs, by)
 
     def open_log(self) -> Log:
         settings = flat_settings(as_plain_values(self.recipe))
         return Log(self.out, self.step, self.recipe.monitor.loggers, settings)
 
-    def train(self, log: Log | None, interrupted: threading.Event) -> bool:
+    def train(self, log: Log | None, interrupted: Interrupted) -> bool:
         """Whether the run was interrupted."""
-        while (ended := self.train_on(log, interrupted)) == "back":
-            self.go_back(log)
+        while (ended := self.train_on(log, interrupted)) in ("back", "again"):
+            if ended == "back":
+                self.go_back(log)
+            elif self.step and self.world.any(interrupted.is_set()):
+                return True
         return ended == "interrupted"
 
     def train_on(
-        self, log: Log | None, interrupted: threading.Event
-    ) -> Literal["done", "interrupted", "back"]:
-        """Steps from where the run stands, until it is over or has to go back."""
+        self, log: Log | None, interrupted: Interrupted
+    ) -> Literal["done", "interrupted", "back", "again"]:
+        """Steps from where the run stands, until it is over, has to go back, or has waited for its
+        storage and reads the same step again."""
         monitor = self.recipe.monitor
         if self.run_state.needs_evaluation:
             self.finish_step(log)
@@ -117,11 +155,14 @@ class Trainer:
                 self.save()
                 return "done"
         began, seen = time.perf_counter(), 0
-        for batch in self.waited_for(self.stream.batches(self.step, self.total)):
+        for batch in self.waited_for():
             if (why := self.outage(batch)) is not None:
+                if self.storage_failed and self.waiting.wait():
+                    return "again"
                 self.stop(why)
+            self.waiting = Waiting(monitor.outage_minutes)
             known = self.step in self.run_state.skip
-            self.train_step(batch)
+            self.train_step_in_memory(batch)
             self.run_state.tally.seconds += time.perf_counter() - self.step_began
             seen += len(batch.images) * self.world.size
             self.speed = seen / (time.perf_counter() - began)
@@ -132,7 +173,9 @@ class Trainer:
             if self.out_of_patience():
                 self.save()
                 return "done"
-            if self.step < self.total and self.world.any(interrupted.is_set()):
+            asks = self.step % self.flags_every == 0 and self.step < self.total
+            if asks and self.world.any(interrupted.is_set()):
+                self.settle()
                 return "interrupted"
         return "done"
 
@@ -142,38 +185,65 @@ class Trainer:
         evaluate_every = max(round(monitor.eval_every_epochs * self.stream.steps), 1)
         values: Values | None = None
         last = self.step == self.total
+        evaluates = self.step % evaluate_every == 0 or last
+        logs = evaluates or self.step % monitor.log_every_steps == 0
+        asks = monitor.save_every_steps is not None or self.step % self.flags_every == 0
+        saves = last or (asks and self.saver.is_due(self.step))
+        if logs or saves:
+            self.settle()
         loss = self.run_state.tally.mean_loss
-        if self.step % evaluate_every == 0 or last:
+        if evaluates:
             began = time.perf_counter()
+            self.mark("the evaluation", may_take_long=True)
             values = self.evaluate()
             seconds = time.perf_counter() - began
-        if values is not None or self.step % monitor.log_every_steps == 0:
+        if logs:
             self.write_line(log, values or {})
-        if last or self.saver.is_due(self.step):
+        if saves:
             self.save()
         problems = log.take_problems() if log is not None else ()
+        messages, self.messages = (*self.messages, *problems), []
         warning = self.run_state.warning
-        self.on_step(Progress(self.step, self.total, loss, self.speed, values, warning, problems))
+        self.on_step(Progress(self.step, self.total, loss, self.speed, values, warning, messages))
         return seconds
+
+    def mark(self, doing: str, *, may_take_long: bool = False) -> None:
+        """Tell the other processes how far this one is."""
+        if self.heartbeat is not None:
+            self.heartbeat.mark(doing, may_take_long=may_take_long)
 
     def stop(self, why: str) -> NoReturn:
         """Too many images cannot be used. What was learnt is saved first."""
         if not self.step:
             raise UserError(f"stopped at step 0: {why} and start the run again")
         self.save()
+        self.finish_saving()
         raise UserError(
             f"stopped and saved at step {self.step}: {why} and resume the run, or raise max_broken "
             "in its recipe.yaml"
         )
 
-    def waited_for(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """The batches, with the time that each was waited for in the tally."""
+    def waited_for(self) -> Iterator[Batch]:
+        """The batches from this step on, with the time that each was waited for in the tally. A
+        worker that has died is replaced: the next one reads the same images."""
+        batches, deaths = self.stream.batches(self.step, self.total), 0
         while True:
             self.step_began = time.perf_counter()
-            batch = next(batches, None)
+            self.mark(f"reading the images of step {self.step}")
+            try:
+                batch = next(batches, None)
+            except RuntimeError as error:
+                if "DataLoader worker" not in str(error) or deaths == MAX_DEATHS:
+                    raise
+                deaths += 1
+                self.messages.append(f"a process that reads images has died: {error}; started anew")
+                batches = self.stream.batches(self.step, self.total)
+                continue
             if batch is None:
                 return
+            deaths = 0
             self.run_state.tally.data_seconds += time.perf_counter() - self.step_began
+            self.mark(f"step {self.step}")
             yield batch
 
     def write_line(self, log: Log | None, scores: Values) -> None:
@@ -188,20 +258,39 @@ class Trainer:
         """Why not to go on: too many images of this step or of its epoch cannot be used."""
         read, lost = map(int, self.world.sums((len(batch.images), len(batch.broken))))
         found = [bad for part in self.world.gather(batch.broken) for bad in part] if lost else []
+        self.storage_failed = is_storage(found)
         images, share = len(self.task.train), self.recipe.max_broken
         return why_stop(self.run_state, found, batch.epoch, self.step, (read, images), share)
 
-    def train_step(self, batch: Batch, lr: float | None = None) -> float:
-        """One step: gradients of the batch in parts, clipped, applied. Gives the mean loss."""
+    def train_step_in_memory(self, batch: Batch) -> None:
+        """One step; where memory runs out it is computed in twice as many parts, from then on."""
+        while True:
+            try:
+                self.train_step(batch)
+                return
+            except torch.OutOfMemoryError:
+                self.results = [one for one in self.results if one[0] != self.step]
+                self.accumulate = more_parts(self.accumulate, batch, self.out, self.world)
+                self.messages.append(
+                    f"out of memory at step {self.step}: batches are computed in "
+                    f"{self.accumulate} parts from here on"
+                )
+                torch.cuda.empty_cache()
+
+    def train_step(self, batch: Batch, lr: float | None = None) -> None:
+        """One step: gradients of the batch in parts, clipped, applied."""
         recipe, world = self.recipe, self.world
-        parts = Parts(batch.parts(recipe.accumulate), world, least=self.fewest)
+        parts = Parts(batch.parts(self.accumulate), world, least=self.fewest)
         if not parts.count:
-            return 0.0
+            return
         set_rate(self.state.optimisers, self.lr(self.step) if lr is None else lr)
-        # dropout and stochastic depth draw from torch's generator: from this step's seed alone
+        # dropout and stochastic depth draw by sample; who else draws does so from this step's seed
         torch.manual_seed(seed_of("step", recipe.seed, self.step, world.rank))
+        keys = words("noise", recipe.seed, self.step, batch.places).view(np.int64)
         images = batch.images.to(world.device)  # where the stream has put them already
         targets = dense_targets(batch.targets.to(world.device), len(self.task.train.labels))
+        if recipe.channels_last and isinstance(images, Tensor):
+            images = images.to(memory_format=torch.channels_last)
         drawn = self.task.objective.draw(recipe.seed, batch.epoch, batch.indices)
         if drawn is None and isinstance(images, Tensor):
             images, targets = mix(
@@ -217,10 +306,12 @@ class Trainer:
         self.task.objective.train()
         for optimiser in self.state.optimisers:
             optimiser.zero_grad(set_to_none=True)
-        whole, hits, labelled = world.sums(self.backward(images, targets, parts))
-        loss = whole / world.size
-        self.run_state.tally.add(loss, self.apply(loss), hits, labelled)
-        return loss
+        noise = torch.from_numpy(keys).to(world.device)
+        sums = world.total(self.backward(images, targets, noise, parts))
+        norm = self.clip_gradients()
+        self.results.append((self.step, torch.cat([sums, norm.to(sums)[None]])))
+        if len(self.results) < self.settle_every or self.settle():
+            self.update_weights()
 
     def mixing(self) -> Augmentation:
         """The augmentation of this step, whose mixup and cutmix may be off by now."""
@@ -229,58 +320,80 @@ class Trainer:
             return augmentation
         return replace(augmentation, mixup=0.0, cutmix=0.0)
 
-    def backward(self, images: Tensor | ImageList, targets: Tensor, parts: Parts) -> list[float]:
+    def backward(
+        self, images: Tensor | ImageList, targets: Tensor, noise: Tensor, parts: Parts
+    ) -> Tensor:
         """Gradients of the loss, in which every image of the step counts the same; the loss, and
-        how many images were right of how many that have labels. A process without an image of a
-        part computes a black one without a label, or others would wait for it."""
-        sums, share = torch.zeros(3, dtype=torch.float64), self.world.size / parts.count
-        pairs = zip(images.split(parts.mine), targets.split(parts.mine), strict=True)
-        for number, (part, target) in enumerate(pairs):
+        how many images were right of how many that have labels, on the device. A process without an
+        image of a part computes a black one without a label, or others would wait for it."""
+        device = self.world.device
+        kind = torch.float32 if device.type == "mps" else torch.float64
+        sums = torch.zeros(3, dtype=kind, device=device)
+        share = self.world.size / parts.count
+        rows = (tensors.split(parts.mine) for tensors in (images, targets, noise))
+        for number, (part, target, keys) in enumerate(zip(*rows, strict=True)):
             if not parts.all[number]:
                 continue
             weight = len(part) * share
             if not len(part):
                 part, target = self.dummy_batch()
+                keys = noise.new_zeros(1)
+            self.noise.start(keys, seed_of("noise", self.recipe.seed, self.step, number))
             with sync_gradients(self.compute, now=number == parts.last, empty=not weight):
-                with autocast(self.recipe.precision, self.world.device):
+                with autocast(self.recipe.precision, device):
                     losses = self.compute(part, target)
                     loss: Tensor = losses["loss"] * weight
                 self.state.scaler.scale(loss).backward()
             counts = [losses.get(name, loss.new_zeros(())) for name in ("hits", "labelled")]
-            sums += torch.stack([value.detach().float() for value in (loss, *counts)]).cpu()
-        found: list[float] = sums.tolist()
-        return found
+            sums += torch.stack([value.detach().float() for value in (loss, *counts)])
+        self.noise.stop()
+        return sums
 
     def dummy_batch(self) -> tuple[Tensor, Tensor]:
         images, drawn = dummy_images(self.task.objective, self.recipe.seed)
         targets = torch.zeros(1, len(self.task.train.labels)) if drawn is None else drawn
         return images.to(self.world.device), targets.to(self.world.device)
 
-    def apply(self, loss: float) -> float:
-        """Update the weights by the clipped gradients; gives the norm they had before."""
-        scaler, optimisers = self.state.scaler, self.state.optimisers
-        for optimiser in optimisers:
-            scaler.unscale_(optimiser)
+    def clip_gradients(self) -> Tensor:
+        """The norm that all gradients had before they were clipped."""
+        for optimiser in self.state.optimisers:
+            self.state.scaler.unscale_(optimiser)
         parameters = [p for p in self.task.objective.parameters() if p.grad is not None]
         clip = self.recipe.optimiser.clip
-        norm = float(
-            full_tensor(clip_grad_norm_(parameters, clip if clip is not None else math.inf))
-        )
-        # a loss that was scaled too far up is no accident: the scale comes down by itself
-        scaled = scaler.is_enabled() and math.isfinite(loss) and scaler.get_scale() > 1
-        finite = math.isfinite(loss) and (math.isfinite(norm) or scaled)
-        if not finite or self.step in self.run_state.skip:
-            self.nan_policy.refuse(
-                loss, self.step, self.run_state.skip, checkpoint_step=self.saver.step
-            )
-            scaler.update()  # or the gradients of the next step could not be unscaled
-            return norm
-        for optimiser in optimisers:
+        return full_tensor(clip_grad_norm_(parameters, clip if clip is not None else math.inf))
+
+    def settle(self) -> bool:
+        """Bring the losses of the last steps from the device, all at once, and add them to the
+        tally. Whether the last step may change the weights: what is not finite must not."""
+        results, self.results = self.results, []
+        if not results:
+            return True
+        good, scaler = True, self.state.scaler
+        for step, values in zip(
+            [step for step, _ in results],
+            torch.stack([values for _, values in results]).tolist(),
+            strict=True,
+        ):
+            whole, hits, labelled, norm = values
+            loss = self.last_loss = whole / self.world.size
+            # a loss that was scaled too far up is no accident: the scale comes down by itself
+            scaled = scaler.is_enabled() and math.isfinite(loss) and scaler.get_scale() > 1
+            finite = math.isfinite(loss) and (math.isfinite(norm) or scaled)
+            good = finite and step not in self.run_state.skip
+            if not good:
+                skip = self.run_state.skip
+                self.nan_policy.refuse(loss, step, skip, checkpoint_step=self.saver.step)
+                scaler.update()  # or the gradients of the next step could not be unscaled
+            self.run_state.tally.add(loss, norm, hits, labelled)
+        return good
+
+    def update_weights(self) -> None:
+        scaler = self.state.scaler
+        for optimiser in self.state.optimisers:
             scaler.step(optimiser)
         scaler.update()
         if self.state.ema is not None:
             self.state.ema.update(self.task.objective, self.step)
-        return norm
 
     def go_back(self, log: Log | None) -> None:
         """Return to the newest checkpoint, knowing which step not to take again; without one the
@@ -309,7 +422,15 @@ class Trainer:
         return patience is not None and self.run_state.since_best >= patience
 
     def save(self) -> None:
+        self.mark("the checkpoint", may_take_long=True)
         self.saver.save(self.step, self.state, self.run_state)
+        if self.saver.problem is not None:
+            self.messages.append(f"{self.saver.problem}; training goes on")
+
+    def finish_saving(self) -> None:
+        """Until everything is on the disk."""
+        self.mark("the end of the last checkpoint", may_take_long=True)
+        self.saver.finish_all(self.step, self.state, self.run_state)
 
     def restore(self) -> None:
         """Take up the newest intact checkpoint; without one the run begins at its beginning."""

@@ -3,6 +3,7 @@
 The change is a parametrisation of the weight, so every family has it and none knows of it.
 """
 
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import TypeGuard
 
@@ -28,7 +29,8 @@ class LowRank(nn.Module):
         out, width = weight.shape[:2]
         self.scale = lora.alpha / lora.rank
         self.a = nn.Parameter(torch.empty(parts, lora.rank, width).to(weight))
-        self.b = nn.Parameter(torch.zeros(parts, out // parts, lora.rank).to(weight))
+        self.b = nn.Parameter(torch.empty(parts, out // parts, lora.rank).to(weight))
+        nn.init.zeros_(self.b)
         for part in self.a:  # each is a matrix of its own: at most 1/√width
             nn.init.kaiming_uniform_(part, a=5**0.5)
 
@@ -72,18 +74,28 @@ def is_matrix(module: nn.Module) -> TypeGuard[nn.Linear | nn.Conv2d]:
     return isinstance(module, nn.Linear)
 
 
+def merged_name(name: str) -> str | None:
+    """What the model itself calls a tensor; None for the parts of a change.
+
+    >>> merged_name("blocks.0.mlp.fc1.parametrizations.weight.original")
+    'blocks.0.mlp.fc1.weight'
+    """
+    if CHANGE in name:
+        return None
+    return f"{name.removesuffix(BASE)}.weight" if name.endswith(BASE) else name
+
+
+def merge(name: str, read: Callable[[str], Tensor], lora: Lora | None) -> Tensor:
+    """A tensor that `read` gives by name, with the change to it added."""
+    tensor = read(name)
+    stem = name.removesuffix(BASE)
+    if lora is None or stem == name:
+        return tensor
+    a, b = read(f"{stem}{CHANGE}a"), read(f"{stem}{CHANGE}b")
+    return changed(tensor, a, b, lora.alpha / lora.rank)
+
+
 def merged(state: dict[str, Tensor], lora: Lora | None) -> dict[str, Tensor]:
     """A state as the model itself names it, with every change added to its matrix."""
-    if lora is None:
-        return state
-    plain: dict[str, Tensor] = {}
-    for name, tensor in state.items():
-        if CHANGE in name:
-            continue
-        stem = name.removesuffix(BASE)
-        if stem == name:
-            plain[name] = tensor
-            continue
-        a, b = state[f"{stem}{CHANGE}a"], state[f"{stem}{CHANGE}b"]
-        plain[f"{stem}.weight"] = changed(tensor, a, b, lora.alpha / lora.rank)
-    return plain
+    names = {name: merged_name(name) for name in state}
+    return {new: merge(name, state.__getitem__, lora) for name, new in names.items() if new}

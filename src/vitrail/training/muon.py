@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.training.parallel import full_tensor, shard_like
+from vitrail.training.sharded import full_tensor, shard_like
 
 COEFFICIENTS, ITERATIONS = (3.4445, -4.7750, 2.0315), 5
 

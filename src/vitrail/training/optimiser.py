@@ -26,7 +26,8 @@ def make_optimisers(objective: Objective, recipe: Optimiser) -> list[torch.optim
         case "adamw":
             return [torch.optim.AdamW(groups, lr=recipe.lr, betas=recipe.betas, fused=True)]
         case "sgd":
-            return [torch.optim.SGD(groups, lr=recipe.lr, momentum=recipe.momentum)]
+            fused = next(objective.parameters()).is_cuda or None
+            return [torch.optim.SGD(groups, lr=recipe.lr, momentum=recipe.momentum, fused=fused)]
         case "muon":
             matrices = [g for g in groups if g["parts"]]
             rest = [g for g in groups if not g["parts"]]

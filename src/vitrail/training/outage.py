@@ -1,6 +1,8 @@
 """A run stops when too many of its images cannot be used, instead of training on the rest."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from vitrail.data.images import BadImage, Unreadable
 from vitrail.training.run_state import RunState
@@ -10,6 +12,7 @@ class OutageError(Exception):
     """Too many images cannot be used: the run is saved and stops."""
 
 
+LONGEST_PAUSE = 60.0  # seconds between two attempts to read
 FEW = 5  # images that no data set is stopped for
 
 
@@ -49,6 +52,38 @@ def why_stop(
     run_state.lost_images, run_state.lost_epoch = list(in_epoch), epoch
     run_state.broken |= {bad.path: bad.reason for bad in found}
     return None
+
+
+@dataclass
+class Waiting:
+    """Storage that does not answer is waited for, longer each time, `minutes` in all."""
+
+    minutes: float
+    waited: float = 0.0
+    pause: float = 1.0
+
+    def wait(self, sleep: Callable[[float], None] = time.sleep) -> bool:
+        """Whether there was time left to wait; it has passed then.
+
+        >>> waiting = Waiting(minutes=0.1)
+        >>> [waiting.wait(lambda seconds: print(f"{seconds:g} s")) for _ in range(4)]
+        1 s
+        2 s
+        3 s
+        [True, True, True, False]
+        """
+        left = 60 * self.minutes - self.waited
+        pause = min(self.pause, left)
+        if pause <= 0:
+            return False
+        sleep(pause)
+        self.waited, self.pause = self.waited + pause, min(2 * self.pause, LONGEST_PAUSE)
+        return True
+
+
+def is_storage(found: Sequence[BadImage]) -> bool:
+    """Whether images are lost because their storage does not answer; a damaged file stays so."""
+    return any(isinstance(bad, Unreadable) for bad in found)
 
 
 def sentence(what: str, lost: int, images: int, share: float, found: Sequence[BadImage]) -> str:

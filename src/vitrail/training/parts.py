@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from vitrail.training.parallel import World
+from vitrail.training.world import World
 
 
 class Parts:

@@ -1,70 +1,76 @@
 """From a recipe to a task: the data opened, the model made or loaded, the objective around it."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch import Tensor
 
+from vitrail.core.deferred_init import deferred_init
 from vitrail.core.errors import UserError
 from vitrail.data.cache import Decoding, cached, room_for
 from vitrail.data.loader import needed_size
 from vitrail.data.source import Source, Splits
 from vitrail.models.model import Model
 from vitrail.objectives.asymmetric import Asymmetric
+from vitrail.objectives.objective import Objective
 from vitrail.objectives.packed import PackedSupervised
 from vitrail.objectives.supervised import Distilled, Supervised
 from vitrail.training.fresh import fresh_model, with_bands
 from vitrail.training.goal import Labels, Masked
 from vitrail.training.lora import adapt
-from vitrail.training.parallel import World
 from vitrail.training.progressive import allow_sides
 from vitrail.training.recipe import Recipe
 from vitrail.training.task import Scorer, Task
 from vitrail.training.unlabelled import prepare_unlabelled, score_by_loss
+from vitrail.training.world import World
 from vitrail.weights.load import load
 
 
-def prepare_task(recipe: Recipe, splits: Splits, scorer: Scorer) -> Task:
+def prepare_task(recipe: Recipe, splits: Splits, scorer: Scorer, *, deferred: bool = False) -> Task:
     """Everything a run needs; the same recipe and data give the same fresh weights. `scorer` is for
-    runs that learn labels; the others are scored by their loss."""
+    runs that learn labels; the others are scored by their loss. With `deferred` fresh weights take
+    no memory until the processes have shared the model, and are the same bits then."""
     train, (_, val) = splits["train"], validation_split(splits, recipe.data)
-    goal = recipe.goal
-    if isinstance(goal, Masked):
-        objective = prepare_unlabelled(recipe, goal)
-        check_sides(recipe, objective.model)
-        if recipe.augmentation.progressive:
-            raise UserError(
-                f"augmentation.progressive does not apply to {goal.objective}: leave it out"
-            )
-        if recipe.checkpointing:
-            checkpoint_blocks(objective.model)
-        return Task(
-            recipe=recipe,
-            objective=objective,
-            train=train,
-            val=val,
-            scorer=score_by_loss(objective),
-        )
-    if train.targets is None:
+    if recipe.has_labels and train.targets is None:
         raise UserError(f"{recipe.data}: its images have no labels: expected a folder a class")
-    model = make_model(recipe, train)
-    check_sides(recipe, model)
-    allow_sides(model, recipe)
+    deferred = deferred and can_defer(recipe)
+    with deferred_init() if deferred else nullcontext() as filling:
+        objective = prepare_objective(recipe, train)
+    if filling is not None:
+        filling.name_tensors(objective)
+    check_sides(recipe, objective.model)
+    if isinstance(recipe.goal, Masked) and recipe.augmentation.progressive:
+        raise UserError(
+            f"augmentation.progressive does not apply to {recipe.goal.objective}: leave it out"
+        )
+    if recipe.has_labels:
+        allow_sides(objective.model, recipe)
     return Task(
         recipe=recipe,
-        objective=make_objective(model, recipe, train),
+        objective=objective,
         train=train,
         val=val,
-        scorer=scorer,
+        scorer=scorer if recipe.has_labels else score_by_loss(objective),
+        deferred=filling,
     )
+
+
+def prepare_objective(recipe: Recipe, train: Source) -> Objective:
+    if isinstance(recipe.goal, Masked):
+        return prepare_unlabelled(recipe, recipe.goal)
+    return make_objective(make_model(recipe, train), recipe, train)
+
+
+def can_defer(recipe: Recipe) -> bool:
+    """Whether nothing of a run's objective comes from a file."""
+    goal = recipe.goal
+    beside = goal.tokenizer if isinstance(goal, Masked) else getattr(goal, "teacher", None)
+    return recipe.start is None and beside is None
 
 
 def check_sides(recipe: Recipe, model: Model) -> None:
@@ -120,40 +126,7 @@ def make_model(recipe: Recipe, train: Source) -> Model:
     )
     if recipe.lora is not None:
         adapt(model, recipe.lora)
-    if recipe.checkpointing:
-        checkpoint_blocks(model)
     return model
-
-
-def checkpoint_blocks(model: Model) -> None:
-    """Keep what goes into each block, not what happens inside it; the model does not know."""
-    for block in model.blocks_by_depth().values():
-        block.forward = partial(_checkpointed, block, block.forward)
-
-
-def _checkpointed(block: nn.Module, forward: Callable[..., Any], *args: Any) -> Any:
-    if torch.compiler.is_compiling():  # a compiled graph writes statistics once in any case
-        return checkpoint(forward, *args, use_reentrant=False)
-    return checkpoint(
-        forward,
-        *args,
-        use_reentrant=False,
-        context_fn=lambda: (nullcontext(), _uncounted(block)),  # the first time, the second time
-    )
-
-
-@contextmanager
-def _uncounted(block: nn.Module) -> Iterator[None]:
-    """Computed a second time, a batch must not count twice in the statistics of batch norms."""
-    norms = [module for module in block.modules() if isinstance(module, nn.BatchNorm2d)]
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.momentum = 0.0
-    try:
-        yield
-    finally:
-        for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum
 
 
 def make_objective(model: Model, recipe: Recipe, train: Source) -> Supervised:

@@ -70,12 +70,14 @@ class Monitor:
     nan: Literal["stop", "skip", "back"] = "stop"
     nan_limit: int = 10  # of the last 100 steps that may be skipped before the run gives up
     examine_data: bool = True  # for the report, which then says what is wrong with the images
+    outage_minutes: float = 10.0  # to wait for storage that does not answer before the run stops
 
     def __post_init__(self) -> None:
         check("monitor.eval_every_epochs", self.eval_every_epochs, above=0)
         check_count("monitor.keep", self.keep, at_least=1)
         check_count("monitor.log_every_steps", self.log_every_steps, at_least=1)
         check_count("monitor.nan_limit", self.nan_limit, at_least=0)
+        check("monitor.outage_minutes", self.outage_minutes, at_least=0)
         if self.save_every_steps is not None:
             check_count("monitor.save_every_steps", self.save_every_steps, at_least=1)
         if self.patience is not None:
@@ -115,6 +117,22 @@ class Bands:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sharding:
+    """How processes share weights. With `reshard` a block's weights are gathered again for its
+    backward pass instead of kept; `prefetch` blocks are gathered ahead; `group` processes share one
+    copy of the model with hsdp (None: those of a machine)."""
+
+    reshard: bool = True
+    prefetch: int = 1
+    group: int | None = None
+
+    def __post_init__(self) -> None:
+        check_count("sharding.prefetch", self.prefetch, at_least=0)
+        if self.group is not None:
+            check_count("sharding.group", self.group, at_least=2)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """A run is a function of this record, the data and the version of the code."""
 
@@ -141,9 +159,14 @@ class Recipe:
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     lora: Lora | None = None  # train small changes to the matrices, and the head, alone
     ema_decay: float | None = None  # of the running mean of the weights (EMA, Polyak)
-    checkpointing: bool = False  # compute blocks again in the backward pass, to save memory
-    compile: bool = False
+    # compute blocks again in the backward pass, to save memory: all, every k-th, or of all blocks
+    # what costs little
+    checkpointing: bool | int | Literal["selective"] = False
+    compile: bool = False  # block by block
+    tf32: bool = False  # products in float32 lose 13 bits, and are several times faster on GPUs
+    channels_last: bool = False  # convolutions with channels innermost in memory
     parallel: Literal["ddp", "fsdp", "hsdp"] = "ddp"  # where there are many processes
+    sharding: Sharding = field(default_factory=Sharding)  # of fsdp and hsdp
     workers: int = 0
     seed: int = 0
     reasons: tuple[str, ...] = ()  # why it was chosen so, for the person who reads it
@@ -155,6 +178,8 @@ class Recipe:
         check_count("batch_size", self.batch_size, at_least=1)
         check_count("accumulate", self.accumulate, at_least=1)
         check_count("workers", self.workers, at_least=0)
+        if not isinstance(self.checkpointing, str):
+            check_count("checkpointing", int(self.checkpointing), at_least=0)
         check_count("seed", self.seed, at_least=0, below=2**63)
         if self.batch_size % self.accumulate:
             raise UserError(

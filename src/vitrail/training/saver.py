@@ -1,19 +1,40 @@
-"""When a run is saved, and what: a checkpoint to resume from, and weights to use."""
+"""When a run is saved, and what: a checkpoint to resume from, and weights to use.
 
+Training waits while tensors are copied; the copies are written meanwhile. One save at a time.
+"""
+
+from __future__ import annotations
+
+import errno
 import time
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+from torch import Tensor
 
 from vitrail.core.errors import UserError
 from vitrail.models.model import Model
-from vitrail.training.checkpoint import Saved, newest_step, write_step
+from vitrail.training.checkpoint import (
+    draft_of,
+    find_step,
+    finish_draft,
+    publish,
+    start_draft,
+    sweep,
+)
+from vitrail.training.consolidate import write_weights
 from vitrail.training.goal import Masked
-from vitrail.training.parallel import World
 from vitrail.training.progress import Values
 from vitrail.training.recipe import Recipe
 from vitrail.training.run_state import RunState
-from vitrail.training.train_state import TrainState, Weights
-from vitrail.weights.native import replace_native
+from vitrail.training.shards import BEST, Shards, write_whole
+from vitrail.training.train_state import TrainState
+from vitrail.training.world import World
+from vitrail.weights.atomic import sweep_drafts
 
 SECONDS_BETWEEN_SAVES = 60
 MAX_TIME_SAVING = 0.1  # of the run's time, where the clock decides when to save
@@ -25,9 +46,13 @@ class Saver:
 
     def __init__(self, recipe: Recipe, model: Model, out: Path, world: World) -> None:
         self.recipe, self.model, self.out, self.world = recipe, model, out, world
-        self.best: tuple[Weights, Values] | None = None
+        self.best: tuple[dict[str, Tensor], Values] | None = None
         self.step = 0  # of the last checkpoint
+        self.problem: str | None = None  # why the last save failed
         self.saved_at, self.seconds = time.perf_counter(), 0.0
+        self._pending: Pending | None = None
+        self._stager: Any = None  # keeps its memory between saves
+        self._thread: ThreadPoolExecutor | None = None
 
     def is_due(self, step: int) -> bool:
         """After so many steps, or else after a minute of training, or more where saving is slow:
@@ -38,44 +63,139 @@ class Saver:
         return self.world.any(time.perf_counter() - self.saved_at >= pause)
 
     def save(self, step: int, state: TrainState, run_state: RunState) -> None:
-        """A checkpoint to resume from here; all processes give, and one writes."""
-        began = time.perf_counter()
+        """A checkpoint to resume from here. All processes give what they have; it is written while
+        they go on."""
+        self.wait()  # a save never starts before the last has ended
         for broken in self.world.gather(run_state.broken):
             run_state.broken |= broken
-        tensors, weights = state.tensors(), state.eval_weights()
-        if self.world.is_main:
-            if self.best is not None:
-                self.write_weights("best", self.best[0], run_state.best_step, self.best[1])
-            self.write_weights("last", weights, step, {})
-            # last, so that a run never resumes from a step whose results are not there
-            saved = Saved(step, tensors, asdict(run_state))
-            write_step(self.out / "steps", saved, keep=self.recipe.monitor.keep)
+        tensors, best = state.tensors(), self.best
+        if best is not None:
+            tensors |= {f"{BEST}{name}": tensor for name, tensor in best[0].items()}
+        scores = None if best is None else (run_state.best_step, best[1])
+        draft = draft_of(self.out / "steps", step)
+        finish = partial(self.finish, draft, step, asdict(run_state), scores)
+        if self.world.size == 1:
+            copies = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
+            self._thread = self._thread or ThreadPoolExecutor(1, "saving")
+            done: Future[Any] = self._thread.submit(write_alone, draft, copies, finish)
+        else:
+            done = self.start_together(draft, tensors, finish)
+        self._pending = Pending(step, best, time.perf_counter(), done)
         self.best = None
-        self.step = step
-        self.world.wait()
-        self.saved_at = time.perf_counter()
-        self.seconds = self.saved_at - began
 
-    def write_weights(self, name: str, weights: Weights, step: int, scores: Values) -> None:
-        """A native checkpoint, to be used as it is."""
-        provenance = {"recipe": asdict(self.recipe), "step": step}
-        passport = replace(self.model.passport, provenance=provenance, scores=scores)
-        replace_native(weights.model, passport, self.out / name, beside=weights.beside)
+    def start_together(
+        self, draft: Path, tensors: Mapping[str, Tensor], finish: Any
+    ) -> Future[Any]:
+        from vitrail.training.sharded_files import Writer, make_stager, save_async
+
+        assert self.world.saving is not None
+        self._stager = self._stager or make_stager(self.world.device)
+        writer = Writer(draft, partial(start_draft, draft), finish)
+        return save_async(tensors, writer, self.world.saving, self._stager)
+
+    def finish(
+        self,
+        draft: Path,
+        step: int,
+        run_state: dict[str, Any],
+        best: tuple[int, Values] | None,
+        sums: dict[str, str],
+    ) -> None:
+        """In the main process, when all tensors are written: the models to use, and the checkpoint
+        last, so that a run never resumes from a step whose results are not there."""
+        finish_draft(draft, step, run_state, sums)
+        shards = Shards(draft)
+        write = partial(write_weights, shards, recipe=self.recipe, model=self.model)
+        if best is not None:
+            write(self.out / "best", step=best[0], scores=best[1])
+        write(self.out / "last", step=step, scores=None)
+        publish(draft, keep=self.recipe.monitor.keep)
+
+    def wait(self) -> None:
+        """Until the last save has ended. If it failed the last good checkpoint is still there: the
+        run goes on, and tries again when the next is due."""
+        if self._pending is None:
+            return
+        pending, self._pending = self._pending, None
+        try:
+            pending.done.result()
+        except Exception as error:
+            self.problem = self.why_unsaved(error, pending.step)
+            self.best = self.best or pending.best
+            return
+        self.problem, self.step = None, pending.step
+        self.saved_at = time.perf_counter()
+        self.seconds = self.saved_at - pending.began
+
+    def why_unsaved(self, error: Exception, step: int) -> str:
+        cause: BaseException = error
+        if self.world.size > 1:
+            from vitrail.training.sharded_files import why_failed
+
+            cause = why_failed(error)
+        if not isinstance(cause, OSError | UserError):
+            raise error
+        reason = getattr(cause, "strerror", None) or str(cause)
+        full = getattr(cause, "errno", None) == errno.ENOSPC or "No space left" in reason
+        good = f"the checkpoint of step {self.step} is intact" if self.step else "none was before"
+        fix = "make room on the disk" if full else "check the storage"
+        return f"{self.out}: step {step} could not be saved ({reason}); {good}: {fix}"
+
+    def finish_all(self, step: int, state: TrainState, run_state: RunState) -> None:
+        """The end of a run: what could not be saved is tried once more."""
+        self.wait()
+        if self.problem is not None:
+            self.save(step, state, run_state)
+            self.wait()
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
+        if self.problem is not None:
+            raise UserError(f"{self.problem}, and resume the run")
 
     def restore(self, state: TrainState, run_state: RunState) -> tuple[int, RunState] | None:
         """Step and state of the newest intact checkpoint, whose tensors `state` takes up; None if
         there is none."""
-        saved = newest_step(self.out / "steps", self.world)
-        if saved is None:
+        self.wait()
+        self.sweep()
+        found = find_step(self.out / "steps", self.world)
+        if found is None:
             return None
-        found = RunState.from_saved(saved.run_state)
-        if found.teacher_digest != run_state.teacher_digest:
+        saved = RunState.from_saved(found.run_state)
+        if saved.teacher_digest != run_state.teacher_digest:
             goal = self.recipe.goal
             teacher = goal.tokenizer if isinstance(goal, Masked) else getattr(goal, "teacher", None)
             raise UserError(
                 f"{teacher}: is not the teacher that the run started with: restore that one, or "
                 f"start a new run"
             )
-        state.restore(saved.tensors)
-        self.step = saved.step
-        return saved.step, found
+        state.load(found, self.world)
+        self.step = found.step
+        return found.step, saved
+
+    def sweep(self) -> None:
+        """Remove what a run that was killed left half written."""
+        if self.world.is_main:
+            sweep(self.out / "steps")
+            for name in ("best", "last"):
+                if self.out.is_dir():
+                    sweep_drafts(self.out / name)
+
+
+class Pending:
+    """A save that is under way, and the best weights that it writes."""
+
+    def __init__(
+        self,
+        step: int,
+        best: tuple[dict[str, Tensor], Values] | None,
+        began: float,
+        done: Future[Any],
+    ) -> None:
+        self.step, self.best, self.began, self.done = step, best, began, done
+
+
+def write_alone(draft: Path, tensors: dict[str, Tensor], finish: Any) -> None:
+    """All of a checkpoint by one process, without torch.distributed."""
+    start_draft(draft)
+    finish(write_whole(draft, tensors))

@@ -6,6 +6,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrail.core.deferred_init import DeferredInit
 from vitrail.data.source import Source
 from vitrail.objectives.objective import Objective
 from vitrail.training.progress import Values
@@ -25,13 +26,15 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The objective with its model, the data, and how weights are scored."""
+    """The objective with its model, the data, and how weights are scored. What `deferred` fills
+    has no memory yet."""
 
     recipe: Recipe
     objective: Objective
     train: Source
     val: Source
     scorer: Scorer
+    deferred: DeferredInit | None = None
 
 
 @dataclass(frozen=True)
@@ -44,3 +47,4 @@ class Outcome:
     stopped: bool  # by the person, before the end
     images_per_second: float  # 0 where no step was left to take
     outputs: ValidationOutputs | None = None  # of the best weights, if they are of this process
+    stopped_by: str | None = None  # the signal

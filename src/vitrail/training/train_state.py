@@ -2,45 +2,37 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
 from vitrail.objectives.objective import Objective
-from vitrail.training.checkpoint import flatten_optimisers, restore_optimisers
+from vitrail.training.checkpoint import (
+    Found,
+    flatten_optimisers,
+    like_optimiser,
+    restore_optimisers,
+)
 from vitrail.training.ema import EMA
-from vitrail.training.lora import merged
-from vitrail.training.optimiser import MODEL, make_optimisers
-from vitrail.training.parallel import gather_full, shard_like
+from vitrail.training.optimiser import make_optimisers
 from vitrail.training.precision import make_scaler
 from vitrail.training.recipe import Recipe
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Weights to use: the model's, and what its objective has beside it."""
-
-    model: dict[str, Tensor]
-    beside: dict[str, Tensor]
-
-    def clone(self) -> "Weights":
-        parts = (self.model, self.beside)
-        return Weights(*({name: t.clone() for name, t in part.items()} for part in parts))
+from vitrail.training.sharded import is_sharded, shard_like
+from vitrail.training.world import World
 
 
 class TrainState:
     """What steps change. Where processes share a model, all must ask for tensors together."""
 
     def __init__(self, objective: Objective, recipe: Recipe, device: torch.device) -> None:
-        self.objective, self.lora = objective, recipe.lora
+        self.objective = objective
         self.optimisers = make_optimisers(objective, recipe.optimiser)
         self.ema = None if recipe.ema_decay is None else EMA(objective, recipe.ema_decay)
         self.scaler = make_scaler(recipe.precision, device)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything to go on from, by name."""
+        """Everything to go on from, by name; of what is shared this process's share."""
         found = {f"now.{name}": tensor for name, tensor in self.objective.state_dict().items()}
         found |= flatten_optimisers(self.optimisers)
         if self.ema is not None:
@@ -49,7 +41,30 @@ class TrainState:
             scaler = self.scaler.state_dict()
             found["scaler.scale"] = torch.tensor(scaler["scale"])
             found["scaler.tracker"] = torch.tensor(scaler["_growth_tracker"])
-        return gather_full(found)
+        return {name: tensor.detach() for name, tensor in found.items()}
+
+    def load(self, found: Found, world: World) -> None:
+        """Take up a checkpoint, by however many processes it was written; where processes share the
+        model each reads its share."""
+        shards = found.shards
+        sharded = any(is_sharded(tensor) for tensor in self.objective.state_dict().values())
+        if shards is None or not sharded:
+            self.restore(found.read())
+            return
+        from vitrail.training.sharded_files import load_sharded
+
+        own = self.tensors()
+        targets: dict[str, Tensor] = {}
+        for name, entry in shards.entries.items():
+            if name.startswith("optimiser."):
+                targets[name] = like_optimiser(
+                    self.optimisers, name, entry.shape, shards.dtype(name)
+                )
+            elif name in own:
+                targets[name] = torch.empty_like(own[name])
+        assert world.saving is not None
+        load_sharded(found.path, targets, world.saving)
+        self.restore(targets)
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Take up what `tensors` gave, by however many processes it was given."""
@@ -72,17 +87,15 @@ class TrainState:
             self.scaler.load_state_dict(known)
         restore_optimisers(self.optimisers, tensors)
 
-    def eval_weights(self) -> Weights:
-        """The weights to keep for use: the mean where there is one, adaptations merged."""
+    def eval_tensors(self) -> dict[str, Tensor]:
+        """The weights to keep for use, copied: the mean where there is one. Whole tensors leave the
+        device, shares stay on it."""
         state = self.objective.state_dict()
-        found = gather_full(state if self.ema is None else state | self.ema.state)
-        model = {
-            name.removeprefix(MODEL): tensor
+        found = state if self.ema is None else state | self.ema.state
+        return {
+            name: tensor.detach().clone() if is_sharded(tensor) else tensor.detach().cpu().clone()
             for name, tensor in found.items()
-            if name.startswith(MODEL)
         }
-        beside = {name: tensor for name, tensor in found.items() if not name.startswith(MODEL)}
-        return Weights(merged(model, self.lora), beside)
 
     @contextmanager
     def with_eval_weights(self) -> Iterator[nn.Module]:
@@ -101,4 +114,5 @@ class TrainState:
 def fill(state: dict[str, Tensor], values: dict[str, Tensor]) -> None:
     assert state.keys() == values.keys(), "a checkpoint of another run"
     for name, tensor in state.items():
-        tensor.copy_(shard_like(values[name], tensor))
+        value = values[name]
+        tensor.copy_(value if is_sharded(value) else shard_like(value, tensor))

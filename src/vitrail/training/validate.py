@@ -13,8 +13,9 @@ from vitrail.core.errors import UserError
 from vitrail.data.loader import Batch, dense_targets
 from vitrail.objectives.objective import Objective
 from vitrail.training.counts import CountedScorer, Counts
-from vitrail.training.parallel import World
+from vitrail.training.precision import autocast
 from vitrail.training.reconstructions import SHOWN
+from vitrail.training.world import World
 
 # Outputs of validation images that are kept for the report and for scores that rank all of them:
 # more than that, 256 MB in every process, are added up batch by batch and forgotten.
@@ -47,6 +48,7 @@ def compute_outputs(
     seed: int,
     scorer: CountedScorer | None = None,
     keep: bool = True,
+    precision: str = "float32",
 ) -> ValidationOutputs:
     """The outputs of an objective in evaluation mode, each process computing its share. With a
     `scorer` that counts, hits and losses are added up; all outputs are brought together only if
@@ -59,10 +61,11 @@ def compute_outputs(
         images, drawn = inputs(batch, objective, seed)
         images = images.to(world.device)
         drawn = None if drawn is None else drawn.to(world.device)
-        if first and drawn is not None:
-            shown = objective.illustrate(images[:SHOWN], drawn[:SHOWN])
+        with autocast(precision, world.device):
+            if first and drawn is not None:
+                shown = objective.illustrate(images[:SHOWN], drawn[:SHOWN])
+            output = objective.outputs(images, drawn).float().cpu()[: len(batch.images)]
         first = False
-        output = objective.outputs(images, drawn).float().cpu()[: len(batch.images)]
         truth = dense_targets(batch.targets.cpu(), classes)
         if scorer is not None and counts is not None and len(output):
             pair = output.numpy(), truth.numpy()

@@ -75,7 +75,7 @@ def write_directory(
         _refuse_loss(draft, place)
         if not os.path.lexists(place):
             os.rename(draft, place)
-        elif not _exchange(draft, place):
+        elif not exchange(draft, place):
             _step_aside(draft, place)
     return out
 
@@ -101,7 +101,7 @@ def write_together(out: Path, fill: Callable[[Path], None], *, overwrite: bool =
         for part, place in zip(parts, places, strict=True):
             if not (part.is_dir() and os.path.lexists(place)):
                 os.replace(part, place)
-            elif not _exchange(part, place):
+            elif not exchange(part, place):
                 _step_aside(part, place)
     return out
 
@@ -199,7 +199,7 @@ def _link(file: str | Path, second: str | Path) -> None:
         shutil.copy2(file, second, follow_symlinks=False)
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def exchange(one: Path, other: Path) -> bool:
     """Swap two names in one step where the system can, so that at no moment one of them is gone."""
     if os.name != "posix":
         return False

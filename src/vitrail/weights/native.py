@@ -2,13 +2,14 @@
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from vitrail.core.errors import UserError
@@ -21,6 +22,7 @@ from vitrail.models.model import Model
 from vitrail.weights.atomic import write_directory
 from vitrail.weights.files import digest, read_json, read_tensors, tensor_names, write_tensors
 from vitrail.weights.rows import Tensors
+from vitrail.weights.stream import Planned, write_planned
 from vitrail.weights.translate import PRECISIONS
 
 FORMAT = 1
@@ -195,12 +197,14 @@ def write_native(
     *,
     beside: Tensors | None = None,
     texts: Mapping[str, str] | None = None,
+    read: Callable[[str], Tensor] | None = None,
     overwrite: bool = False,
     keep_others: bool = False,
 ) -> Path:
     """Write tensors with their passport; what could not be read back is not written. `beside` is
     what pre-training needs and no model has: a decoder, a mask token. `texts` are more files for
-    people. `keep_others`: files of others in a directory that is overwritten stay, where else they
+    people. With `read` tensors may be on the meta device: each is read by its name when it is
+    written. `keep_others`: files of others in a directory that is overwritten stay, where else they
     are refused."""
     validate(Passport, asdict(passport), where="passport")
     config = validate(find_family(passport.family).config, passport.config, where="passport")
@@ -211,14 +215,21 @@ def write_native(
         CARD: model_card(passport, config, state),
     }
 
+    def write(tensors: Tensors, path: Path) -> None:
+        if read is None:
+            write_tensors({name: t.contiguous() for name, t in tensors.items()}, path)
+            return
+        later = {n: Planned(t.dtype, tuple(t.shape), partial(read, n)) for n, t in tensors.items()}
+        write_planned(later, path)
+
     def fill(directory: Path) -> None:
-        write_tensors({name: t.contiguous() for name, t in state.items()}, directory / TENSORS)
+        write(state, directory / TENSORS)
         for name, text in written.items():
             (directory / name).write_text(text, encoding="utf-8")
         # not the card: it is there for people to write on
         names = [CONFIG, TENSORS]
         if beside:
-            write_tensors({name: t.contiguous() for name, t in beside.items()}, directory / BESIDE)
+            write(beside, directory / BESIDE)
             names.append(BESIDE)
         files = {name: digest(directory / name) for name in names}
         manifest = to_json({"format": FORMAT, "files": files}, indent=2) + "\n"
@@ -228,11 +239,18 @@ def write_native(
 
 
 def replace_native(
-    state: Tensors, passport: Passport, out: Path, *, beside: Tensors | None = None
+    state: Tensors,
+    passport: Passport,
+    out: Path,
+    *,
+    beside: Tensors | None = None,
+    read: Callable[[str], Tensor] | None = None,
 ) -> Path:
     """The same in place of an older checkpoint, as a run does again and again: what others have put
     beside it stays."""
-    return write_native(state, passport, out, beside=beside, overwrite=True, keep_others=True)
+    return write_native(
+        state, passport, out, beside=beside, read=read, overwrite=True, keep_others=True
+    )
 
 
 def model_card(passport: Passport, config: Config, state: Tensors) -> str:

@@ -1,0 +1,162 @@
+"""Memory of one of four processes with FSDP2 and with DDP, and how long a save holds up training.
+
+Memory: each process builds the model as a run does, takes two steps of AdamW, and says by how much
+its resident memory has grown at its peak. FSDP2 builds without memory, shards, then fills.
+
+Saving: one process saves the state of a model with AdamW and an average; `save` returns when the
+tensors are copied, and the rest is written meanwhile. The same save waited for is the comparison.
+
+    python -m benchmarks.sharded [--model vit_l_16] [--ranks 4] [--saves 3]
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+from tests.training.group import fork_group
+
+import vitrail
+from vitrail.data.augment import Augmentation
+from vitrail.data.loader import Batch
+from vitrail.data.source import Splits
+from vitrail.data.sources import open_data
+from vitrail.models.catalogue import find
+from vitrail.training.loop import Trainer
+from vitrail.training.prepare import prepare_task
+from vitrail.training.recipe import Recipe, Schedule
+from vitrail.training.world import World, process_group
+
+SIDE = 32  # pixels: weights are what differs, not activations
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="vit_l_16")
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--saves", type=int, default=3)
+    parser.add_argument("--only", choices=("memory", "saving"))
+    arguments = parser.parse_args()
+    params = vitrail.info(arguments.model).measured.params
+    print(f"{arguments.model}: {params:,} parameters; load {os.getloadavg()[0]:.1f}")
+    if arguments.only != "saving":
+        compare_memory(arguments.model, arguments.ranks, params)
+    if arguments.only != "memory":
+        compare_saving(arguments.model, arguments.saves)
+
+
+def recipe_of(model: str, kind: str) -> Recipe:
+    side = SIDE if SIDE % find(model).stride == 0 else 28  # type: ignore[attr-defined]
+    return Recipe(
+        data="digits",
+        model=model,
+        fields={"image_size": (side, side)},
+        augmentation=Augmentation(),
+        schedule=Schedule(steps=100),
+        batch_size=8,
+        parallel=kind,  # type: ignore[arg-type]
+    )
+
+
+def make_trainer(recipe: Recipe, out: Path, world: World | None) -> Trainer:
+    digits = open_data("digits")
+    splits = Splits({name: digits[name] for name in ("train", "val")})
+    deferred = recipe.parallel != "ddp" and world is not None
+    task = prepare_task(recipe, splits, lambda *_: ("accuracy", {}), deferred=deferred)
+    return Trainer(task, out, world=world)
+
+
+def batch_of(run: Trainer) -> Batch:
+    how = run.model.passport.preprocessing
+    mine = 8 // run.world.size
+    places = np.arange(mine) * run.world.size + run.world.rank
+    images = torch.randn(mine, len(how.mean), *how.size)
+    targets = torch.eye(10)[torch.arange(mine) % 10]
+    return Batch(images, targets, places, places=places, planned=8)
+
+
+def compare_memory(model: str, ranks: int, params: int) -> None:
+    need = 24 * params * ranks  # ddp: weights, gradients, buckets, two numbers of AdamW, a margin
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if need > 0.8 * free:
+        sys.exit(
+            f"ddp with {ranks} processes needs {need / 1e9:.0f} GB, {free / 1e9:.0f} GB are free: "
+            "choose a smaller --model or fewer --ranks"
+        )
+    peaks = {}
+    for kind in ("ddp", "fsdp"):
+        with tempfile.TemporaryDirectory() as folder:
+            fork_group(Path(folder), ranks, partial(measure_rank, Path(folder), model, kind))
+            found = [int(file.read_text()) for file in Path(folder).glob("rank-*")]
+        peaks[kind] = max(found)
+        print(f"{kind}: {peaks[kind] / 1e9:.2f} GB a process at its peak, of {ranks}", flush=True)
+    print(f"fsdp : ddp {peaks['fsdp'] / peaks['ddp']:.2f}")
+
+
+def measure_rank(folder: Path, model: str, kind: str) -> None:
+    torch.set_num_threads(1)
+    with process_group("cpu") as world:
+        with growing() as peak:
+            run = make_trainer(recipe_of(model, kind), folder / "run", world)
+            batch = batch_of(run)
+            for _ in range(2):
+                run.train_step(batch)
+                run.step += 1
+        (folder / f"rank-{world.rank}").write_text(str(peak[0]))
+
+
+@contextmanager
+def growing() -> Iterator[list[int]]:
+    """By how many bytes of its own the memory of this process has grown at most."""
+    before, peak, ended = resident(), [0], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.005):
+            peak[0] = max(peak[0], resident() - before)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    yield peak
+    ended.set()
+    thread.join()
+
+
+def resident() -> int:
+    """Memory that is not a file's, and that a fork has not left shared."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+
+def compare_saving(model: str, saves: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        recipe = replace(recipe_of(model, "ddp"), ema_decay=0.999)
+        run = make_trainer(recipe, Path(folder), None)
+        run.train_step(batch_of(run))
+        size = sum(t.numel() * t.element_size() for t in run.state.tensors().values())
+        stalls, whole = [], []
+        for step in range(1, saves + 2):
+            began = time.perf_counter()
+            run.saver.save(step, run.state, run.run_state)
+            stalls.append(time.perf_counter() - began)
+            run.saver.wait()
+            whole.append(time.perf_counter() - began)
+            assert run.saver.problem is None, run.saver.problem
+    stall, total = median(stalls[1:]), median(whole[1:])
+    print(
+        f"saving {size / 1e9:.2f} GB: training waits {stall:.2f} s of {total:.2f} s, "
+        f"{100 * stall / total:.1f} %"
+    )
+
+
+if __name__ == "__main__":
+    main()

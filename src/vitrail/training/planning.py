@@ -1,0 +1,195 @@
+"""Memory and communication of a training step on many GPUs, from first principles.
+
+All of it is modelled: bytes are counted from shapes, nothing is run. What is counted for each GPU:
+
+- weights, gradients, optimiser and average in float32: whole (ddp), or the share of one of the
+  processes that have a copy together (fsdp, hsdp);
+- ddp's buckets, a second copy of the gradients; with fsdp the blocks that are gathered at a time
+  and the gradients of one block before they are summed;
+- activations: what autograd keeps of the images of a part, by `models/activations.py`;
+- RESERVED for the CUDA context, NCCL and what the allocator loses.
+
+Communication is what one GPU sends in a step: ring all-reduce 2 (n - 1) / n, all-gather and
+reduce-scatter (n - 1) / n times the bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from vitrail.models.activations import ModelCost
+from vitrail.training.parallel import Kind
+
+GB = 10**9
+RESERVED = 2 * GB
+USABLE = 0.92  # of the memory: fragments of the allocator, and what a plan does not know
+RECOMPUTE = ("none", "selective", "every block")
+# What "selective" keeps of a block: matrix products and attention, not norms and activations.
+SELECTIVE_SHARE = 0.6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What is planned for: GPUs and how many of them a machine has, and what a step keeps."""
+
+    gpus: int
+    gpus_per_machine: int
+    batch_size: int
+    half: bool  # bfloat16 autocast
+    optimiser: Literal["adamw", "sgd", "muon"] = "adamw"
+    ema: bool = True
+    prefetch: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes of one GPU."""
+
+    weights: int
+    gradients: int
+    optimiser: int
+    average: int
+    communication: int  # buckets, or gathered blocks and their gradients
+    activations: int
+    reserved: int = RESERVED
+
+    @property
+    def total(self) -> int:
+        return sum(asdict(self).values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """One way to train, and what a GPU needs for it: memory, and bytes it sends in a step to GPUs
+    of its own machine and to others."""
+
+    parallel: Kind
+    share: int  # GPUs that have one copy of the model together
+    recompute: str
+    accumulate: int
+    images: int  # of a GPU, at a time
+    memory: Memory
+    sent_within: int
+    sent_between: int
+
+    def fits(self, memory: int) -> bool:
+        return self.memory.total <= USABLE * memory
+
+    def facts(self) -> dict[str, Any]:
+        return asdict(self) | {"memory": asdict(self.memory) | {"total": self.memory.total}}
+
+
+def list_strategies(cost: ModelCost, setting: Setting, memory: int) -> list[Strategy]:
+    """For each kind of parallelism the least that fits: recomputing nothing if it can, and as few
+    parts as it can; of a kind that never fits, its smallest."""
+    found = []
+    for kind, share in kinds(setting):
+        tried = [
+            make_strategy(cost, setting, kind, share, recompute, parts)
+            for recompute in RECOMPUTE
+            for parts in part_counts(setting)
+        ]
+        fitting = [one for one in tried if one.fits(memory)]
+        found.append(fitting[0] if fitting else min(tried, key=lambda one: one.memory.total))
+    return found
+
+
+def kinds(setting: Setting) -> list[tuple[Kind, int]]:
+    """Kinds of parallelism, and how many GPUs share a copy of the model."""
+    gpus, machine = setting.gpus, setting.gpus_per_machine
+    found: list[tuple[Kind, int]] = [("ddp", 1)]
+    if 1 < machine < gpus and gpus % machine == 0:
+        found.append(("hsdp", machine))
+    if gpus > 1:
+        found.append(("fsdp", gpus))
+    return found
+
+
+def part_counts(setting: Setting) -> list[int]:
+    """In how many parts a batch may be computed: until a GPU has one image at a time."""
+    most = max(setting.batch_size // setting.gpus, 1)
+    return [2**power for power in range(most.bit_length()) if 2**power <= most]
+
+
+def recommend(strategies: list[Strategy], memory: int) -> Strategy | None:
+    """The one that fits and sends least between machines, then recomputes least, then sends least;
+    None if nothing fits."""
+    fitting = [one for one in strategies if one.fits(memory)]
+    order = [
+        (RECOMPUTE.index(one.recompute), one.sent_between, one.sent_within, number)
+        for number, one in enumerate(fitting)
+    ]
+    return fitting[min(order)[3]] if fitting else None
+
+
+def make_strategy(
+    cost: ModelCost, setting: Setting, kind: Kind, share: int, recompute: str, parts: int
+) -> Strategy:
+    images = -(-setting.batch_size // (setting.gpus * parts))
+    within, between = sent(cost, setting, kind, share, parts)
+    return Strategy(
+        parallel=kind,
+        share=share,
+        recompute=recompute,
+        accumulate=parts,
+        images=images,
+        memory=memory_of(cost, setting, kind, share, activations(cost, recompute) * images),
+        sent_within=within,
+        sent_between=between,
+    )
+
+
+def memory_of(cost: ModelCost, setting: Setting, kind: Kind, share: int, kept: int) -> Memory:
+    own = -(-cost.params // share)  # numbers of the model in this GPU
+    numbers = {"adamw": 2, "sgd": 1, "muon": 1}[setting.optimiser]
+    if kind == "ddp":
+        communication = 4 * cost.params if setting.gpus > 1 else 0
+    else:
+        width = 2 if setting.half else 4
+        largest = max(block.params for block in cost.blocks)
+        # gathered blocks and the rest of the model, gradients of one block as they are computed
+        # and in float32 as they are summed
+        gathered = width * ((1 + setting.prefetch) * largest + cost.outside_params)
+        communication = gathered + (width + 4) * largest
+    return Memory(
+        weights=4 * own,
+        gradients=4 * own,
+        optimiser=4 * numbers * own,
+        average=4 * own if setting.ema else 0,
+        communication=communication,
+        activations=kept,
+    )
+
+
+def activations(cost: ModelCost, recompute: str) -> int:
+    """Bytes kept of one image at the moment when most is kept."""
+    if recompute == "none":
+        return cost.kept
+    entering = sum(block.entering for block in cost.blocks)
+    largest = max(block.kept for block in cost.blocks)
+    if recompute == "selective":
+        kept = sum(round(SELECTIVE_SHARE * block.kept) for block in cost.blocks)
+        return cost.outside + kept + round((1 - SELECTIVE_SHARE) * largest)
+    return cost.outside + entering + largest
+
+
+def sent(cost: ModelCost, setting: Setting, kind: Kind, share: int, parts: int) -> tuple[int, int]:
+    """Bytes that one GPU sends in a step to its own machine and to others. A ring over machines
+    sends almost all of its bytes of one GPU within the machine but for its last one: the slowest
+    link, between machines, carries as much as any."""
+    gpus, machine = setting.gpus, min(setting.gpus_per_machine, setting.gpus)
+    width = 2 if setting.half else 4
+    if gpus == 1:
+        return 0, 0
+    if kind == "ddp":
+        whole = round(2 * 4 * cost.params * (gpus - 1) / gpus)
+        return (whole, 0) if machine == gpus else (whole, whole)
+    gathers = 2 * width * cost.params * parts  # forward and backward, for every part
+    scattered = 4 * cost.params
+    inside = round((gathers + scattered) * (share - 1) / share)
+    copies = gpus // share
+    summed = round(2 * 4 * (cost.params / share) * (copies - 1) / copies)
+    if share <= machine:
+        return inside, summed
+    return inside, inside + summed
