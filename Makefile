@@ -52,12 +52,12 @@ ALONE := $(if $(MEMORY),TMPDIR=$(MEMORY)) OMP_NUM_THREADS=1 $(RUN) pytest
 PYTEST := $(ALONE) -n 2 --dist worksteal
 
 test: setup
-	$(ALONE) -m 'alone and not slow' tests/models tests/exporters
+	$(ALONE) -m 'alone and not slow' tests/models tests/exporters tests/training
 	$(PYTEST)
 
 # Everything: also the slow tests that `make test` leaves out.
 test-all: setup
-	$(ALONE) -m alone tests/models tests/exporters
+	$(ALONE) -m alone tests/models tests/exporters tests/training
 	$(PYTEST) -m 'not alone and not faults'
 
 # Processes are killed, disks fill up, machines leave: prints how often, and what was lost. Half an

@@ -242,7 +242,8 @@ def test_what_neither_tensors_nor_sidecars_tell_is_asked() -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("coatnet_bn_0_rw_224", "are in none of the known dialects"),  # BatchNorm in its transformers
+        # BatchNorm in its transformers
+        ("coatnet_bn_0_rw_224", "are in none of the known dialects"),
         ("coatnet_nano_cc_224", "stage 3 has blocks of convolution and of attention"),
     ],
 )
