@@ -23,7 +23,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from reprlib import repr as shorten  # a small YAML can say a value of many megabytes
+from reprlib import Repr
 from typing import Any
 
 import torch
@@ -148,6 +148,13 @@ def check_entry(entry: object, where: str) -> None:
         raise UserError(
             f"{where}: op: must be axes like 'd (p q c) -> d c p q', got {entry['op']!r}"
         )
+
+
+def shorten(value: object) -> str:
+    """A value as a message shows it: a small YAML can say one of many megabytes."""
+    short = Repr()
+    short.maxlevel = short.maxlist = short.maxdict = 3
+    return short.repr(value)
 
 
 def is_shares(value: object) -> bool:
