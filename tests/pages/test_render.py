@@ -147,11 +147,12 @@ def test_bars_and_reliability_have_their_numbers() -> None:
 def test_points_at_one_place_are_all_in_the_table() -> None:
     """Shares of the labels that are trained for as many steps cost the same."""
     lines = {"A": [(1.0, 0.25), (1.0, 0.5)], "B": [(2.0, 0.75)]}
-    drawn = line_chart("Cost", lines, share=True, intervals={"A": [(0.2, 0.3), (0.4, 0.6)]})
+    ends = {"A": [(0.2, 0.3), (0.4, 0.6)], "B": [(0.7, 0.8)]}
+    drawn = line_chart("Cost", lines, share=True, intervals=ends)
     assert drawn.rows == [
         ["1", "25.0% (20.0% to 30.0%)", ""],
         ["1", "50.0% (40.0% to 60.0%)", ""],
-        ["2", "", "75.0%"],
+        ["2", "", "75.0% (70.0% to 80.0%)"],
     ]
 
 
