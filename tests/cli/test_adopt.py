@@ -198,7 +198,10 @@ def test_edited_rows_are_used_and_are_a_dialect(
     assert code == 2
     assert "blocks.0: the attention" in said
     back = tmp_path / "back.pth"
-    assert run(capsys, "convert", out, back, "--to", out / "rows.yaml")[0] == 0
+    code, printed, _ = run(capsys, "convert", out, back, "--to", out / "rows.yaml")
+    assert code == 0
+    named = f"its names are those of no known dialect: give --dialect {out / 'rows.yaml'}"
+    assert f"caution: {named}" in printed
     before, after = (torch.load(path, weights_only=True) for path in (my_pth, back))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)

@@ -144,6 +144,18 @@ def test_bars_and_reliability_have_their_numbers() -> None:
         check_page(render_page("t", [Section("c", "C", render("chart.html", drawn=drawn))]))
 
 
+def test_points_at_one_place_are_all_in_the_table() -> None:
+    """Shares of the labels that are trained for as many steps cost the same."""
+    lines = {"A": [(1.0, 0.25), (1.0, 0.5)], "B": [(2.0, 0.75)]}
+    ends = {"A": [(0.2, 0.3), (0.4, 0.6)], "B": [(0.7, 0.8)]}
+    drawn = line_chart("Cost", lines, share=True, intervals=ends)
+    assert drawn.rows == [
+        ["1", "25.0% (20.0% to 30.0%)", ""],
+        ["1", "50.0% (40.0% to 60.0%)", ""],
+        ["2", "", "75.0% (70.0% to 80.0%)"],
+    ]
+
+
 def test_a_long_curve_keeps_its_extremes_and_a_short_table() -> None:
     points = [(float(step), 0.0) for step in range(100_000)]
     points[7], points[70_001] = (7.0, -5.0), (70_001.0, 9.0)

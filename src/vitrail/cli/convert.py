@@ -3,6 +3,7 @@
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
+from vitrail.cli.messages import options_of, with_options
 from vitrail.cli.options import (
     DryRunOption,
     LoadOptions,
@@ -25,7 +26,8 @@ class Convert(LoadOptions, DryRunOption, OverwriteOption, OutputOptions):
     dialect."""
     _: KW_ONLY
     to: str = "vitrail"
-    """The dialect to write: vitrail, timm, vit_jax, … (a wrong name lists them)."""
+    """The dialect to write: vitrail, timm, vit_jax, … (a wrong name lists them), or a rows.yaml of
+    vitrail adopt."""
     method: Literal["paper", "timm", "hf", "torchvision", "dinov2", "dinov2_registers"] | None = (
         None
     )
@@ -63,4 +65,4 @@ def convert(options: Convert) -> None:
     for sentence in done.changes:
         say(f"  note: {sentence}")
     for sentence in done.cautions:
-        say(f"  caution: {sentence}")
+        say(f"  caution: {with_options(sentence, options_of(Convert))}")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -376,28 +377,25 @@ def _rows(
     share: bool,
     intervals: Mapping[str, Sequence[Point]],
 ) -> tuple[list[list[str]], int]:
-    """A row for each place that any line has a point at, of many some; how many are left out."""
-    known = [dict(line) for line in series.values()]
-    ends = [
-        {
-            x: f" ({either(low, share)} to {either(high, share)})"
-            for (x, _), (low, high) in zip(line, intervals.get(name, ()), strict=False)
-        }
-        for name, line in series.items()
-    ]
-    places = sorted({x for line in known for x in line})
+    """A row for each place that any line has a point at, of many some; how many are left out. A
+    line may have several points at one place, which take as many rows."""
+    known: list[dict[float, list[str]]] = []
+    for name, line in series.items():
+        ends = intervals.get(name, ())
+        texts: dict[float, list[str]] = {}
+        for number, (x, y) in enumerate(line):
+            low_high = [either(end, share) for end in ends[number]] if number < len(ends) else []
+            around = f" ({' to '.join(low_high)})" if low_high else ""
+            texts.setdefault(x, []).append(either(y, share) + around)
+        known.append(texts)
+    places = sorted({x for texts in known for x in texts})
     kept = places
     if len(places) > MAX_ROWS:
         kept = [places[i] for i in np.linspace(0, len(places) - 1, MAX_ROWS).round().astype(int)]
     rows = [
-        [
-            _x_text(x),
-            *(
-                "" if x not in line else either(line[x], share) + end.get(x, "")
-                for line, end in zip(known, ends, strict=True)
-            ),
-        ]
+        [_x_text(x), *cells]
         for x in kept
+        for cells in zip_longest(*(texts.get(x, []) for texts in known), fillvalue="")
     ]
     return rows, len(places) - len(kept)
 

@@ -16,7 +16,7 @@ from vitrail.models.config import Config, Purpose, fields_for
 from vitrail.weights.atomic import write_directory, write_file
 from vitrail.weights.checkpoint import Checkpoint, read_config, resize_checkpoint
 from vitrail.weights.dialect import Dialect, Foreign
-from vitrail.weights.dialects import choose, dialects_called, recognise
+from vitrail.weights.dialects import all_dialects, choose, dialects_called, recognise
 from vitrail.weights.families.family import Request
 from vitrail.weights.files import SUFFIXES, write_tensors
 from vitrail.weights.hub import located
@@ -234,13 +234,21 @@ def losses(written: Foreign, dialect: Dialect, config: Config, passport: Passpor
         sentences.append("it does not specify that an image may have several labels")
     if labels != passport.labels:
         sentences.append("it does not contain the names of the classes")
+    if (mistaken := mistaken_for(written, dialect)) is not None:
+        sentences.append(f'{mistaken}: give dialect="{dialect.name}"')
+    return sentences
+
+
+def mistaken_for(written: Foreign, dialect: Dialect) -> str | None:
+    """As what the tensors are read where nothing but their names says whose they are."""
+    if not any(one.claims(written) for one in all_dialects()):
+        known = any(one.name == dialect.name for one in all_dialects())
+        return None if known else "its names are those of no known dialect"
     try:
         named = recognise(written).name
     except UserError:  # another architecture has the same tensors
         named = "something else too"
-    if named != dialect.name:
-        sentences.append(f"by its names alone it is read as {named}: give dialect={dialect.name}")
-    return sentences
+    return None if named == dialect.name else f"by its names alone it is read as {named}"
 
 
 # a slot or a bias more that is zero computes the same; windows that would compute something else
