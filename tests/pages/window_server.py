@@ -45,6 +45,7 @@ class WindowServer(ThreadingHTTPServer):
         }
         self.requests: list[str] = []
         self.loading = 0  # answers that still say that the models are being loaded
+        self.slow = set[str]()  # models that are being loaded when the others are ready
         self.late = 0  # lists of samples that are still refused
         self.lock = threading.Lock()
 
@@ -68,9 +69,12 @@ class Handler(BaseHTTPRequestHandler):
         path = urlsplit(self.path).path
         self.server.requests.append(f"GET {path}")
         if path == "/v1/models":
-            state = "loading" if self.server.loading > 0 else "ready"
+            slow = set(self.server.models) if self.server.loading > 0 else self.server.slow
             self.server.loading -= 1
-            listed = [{**facts(*pair), "state": state} for pair in self.server.models.items()]
+            listed = [
+                {**facts(name, model), "state": "loading" if name in slow else "ready"}
+                for name, model in self.server.models.items()
+            ]
             self.send_json({"models": listed})
         elif path == "/v1/samples" and self.server.late > 0:
             self.server.late -= 1

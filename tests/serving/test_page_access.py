@@ -147,6 +147,23 @@ def test_a_key_that_is_taken_back_is_asked_for_again(visitor: Visitor) -> None:
     assert page.locator("#panels").is_visible()
 
 
+def test_an_answer_to_an_older_key_changes_nothing(visitor: Visitor) -> None:
+    """Two requests are refused, the second after the person was asked, or has signed in."""
+    page, held = locked_page(visitor), list[Any]()
+    type_key(page, KEY)
+    page.wait_for_selector("html[data-inspected]")
+    refuse = {"status": 401, "json": {"error": "an API key is needed", "code": 401}}
+    page.route("**/v1/inspect*", lambda route: route.fulfill(**refuse))
+    page.route("**/v1/model?model=*", held.append)
+    page.click("#tab-model")
+    wait_until(page, "document.querySelector('#panel-model.waiting') !== null")
+    page.set_input_files("#file", {"name": "a.png", "mimeType": "image/png", "buffer": png(1)})
+    page.wait_for_selector("#sign-in:not([hidden])")
+    held[0].fulfill(**refuse)
+    wait_until(page, "document.querySelector('#panel-model.waiting') === null")
+    assert "does not know this key" in page.locator("#key-problem").inner_text()
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_signing_in_is_usable_by_everybody(visitor: Visitor, theme: str) -> None:
     page = locked_page(visitor, f"theme={theme}", **PHONE)

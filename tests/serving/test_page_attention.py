@@ -562,6 +562,22 @@ def test_the_page_waits_for_a_model_that_is_being_loaded(
 
 
 @pytest.mark.slow
+def test_a_model_that_is_loaded_later_is_waited_for_when_it_is_chosen(
+    visitor: Visitor, server: WindowServer
+) -> None:
+    server.slow = {"swin"}
+    page = visitor.open()
+    page.select_option("#model", "swin")
+    page.wait_for_selector("#busy:not([hidden])")
+    assert "being loaded" in page.locator("#busy").inner_text()
+    server.slow = set()
+    wait_until(page, "document.documentElement.dataset.inspected === '2'")
+    settle(page)
+    assert not page.locator("#busy").is_visible()
+    assert "model=swin" in page.evaluate("location.hash")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing(browser: Any, server: WindowServer, theme: str) -> None:
     visitor = Visitor(browser, server.address)

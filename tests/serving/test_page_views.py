@@ -517,6 +517,48 @@ def test_the_map_can_be_made_by_umap(visitor: Visitor, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
+def test_a_map_that_is_being_computed_is_asked_for_again_with_the_view(visitor: Visitor) -> None:
+    """Also the table of its points follows it."""
+    page, computed = visitor.open("view=data"), list[bool]()
+    page.wait_for_selector("[data-method=pca]")
+    page.click("#panel-data details summary")
+
+    def answer(route: Any) -> None:
+        found = route.fetch(url=route.request.url.replace("map=umap", "map=pca")).json()
+        pending = None if computed else "umap"
+        points = [[4321.0, 0.0] for _ in found["images"]]
+        found["map"] |= {"points": points, "pending": pending, "methods": ["pca", "umap"]}
+        route.fulfill(json=found)
+
+    page.route("**/v1/data?*map=umap*", answer)
+    go(page, "view=data&places=umap")
+    wait_until(page, "document.querySelector('#panel-data').innerText.includes('being computed')")
+    assert "4,321" in page.locator("#panel-data details tbody").inner_text()
+    go(page, "view=attention&places=umap")
+    computed.append(True)
+    go(page, "view=data&places=umap")
+    wait_until(page, "!document.querySelector('#panel-data').innerText.includes('being computed')")
+
+
+@pytest.mark.slow
+def test_a_link_to_a_map_that_cannot_be_made_shows_the_other(
+    visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedding_map, "has_umap", lambda: False)
+    page = visitor.open("view=data&places=umap")
+    page.wait_for_selector("[data-method=pca]")
+    assert "umap-learn" in page.locator("#notice").inner_text()
+    wait_until(page, "!location.hash.includes('umap')")
+
+
+@pytest.mark.slow
+def test_a_link_to_an_image_that_is_not_there_says_so(visitor: Visitor) -> None:
+    page = visitor.open("view=data&image=data:999")
+    assert "id must be from 0 to 8, got 999" in page.locator("#notice").inner_text()
+    assert page.locator(".sample[aria-pressed=true]").count() == 1
+
+
+@pytest.mark.slow
 def test_the_gallery_of_mistakes_opens_an_image(
     visitor: Visitor, models: dict[str, Model], photos: Path
 ) -> None:

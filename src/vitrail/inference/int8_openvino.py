@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.core.errors import UserError
+from vitrail.core.matrix_unit import check_int8
 from vitrail.inference.calibration import Samples
 from vitrail.inference.int8_graph import batches, bytes_overflow, no_log
 from vitrail.inference.label_agreement import LabelKind
@@ -25,6 +26,7 @@ def quantise_openvino(
     `kind` says which labels its outputs mean. The range of weights suits this processor, or with
     `portable` every one."""
     nncf = import_nncf()
+    check_int8()
     calibration, test = samples.split()
     overflow = portable or bytes_overflow()
     expected = run_openvino(model, calibration.fed)

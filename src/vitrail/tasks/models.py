@@ -11,6 +11,7 @@ from vitrail.core.addresses import is_address
 from vitrail.core.devices import choose_device, choose_dtype
 from vitrail.core.errors import UserError
 from vitrail.core.exported import is_exported
+from vitrail.core.matrix_unit import check_bfloat16
 from vitrail.inference.client import Client
 from vitrail.inference.exported_model import ExportedModel
 from vitrail.inference.remote_model import RemoteModel
@@ -56,7 +57,7 @@ class ModelSource:
             std=for_channels("std", self.std, len(known.std)) or known.std,
         )
         model.passport = replace(model.passport, preprocessing=preprocessing)
-        return model.eval()
+        return computable(model.eval())
 
     def refuse_changes(self) -> None:
         """An exported file and a service are complete: nothing about the model can be changed."""
@@ -160,12 +161,21 @@ def open_model(model: AnyModel, *, device: Device = "auto", precision: Precision
     if not isinstance(model, nn.Module) and is_exported(model):
         return open_exported_model(model, device=device, precision=precision)
     if not isinstance(model, nn.Module):
-        return load(model, device=device, dtype=precision)
+        return computable(load(model, device=device, dtype=precision))
     if not isinstance(model, Model):
-        return load(model, device=None if device == "auto" else device, dtype=precision)
+        where = None if device == "auto" else device
+        return computable(load(model, device=where, dtype=precision))
     weights = next(model.parameters())
     place = weights.device if device == "auto" else choose_device(device)
     dtype = weights.dtype if precision is None else choose_dtype(precision)
-    if (place, dtype) == (weights.device, weights.dtype):
-        return model
-    return load(model, device=place, dtype=dtype)
+    if (place, dtype) != (weights.device, weights.dtype):
+        model = load(model, device=place, dtype=dtype)
+    return computable(model)
+
+
+def computable(model: Model) -> Model:
+    """The model, unless this machine would fail at its first product."""
+    weights = next(model.parameters(), None)
+    if weights is not None and (weights.device.type, weights.dtype) == ("cpu", torch.bfloat16):
+        check_bfloat16()
+    return model

@@ -5,18 +5,19 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from vitrail.core.errors import UserError
+from vitrail.core.matrix_unit import check_bfloat16, has_bfloat16
 
 
 def check_precision(precision: str, device: torch.device) -> None:
-    """Refuse half precision where it would be many times slower than float32."""
+    """Refuse half precision where it would be many times slower than float32, or end the run."""
     if precision == "float32" or device.type != "cpu":
         return
-    hardware = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    if precision == "float16" or not hardware:
+    if precision == "float16" or not has_bfloat16():
         raise UserError(
             f"precision {precision} is about 20 times slower than float32 on this CPU, which has "
             "no hardware for it: use float32"
         )
+    check_bfloat16()
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:

@@ -1,12 +1,15 @@
 // Requests to the server, packed arrays, and errors as sentences.
-import { keyHeaders } from "./key.js";
+import { isCurrent, keyHeaders } from "./key.js";
 import { text } from "./language.js";
 
-/** What went wrong, as a sentence that can be shown; `code` is the HTTP status, 0 where there was no answer. */
+/**
+ * What went wrong, as a sentence that can be shown; `code` is the HTTP status, 0 where there was no answer; `stale`
+ * where the request had another API key than that of now.
+ */
 export class ApiError extends Error {
-  constructor(message, code = 0) {
+  constructor(message, code = 0, stale = false) {
     super(message);
-    this.code = code;
+    Object.assign(this, { code, stale });
   }
 }
 
@@ -84,9 +87,12 @@ function request(path, { model, options = {}, ...init }) {
 }
 
 // Every request of the page goes through here.
-const send = (address, init) => checked(fetch(address, { ...init, headers: keyHeaders() }));
+function send(address, init) {
+  const headers = keyHeaders();
+  return checked(fetch(address, { ...init, headers }), headers);
+}
 
-async function checked(promise) {
+async function checked(promise, headers) {
   let response;
   try {
     response = await promise;
@@ -104,5 +110,5 @@ async function checked(promise) {
     // not one of our answers: the status has to do
   }
   const words = typeof reason === "string" ? reason : text("frame.error.status", { status: response.status });
-  throw new ApiError(words, response.status);
+  throw new ApiError(words, response.status, !isCurrent(headers));
 }

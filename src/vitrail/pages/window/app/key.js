@@ -12,6 +12,9 @@ export const isKey = (words) => LETTERS.test(words);
 /** The headers that every request to the service has. */
 export const keyHeaders = () => (key ? { "X-API-Key": key } : {});
 
+/** Whether a request with these headers had the key of now. */
+export const isCurrent = (headers) => (headers["X-API-Key"] ?? "") === key;
+
 export function keepKey(words) {
   key = words;
   try {

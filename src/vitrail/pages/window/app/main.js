@@ -93,6 +93,17 @@ async function waitForModels() {
   }
 }
 
+// Another model was chosen, which may still be loading.
+async function followModel() {
+  try {
+    if (ctx.model?.state === "loading") await waitForModels();
+    await listImages();
+  } catch (error) {
+    complain(error);
+  }
+  notify();
+}
+
 function chooseModel() {
   ctx.model = ctx.models.find(({ name }) => name === state.model) ?? ctx.models[0] ?? null;
   const select = find("model");
@@ -113,12 +124,17 @@ async function listImages() {
   const { photo } = ctx;
   const same = photo?.id.startsWith("sample:") && listed.some(({ id, name }) => photo.id === `sample:${id}` && photo.name === name);
   if (photo && (same || !photo.id.startsWith("sample:"))) return;
-  if (!(await chooseImage(state.image)) && listed.length) await chooseImage(`sample:${listed[0].id}`);
+  find("notice").hidden = true;
+  if ((await chooseImage(state.image)) || !listed.length) return;
+  const problem = find("notice").hidden ? "" : find("notice-words").textContent; // of an image that a link names
+  await chooseImage(`sample:${listed[0].id}`);
+  if (problem) complain(problem);
 }
 
 // Looks at an image of the server by its id; false where there is none.
 async function chooseImage(id) {
-  if (id.startsWith("data:")) return chooseAddress(`v1/data/${encodeURIComponent(id.slice(5))}/image`, id);
+  const model = encodeURIComponent(ctx.model?.name ?? ""); // each has data of its own
+  if (id.startsWith("data:")) return chooseAddress(`v1/data/${encodeURIComponent(id.slice(5))}/image?model=${model}`, id);
   const sample = listed.find((one) => id === `sample:${one.id}`);
   return sample ? chooseAddress(sample.url, id, sample.name) : false;
 }
@@ -225,7 +241,7 @@ function show() {
   if (model?.name !== ctx.model?.name) {
     ctx.model = model;
     find("model").value = model?.name ?? "";
-    listImages().catch(complain);
+    followModel();
   } else if (state.image !== followed) {
     followed = state.image; // a link to another image was followed
     if (ctx.photo && state.image && state.image !== ctx.photo.id) chooseImage(state.image);
@@ -372,7 +388,7 @@ function announce(words) {
 function complain(error) {
   if (error?.name === "AbortError") return;
   if (error?.code === 401) {
-    askForKey();
+    if (!error.stale) askForKey(); // one with a key that was given or forgotten meanwhile says nothing new
     return;
   }
   const known = typeof error === "string" || error instanceof api.ApiError;

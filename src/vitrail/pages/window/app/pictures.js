@@ -4,7 +4,7 @@ import { element } from "./elements.js";
 import { hasKey } from "./key.js";
 
 const NEAR = "200px"; // from the screen: then a picture is asked for
-const waiting = new Map(); // addresses, by their elements
+const waiting = new WeakMap(); // addresses, by their elements
 const watcher = new IntersectionObserver(arrive, { rootMargin: NEAR });
 
 /** An <img> of an address of the server. */

@@ -21,8 +21,11 @@ let ui = null;
 let ask = null;
 let found = null; // the answer of the server, with `by` (images by id) and `classes` (their names in order)
 let askedFor = null; // the model and the map
+let answers = 0; // how many the server has given
 let later = 0;
 let refused = null; // why there are none
+let noMap = null; // why the map that was asked for cannot be made
+let listed = ""; // what the table of points has: of which answer, and in which language
 let open = null; // opens an image by its id
 
 export function mount(root, given) {
@@ -37,7 +40,7 @@ export function mount(root, given) {
     key: element("ul", { class: "chart-key" }),
     method: element("p", { class: "soft small", role: "status" }),
     count: element("p", { class: "soft small", role: "status" }),
-    more: button("data.compute", () => ask(ctx.model.name, ctx.state.places)),
+    more: button("data.compute", () => ask(ctx.model.name, placesOf(ctx.state))),
     points: element("tbody", {}),
     mistakes: button("data.mistakes", () => ctx.set({ gallery: "mistakes" })),
     all: button("data.all", () => ctx.set({ gallery: "all" })),
@@ -50,7 +53,8 @@ export function mount(root, given) {
   open = latest((signal, image) => ctx.api.image(address(image), signal), {
     done: (blob, image) => ctx.open(blob, describe(found.by.get(String(image))), `data:${image}`), failed: ctx.complain,
   });
-  ui.mapCard = card("data.map", element("div", { class: "row" }, ui.tint.root, ui.places.root), ui.map.root, ui.key, ui.method, pointsTable());
+  ui.table = pointsTable();
+  ui.mapCard = card("data.map", element("div", { class: "row" }, ui.tint.root, ui.places.root), ui.map.root, ui.key, ui.method, ui.table);
   ui.mapCard.classList.add("stack", "tight");
   ui.body.append(
     element("div", { class: "data-top" }, ui.mapCard, ui.image.root),
@@ -83,26 +87,29 @@ export function leave() {
   ask.stop();
   open.stop();
   ui.image.stop();
-  if (!found) askedFor = null;
+  if (found?.wanted !== askedFor || found?.map?.pending) askedFor = null; // it is asked for again when the view is
 }
 
-function take(answer) {
+function take(answer, model, map) {
   const classes = [...new Set(answer.images.flatMap(({ label, predicted }) => [label, predicted]).filter(Boolean))].sort();
-  found = { ...answer, classes, mistaken: new Set(answer.mistakes ?? []), by: new Map(answer.images.map((one) => [String(one.id), one])) };
+  answers++;
+  found = { ...answer, wanted: `${model} ${map}`, classes, mistaken: new Set(answer.mistakes ?? []), by: new Map(answer.images.map((one) => [String(one.id), one])) };
   refused = null;
   clearTimeout(later);
   if (answer.map?.pending) later = setTimeout(() => ask(ctx.model.name, placesOf(ctx.state)), LATER);
+  if (noMap) ctx.complain(noMap);
+  noMap = null;
   ctx.refresh();
 }
 
 // No data were given, or those of another model: say so, and how to give some, in the view itself.
 function refuse(error) {
-  if (found && placesOf(ctx.state) !== "pca") { // this map cannot be made: the other one stays
-    ctx.complain(error);
+  if (placesOf(ctx.state) !== "pca" && error.code !== 401) { // this map cannot be made: the other one is shown
+    noMap = error;
     ctx.set({ places: "pca" });
     return;
   }
-  [found, refused] = [null, error.message];
+  [found, refused, noMap] = [null, error.message, null];
   ctx.refresh();
   if (error.code !== 404 && error.code !== 422) ctx.complain(error);
 }
@@ -171,6 +178,7 @@ function showMap({ tint }, picked) {
   const words = ctx.text(`data.method.${map.method}`, { held: ctx.percent(held, 0) });
   ui.method.textContent = map.pending ? `${ctx.text("data.pending")} ${words}` : words;
   ui.mapCard.dataset.method = map.method;
+  if (ui.table.open) fillPoints();
 }
 
 // The points of the map as a table, written when it is opened.
@@ -185,6 +193,8 @@ function pointsTable() {
 }
 
 function fillPoints() {
+  if (listed === `${answers} ${ctx.language()}`) return;
+  listed = `${answers} ${ctx.language()}`;
   ui.points.replaceChildren(...found.images.map((image, number) => {
     const [x, y] = found.map.points[number];
     const open = element("button", { type: "button", on: { click: () => pick(image.id) } }, ctx.text("data.number", { id: image.id }));
