@@ -1,9 +1,10 @@
-"""A release before it is published: what the wheel and the sdist hold, and every verb in an environment of its own.
+"""A release before it is published: the contents of wheel and sdist, and every verb run from them.
 
     python -m tools.release dist
 
-installs the wheel with its core dependencies into a new virtual environment, pinned by constraints.txt,
-and runs every verb there. A verb whose extra is missing must say so in one sentence and exit with 2.
+installs the wheel with its core dependencies into a new virtual environment, pinned by
+constraints.txt, and runs every verb there. A verb whose extra is missing must say so in one sentence
+and exit with 2.
 """
 
 import argparse

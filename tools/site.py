@@ -1,10 +1,10 @@
-"""The pages of the documentation site: docs/, the README as its front page, and generated references.
+"""The pages of the documentation site: docs/, the README as front page, generated references.
 
     python -m tools.site build/docs
 
 writes them to a directory, which `make site` turns into HTML (mkdocs.yml). Generated are the
-command-line reference from the parser, the Python reference from `vitrail.__all__`, and the table of
-models from the catalogue.
+command-line reference from the parser, the Python reference from `vitrail.__all__`, and the table
+of models from the catalogue.
 """
 
 import argparse
@@ -94,7 +94,7 @@ def models_page() -> str:
     lines = [
         "# Models",
         "",
-        "Parameters and multiply-adds with the default head and image size, as `vitrail models` lists them.",
+        "Parameters and multiply-adds with the default head and image size (`vitrail models`).",
     ]
     for name, family in families().items():
         lines += [
