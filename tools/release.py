@@ -3,8 +3,8 @@
     python -m tools.release dist
 
 installs the wheel with its core dependencies into a new virtual environment, pinned by
-constraints.txt, and runs every verb there. A verb whose extra is missing must say so in one sentence
-and exit with 2.
+constraints.txt, and runs every verb there. A verb whose extra is missing must say so in one
+sentence and exit with 2.
 """
 
 import argparse
