@@ -15,6 +15,7 @@ from pathlib import Path
 from babel.messages.catalog import Catalog
 from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
+from cyclopts import Group
 
 from vitrail.cli.app import VERBS, build_parser
 from vitrail.cli.language import ENGLISH, LOCALE, VALUE, languages
@@ -129,7 +130,8 @@ def help_texts() -> Iterator[str]:
         for argument in command.assemble_argument_collection():
             if argument.parameter.help:
                 yield " ".join(argument.parameter.help.split())
-            for group in argument.parameter.group or ():
+            groups = argument.parameter.group or ()
+            for group in [groups] if isinstance(groups, Group) else groups:
                 yield str(getattr(group, "name", group))
 
 

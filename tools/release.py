@@ -89,7 +89,7 @@ def smoke_test(wheel: Path, folder: Path) -> None:
     python = folder / "venv" / "bin" / "python"
     pins = {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | pins
-    install = [python, "-m", "pip", "install", "--quiet", "--no-compile", wheel]
+    install = [str(python), "-m", "pip", "install", "--quiet", "--no-compile", str(wheel)]
     subprocess.run(install, check=True, env=environment)
     place = folder / "place"
     place.mkdir()
@@ -101,7 +101,7 @@ def smoke_test(wheel: Path, folder: Path) -> None:
     failed = []
     for line in SMOKE.strip().splitlines():
         refused = line.startswith("!")
-        command = [python, "-m", "vitrail", *line.removeprefix("!").split()]
+        command = [str(python), "-m", "vitrail", *line.removeprefix("!").split()]
         done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
         right = done.returncode == (2 if refused else 0) and "Traceback" not in done.stderr
         print(f"{'ok' if right else 'FAILED'}  vitrail {line.removeprefix('!')}")

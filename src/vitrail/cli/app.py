@@ -25,8 +25,9 @@ from cyclopts import (
     UnknownCommandError,
     UnusedCliTokensError,
 )
-from cyclopts.help import DefaultFormatter, HelpPanel
+from cyclopts.help import DefaultFormatter, HelpPanel, InlineText
 from rich.console import Console, ConsoleOptions
+from rich.markdown import Markdown
 
 from vitrail.cli.bench import Bench, bench
 from vitrail.cli.convert import Convert, convert
@@ -39,6 +40,7 @@ from vitrail.cli.explain import Explain, explain
 from vitrail.cli.export import Export, export
 from vitrail.cli.figures import Figures, figures
 from vitrail.cli.info import Info, info
+from vitrail.cli.language import split_language, translate, use_language
 from vitrail.cli.messages import options_of, with_options
 from vitrail.cli.models import Models, models
 from vitrail.cli.output import Verbosity, is_verbose, verbosity, warn, warn_lines
@@ -97,14 +99,31 @@ VERBS: dict[type, Callable[[Any], object]] = {
 
 
 class HelpFormatter(DefaultFormatter):
-    """Arguments by position are IMAGES, and not also --images."""
+    """Arguments by position are IMAGES, and not also --images. Texts are in the chosen language."""
 
     def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
-        entries = [
-            entry if entry.positional_label is None else entry.copy(positive_names=())
-            for entry in panel.entries
-        ]
-        super().__call__(console, options, panel.copy(entries=entries))
+        entries = []
+        for entry in panel.entries:
+            entry = entry.copy(description=translate_help(entry.description))
+            hidden = {} if entry.positional_label is None else {"positive_names": ()}
+            entries.append(entry.copy(**hidden))
+        title = translate(str(panel.title))
+        super().__call__(console, options, panel.copy(entries=entries, title=title))
+
+    def render_description(
+        self, console: Console, options: ConsoleOptions, description: Any
+    ) -> None:
+        super().render_description(console, options, translate_help(description))
+
+
+def translate_help(description: Any) -> Any:
+    """A text of help in the chosen language, with the defaults that stand behind it."""
+    text = getattr(getattr(description, "primary_renderable", None), "markup", None)
+    if not isinstance(text, str):
+        return description
+    translated = InlineText(Markdown(translate(" ".join(text.split()))))
+    translated.texts = description.texts
+    return translated
 
 
 class HelpConsole(Console):
@@ -222,6 +241,8 @@ def record_of(words: Sequence[str]) -> type | None:
 
 def run_command(words: list[str]) -> None:
     """Parse a command line and run its verb; every ending but a good one is an exception."""
+    language, words = split_language(words, os.environ)
+    use_language(language)
     # a lone hyphen is a name, that of standard input, and no option
     words = [STDIN if word == "-" else word for word in words]
     parser = build_parser()
