@@ -46,7 +46,7 @@ def time_capture(arguments: argparse.Namespace) -> None:
 
     def captured(**how: str) -> Callable[[], object]:
         def run() -> object:
-            with capture(model, **how) as maps:  # type: ignore[arg-type]
+            with capture(model, **how) as maps:  # type: ignore[call-overload]
                 model(images)
             return maps
 

@@ -13,8 +13,11 @@ __all__ = [
     "Client",
     "UserError",
     "__version__",
+    "adopt",
     "bench",
     "capture",
+    "check",
+    "compare",
     "convert",
     "create",
     "doctor",
@@ -48,7 +51,10 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.inference.client import Client
     from vitrail.models.catalogue import create, list_models, register_family
     from vitrail.serving.run import serve
+    from vitrail.tasks.adopt import adopt
     from vitrail.tasks.bench import bench
+    from vitrail.tasks.check import check
+    from vitrail.tasks.compare import compare
     from vitrail.tasks.convert import convert
     from vitrail.tasks.doctor import doctor
     from vitrail.tasks.duplicates import duplicates
@@ -74,8 +80,11 @@ else:
     _HOMES = {
         "Client": "vitrail.inference.client",
         "UserError": "vitrail.core.errors",
+        "adopt": "vitrail.tasks.adopt",
         "bench": "vitrail.tasks.bench",
         "capture": "vitrail.explanation.capture",
+        "check": "vitrail.tasks.check",
+        "compare": "vitrail.tasks.compare",
         "convert": "vitrail.tasks.convert",
         "create": "vitrail.models.catalogue",
         "doctor": "vitrail.tasks.doctor",

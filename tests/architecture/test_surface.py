@@ -17,13 +17,24 @@ RUN_OPTIONS = (
 )
 # The one place to update when the surface changes on purpose: name -> parameters as written.
 SIGNATURES = {
+    "adopt": (
+        "source, out=None, *, code=None, args=None, rows=None, images=None, mean=(), std=(), "
+        "labels=None, overwrite=False, dry_run=False, **changes"
+    ),
     "bench": (
         "*models, batch_size=(1, 8, 32), engine=None, guest=(), data=None, precision='float32', "
         "calibrate=(), speed_up=None, threads=None, seconds=5.0, clear=False, out=None, "
         "overwrite=False, on_progress=<silent>"
     ),
     "Client": "url, api_key=None, timeout=60.0, *, retry=True",
-    "capture": "model, where='*', *, reduce=None, differentiable=False",
+    "capture": "model, where='*', *, what='weights', reduce=None, differentiable=False",
+    "check": "source, *, against=None, args=None, image_size=None, lang='en'",
+    "compare": (
+        "data, *, models=None, shares=None, seeds=None, image_sizes=None, recipe=None, "
+        "epochs=None, steps=None, batch_size=None, lr=None, val_share=None, set=None, "
+        "precision=None, device='auto', threads=None, workers=None, ray=False, address=None, "
+        "out=None, dry_run=False, on_cell=None, on_progress=<silent>"
+    ),
     "create": "name, **fields",
     "info": "source, *, batch_size=1, model=None, dialect=None, grid=None, **changes",
     "list_models": "pattern='*'",
@@ -63,7 +74,7 @@ SIGNATURES = {
         "speed_up=None, runtime=None, overwrite=False, dry_run=False, on_progress=<silent>"
     ),
     "figures": (
-        "model, data=None, *, split=None, max_images=128, ablated=4, batch_size=8, "
+        "model, data=None, *, what=None, split=None, max_images=128, ablated=4, batch_size=8, "
         "device='auto', precision=None, out=None, overwrite=False, dry_run=False, name=None, "
         "on_progress=<silent>"
     ),
@@ -105,10 +116,11 @@ SIGNATURES = {
     ),
 }
 NAMES = [
-    "Client", "UserError", "__version__", "bench", "capture", "convert", "create", "doctor",
-    "duplicates", "embed", "evaluate", "explain", "export", "figures", "info", "list_models",
-    "load", "open_data", "predict", "pretrain", "probe", "register_dialect", "register_family",
-    "report", "resume", "save", "search", "serve", "train",
+    "Client", "UserError", "__version__", "adopt", "bench", "capture", "check", "compare",
+    "convert", "create",
+    "doctor", "duplicates", "embed", "evaluate", "explain", "export", "figures", "info",
+    "list_models", "load", "open_data", "predict", "pretrain", "probe", "register_dialect",
+    "register_family", "report", "resume", "save", "search", "serve", "train",
 ]  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from vitrail.data.reader import read_pixels
 from vitrail.explanation.integrated import IncompleteWarning
 from vitrail.explanation.methods import METHODS
 from vitrail.explanation.verdict import MethodCheck
-from vitrail.tasks.explain import Work
+from vitrail.tasks.explain_work import Work
 from vitrail.tasks.explanation import Explanation, Explanations, visible_part
 
 VIT = {"name": "vit_ti_16", "image_size": 64, "patch_size": 8, "dim": 24, "depth": 2, "heads": 3}

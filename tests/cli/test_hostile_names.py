@@ -32,11 +32,19 @@ VERBS = {
     "duplicates": "duplicates {embedded}",
     "explain": "explain {model} {photos} --checks 1 --method rollout --out {out}",
     "figures": "figures {model} {data} --max-images 3 --ablated 0 --out {out}",
+    "explain together": "explain {model} {photos} --and {model} --no-verdict --out {out}",
+    "compare": (
+        "compare {data} --models vit_ti_16:image_size=16,dim=16,depth=1,heads=1,mlp_dim=16 "
+        "--seeds 1 --steps 2 --batch-size 2 --out {out}"
+    ),
     "convert": "convert {model} {out} --set num_classes=3",
     "train": "train {data} --steps 2 --batch-size 2 --out {out}",
     "pretrain": "pretrain {data} --steps 2 --batch-size 2 --out {out}",
 }
-SLOW = ("evaluate", "explain", "figures", "train", "pretrain")  # seconds: once is enough
+# seconds: once is enough
+SLOW = (
+    "evaluate", "explain", "explain together", "compare", "figures", "train", "pretrain",
+)  # fmt: skip
 MISTAKES = {
     "models": "models {evil}",
     "info": "info {evil}",
@@ -44,6 +52,7 @@ MISTAKES = {
     "evaluate": "evaluate {model} {data} --split {evil}",
     "explain": "explain {model} {photos} --target {evil}! --out {out}",
     "train": "train {evil}",
+    "compare": "compare {data} --models {evil} --out {out}",
     "an option": "predict {model} --{evil}",
     "a verb": "{evil}",
 }

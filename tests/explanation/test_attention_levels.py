@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.parity.test_every_family import FAMILIES, make, picture
+from tests.parity.test_every_family import ATTENTIVE, make, picture
 
 from vitrail import capture
 from vitrail.core.layout import TokenLayout
@@ -70,7 +70,7 @@ def test_rows_of_padding_do_not_count() -> None:
     )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ATTENTIVE)
 def test_factors_bring_the_weights_below_the_limit(family: str) -> None:
     model = make(family)
     assert set(choose_factors(model).values()) == {1}

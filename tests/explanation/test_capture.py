@@ -91,7 +91,7 @@ def test_nothing_seen_is_an_error() -> None:
 
 def test_compiled_models_are_refused_with_the_way_out() -> None:
     model = ViT(SMALL)
-    with pytest.raises(UserError, match=r"before torch\.compile"), capture(torch.compile(model)):  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"before torch\.compile"), capture(torch.compile(model)):  # type: ignore[call-overload]
         pass
     model.compile()
     with pytest.raises(UserError, match=r"before torch\.compile"), capture(model):

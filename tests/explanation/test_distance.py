@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.explanation.test_propagation import folds, sequences, windows
-from tests.parity.test_every_family import FAMILIES, make, picture
+from tests.parity.test_every_family import ATTENTIVE, make, picture
 
 from vitrail import UserError, capture
 from vitrail.core.layout import TokenLayout
@@ -63,7 +63,7 @@ def by_definition(one: AttentionMap, *, renormalise: bool) -> np.ndarray:
 def test_even_attention_has_the_closed_form(layout: TokenLayout) -> None:
     (rows, columns), tokens = layout.grid, layout.tokens
     weights = torch.full((1, HEADS, tokens, tokens), 1 / tokens, dtype=torch.float64)
-    expected = closed_form(rows, columns, layout.stride)
+    expected = closed_form(rows, columns, layout.strides[0])
     one = AttentionMap(weights, layout)
     assert mean_distance(one).tolist() == [pytest.approx([expected] * HEADS, abs=1e-9)]
     share = (tokens - layout.prefix) / tokens  # of attention that goes to patches
@@ -101,7 +101,7 @@ def test_even_attention_in_shifted_windows_respects_what_is_kept_apart(layout: T
     assert uniform_distance(layout) == pytest.approx(found, rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ATTENTIVE)
 def test_every_family_has_distances_within_its_picture(family: str) -> None:
     model, image = make(family, torch.float64), picture(family, torch.float64)
     with torch.no_grad(), capture(model) as maps:

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from tests.models.kinds import KINDS
 from tests.pages.html import check_page
-from tests.parity.test_every_family import FAMILIES, make, picture
+from tests.parity.test_every_family import CNNS, FAMILIES, make, picture
 from torch import nn
 
 from vitrail import UserError
@@ -34,6 +34,7 @@ POSITIONS = {
     "mobilevit": "none",
     "mobilevitv2": "none",
     "coatnet": "bias",
+    **dict.fromkeys(CNNS, "none"),
 }
 
 
@@ -63,8 +64,13 @@ def check_panels(found: Figures, family: str) -> set[str]:
     kind = POSITIONS[family]
     assert panels["positions"].numbers["kind"] == kind
     missing = {name for name, panel in panels.items() if panel.figure is None}
-    assert missing == ({"ablation"} if kind == "none" else set())
-    if kind == "none":
+    shows_attention = {"distance", "sinks"} if family in CNNS else set()
+    assert missing == shows_attention | ({"ablation"} if kind == "none" else set())
+    for name in shows_attention:
+        assert "this model has none: it is convolutional" in panels[name].caption
+    if family in CNNS:
+        assert "A convolutional network has no positions" in panels["positions"].caption
+    elif kind == "none":
         assert "nothing to take away" in panels["ablation"].caption
         assert "no table of positions and no bias" in panels["positions"].caption
     assert found.summary["images"] == 9

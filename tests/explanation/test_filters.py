@@ -49,6 +49,9 @@ def test_patch_filters_are_told_from_the_kernels_of_a_stem() -> None:
         "mobilevit": False,
         "mobilevitv2": False,
         "coatnet": False,
+        "resnet": False,
+        "bit": False,
+        "mobilenetv2": False,
     }
 
 

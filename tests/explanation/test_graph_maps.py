@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.parity.test_every_family import CONFIGS, FAMILIES, make, picture
+from tests.parity.test_every_family import ATTENTIVE, CONFIGS, make, picture
 from torch.testing import assert_close
 
 from vitrail.explanation.graph_maps import map_covers, map_names, reduce_weights
@@ -10,7 +10,7 @@ from vitrail.explanation.rollout import attention, rollout
 from vitrail.models.attention_outputs import attention_layouts, attention_outputs
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ATTENTIVE)
 def test_maps_are_those_of_a_running_model(family: str) -> None:
     model, images = make(family, configs=CONFIGS), picture(family)
     layouts = attention_layouts(model)

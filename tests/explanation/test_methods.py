@@ -8,14 +8,14 @@ from typing import Any, cast
 import pytest
 import torch
 from tests.models.kinds import KINDS, SMALL
-from tests.parity.test_every_family import FAMILIES, make, picture
+from tests.parity.test_every_family import ATTENTIVE, CNNS, FAMILIES, make, picture
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail import UserError, capture
 from vitrail.core.layout import TokenLayout
 from vitrail.explanation.auto_method import choose_method
-from vitrail.explanation.capture import find_attentions
+from vitrail.explanation.capture import WITHOUT_ATTENTION, find_attentions
 from vitrail.explanation.integrated import (
     MAX_DELTA,
     MAX_STEPS,
@@ -23,7 +23,7 @@ from vitrail.explanation.integrated import (
     IncompleteWarning,
     integrated,
 )
-from vitrail.explanation.methods import METHODS, explain_tensor
+from vitrail.explanation.methods import METHODS, explain_tensor, select_methods
 from vitrail.explanation.propagation import global_attention
 from vitrail.explanation.readout import to_tokens
 from vitrail.explanation.rollout import discard_lowest, rollout
@@ -35,7 +35,7 @@ from vitrail.models.vit import ViT, ViTConfig
 
 # three steps are too few, and quick
 pytestmark = pytest.mark.filterwarnings("ignore::vitrail.explanation.integrated.IncompleteWarning")
-every_family = pytest.mark.parametrize("family", FAMILIES)
+with_attention = pytest.mark.parametrize("family", ATTENTIVE)
 every_method = pytest.mark.parametrize("method", METHODS)
 
 
@@ -116,7 +116,7 @@ DEAR = {
             marks=() if family in DEAR.get(method, FAMILIES) else pytest.mark.slow,
         )
         for family in FAMILIES
-        for method in METHODS
+        for method in (WITHOUT_ATTENTION if family in CNNS else METHODS)
     ],
 )
 def test_every_method_for_every_family(family: str, method: str) -> None:
@@ -153,7 +153,7 @@ def test_beit_with_either_pool(pool: str, method: str) -> None:
 
 
 @one_path_each
-@every_family
+@with_attention
 def test_under_autocast_in_inference_mode_and_without_gradients(family: str, method: str) -> None:
     assert_same_in_every_mode(family, method)
 
@@ -161,6 +161,11 @@ def test_under_autocast_in_inference_mode_and_without_gradients(family: str, met
 @every_method
 def test_every_method_under_autocast_and_in_inference_mode(method: str) -> None:
     assert_same_in_every_mode("swin", method)
+
+
+@pytest.mark.parametrize("family", CNNS)
+def test_convolutional_networks_too(family: str) -> None:
+    assert_same_in_every_mode(family, "gradcam")
 
 
 def assert_same_in_every_mode(family: str, method: str) -> None:
@@ -293,7 +298,7 @@ def test_discarding_keeps_what_is_highest() -> None:
     assert discard_lowest(weights, 0.0) is weights
 
 
-@every_family
+@with_attention
 def test_rollout_keeps_the_whole(family: str) -> None:
     """What is read out is a mixture of all tokens: with what is on prefix tokens it sums to one."""
     model, x = make(family, torch.float64), picture(family, torch.float64)
@@ -537,8 +542,27 @@ def test_windows_folds_and_convolutions_are_reasons_too() -> None:
     for family, reason in {
         "swin": "windows", "swinv2": "windows", "mobilevit": "fold", "mobilevitv2": "fold",
         "coatnet": "convolutions", "beit": "reads the patches",
+        "resnet": "convolutions", "bit": "convolutions", "mobilenetv2": "convolutions",
     }.items():  # fmt: skip
         assert reason in choices[family].reason
+
+
+@pytest.mark.parametrize("family", CNNS)
+def test_a_convolutional_network_says_that_it_has_no_attention(family: str) -> None:
+    model, x = make(family), picture(family)
+    for method in set(METHODS) - set(WITHOUT_ATTENTION):
+        with pytest.raises(UserError, match="has no attention, it is a convolutional network"):
+            explain_tensor(model, x, method)
+        with pytest.raises(UserError, match=r"choose method gradcam, hirescam, .* or occlusion"):
+            select_methods(method, model, {}, "model")
+    with pytest.raises(UserError, match="has no attention"), capture(model):
+        model(x)
+    assert tuple(select_methods("all", model, {}, "model")[0]) == WITHOUT_ATTENTION
+    headless = make(family, num_classes=0)
+    with pytest.raises(UserError, match="no head and no attention"):
+        select_methods("auto", headless, {}, "model")
+    with pytest.raises(UserError, match="no head and no attention"):
+        select_methods("gradcam", headless, {}, "model")
 
 
 def test_without_a_head_auto_explains_no_class() -> None:

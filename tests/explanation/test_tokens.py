@@ -17,7 +17,7 @@ from vitrail.models.vit import ViT
 
 SIZE = (32, 48)
 CHANNELS_LAST = ("swin", "swinv2")
-CHANNELS_FIRST = ("mobilevit", "mobilevitv2", "coatnet")
+CHANNELS_FIRST = ("mobilevit", "mobilevitv2", "coatnet", "resnet", "bit", "mobilenetv2")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

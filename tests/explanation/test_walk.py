@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 import torch
-from tests.serving.small_models import MODELS, image_tensor, model_of
+from tests.serving.small_models import ATTENTIVE, image_tensor, model_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -18,7 +18,7 @@ from vitrail.explanation.walk import STEP_IDS, Walk, walk
 from vitrail.explanation.walk_record import Step
 from vitrail.models.model import Model
 
-every_model = pytest.mark.parametrize("kind", MODELS)
+every_model = pytest.mark.parametrize("kind", ATTENTIVE)
 
 
 @cache
@@ -225,6 +225,35 @@ def test_families_have_their_own_steps(kind: str) -> None:
     assert FAMILY_STEPS[kind] <= seen
     foreign = {"window", "merge", "unfold", "downsample", "class_token", "stem"}
     assert not (seen - FAMILY_STEPS[kind]) & (foreign - {"class_token"})
+
+
+CNN_STEPS = {
+    "resnet": ["image", "stem", "earlier", "residual", "later", "pool", "head"],
+    "bit": ["image", "stem", "earlier", "residual", "later", "norm", "pool", "head"],
+    "mobilenetv2": ["image", "stem", "earlier", "residual", "later", "last", "pool", "head"],
+}
+
+
+@pytest.mark.parametrize("kind", CNN_STEPS)
+def test_a_cell_of_a_convolutional_network_is_followed_through_a_block(kind: str) -> None:
+    model = model_of(kind)
+    image, blocks = image_tensor(model), model.blocks_by_depth()
+    seen = dict(zip(blocks, model.intermediates(image), strict=True))
+    found = walk(model, image, attention=1, patch=(1, 2))
+    assert [step.id for step in found.steps] == CNN_STEPS[kind]
+    assert all(step.code is not None for step in found.steps)
+    name = list(blocks)[1]
+    step = found.step("residual")
+    assert step.facts["name"] == name
+    close(value(step, "result"), seen[name][0, :, 1, 2])
+    parts = [part for part in ("conv2", "filter") if part in step.values]
+    assert len(parts) == 1
+    close(found.logits, model(image))
+    first, last = (walk(model, image, attention=place) for place in (0, len(blocks) - 1))
+    assert "earlier" not in [step.id for step in first.steps]
+    assert "later" not in [step.id for step in last.steps]
+    with pytest.raises(UserError, match=f"block must be from 0 to {len(blocks) - 1}"):
+        walk(model, image, attention=len(blocks))
 
 
 def test_merged_cells_are_the_four_of_the_finer_grid() -> None:

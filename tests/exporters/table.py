@@ -29,7 +29,12 @@ def export_cell(family: str, target: str) -> str:
         runtime = placeholder_runtime(Path(folder)) if target == "web" else None
         try:
             done = vitrail.export(
-                model, out, to=target, attention=True, features=True, runtime=runtime
+                model,
+                out,
+                to=target,
+                attention=model.has_attention,
+                features=True,
+                runtime=runtime,
             )
         except UserError as error:
             return f"no: {str(error).replace('|', '/')}"

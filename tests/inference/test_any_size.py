@@ -30,7 +30,14 @@ def test_a_matrix_an_axis_resizes_as_torch_does(method: Any, old: tuple[int, int
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"distilled": True}, {"positions": "sincos2d"}, {"registers": 2, "pool": "mean"}],
+    [
+        {},
+        {"distilled": True},
+        {"positions": "sincos2d"},
+        {"positions": "sincos1d", "norm_placement": "post"},
+        {"positions": "learned2d"},
+        {"registers": 2, "pool": "mean"},
+    ],
 )
 def test_a_vit_for_any_size_is_the_one_loaded_for_it(changes: Any) -> None:
     model = perturbed(replace(SMALL, depth=1, **changes)).eval()
@@ -45,9 +52,18 @@ def test_a_vit_for_any_size_is_the_one_loaded_for_it(changes: Any) -> None:
 
 
 def test_what_is_made_for_one_size_is_refused() -> None:
-    model = perturbed(replace(SMALL, depth=1, positions="learned2d")).eval()
-    with pytest.raises(UserError, match='positions="learned2d" are made for one image size'):
+    model = perturbed(replace(SMALL, depth=1, positions="relative")).eval()
+    with pytest.raises(UserError, match='positions="relative" have a number for each distance'):
         for_any_size(model)
-    for family in ("beit", "swin", "coatnet"):
-        with pytest.raises(UserError, match=r"positions and windows .* load the model with image_"):
+    with pytest.raises(UserError, match="patches are rectangles"):
+        for_any_size(perturbed(replace(SMALL, depth=1, patch_size=(8, 4))).eval())
+    reasons = {
+        "beit": "relative bias is a table for one grid of patches",
+        "swin": "windows and their masks are laid out for one grid",
+        "swinv2": "windows, their masks and their biases",
+        "coatnet": "relative biases of its attention are tables",
+        "mobilevitv2": r"64x96 is no multiple of 64, as image_size=\(64, 128\) is",
+    }
+    for family, reason in reasons.items():
+        with pytest.raises(UserError, match=f"{reason}.*: load the model with image_size"):
             for_any_size(make(family, configs=SHALLOW))

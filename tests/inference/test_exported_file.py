@@ -286,3 +286,28 @@ def test_an_xml_file_of_something_else(tmp_path: Path, capfd: pytest.CaptureFixt
     with pytest.raises(UserError, match="it has no <net> element"):
         OpenVinoFile(file)
     assert not capfd.readouterr().err
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".xml"])
+def test_a_directory_with_the_name_of_a_file_says_what_it_is(suffix: str, tmp_path: Path) -> None:
+    folder = tmp_path / f"pets{suffix}"
+    folder.mkdir()
+    with pytest.raises(UserError, match=r"is a directory, .* give a file that vitrail export"):
+        open_model(folder)
+    (folder / f"inside{suffix}").touch()
+    with pytest.raises(UserError, match=re.escape(f"give {folder / 'inside'}{suffix}")):
+        open_model(folder)
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).touch()
+    with pytest.raises(UserError, match=rf"is a checkpoint directory, .* without {suffix}"):
+        open_model(folder)
+
+
+def test_the_shell_says_that_a_model_is_a_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, photo = tmp_path / "pets.onnx", tmp_path / "cat.png"
+    folder.mkdir()
+    Image.new("RGB", (8, 8)).save(photo)
+    assert main(["predict", str(folder), str(photo)]) == 2
+    assert "is a directory, not an exported file" in capsys.readouterr().err

@@ -25,6 +25,7 @@ from vitrail.inference.int8_graph import (
     bytes_overflow,
     fold_weights,
     layers_of,
+    overflows,
     quantise_nodes,
     run_graph,
 )
@@ -103,6 +104,40 @@ def test_the_range_of_weights_suits_the_processor(samples: Samples, to_graph: An
         errors[reduced] = relative_error(run_graph(proto, samples.fed), found)
     best = min(errors, key=errors.__getitem__)
     assert best == bytes_overflow()
+
+
+@pytest.mark.parametrize("overflows_here", [False, True])
+@pytest.mark.parametrize("portable", [False, True])
+def test_the_range_follows_the_processor_and_files_go_anywhere(
+    overflows_here: bool,
+    portable: bool,
+    samples: Samples,
+    to_graph: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Full-range weights reach 127 steps, those of 7 bits no more than 64."""
+    from onnx import TensorProto, numpy_helper
+
+    monkeypatch.setattr("vitrail.inference.quantise.bytes_overflow", lambda: overflows_here)
+    proto, record = quantise(wide_model(), samples, to_graph, method="dynamic", portable=portable)
+    assert record.reduced_range == (overflows_here or portable)
+    weights = [one for one in proto.graph.initializer if one.data_type == TensorProto.INT8]
+    largest = max(int(np.abs(numpy_helper.to_array(one).astype(int)).max()) for one in weights)
+    assert largest <= 64 if record.reduced_range else largest == 127
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "expected"),
+    [
+        ({"architecture": "x86_64", "avx2": True, "avx512_f": True}, True),
+        ({"architecture": "x86_64", "avx_vnni": True}, False),
+        ({"architecture": "x86_64", "avx512_vnni": True, "amx_int8": True}, False),
+        ({"architecture": "x86_64", "avx512_vnni": False, "amx_int8": True}, False),
+        ({"architecture": "aarch64"}, False),
+    ],
+)
+def test_bytes_overflow_on_x86_before_vnni(capabilities: dict[str, Any], expected: bool) -> None:
+    assert overflows(capabilities) is expected
 
 
 def test_balancing_helps_where_channels_differ_in_size(samples: Samples, to_graph: Any) -> None:

@@ -11,12 +11,21 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.models.kinds import KINDS, SMALL
-from tests.parity.test_every_family import BACKEND, CONFIGS, SHALLOW, export, make, picture
+from tests.parity.test_every_family import (
+    ATTENTIVE,
+    BACKEND,
+    CONFIGS,
+    SHALLOW,
+    export,
+    make,
+    picture,
+)
 from vitrail import UserError, capture
 from vitrail.inference.rewrites.batch_norms import fold_batch_norms
 from vitrail.inference.rewrites.biases import bake_biases
 from vitrail.inference.rewrites.kernels import bake_kernels
 from vitrail.inference.rewrites.last_block import prune_last_block
+from vitrail.inference.rewrites.norms import flatten_norms
 from vitrail.inference.rewrites.optimise import REWRITES, OutputKind, compute, optimise
 from vitrail.inference.rewrites.patches import multiply_patches
 from vitrail.inference.rewrites.positions import bake_positions
@@ -97,8 +106,14 @@ REMOVED: dict[Callable[[Model], Model], dict[str, tuple[str, ...]]] = {
         "mobilevitv2": ("native_batch_norm",),
         "coatnet": ("native_batch_norm",),
         "coatnet, pooled, no activation": ("native_batch_norm",),
+        "resnet": ("native_batch_norm",),
+        "mobilenetv2": ("native_batch_norm",),
     },
-    bake_kernels: {"vit, hybrid": ("var_mean", "sqrt"), "vit, hybrid, larger patches": ("sqrt",)},
+    bake_kernels: {
+        "bit": ("var_mean", "rsqrt"),
+        "vit, hybrid": ("var_mean", "sqrt"),
+        "vit, hybrid, larger patches": ("sqrt",),
+    },
     multiply_patches: {"beit, large patches": ("convolution",)},
     bake_positions: {},
     bake_biases: {
@@ -110,6 +125,7 @@ REMOVED: dict[Callable[[Model], Model], dict[str, tuple[str, ...]]] = {
         "coatnet, computed bias": ("index_select", "relu"),
     },
     fuse_projections: {"swinv2": ("exp", "clamp", "zeros_like"), "beit": ("zeros_like",)},
+    flatten_norms: {},  # the same operators on other shapes
 }
 
 
@@ -159,12 +175,13 @@ def test_all_of_them_together_are_equal(record: str) -> None:
 @pytest.mark.parametrize(
     ("rewrite", "applies"),
     [
-        (fold_batch_norms, {"mobilevit", "mobilevitv2", "coatnet"}),
-        (bake_kernels, set[str]()),
+        (fold_batch_norms, {"mobilevit", "mobilevitv2", "coatnet", "resnet", "mobilenetv2"}),
+        (bake_kernels, {"bit"}),
         (multiply_patches, set[str]()),  # small patches stay a convolution
         (bake_positions, {"vit"}),
         (bake_biases, {"beit", "swin", "swinv2", "coatnet"}),
         (fuse_projections, {"beit", "swinv2"}),
+        (flatten_norms, {"swin", "swinv2", "mobilevit"}),
         (prune_last_block, {"vit", "beit"}),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
@@ -174,6 +191,16 @@ def test_where_it_does_not_apply_the_model_is_returned(
 ) -> None:
     changed = {name for name in CONFIGS if rewrite(model := make(name)) is not model}
     assert changed == applies
+
+
+@pytest.mark.parametrize("name", ["swin", "swinv2", "mobilevit"])
+def test_norms_of_grids_and_folds_see_sequences(name: str) -> None:
+    model, ranks = flatten_norms(make(name).double()), set[int]()
+    for module in model.modules():
+        if type(module) is nn.LayerNorm:
+            module.register_forward_hook(lambda _, given, __: ranks.add(given[0].ndim))
+    model(images(model).double())
+    assert ranks == {3}
 
 
 def test_patches_and_positions_cost_one_addition_before_the_class_token() -> None:
@@ -308,7 +335,7 @@ def test_capture_sees_a_rewritten_model() -> None:
         last.on_grid((0, 0))
 
 
-@pytest.mark.parametrize("family", [name for name in CONFIGS if name != "vit"])
+@pytest.mark.parametrize("family", [name for name in ATTENTIVE if name != "vit"])
 def test_capture_sees_other_rewritten_families_whole(family: str) -> None:
     model = make(family, torch.float64)
     fast, batch = optimise(model, output="logits"), picture(family, torch.float64)

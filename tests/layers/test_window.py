@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vitrail.core.layout import TokenLayout, WindowPolicy
-from vitrail.layers.attention import Attend, attend_fused, attend_unfused
+from vitrail.layers.attention import Attend, attend_exported, attend_fused, attend_unfused
 from vitrail.layers.computed import Computed
 from vitrail.layers.window import (
     APART,
@@ -139,7 +139,8 @@ def test_fused_and_plain_attention_agree(windows: int, scale: float | None) -> N
     q, k, v = torch.randn(3, 2, 5, 3, 16, 8, dtype=torch.float64)
     bias = torch.randn(windows, 3, 16, 16, dtype=torch.float64)
     expected = attend_unfused(q, k, v, bias, scale)
-    torch.testing.assert_close(attend_fused(q, k, v, bias, scale), expected, rtol=0, atol=1e-12)
+    for attend in (attend_fused, attend_exported):
+        torch.testing.assert_close(attend(q, k, v, bias, scale), expected, rtol=0, atol=1e-12)
     one = attend_fused(q[:, 0], k[:, 0], v[:, 0], bias[:1], scale)
     torch.testing.assert_close(one, expected[:, 0], rtol=0, atol=1e-12)
     none = attend_fused(q, k, v, None, scale)

@@ -41,6 +41,9 @@ KINDS = {
         head_bias=False,
     ),
     "gated": replace(SMALL, activation="swiglu", final_norm="none"),
+    "norm after adding": replace(SMALL, norm_placement="post", final_norm="none", layer_scale=0.1),
+    "rectangular patches": replace(SMALL, patch_size=(8, 4), activation="relu"),
+    "1-D sine positions": replace(SMALL, positions="sincos1d", registers=1),
     "thirteen channels, tanh": replace(SMALL, channels=13, activation="gelu_tanh"),
 }
 

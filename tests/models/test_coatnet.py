@@ -107,7 +107,7 @@ def test_every_attention_owns_its_layout_and_is_captured(kind: str) -> None:
     for name, one in maps.items():
         layout = config.layouts[int(name.split(".")[1])]
         assert one.layout == layout
-        assert layout.grid == tuple(side // layout.stride for side in config.image_size)
+        assert layout.grid == tuple(side // layout.strides[0] for side in config.image_size)
         torch.testing.assert_close(one.weights.sum(-1), torch.ones_like(one.weights.sum(-1)))
     first = next(m for m in model.modules() if isinstance(m, Attend))
     assert config.tokens == first.layout.tokens == math.prod(config.grid)

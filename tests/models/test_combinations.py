@@ -41,6 +41,9 @@ OPEN: dict[str, dict[str, tuple[Any, ...]]] = {
         "kinds": ("CCTT", "TTTT", "CTCT"),
         "dim_head": (4, 8),
     },
+    "resnet": {"image_size": ((1, 1), (33, 47)), "depths": ((1,), (2, 1), (1, 1, 1))},
+    "bit": {"image_size": ((1, 1), (33, 47)), "depths": ((1,), (2, 1)), "groups": (4, 16)},
+    "mobilenetv2": {"image_size": ((1, 1), (33, 47)), "expand": (0.5, 1.0, 6.0)},
     "tokenizer": {"stages": (1, 2)},
 }
 EVERYWHERE: dict[str, tuple[Any, ...]] = {

@@ -34,6 +34,9 @@ BASES: dict[str, Config] = {
         find("coatnet_0_rw"),
         {"stem": (8, 32), "dims": (32, 32, 64, 64), "depths": (2, 1, 1, 1), "image_size": 64},
     ),
+    "resnet": change(find("resnet18"), {"width": 16, "image_size": 32}),
+    "bit": change(find("bit_r50x1"), {"width": 32, "depths": (1, 1), "image_size": 32}),
+    "mobilenetv2": change(find("mobilenetv2_035"), {"image_size": 32}),
     "tokenizer": change(find("vq_ti_8"), {"image_size": 32}),
 }
 # Another value of each field; of "numerics" one that leaves the tensors as they are.
@@ -68,7 +71,8 @@ OTHERS: dict[str, dict[str, Any]] = {
         "heads": 2,
         "pool": "mean",
         "final_norm": "pooled",
-        "activation": "gelu_tanh",
+        "activation": "relu",
+        "norm_placement": "post",
         "norm_eps": 0.1,
     },
     "beit": {
@@ -128,6 +132,28 @@ OTHERS: dict[str, dict[str, Any]] = {
         "squeeze_activation": "silu",
         "early_squeeze": False,
     },
+    "resnet": {
+        "depths": (1, 1),
+        "block": "bottleneck",
+        "width": 32,
+        "stem": "3x3",
+        "norm_eps": 0.1,
+    },
+    "bit": {
+        "depths": (1, 2),
+        "width": 64,
+        "groups": 16,
+        "standardize": "jax",
+        "norm_eps": 0.1,
+    },
+    "mobilenetv2": {
+        "stem": 8,
+        "widths": (8, 8, 16, 24, 32, 56, 64),
+        "depths": (1, 1, 1, 1, 1, 1, 1),
+        "last": 64,
+        "expand": 4.0,
+        "norm_eps": 0.1,
+    },
     "tokenizer": {
         "kind": "dvae",
         "words": 64,
@@ -139,7 +165,7 @@ OTHERS: dict[str, dict[str, Any]] = {
         "decoder": False,
     },
 }
-TRAINING = {"drop_path": 0.5, "dropout": 0.5, "patch_dropout": 0.5}
+TRAINING = {"drop_path": 0.5, "dropout": 0.5, "embed_dropout": 0.5, "patch_dropout": 0.5}
 
 
 def with_other(family: str, name: str) -> Config:

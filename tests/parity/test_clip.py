@@ -143,6 +143,44 @@ def test_leaves_the_text_tower_out(tmp_path: Path) -> None:
     assert_same(load(tmp_path / "clip.pt"), whole.visual, images(3, 32, 32))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tower_in_memory_is_read(kind: str) -> None:
+    fields, quick = KINDS[kind]
+    peer = shaken(build(VISION | fields, quick))
+    size = (VISION | fields)["image_size"]
+    height, width = (size, size) if isinstance(size, int) else size
+    ours = load(peer)
+    assert ours.passport.origin.dialect == "open_clip"
+    assert_same(ours, peer, images(3, height, width))
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_whole_model_in_memory_is_its_image_tower(quick: bool) -> None:
+    whole = shaken(open_clip.CLIP(20, VISION, TEXT, quick_gelu=quick))
+    for parameter in whole.visual.conv1.parameters():
+        parameter.requires_grad_(False)
+    ours = load(whole)
+    assert ours.config.activation == ("quick_gelu" if quick else "gelu")
+    assert not ours.get_parameter("patches.projection.weight").requires_grad
+    assert ours.get_parameter("norm.weight").requires_grad
+    assert_same(ours, whole.visual, images(3, 32, 32))
+    assert_same(load(whole.visual), whole.visual, images(3, 32, 32))
+
+
+@pytest.mark.parametrize("pool", ["avg", "token"])
+def test_a_timm_tower_in_memory_is_read(pool: str) -> None:
+    trunk = {"timm_model_name": "vit_tiny_patch16_224", "timm_pool": pool, "image_size": 224}
+    whole = shaken(open_clip.CLIP(20, trunk | {"timm_proj": "linear"}, TEXT))
+    whole.visual.trunk.blocks = whole.visual.trunk.blocks[:1]
+    image = images(3, 224, 224, batch=1)
+    ours = load(whole)
+    assert ours.config.pool == {"avg": "mean", "token": "cls"}[pool]
+    assert_same(ours, whole.visual, image)
+    alone = load(whole.visual)
+    assert alone.config == ours.config
+    assert "timm_model" in alone.passport.origin.source
+
+
 def test_resizes_as_open_clip_does(tmp_path: Path) -> None:
     small = shaken(build(VISION))
     source = write_open(tmp_path / "peer", small, VISION)

@@ -16,12 +16,15 @@ from tests.parity.compare import assert_identical, close
 from vitrail import capture, load, save
 from vitrail.models import catalogue
 from vitrail.models.beit import BeitConfig
+from vitrail.models.bit import BiTConfig
 from vitrail.models.catalogue import build, change, family_of
 from vitrail.models.coatnet import CoAtNetConfig
 from vitrail.models.config import Config
+from vitrail.models.mobilenetv2 import MobileNetV2Config
 from vitrail.models.mobilevit import MobileViTConfig
 from vitrail.models.mobilevitv2 import MobileViTV2Config
 from vitrail.models.model import Model
+from vitrail.models.resnet_v15 import ResNetV15Config
 from vitrail.models.swin import SwinConfig
 from vitrail.models.swinv2 import SwinV2Config
 from vitrail.models.vit import ViTConfig
@@ -73,6 +76,17 @@ CONFIGS: dict[str, Config] = {
         image_size=(64, 96),
         num_classes=5,
     ),
+    "resnet": ResNetV15Config(depths=(1, 2, 1), width=16, image_size=(36, 52), num_classes=5),
+    "bit": BiTConfig(depths=(1, 2, 1), width=16, groups=8, image_size=(36, 52), num_classes=5),
+    "mobilenetv2": MobileNetV2Config(
+        stem=8,
+        widths=(8, 8, 16, 16, 24, 24, 32),
+        depths=(1, 2, 1, 1, 1, 1, 1),
+        last=32,
+        expand=2.0,
+        image_size=(64, 96),
+        num_classes=5,
+    ),
 }
 
 # Tracing takes seconds a block, so what compiles or exports has one block of each sort.
@@ -84,8 +98,16 @@ SHALLOW: dict[str, Config] = {
     "mobilevit": change(CONFIGS["mobilevit"], {"depths": (1, 1, 1)}),
     "mobilevitv2": change(CONFIGS["mobilevitv2"], {"depths": (1, 1, 1)}),
     "coatnet": change(CONFIGS["coatnet"], {"kinds": "CT", "dims": (16, 32), "depths": (1, 1)}),
+    "resnet": change(CONFIGS["resnet"], {"depths": (1, 1)}),
+    "bit": change(CONFIGS["bit"], {"depths": (1, 1)}),
+    "mobilenetv2": change(CONFIGS["mobilenetv2"], {"depths": (1, 2, 1, 1, 1, 1, 1)}),
 }
+# which have no attention
+CNNS = ("resnet", "bit", "mobilenetv2")
 
+ATTENTIVE = tuple(name for name in FAMILIES if name not in CNNS)
+
+with_attention = pytest.mark.parametrize("family", ATTENTIVE)
 every_family = pytest.mark.parametrize("family", FAMILIES)
 shallow_or_deep = pytest.mark.parametrize(
     "configs", [SHALLOW, pytest.param(CONFIGS, marks=pytest.mark.slow)], ids=["shallow", "deep"]
@@ -285,7 +307,7 @@ def test_checkpointed_and_compiled_statistics_count_a_batch_once() -> None:
         )
 
 
-@every_family
+@with_attention
 def test_looked_into_to_the_bit(family: str) -> None:
     model, image = make(family), picture(family)
     before = model(image)

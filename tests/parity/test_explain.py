@@ -61,6 +61,9 @@ PLACES = {
     "mobilevit": ("stages.4", None),
     "mobilevitv2": ("stages.3.1", None),
     "coatnet": ("stages.3.0", None),
+    "resnet": ("stages.2.0", None),  # as its README does: layer4[-1]
+    "bit": ("norm", None),
+    "mobilenetv2": ("last", None),
 }
 
 
@@ -106,9 +109,12 @@ def test_without_a_name_it_is_what_the_last_attention_reads(
         ("swin", "stages.1.blocks.1.norm1", rows_first((5, 7))),
         ("mobilevit", "last", None),
         ("mobilevitv2", "stages.4.1", None),
+        ("resnet", "stages.2.0", None),
+        ("bit", "norm", None),
+        ("mobilenetv2", "last", None),
     ],
 )
-def test_or_what_the_head_reads_where_maps_are_folded(
+def test_or_what_the_head_reads_where_maps_are_folded_or_convolved(
     family: str, layer: str, reshape: object
 ) -> None:
     model, x = make(family, torch.float64), picture(family, torch.float64)

@@ -157,6 +157,48 @@ def test_equals_what_vit_pytorch_was_and_back(
     assert_identical(load_file(tmp_path / "back.safetensors"), load_file(source))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_module_in_memory_needs_no_answers(kind: str) -> None:
+    """Heads, pooling, patches, channels and dropout are read from its parts."""
+    rates = {"dropout": 0.1, "emb_dropout": 0.2}
+    arguments = SMALL | KINDS[kind] | rates
+    peer = shaken(ViT(**arguments))
+    channels = arguments.get("channels", 3)
+    ours = load(peer, image_size=(32, 48))
+    assert ours.config.heads == arguments["heads"]
+    assert (ours.config.dropout, ours.config.embed_dropout) == (0.1, 0.2)
+    assert_same(ours, peer, images(channels, 32, 48))
+    square = shaken(ViT(**arguments | {"image_size": 32}))
+    assert_same(load(square), square, images(channels, 32, 32))
+
+
+class ThreeAxes(ViT):  # type: ignore[misc]
+    """As it was from August 2023 to November 2025: tables of three axes, and a mean over all
+    tokens."""
+
+    def __init__(self, pool: str) -> None:
+        super().__init__(**SMALL)
+        self.pool = pool
+        for name in ("cls_token", "pos_embedding"):
+            setattr(self, name, nn.Parameter(getattr(self, name).detach()[None]))
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = self.to_patch_embedding(image)
+        x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], dim=1) + self.pos_embedding
+        x = self.transformer(self.dropout(x))
+        logits: Tensor = self.mlp_head(x.mean(dim=1) if self.pool == "mean" else x[:, 0])
+        return logits
+
+
+@pytest.mark.parametrize("pool", ["cls", "mean"])
+def test_an_older_module_in_memory_pools_as_it_did(pool: str) -> None:
+    peer = shaken(ThreeAxes(pool))
+    ours = load(peer, image_size=(32, 48))
+    assert ours.passport.origin.dialect == "vit_pytorch-old"
+    assert ours.config.pool == ("all" if pool == "mean" else "cls")
+    assert_same(ours, peer, images(3, 32, 48))
+
+
 def test_the_newest_of_the_old_become_new(tmp_path: Path) -> None:
     """Since August 2023 only the tables have changed their shape."""
     peer = shaken(ViT(**SMALL))
@@ -193,7 +235,7 @@ def test_asks_for_the_heads(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("patch", "channels", "sentence"),
-    [((8, 16), 3, "384 values do not make a square patch"), ((8, 8), 5, "give channels=N")],
+    [((8, 16), 3, "384 values do not make a square patch"), ((8, 8), 5, "give channels=N, or p")],
 )
 def test_asks_for_channels_of_a_square_patch(
     patch: tuple[int, int], channels: int, sentence: str, tmp_path: Path
@@ -202,6 +244,21 @@ def test_asks_for_channels_of_a_square_patch(
     source = write_safetensors(peer, tmp_path / "peer.safetensors")
     with pytest.raises(UserError, match=sentence):
         load(source, heads=4)
+
+
+def test_a_person_can_name_a_rectangle(tmp_path: Path) -> None:
+    peer = shaken(ViT(**SMALL | {"patch_size": (8, 16)}))
+    source = write_safetensors(peer, tmp_path / "peer.safetensors")
+    ours = load(source, heads=4, patch_size=(8, 16), image_size=(32, 48))
+    assert_same(ours, peer, images(3, 32, 48))
+    convert(
+        source,
+        tmp_path / "native",
+        to="vitrail",
+        changes={"heads": 4, "patch_size": (8, 16), "image_size": (32, 48)},
+    )
+    convert(tmp_path / "native", tmp_path / "back.safetensors", to="vit_pytorch")
+    assert_identical(load_file(tmp_path / "back.safetensors"), load_file(source))
 
 
 def test_refuses_files_whose_scale_is_unknown(tmp_path: Path) -> None:

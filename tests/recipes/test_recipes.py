@@ -396,3 +396,31 @@ def test_small_keeps_a_size_that_was_given(size: tuple[int, int]) -> None:
 def test_small_refuses_a_size_without_patches() -> None:
     with pytest.raises(UserError, match="got 97x97: use 96x96"):
         recipe("small", start=None, image_size=(97, 97))
+
+
+@pytest.mark.parametrize(
+    ("model", "side", "given", "fields"),
+    [
+        ("resnet18", 8, None, {"image_size": (8, 8), "stem": "3x3"}),
+        ("resnet50", 28, (32, 48), {"image_size": (32, 48), "stem": "3x3"}),
+        ("resnet18", 96, None, {"image_size": (96, 96)}),
+        ("resnet18", 28, (224, 224), {"image_size": (224, 224)}),
+        ("bit_r50x1", 28, None, {"image_size": (64, 64)}),
+        ("mobilenetv2_100", 96, None, {"image_size": (96, 96)}),
+        ("vit_ti_16", 28, None, {}),
+    ],
+)
+def test_small_gives_convolutional_networks_the_size_of_the_images(
+    model: str, side: int, given: tuple[int, int] | None, fields: dict[str, Any]
+) -> None:
+    class Squares(Photos):
+        def read(self, index: int) -> NDArray[np.uint8]:
+            return np.zeros((side, side), np.uint8)
+
+    made = choose(
+        "small", Choice(data="squares", train=Squares(900), model=model, image_size=given)
+    )
+    assert made.fields == fields
+    change(find(model), dict(made.fields))  # they are fields of the model
+    assert any(reason.startswith(f"{model} defines the shape") for reason in made.reasons)
+    assert all(10 < len(reason) < 240 for reason in made.reasons)

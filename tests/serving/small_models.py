@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from tests.models.kinds import KINDS, SMALL, perturbed
-from tests.parity.test_every_family import FAMILIES, make
+from tests.parity.test_every_family import CNNS, FAMILIES, make
 from vitrail.models.model import Model
 
 LABELS = ("cat", "dog", "bird", "고양이", "fish")
@@ -45,6 +45,10 @@ MODELS: dict[str, Callable[[], Model]] = {
     "swin, timm windows": long_windows,
     "headless swin": partial(make, "swin", num_classes=0),
 }
+
+
+# those whose attention can be seen
+ATTENTIVE = tuple(name for name in MODELS if name not in CNNS)
 
 
 @cache

@@ -3,8 +3,8 @@
 import base64
 import io
 import shutil
+import time
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,18 @@ from PIL import Image
 
 import vitrail
 from tests.models.kinds import SMALL, perturbed
-from tests.parity.test_every_family import FAMILIES
+from tests.parity.test_every_family import ATTENTIVE, FAMILIES
 from tests.serving.small_models import MODELS, model_of, photo
 from vitrail import capture
 from vitrail.core.errors import UserError
+from vitrail.data.sources.files import Files
 from vitrail.explanation.distance import mean_distance
 from vitrail.explanation.hooks import token_layouts
 from vitrail.inference.nearest import find_nearest
+from vitrail.inference.parts import normalise_rows
 from vitrail.models.measure import count
 from vitrail.models.model import Model
-from vitrail.serving.operations import OPERATIONS, File
+from vitrail.serving.operations import OPERATIONS, File, embedding_map
 from vitrail.serving.operations import data_context as data_context_module
 from vitrail.serving.operations.context import Context
 from vitrail.serving.operations.data_context import (
@@ -32,6 +34,7 @@ from vitrail.serving.operations.data_context import (
     features_and_logits,
     open_data_context,
 )
+from vitrail.serving.operations.embedding_map import make_map, umap_points
 from vitrail.training.recipe import Recipe
 from vitrail.training.recipe_file import write_recipe
 
@@ -106,11 +109,58 @@ def test_the_map_has_a_point_for_each_image_by_principal_components(context: Con
     assert sum(found["map"]["variance"]) <= 1
 
 
-@pytest.mark.skipif(find_spec("umap") is not None, reason="umap-learn is installed")
-def test_umap_is_asked_for_where_it_is_not_installed(context: Context) -> None:
+def test_umap_is_asked_for_where_it_is_not_installed(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedding_map, "has_umap", lambda: False)
     with pytest.raises(UserError, match="umap-learn"):
         ask("data", context, map="umap")
-    assert ask("data", context, map="auto")["map"]["method"] == "pca"
+    found = ask("data", context)["map"]
+    assert (found["method"], found["methods"], found["pending"]) == ("pca", ["pca"], None)
+
+
+@pytest.mark.slow
+def test_umap_places_images_beside_the_requests() -> None:
+    """The first answer has principal components, a later one the points of the real UMAP: groups
+    lie apart, and the same features lie at the same points."""
+    pytest.importorskip("umap", reason="umap-learn is not installed")
+    draw = np.random.default_rng(0)
+    rows = draw.normal(size=(60, 16)) + np.repeat(8 * np.eye(3, 16), 20, axis=0)
+    data = DataContext("images", "groups", Files("", [""] * 60), model_of("labels"))
+    data.features = dict(enumerate(normalise_rows(rows.astype(np.float32))))
+    ids = list(range(60))
+    began = time.monotonic()
+    first = make_map(data, ids, "umap", wait=0)
+    assert first is not None
+    assert time.monotonic() - began < 5
+    assert (first["method"], first["pending"], first["methods"]) == ("pca", "umap", ["pca", "umap"])
+    found = make_map(data, ids, "umap", wait=500)
+    assert found is not None
+    assert (found["method"], found["pending"]) == ("umap", None)
+    assert make_map(data, ids, "umap", wait=0) == found  # kept
+    points = np.array(found["points"]).reshape(3, 20, 2)
+    middles = points.mean(axis=1)
+    spread = np.linalg.norm(points - middles[:, None], axis=2).max()
+    gaps = [np.linalg.norm(middles[i] - middles[j]) for i, j in ((0, 1), (0, 2), (1, 2))]
+    assert min(gaps) > 2 * spread
+    again = umap_points(np.stack([data.features[i] for i in ids]).astype(np.float64))
+    assert again == found["points"]
+    few = make_map(data, ids[:10], "umap")
+    assert few is not None
+    assert (few["method"], few["methods"]) == ("pca", ["pca"])
+
+
+def test_the_model_is_described_without_paths_and_with_its_labels() -> None:
+    model = labelled_model()
+    origin = replace(model.passport.origin, source="/srv/secret/B_16.npz")
+    provenance = {"recipe": {"data": "/home/ann/photos", "epochs": 3}}
+    labels = ("/m/0k4j", "/m/01g317", "a", "b", "c")
+    model.passport = replace(model.passport, origin=origin, provenance=provenance, labels=labels)
+    found = ask("model", Context(model, name="pets", source="/srv/secret/pets"))
+    assert found["origin"] == found["passport"]["origin"]["source"] == "B_16.npz"
+    assert found["passport"]["provenance"]["recipe"] == {"data": "photos", "epochs": 3}
+    assert list(found["passport"]["labels"]) == list(labels)
+    assert "secret" not in str(found)
 
 
 def test_an_image_of_the_data_is_its_own_nearest(context: Context, photos: Path) -> None:
@@ -158,7 +208,7 @@ def test_every_kind_of_model_has_neighbours_and_a_map(kind: str, photos: Path) -
     assert match["score"] == pytest.approx(1, abs=1e-2)
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", ATTENTIVE)
 def test_distances_are_means_over_the_images_of_the_data(kind: str, photos: Path) -> None:
     model = model_of(kind)
     data = opened(photos, model)

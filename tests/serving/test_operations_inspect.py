@@ -10,11 +10,13 @@ import torch
 
 import vitrail
 from tests.models.kinds import SMALL, perturbed
-from tests.serving.small_models import LABELS, MODELS, image_tensor, model_of, photo
+from tests.parity.test_every_family import CNNS
+from tests.serving.small_models import ATTENTIVE, LABELS, image_tensor, model_of, photo
 from vitrail import capture
 from vitrail.core.packed import Packed, compress, unpack
 from vitrail.core.records import validate
 from vitrail.explanation.attention_levels import decode_rows
+from vitrail.explanation.capture import WITHOUT_ATTENTION
 from vitrail.explanation.distance import mean_distance
 from vitrail.explanation.propagation import global_attention
 from vitrail.explanation.rollout import rollout
@@ -23,7 +25,7 @@ from vitrail.serving.operations import OPERATIONS
 from vitrail.serving.operations.context import Context
 from vitrail.tasks import inspection
 
-every_model = pytest.mark.parametrize("kind", MODELS)
+every_model = pytest.mark.parametrize("kind", ATTENTIVE)
 
 
 def inspect(model: Model, seed: int = 0) -> Packed:
@@ -230,3 +232,17 @@ def test_a_model_of_nan_is_answered_without_nan() -> None:
     found = inspect(model)
     assert found.header["prediction"][0]["score"] is None
     assert np.isfinite(found.arrays["rowmax.0"]).all()
+
+
+@pytest.mark.parametrize("kind", CNNS)
+def test_a_convolutional_network_has_blocks_in_the_place_of_attention(kind: str) -> None:
+    model = model_of(kind)
+    header = inspected(kind).header
+    assert header["attention_layers"] == []
+    assert [one["name"] for one in header["map_layers"]] == list(model.blocks_by_depth())
+    maps = model.intermediates(image_tensor(model))
+    assert [one["grid"] for one in header["map_layers"]] == [list(x.shape[2:]) for x in maps]
+    assert header["methods"] == list(WITHOUT_ATTENTION)
+    assert header["auto"] in WITHOUT_ATTENTION
+    assert header["lens"]["exact_last"]
+    assert "rollout" not in inspected(kind).arrays

@@ -1,5 +1,6 @@
 """The Attention and Lens views in a real browser: what they show is what `capture` computes."""
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -426,7 +427,7 @@ def test_photos_come_in_by_file_paste_drop_and_camera(
     wait_until(page, "document.documentElement.dataset.inspected === '2'")
     assert page.locator(".sample[aria-pressed=true]").count() == 0
     for number, kind in ((2, "paste"), (3, "drop")):
-        page.evaluate(GIVE, [kind, list(png(number))])
+        page.evaluate(DROP, [kind, list(png(number)), "b.png"])
         wait_until(page, f"document.documentElement.dataset.inspected === '{number + 1}'")
     page.click("#camera-open")
     page.wait_for_selector("#camera[open]")
@@ -438,9 +439,9 @@ def test_photos_come_in_by_file_paste_drop_and_camera(
     assert not page.locator("#notice").is_visible()
 
 
-GIVE = """([kind, content]) => {
+DROP = """([kind, content, name]) => {
   const transfer = new DataTransfer();
-  transfer.items.add(new File([new Uint8Array(content)], "b.png", { type: "image/png" }));
+  transfer.items.add(new File([new Uint8Array(content)], name, { type: "image/png" }));
   const event = kind === "paste"
     ? new ClipboardEvent("paste", { clipboardData: transfer, bubbles: true })
     : new DragEvent("drop", { dataTransfer: transfer, bubbles: true });
@@ -462,7 +463,9 @@ def test_what_goes_wrong_is_said_in_words(visitor: Visitor) -> None:
     assert "a.txt is not an image" in page.locator("#notice").inner_text()
     page.set_input_files("#file", {"name": "a.png", "mimeType": "image/png", "buffer": b"words"})
     wait_until(page, "document.documentElement.dataset.inspected === '2'")
-    assert "must be an image" in page.locator("#notice").inner_text()
+    assert (
+        "a.png cannot be shown: the file must be an image" in page.locator("#notice").inner_text()
+    )
     page.click("#notice-close")
     assert not page.locator("#notice").is_visible()
     page.route("**/v1/**", lambda route: route.abort())
@@ -472,17 +475,47 @@ def test_what_goes_wrong_is_said_in_words(visitor: Visitor) -> None:
     visitor.problems.clear()  # the browser logs the aborted request
 
 
+def test_a_broken_photo_is_named_and_leaves_the_one_before_whole(visitor: Visitor) -> None:
+    """With its maps, its answer and its link; also where one is dropped while another is opened."""
+    page = visitor.open("image=sample:second&layer=1&head=1&query=20,44")
+    before, answer = cells_of(page, GRID), page.locator("#answer").inner_text()
+    address = page.evaluate("location.hash")
+    page.set_input_files(
+        "#file", {"name": "cat 1.png", "mimeType": "image/png", "buffer": b"words"}
+    )
+    wait_until(page, "document.documentElement.dataset.inspected === '2'")
+    settle(page)
+    words = page.locator("#notice").inner_text()
+    assert "cat 1.png cannot be shown: the file must be an image" in words
+    assert cells_of(page, GRID) == before
+    assert page.locator("#answer").inner_text() == answer
+    assert page.locator("[data-id=second]").get_attribute("aria-pressed") == "true"
+    wait_until(page, "decodeURIComponent(location.hash) === " + json.dumps(address))
+    page.focus("#stage")
+    page.keyboard.press("ArrowLeft")  # the maps are whole: another patch, another picture
+    settle(page)
+    assert cells_of(page, GRID) != before
+    page.evaluate(DROP, ["drop", list(b"no image"), "b.png"])
+    page.evaluate(DROP, ["drop", list(png(9)), "good.png"])
+    wait_until(page, "document.documentElement.dataset.inspected === '3'")
+    settle(page)
+    assert not page.locator("#notice").is_visible()
+    assert page.locator(".sample[aria-pressed=true]").count() == 0
+    assert cells_of(page, GRID)
+
+
 @pytest.mark.slow
-def test_an_exported_file_cannot_be_inspected(
-    browser: Any, models: dict[str, Model], samples: dict[str, Image.Image]
-) -> None:
-    with serve_window({"vit": models["vit"], "exported": models["vit"]}, samples) as running:
-        visitor = Visitor(browser, running.address)
-        page = visitor.open("model=exported", inspected=False)
-        assert "exported is an exported file" in page.locator("#notice").inner_text()
-        page.select_option("#model", "vit")
+def test_a_broken_first_photo_leaves_an_empty_page(browser: Any, models: dict[str, Model]) -> None:
+    with serve_window({"vit": models["vit"]}, {}) as bare:
+        visitor = Visitor(browser, bare.address)
+        page = visitor.open(inspected=False)
+        page.set_input_files(
+            "#file", {"name": "a.png", "mimeType": "image/png", "buffer": b"words"}
+        )
         page.wait_for_selector("html[data-inspected]")
-        assert not page.locator("#notice").is_visible()
+        settle(page)
+        assert "a.png cannot be shown" in page.locator("#notice").inner_text()
+        assert page.locator("#panel-attention").inner_text().startswith("Open a photo")
         visitor.close()
 
 

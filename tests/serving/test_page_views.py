@@ -4,8 +4,9 @@ show is what Python computes."""
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -27,15 +28,18 @@ from tests.serving.running import running
 from tests.serving.small_models import model_of, photo
 from tests.serving.test_page_attention import sharpened
 from vitrail import pages
+from vitrail.core.passport import Interpolation, Preprocessing
+from vitrail.evaluation.classify import score
 from vitrail.evaluation.corruptions import STRENGTHS
+from vitrail.evaluation.metrics import compute_metrics
 from vitrail.explanation.capture import capture
-from vitrail.explanation.hooks import token_layouts
+from vitrail.explanation.hooks import grid_layouts
 from vitrail.explanation.methods import explain_tensor
 from vitrail.explanation.walk import STEP_IDS
-from vitrail.explanation.what_if import erase_cells, shift_pixels
+from vitrail.explanation.what_if import blur_cells, erase_cells, shift_pixels
 from vitrail.models.model import Model
 from vitrail.serving.launcher import Launcher
-from vitrail.serving.operations import OPERATIONS
+from vitrail.serving.operations import OPERATIONS, embedding_map
 from vitrail.serving.operations.context import Context
 from vitrail.tasks.seen_image import from_pixels, see, to_scores
 
@@ -64,8 +68,10 @@ READY = {
 def models() -> dict[str, Model]:
     torch.manual_seed(0)
     small = {"num_classes": 3, "image_size": 64}
+    vit = sharpened(vitrail.create("vit_ti_16", depth=3, patch_size=8, **small))
+    vit.passport = replace(vit.passport, scores={"accuracy": 0.875, "nll": 0.4})
     return {
-        "vit": sharpened(vitrail.create("vit_ti_16", depth=3, patch_size=8, **small)),
+        "vit": vit,
         "swin": sharpened(
             vitrail.create("swin_t", dim=24, depths=(2, 2), heads=(2, 4), window_size=4, **small)
         ),
@@ -194,6 +200,9 @@ def test_korean_is_korean() -> None:
         "mobilevit",
         "mobilevitv2",
         "coatnet",
+        "resnet",
+        "bit",
+        "mobilenetv2",
         "beit",
         "vit, hybrid",
         "vit, distilled",
@@ -203,7 +212,7 @@ def test_every_step_and_value_of_a_family_has_its_words(name: str) -> None:
     """And every place in them is filled by a fact of the step."""
     operation: Any = OPERATIONS["walk"]
     model = model_of(name)
-    last, keys = len(token_layouts(model)) - 1, texts("en")
+    last, keys = len(grid_layouts(model)) - 1, texts("en")
     answers = [
         operation.run(Context(model), photo(), operation.read_options({"block": block}))
         for block in {0, last}
@@ -226,6 +235,43 @@ def test_the_page_knows_every_step_and_corruption() -> None:
     assert re.findall(r'"([a-z ]+)"', listed[1]) == list(STRENGTHS)
 
 
+def test_the_page_has_words_for_preprocessing_and_scores() -> None:
+    """In both languages: for every interpolation, and for every score that a passport may have."""
+    names, logits = {"loss"}, np.random.default_rng(0).normal(size=(8, 7))
+    for multi_label in (False, True):
+        targets = np.eye(7)[np.arange(8) % 7]
+        names |= set(compute_metrics(logits, targets, multi_label=multi_label).values)
+        names |= set(score(logits, targets, multi_label=multi_label).values)
+    assert {"accuracy", "top5", "mean_precision", "ece"} <= names
+    for language in ("en", "ko"):
+        known = texts(language)
+        assert not [name for name in names if f"model.score.{name}" not in known]
+        kinds = get_args(Interpolation)
+        assert not [kind for kind in kinds if f"model.interpolation.{kind}" not in known]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        Preprocessing(size=(32, 32)),
+        Preprocessing(size=(224, 160), resize=(256, 256), interpolation="bicubic"),
+        Preprocessing(size=(224, 224), resize=(224, 224)),
+        Preprocessing(size=(224, 224), resize=(256, 256), squeeze=True, interpolation="lanczos"),
+    ],
+)
+def test_preprocessing_is_in_the_words_of_python(how: Preprocessing) -> None:
+    """The page puts its sentence together from the catalogue, `in_words` from its own parts."""
+    english, parts = texts("en"), how.in_words().split(", ")
+    size, scaled = (f"{high}x{wide}" for high, wide in (how.size, how.resize or how.size))
+    known = [
+        english["model.prepared.stretch"].format(size=scaled),
+        english["model.prepared.cover"].format(size=scaled),
+        english["model.prepared.crop"].format(size=size),
+        english[f"model.interpolation.{how.interpolation}"],
+    ]
+    assert set(parts) <= set(known)
+
+
 def test_the_walk_shows_the_numbers_of_the_model(
     visitor: Visitor, models: dict[str, Model], first: Image.Image
 ) -> None:
@@ -242,6 +288,13 @@ def test_the_walk_shows_the_numbers_of_the_model(
     assert sorted(shown, reverse=True) == pytest.approx(expected.values.tolist(), rel=1e-4)
     best = page.locator('[data-step="softmax"] .share-bars li').first
     assert float(best.get_attribute("data-value")) == pytest.approx(max(shown))
+    cards = page.locator(".step")
+    assert cards.count() > 8
+    for name in (".equation", ".step-facts code", ".step-text"):  # of every step
+        words = cards.locator(name).all_inner_texts()
+        assert len(words) == cards.count()
+        assert all(one.strip() for one in words)
+    assert page.locator(".code-line code").count() >= 8
     press_cell(page, "[data-name=walk]", (6, 1))
     wait_until(page, "location.hash.includes('query=52%2C12')")
     page.select_option(".walk-pickers label:nth-child(2) select", "0")
@@ -312,6 +365,22 @@ def test_positions_that_move_along_leave_a_vit_as_it_is(
     go(page, "view=what_if&model=swin")
     page.wait_for_selector("html[data-inspected]")
     wait_until(page, "document.querySelector('#panel-what_if .check input').disabled")
+
+
+@pytest.mark.slow
+def test_blurred_patches_change_the_scores_as_eager_does(
+    visitor: Visitor, models: dict[str, Model], first: Image.Image
+) -> None:
+    page = visitor.open("view=what_if&tool=blur&brush=2")
+    answered(page, blur=[])
+    press_cell(page, "[data-name=what_if]", (3, 3))
+    wait_until(page, "location.hash.includes('blur=')")
+    wait_until(page, "document.querySelector('[data-answered]').dataset.answered.includes('[3,3]')")
+    cells = page.evaluate("JSON.parse(document.querySelector('[data-answered]').dataset.answered)")
+    blurred = [(row, column) for row, column in cells["blur"]]
+    assert len(blurred) == 4
+    after = scores_of(models["vit"], blur_cells(see(models["vit"], first).pixels, blurred, GRID))
+    assert bars(page, "after") == pytest.approx(dict(enumerate(after)), abs=CLOSE)
 
 
 @pytest.mark.slow
@@ -400,6 +469,54 @@ def test_the_pickers_of_a_comparison_move_both_sides(
 
 
 @pytest.mark.slow
+def test_two_photos_are_compared_and_a_broken_file_leaves_them(
+    visitor: Visitor, models: dict[str, Model], first: Image.Image
+) -> None:
+    page = visitor.open("view=compare&other_model=vit&other_image=sample:second")
+    page.wait_for_selector(READY["compare"])
+    other = first.transpose(Image.Transpose.ROTATE_90)
+    read = "all => all.map((one) => Number(one.dataset.before))"
+    for side, image in (("first", first), ("second", other)):
+        expected = sorted(scores_of(models["vit"], see(models["vit"], image).pixels), reverse=True)
+        found = page.locator(f"[data-side={side}] .answers li").evaluate_all(read)
+        assert found == pytest.approx(expected, abs=CLOSE)
+    before = page.locator("[data-side=second] .answers").inner_text()
+    broken = {"name": "b.png", "mimeType": "image/png", "buffer": b"words"}
+    page.set_input_files("#panel-compare input[type=file]", broken)
+    page.wait_for_selector("#notice:not([hidden])")
+    assert "b.png cannot be shown" in page.locator("#notice").inner_text()
+    wait_until(
+        page, "document.querySelector('[data-side=second] h2').textContent.includes('second')"
+    )
+    wait_until(page, "!document.querySelector('[data-side=second]').matches('.waiting')")
+    assert page.locator("[data-side=second] .answers").inner_text() == before
+
+
+@pytest.mark.slow
+def test_distances_of_the_photo_stand_beside_those_of_the_data(
+    visitor: Visitor, models: dict[str, Model], photos: Path
+) -> None:
+    page = visitor.open("view=attention")
+    assert page.locator("#distance .chart-range").count() == 0
+    page.click("#distance-data")
+    wait_until(page, "document.querySelectorAll('#distance .chart-range').length === 9")
+    assert "9 images" in page.locator("#distance-note").inner_text()
+
+
+@pytest.mark.slow
+def test_the_map_can_be_made_by_umap(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chosen on the page: principal components are shown until the points are there."""
+    pytest.importorskip("umap", reason="umap-learn is not installed")
+    monkeypatch.setattr(embedding_map, "FEWEST_FOR_UMAP", 5)
+    page = visitor.open("view=data")
+    page.wait_for_selector("[data-method=pca]")
+    page.locator("select:has(option[value=umap])").select_option("umap")
+    page.wait_for_selector("[data-method=umap]", timeout=300_000)
+    assert "UMAP of the embeddings" in page.locator("[data-method=umap]").inner_text()
+    assert "places=umap" in page.url
+
+
+@pytest.mark.slow
 def test_the_gallery_of_mistakes_opens_an_image(
     visitor: Visitor, models: dict[str, Model], photos: Path
 ) -> None:
@@ -444,6 +561,16 @@ def test_the_model_view_has_its_facts_and_commands(
     page.wait_for_selector(READY["model"])
     count = sum(weights.numel() for weights in models["vit"].parameters())
     assert f"{count:,}" in page.locator("[data-fact=parameters]").inner_text()
+    how = models["vit"].passport.preprocessing.in_words()
+    assert page.locator("[data-fact=preprocessing]").inner_text() == how
+    assert page.locator("[data-score=accuracy]").inner_text() == "87.5%"
+    page.click("#language")
+    settle(page)
+    korean = page.locator(".facts").all_inner_texts()
+    assert "비율" in page.locator("[data-fact=preprocessing]").inner_text()
+    assert "정확도" in korean[1]
+    page.click("#language")
+    settle(page)
     rows = dict(
         page.locator("table.record tr").evaluate_all(
             "rows => rows.map((row) => [...row.children].map((cell) => cell.textContent))"
@@ -454,7 +581,7 @@ def test_the_model_view_has_its_facts_and_commands(
     assert page.locator(".filters img").count() == 28
     assert page.locator("img.positions").count() == 1
     command = page.locator(".commands pre").first.inner_text()
-    assert command.startswith("vitrail export vit")
+    assert command == "vitrail export MODEL --out vit.onnx"  # where it is, nobody is told
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.locator(".commands button").first.click()
     assert page.evaluate("navigator.clipboard.readText()") == command

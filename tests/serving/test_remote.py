@@ -12,10 +12,12 @@ import vitrail
 from tests.inference.photos import small_model, write_photos
 from tests.serving.running import Running, running
 from vitrail.cli.app import main
+from vitrail.inference.parts import read_manifest
 from vitrail.inference.remote_model import RemoteModel
 from vitrail.serving.launcher import Launcher
 from vitrail.tasks.models import open_model
 from vitrail.tasks.predictions import PredictionFile
+from vitrail.weights.digest import digest_of
 
 
 @pytest.fixture(scope="module")
@@ -101,13 +103,32 @@ def test_embeddings_are_those_of_the_checkpoint_and_are_found_again(
     assert (index.embedded, len(index.broken)) == (4, 1)
     image = str(place / "photos" / "00002.jpg")
     wanted = vitrail.search(place / "vectors", image, k=3, checkpoint=local)
-    for found in (
-        vitrail.search(tmp_path / "vectors", image, k=3),
-        vitrail.search(remote.address, image, k=3),
+    names = [one.id for one in wanted]
+    below = [Path(name).name for name in names]  # a service does not tell where they are
+    for found, ids in (
+        (vitrail.search(tmp_path / "vectors", image, k=3), names),
+        (vitrail.search(tmp_path / "vectors", image, k=3, checkpoint=local), names),
+        (vitrail.search(remote.address, image, k=3), below),
     ):
-        assert [one.id for one in found] == [one.id for one in wanted]
+        assert [one.id for one in found] == ids
         cosines = [one.cosine for one in found]
         assert cosines == pytest.approx([one.cosine for one in wanted], abs=1e-4)
+
+
+def test_what_was_embedded_through_an_address_is_searched_by_the_service(
+    remote: Running, launcher: Launcher, local: str, place: Path, tmp_path: Path
+) -> None:
+    """The digest is that of the model that computed, whether here or there."""
+    vitrail.embed(remote.address, str(place / "photos"), out=tmp_path / "there")
+    vitrail.embed(local, str(place / "photos"), out=tmp_path / "here", engine="eager")
+    digests = {read_manifest(tmp_path / name).digest for name in ("here", "there")}
+    assert digests == {digest_of(vitrail.load(local))}
+    vitrail.embed(f"{remote.address}#insects", str(place / "photos"), out=tmp_path / "here")
+    with running(launcher, f"insects={local}", data=(str(tmp_path / "there"),)) as service:
+        found = vitrail.search(service.address, str(place / "photos" / "00002.jpg"), k=1)
+        assert found[0].id == "00002.jpg"
+        assert found[0].cosine == pytest.approx(1, abs=1e-4)
+        assert service.get("/v1/data").json()["kind"] == "vectors"
 
 
 def test_tensors_are_computed_as_by_the_checkpoint(remote: Running, local: str) -> None:

@@ -9,15 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import vitrail
 from tests.pages.values import lines_of
+from tests.zoo.styles import STYLES
 from vitrail.cli.app import VERBS, main
 from vitrail.models.catalogue import family_of
 from vitrail.pages.render import as_iframe
 from vitrail.training.recipe import Recipe
 from vitrail.training.recipe_file import write_recipe
+
+FUSED = STYLES["fused_qkv"]
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +38,8 @@ def prepare(folder: Path, model: str, line: str) -> None:
         for number, seed in enumerate((0, 1, 1)):
             pixels = np.random.default_rng(seed).integers(0, 256, (8, 8), dtype=np.uint8)
             Image.fromarray(pixels).resize((32, 32)).save(folder / "photos" / f"{number}.png")
+    if "zoo" in line:
+        torch.save(FUSED.build().state_dict(), folder / "zoo.pth")
     if "vectors" in line:
         vitrail.embed(model, folder / "photos", out=folder / "vectors")
     if "runs" in line:
@@ -44,12 +50,26 @@ def prepare(folder: Path, model: str, line: str) -> None:
             (run / "metrics.jsonl").write_text(steps, encoding="utf-8")
 
 
+SMALL = "vit_ti_16:image_size=8,patch_size=4,dim=16,depth=1,heads=2,mlp_dim=16,channels=1"
 CALLS: dict[str, Callable[[str, Path], Any]] = {
+    "adopt {zoo}.pth --heads 4 --set norm_eps=1e-6 --out {out} --overwrite": (
+        lambda model, out: vitrail.adopt(
+            out.parent / "zoo.pth", out, heads=4, norm_eps=1e-6, overwrite=True
+        )
+    ),
+    "adopt {zoo}.pth --code {code} --args depth=3 --out {out} --dry-run": (
+        lambda model, out: vitrail.adopt(
+            out.parent / "zoo.pth", out, code=FUSED.spec, args={"depth": 3}, dry_run=True
+        )
+    ),
     "info vit_ti_16 --image-size 192 --batch-size 2": lambda model, out: vitrail.info(
         "vit_ti_16", image_size=(192, 192), batch_size=2
     ),
     "info {model}": lambda model, out: vitrail.info(model),
     "info {model} --why blocks.0": lambda model, out: vitrail.info(model).why("blocks.0"),
+    "check tests/zoo/fused_qkv.py:VisionTransformer -q": lambda model, out: vitrail.check(
+        "tests/zoo/fused_qkv.py:VisionTransformer"
+    ),
     "doctor digits": lambda model, out: vitrail.doctor("digits"),
     "evaluate {model} digits --by-index --resolutions 16,24": lambda model, out: vitrail.evaluate(
         model, "digits", by_index=True, resolutions=[(16, 16), (24, 24)]
@@ -111,6 +131,20 @@ CALLS: dict[str, Callable[[str, Path], Any]] = {
             model, "digits", max_images=4, ablated=1, out=out, overwrite=True
         )
     ),
+    "compare digits --models {small} --shares 0.1 --seeds 1 --steps 2 --threads 1 --out {out}": (
+        lambda model, out: vitrail.compare(
+            "digits", models=SMALL, shares=0.1, seeds=1, steps=2, threads=1, out=out
+        )
+    ),
+    "figures {model} digits --and {model} --what equivariance --max-images 2 --out {out} "
+    "--overwrite": lambda model, out: vitrail.figures(
+        [model, model], "digits", what="equivariance", max_images=2, out=out, overwrite=True
+    ),
+    "explain {model} {photos} --and {model} --no-verdict --out {out} --overwrite": (
+        lambda model, out: vitrail.explain(
+            [model, model], out.parent / "photos", verdict=False, out=out, overwrite=True
+        )
+    ),
     "report {runs}/a {runs}/b": lambda model, out: vitrail.report(
         out.parent / "runs/a", out.parent / "runs/b"
     ),
@@ -139,8 +173,9 @@ def test_python_gives_what_the_shell_prints(
     line: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prepare(tmp_path, model, line)
-    names = {name: tmp_path / name for name in ("out", "photos", "vectors", "runs")}
-    words = [word.format(model=model, **names) for word in line.split()]
+    names = {name: tmp_path / name for name in ("out", "photos", "vectors", "runs", "zoo")}
+    names["code"] = Path(FUSED.spec)
+    words = [word.format(model=model, small=SMALL, **names) for word in line.split()]
     assert main([*words, "--json"]) == 0
     printed = [json.loads(row) for row in capsys.readouterr().out.splitlines()]
     if words[0] == "embed":
@@ -212,7 +247,7 @@ def test_model_and_data_in_each_others_place_are_noticed(verb: str, model: str) 
 def test_every_verb_computes_on_the_same_device_by_default() -> None:
     verbs = (
         "train", "pretrain", "resume", "predict", "embed", "search", "explain", "figures",
-        "evaluate", "probe",
+        "evaluate", "probe", "compare",
     )  # fmt: skip
     defaults = {verb: signature(getattr(vitrail, verb)).parameters["device"] for verb in verbs}
     assert {one.default for one in defaults.values()} == {"auto"}

@@ -55,6 +55,7 @@ CASES: dict[str, dict[str, Any]] = {
     "batch norm v2": with_batch_norms("mobilevitv2_050"),
     "batch norm coatnet": with_batch_norms("coatnet_0"),
     "batch norm coatnet broken": with_batch_norms("coatnet_0") | {"batch_size": 4, "accumulate": 1},
+    "batch norm resnet": with_batch_norms("resnet18"),
     "batch norm recomputed": with_batch_norms("mobilevit_xxs") | {"checkpointing": True},
     "batch norm broken": with_batch_norms("mobilevit_xxs")
     | {

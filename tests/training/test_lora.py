@@ -8,8 +8,8 @@ import torch
 
 from tests.models.kinds import KINDS
 from tests.training.world import trainer
-from vitrail import load
-from vitrail.models.catalogue import build
+from vitrail import UserError, load
+from vitrail.models.catalogue import build, build_meta, change, find
 from vitrail.training.lora import adapt, merged
 from vitrail.training.recipe import Lora, Schedule
 
@@ -72,3 +72,18 @@ def test_a_run_changes_little_and_saves_all(tmp_path: Path) -> None:
             difference = after.state_dict()[name] - tensor
             parts = difference.chunk(3) if "qkv" in name else (difference,)
             assert all(torch.linalg.matrix_rank(part, atol=1e-6) <= 2 for part in parts)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "bit_r50x1", "mobilenetv2_035"])
+def test_convolutional_networks_have_no_attention_to_change(name: str) -> None:
+    model = build_meta(find(name))
+    with pytest.raises(UserError, match=r"lora changes the matrices of attention, and .* has none"):
+        adapt(model, Lora())
+
+
+def test_their_1x1_convolutions_can_be_named() -> None:
+    model = build(change(find("resnet50"), {"depths": (1, 1), "width": 8, "num_classes": 2}))
+    adapt(model, Lora(rank=2, targets=("stages.*.conv1.conv", "stages.*.conv3.conv")))
+    learns = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert all(".0.a" in name or ".0.b" in name or name.startswith("head.") for name in learns)
+    assert len(learns) == 2 * 2 * 2 + 2

@@ -31,6 +31,14 @@ KINDS: dict[str, dict[str, Any]] = {
         "stem": (8, 8), "dims": (8, 8, 16, 16), "depths": (1, 1, 1, 1), "dim_head": 8,
         "channels": 1, "image_size": (32, 32), "dropout": 0.1, "drop_path": 0.2,
     },
+    "resnet18": {
+        "width": 8, "depths": (1, 1), "stem": "3x3", "channels": 1, "image_size": (32, 32),
+        "dropout": 0.1, "drop_path": 0.2,
+    },
+    "mobilenet_v2": {
+        "stem": 8, "widths": (8,) * 7, "depths": (1,) * 7, "last": 16, "expand": 2.0,
+        "channels": 1, "image_size": (32, 32), "dropout": 0.1, "drop_path": 0.2,
+    },
 }  # fmt: skip
 
 
@@ -52,6 +60,8 @@ def augmentation_of(name: str) -> Augmentation:
         ("mobilevit_xxs", False),
         ("mobilevitv2_050", True),
         ("coatnet_0", True),
+        ("resnet18", True),
+        pytest.param("mobilenet_v2", False, marks=pytest.mark.slow),
         pytest.param("mobilevit_xxs", True, marks=pytest.mark.slow),
         pytest.param("mobilevitv2_050", False, marks=pytest.mark.slow),
         pytest.param("coatnet_0", False, marks=pytest.mark.slow),

@@ -8,17 +8,23 @@ import pytest
 
 from vitrail import UserError
 from vitrail.models.beit import BeitConfig
+from vitrail.models.bit import BiTConfig
 from vitrail.models.catalogue import FAMILIES, build_meta
 from vitrail.models.coatnet import CoAtNetConfig
 from vitrail.models.config import Config
+from vitrail.models.mobilenetv2 import MobileNetV2Config
 from vitrail.models.mobilevit import MobileViTConfig
 from vitrail.models.mobilevitv2 import MobileViTV2Config
+from vitrail.models.resnet_v15 import ResNetV15Config
 from vitrail.models.swin import SwinConfig
 from vitrail.models.swinv2 import SwinV2Config
 from vitrail.models.tokenizer import TokenizerConfig
 from vitrail.weights.families.family import NamedTensors, Request
 
-READ = ("beit", "swin", "swinv2", "mobilevit", "mobilevitv2", "coatnet", "tokenizer")
+READ = (
+    "beit", "swin", "swinv2", "mobilevit", "mobilevitv2", "coatnet", "resnet", "bit",
+    "mobilenetv2", "tokenizer",
+)  # fmt: skip
 PUBLISHED = [(family, name) for family in READ for name in FAMILIES[family].variants]
 BEIT = BeitConfig(dim=24, depth=3, heads=4, mlp_dim=40, patch_size=8, image_size=(32, 48))
 SWIN = SwinConfig(
@@ -59,6 +65,17 @@ ODD: dict[str, list[Config]] = {
         replace(COATNET, kinds="CTTT", stem=(8, 8), dims=(8, 16, 16, 24), head="linear"),
         replace(COATNET, stem=(8, 16), widening="late", conv_bias=False, shortcut_bias=False),
         replace(COATNET, bias_hidden=20, layer_scale=1e-6, squeeze=4, num_classes=0, head="linear"),
+    ],
+    "resnet": [
+        ResNetV15Config(depths=(1, 2), width=8, channels=1, num_classes=0),
+        ResNetV15Config(depths=(2,), block="basic", stem="3x3", num_classes=3),
+    ],
+    "bit": [BiTConfig(depths=(1, 2), width=32, channels=1, num_classes=0)],
+    "mobilenetv2": [
+        MobileNetV2Config(
+            stem=8, widths=(8, 8, 16, 16, 24, 24, 32), depths=(2, 1, 1, 2, 1, 1, 1), last=40,
+            expand=3.0, channels=1, num_classes=0,
+        )
     ],
     "tokenizer": [
         TokenizerConfig(words=30, width=8, stages=2, depth=3, entry=6, channels=1),

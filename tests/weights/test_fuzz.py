@@ -81,6 +81,12 @@ FLAVOURS: tuple[tuple[str, dict[str, Any]], ...] = (
         "coatnet_0",
         {"stem": (8, 8), "dims": (8, 8, 32, 32), "depths": (1,) * 4, "dim_head": 16, **ENDS},
     ),
+    ("resnet18", {"width": 64, "depths": (1,) * 4, "num_classes": 3, "image_size": SIDE}),
+    ("bit_r50x1", {"width": 32, "depths": (1,) * 2, **ENDS}),
+    (
+        "mobilenet_v2",
+        {"stem": 8, "widths": (8,) * 7, "last": 8, **ENDS},
+    ),
     ("dalle_encoder", {"width": 64, "depth": 1, "words": 512, "image_size": SIDE}),
 )
 # What a bare file of a family leaves open.
@@ -92,6 +98,9 @@ SAID: dict[str, dict[str, Any]] = {
     "mobilevit": {"heads": 2, "image_size": SIDE},
     "mobilevitv2": {"image_size": SIDE},
     "coatnet": {},
+    "resnet": {"image_size": SIDE},
+    "bit": {"image_size": SIDE},
+    "mobilenetv2": {"image_size": SIDE},
     "tokenizer": {"image_size": SIDE},
 }
 # What no dialect holds, our own format does.

@@ -111,6 +111,8 @@ NARROW = {"embed_dim": 32, "depth": 2, "num_heads": 4, "img_size": 64}
 PUBLISHED: dict[str, dict[str, Any]] = {
     "mobilevit_xxs": {},
     "mobilevitv2_050": {},
+    "resnet18": {},
+    "mobilenetv2_035": {},
     "coatnet_nano_rw_224": {
         "stem_width": (8, 16), "embed_dim": (16, 32, 64, 96), "depths": (1, 1, 1, 1),
     },
@@ -147,7 +149,9 @@ def test_it_computes_the_same(name: str) -> None:
 def test_published_models_of_timm(name: str) -> None:
     module = shaken(timm.create_model(name, num_classes=5, **PUBLISHED[name]))
     model = load(module)
-    size = (64, 64) if name.startswith("mobilevit") else model.config.image_size  # takes any
+    size = (
+        (64, 64) if name.startswith(("mobile", "resnet")) else model.config.image_size
+    )  # takes any
     image = torch.randn(1, 3, *size, dtype=torch.float64)
     torch.testing.assert_close(model(image), module(image), rtol=0, atol=1e-8)
 
@@ -210,9 +214,19 @@ def test_what_computes_something_else_is_refused() -> None:
     """The same tensors, and an activation that none of them tells."""
     module = shaken(timm_vit())
     for block in module.get_submodule("blocks").children():
-        block.get_submodule("mlp").act = nn.ReLU()
+        block.get_submodule("mlp").act = nn.SiLU()
     with pytest.raises(UserError, match="computes something that no tensor shows"):
         load(module)
+
+
+def test_what_its_library_would_not_compute_is_adopted_where_ours_does() -> None:
+    module = shaken(timm_vit())
+    for block in module.get_submodule("blocks").children():
+        block.get_submodule("mlp").act = nn.ReLU()
+    image = torch.randn(1, 3, 32, 48, dtype=torch.float64)
+    model = load(module)
+    assert model.config.activation == "relu"
+    torch.testing.assert_close(model(image), module.eval()(image), rtol=1e-9, atol=1e-9)
 
 
 def test_what_is_no_classifier_or_no_transformer_is_refused() -> None:

@@ -31,6 +31,13 @@ def assert_equal(one: torch.nn.Module, other: torch.nn.Module) -> None:
         ("mobilevit_xxs", {}, {"num_classes": 0}),
         ("mobilevitv2_050", {"model": "mobilevitv2_050"}, {"num_classes": 2}),
         ("deit_ti_16_distilled", {}, {"num_classes": 4}),
+        ("resnet18", {}, {"num_classes": 2}),
+        ("mobilenetv2_035", {}, {"num_classes": 3, "channels": 1}),
+        (
+            "bit_r50x1",
+            {"model": "bit_r50x1", "width": 32, "depths": (1, 1)},
+            {"num_classes": 2, "width": 32, "depths": (1, 1)},
+        ),
     ],
 )
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
@@ -111,6 +118,9 @@ def test_low_rank_changes_without_their_scale_are_refused(tmp_path: Path) -> Non
         ("mobilevit_xxs", {"heads": 2, "patch_size": 4, "norm_eps": 1e-3}),
         ("mobilevitv2_050", {"patch_size": 4, "norm_eps": 1e-3}),
         ("coatnet_0", {"pooling": "max", "activation": "silu", "squeeze_activation": "relu"}),
+        ("resnet18", {"norm_eps": 1e-3}),
+        ("bit_r50x1", {"norm_eps": 1e-3, "groups": 16, "standardize": "timm"}),
+        ("mobilenet_v2", {"norm_eps": 1e-3}),
     ],
 )
 def test_every_field_that_no_tensor_shows_is_noted(name: str, fields: dict[str, Any]) -> None:

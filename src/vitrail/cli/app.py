@@ -29,7 +29,10 @@ from cyclopts.help import DefaultFormatter, HelpPanel, InlineText
 from rich.console import Console, ConsoleOptions
 from rich.markdown import Markdown
 
+from vitrail.cli.adopt import Adopt, adopt
 from vitrail.cli.bench import Bench, bench
+from vitrail.cli.check import Check, check
+from vitrail.cli.compare import Compare, compare
 from vitrail.cli.convert import Convert, convert
 from vitrail.cli.demo import Demo, demo
 from vitrail.cli.doctor import Doctor, doctor
@@ -79,6 +82,8 @@ VERBS: dict[type, Callable[[Any], object]] = {
     Models: models,
     Info: info,
     Convert: convert,
+    Adopt: adopt,
+    Check: check,
     Export: export,
     Doctor: doctor,
     Train: train,
@@ -92,6 +97,7 @@ VERBS: dict[type, Callable[[Any], object]] = {
     Explain: explain,
     Figures: figures,
     Report: report,
+    Compare: compare,
     Bench: bench,
     Serve: serve,
     Demo: demo,

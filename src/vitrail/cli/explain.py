@@ -13,11 +13,12 @@ from vitrail.cli.options import (
     DryRunOption,
     Images,
     ModelOptions,
+    Others,
     OutputOptions,
     OverwriteOption,
     ServedSource,
     arguments_of,
-    model_source,
+    model_sources,
     parse_list,
     use_threads,
 )
@@ -27,6 +28,7 @@ from vitrail.core.broken import list_broken
 from vitrail.core.errors import UserError
 
 if TYPE_CHECKING:
+    from vitrail.tasks.explained_together import ExplainedTogether
     from vitrail.tasks.explanation import Explanation, Explanations
 
 
@@ -37,6 +39,7 @@ class Explain(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, Outpu
     source: ServedSource
     images: Images
     _: KW_ONLY
+    others: Others = ()
     method: tuple[str, ...] = ("auto",)
     """attention, rollout, relevance, attribution, gradcam, hirescam, saliency, smoothgrad,
     integrated, occlusion, or all. Separated by commas, or repeated. auto is attribution if only
@@ -71,13 +74,14 @@ def explain(options: Explain) -> None:
     model.
 
     Examples:
-      vitrail explain runs/pets/best cat.jpg
       vitrail explain runs/pets/best photos/ --method attention,gradcam --target cat
       vitrail explain runs/pets/best cat.jpg --html cat.html
+      vitrail explain runs/vit/last cat.jpg --and runs/resnet/last
     """
     from vitrail.data.paths import check_paths
     from vitrail.tasks.dry_run import DryRun
     from vitrail.tasks.explain import explain as run
+    from vitrail.tasks.explained_together import ExplainedTogether
 
     check_paths(options.images)
     methods = parse_list(options.method, "--method", "attention,gradcam")
@@ -86,11 +90,13 @@ def explain(options: Explain) -> None:
     with progress() as on_progress:
         parsed = {"method": methods, "query": query, "on_progress": on_progress}
         images = list(options.images)
-        found = run(model_source(options), images, **arguments_of(options, run, **parsed))
+        found = run(model_sources(options), images, **arguments_of(options, run, **parsed))
     if options.json:
         say_json(found.facts())
     elif isinstance(found, DryRun):
         say_dry_run(found)
+    elif isinstance(found, ExplainedTogether):
+        print_together(found)
     else:
         print_explanations(found)
 
@@ -109,6 +115,16 @@ def parse_query(text: str | None) -> int | tuple[int, int] | None:
         )
     numbers = [int(part) for part in parts]
     return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
+
+
+def print_together(found: ExplainedTogether) -> None:
+    for each, file in zip(found.images(), found.files, strict=True):
+        say(f"{next(iter(each.values())).name}  {file}")
+        say(*(f"  {name}, {one.method}: {one.answer}" for name, one in each.items()))
+    for name, one in found.models.items():
+        say_broken(one.broken)
+        say(*(f"{name}, {method}: {v.sentence}" for method, v in one.verdicts.items()))
+    say("", f"report: {found.facts()['report']}")
 
 
 def print_explanations(found: Explanation | Explanations) -> None:

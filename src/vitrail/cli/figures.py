@@ -13,11 +13,13 @@ from vitrail.cli.options import (
     ComputeOptions,
     DryRunOption,
     ModelOptions,
+    Others,
     OutputOptions,
     OverwriteOption,
     Source,
     arguments_of,
-    model_source,
+    model_sources,
+    parse_list,
     use_threads,
 )
 from vitrail.cli.output import say, say_broken, say_dry_run, say_json
@@ -33,6 +35,10 @@ class Figures(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, Outpu
     """Class folders, a manifest, tars, arrays, IDX files, hf:owner/name, torchvision:NAME:ROOT,
     digits, planted or fashion-mnist. [default: two sample photos and four crops of each]"""
     _: KW_ONLY
+    others: Others = ()
+    what: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = ()
+    """Figures to draw: filters, positions, distance, ablation, tokens, cka, sinks, equivariance.
+    [default: all but equivariance]"""
     split: str | None = None
     """Split to take images from. [default: test, else val]"""
     max_images: int = 128
@@ -46,19 +52,21 @@ class Figures(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, Outpu
 
 def figures(options: Figures) -> None:
     """Draw what a model has learnt: filters, positions, attention distance, tokens, similarity of
-    layers, attention sinks.
+    layers, attention sinks; or how far tokens and logits move when images are shifted.
 
     Examples:
       vitrail figures B_16.npz
       vitrail figures runs/pets/best pets --max-images 64 --out pets-figures
+      vitrail figures runs/a/last pets --and runs/b/last --what equivariance
     """
     from vitrail.tasks.dry_run import DryRun
     from vitrail.tasks.figures import figures as run
 
     use_threads(options.threads)
     with progress() as on_progress:
-        arguments = arguments_of(options, run, on_progress=on_progress)
-        found = run(model_source(options), options.data, **arguments)
+        what = parse_list(options.what, "--what", "distance,cka") if options.what else None
+        arguments = arguments_of(options, run, what=what, on_progress=on_progress)
+        found = run(model_sources(options), options.data, **arguments)
     facts = found.facts()
     if options.json:
         say_json(facts)

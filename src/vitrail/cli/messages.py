@@ -51,7 +51,7 @@ def options_of(record: type | None) -> dict[str, str]:
     if "start" in options:  # --set sets fields of the recipe, which has those of the model
         options |= {name: f"--set fields.{name}" for name in FIELDS}
     elif "set" in options:
-        options |= {name: f"--set {name}" for name in FIELDS}
+        options = {name: f"--set {name}" for name in FIELDS} | options
     return options
 
 
@@ -78,6 +78,9 @@ def with_options(message: str, options: Mapping[str, str]) -> str:
             return option
         return f"{option}={word}" if option.startswith("--set ") else f"{option} {word}"
 
+    before, args, after = message.partition("args= ")
+    if args and "args" in options:  # what follows are arguments of somebody's own class
+        return f"{with_options(before, options)}{options['args']} {after}"
     message = ARGUMENT.sub(translate, message)
     first = FIRST_WORD.match(message)
     if first is None or first["name"] not in options or first["name"] in FIELDS:

@@ -52,6 +52,14 @@ ServedSource: TypeAlias = Annotated[
         "address of a service.",
     ),
 ]
+Others: TypeAlias = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name="--and",
+        help="Another model to draw beside MODEL; may be repeated. Options of the group Model are "
+        "for MODEL alone.",
+    ),
+]
 # help calls them IMAGES
 Images: TypeAlias = Annotated[
     tuple[str, ...],
@@ -231,6 +239,12 @@ def model_source(options: Any, source: str | None = None) -> "ModelSource":
         mean=parse_channels(options.mean, "--mean"),
         std=parse_channels(options.std, "--std"),
     )
+
+
+def model_sources(options: Any) -> "ModelSource | list[ModelSource | str]":
+    """MODEL, or a list of it and of those that --and names."""
+    first = model_source(options)
+    return [first, *options.others] if options.others else first
 
 
 def arguments_of(options: Any, task: Callable[..., Any], **parsed: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from os import PathLike
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from vitrail.core.errors import UserError
@@ -81,6 +81,22 @@ def is_exported(source: object) -> bool:
     (True, True, False)
     """
     return isinstance(source, str | PathLike) and PurePath(source).suffix.lower() in SUFFIXES
+
+
+def check_exported(path: Path) -> None:
+    """Refuse what is no file, and say what it is."""
+    if path.is_file():
+        return
+    if not path.is_dir():
+        raise UserError(f"{path}: no such file")
+    if (path / "config.json").is_file() and (path / "model.safetensors").is_file():
+        raise UserError(
+            f"{path}: is a checkpoint directory, not an exported file: rename it without "
+            f"{path.suffix}, or export it"
+        )
+    inside = sorted(one for one in path.iterdir() if one.suffix.lower() == path.suffix.lower())
+    fix = f"give {inside[0]}" if inside else "give a file that vitrail export wrote"
+    raise UserError(f"{path}: is a directory, not an exported file: {fix}")
 
 
 def read_metadata(strings: Mapping[str, str], *, where: str, has_checksum: bool = True) -> Exported:

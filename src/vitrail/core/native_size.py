@@ -3,16 +3,17 @@
 import math
 from dataclasses import dataclass
 
+from vitrail.core.layout import Sides, height_and_width
 from vitrail.core.passport import MOST_PIXELS
 
 
 @dataclass(frozen=True)
 class NativeSize:
     """Images keep their size, or are scaled down until they have at most `max_tokens` patches of
-    `patch` pixels a side; either side is then cut down to whole patches. None is enlarged, but to
-    one patch a side."""
+    `patch` pixels a side, or of that height and width; either side is then cut down to whole
+    patches. None is enlarged, but to one patch a side."""
 
-    patch: int
+    patch: Sides
     max_tokens: int
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
@@ -22,10 +23,14 @@ class NativeSize:
         ((12, 16), (4, 6))
         """
         # in whole numbers: floor(sqrt(a / b)) is isqrt(a // b), and no square loses a row
-        rows = min(math.isqrt(self.max_tokens * height // width), height // self.patch)
-        columns = min(math.isqrt(self.max_tokens * width // height), width // self.patch)
-        most = min(self.max_tokens, MOST_PIXELS // self.patch)  # of a strip of one row
-        return max(min(rows, most), 1), max(min(columns, most), 1)
+        high, wide = height_and_width(self.patch)
+        tall, broad = height * wide, width * high  # the image in patches, both times the same
+        rows = min(math.isqrt(self.max_tokens * tall // broad), height // high)
+        columns = min(math.isqrt(self.max_tokens * broad // tall), width // wide)
+        # a strip of one row or column
+        rows = min(rows, self.max_tokens, MOST_PIXELS // high)
+        columns = min(columns, self.max_tokens, MOST_PIXELS // wide)
+        return max(rows, 1), max(columns, 1)
 
     def size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width in pixels.
@@ -34,7 +39,8 @@ class NativeSize:
         (192, 256)
         """
         rows, columns = self.grid(height, width)
-        return rows * self.patch, columns * self.patch
+        high, wide = height_and_width(self.patch)
+        return rows * high, columns * wide
 
     @property
     def at_least(self) -> tuple[int, int]:
@@ -42,4 +48,5 @@ class NativeSize:
         patches. The short side of an image that covers it is longer than that of its grid, and so
         is the long side."""
         side = math.isqrt(self.max_tokens - 1) + 1
-        return side * self.patch, side * self.patch
+        high, wide = height_and_width(self.patch)
+        return side * high, side * wide

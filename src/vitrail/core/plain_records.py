@@ -50,6 +50,8 @@ def _build(kind: Any, value: Any) -> Any:
         if len(parts) == 2 and NoneType in parts:  # which of several others is meant is unclear
             other = parts[parts[0] is NoneType]
             return None if value is None else _build(other, value)
+        if len(parts) == 2 and parts[0] is int and get_origin(parts[1]) is tuple:
+            return _build(parts[type(value) in (list, tuple)], value)
     elif origin is tuple and type(value) in (list, tuple):
         if parts[1:] == (...,):
             return tuple(_build(parts[0], one) for one in value)

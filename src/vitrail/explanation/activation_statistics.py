@@ -38,7 +38,7 @@ class ActivationStatistics:
 
     @property
     def prefix(self) -> int:
-        return max(layout.prefix for layout in self.layouts.values())
+        return max((layout.prefix for layout in self.layouts.values()), default=0)
 
 
 @torch.no_grad()
@@ -86,7 +86,8 @@ def collect_statistics(
     for images in batches:
         images = images.to(weight)
         size = (images.shape[2], images.shape[3])
-        with forward_hooks(model, attention=see_attention, block=see_block):
+        attend = see_attention if seen.layouts else None
+        with forward_hooks(model, attention=attend, block=see_block):
             last: Tensor = model.encode(images)  # type: ignore[operator]
         room = keep - len(seen.examples)
         if room > 0:

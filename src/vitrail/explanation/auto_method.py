@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from vitrail.explanation.capture import find_attentions
+from vitrail.core.errors import UserError
+from vitrail.explanation.capture import list_attentions, no_attention
 from vitrail.explanation.readout import readout
 
 
@@ -29,15 +30,23 @@ def choose_method(model: nn.Module) -> MethodChoice:
     >>> choose_method(model).method
     'attribution'
     """
+    attentions = list_attentions(model)
     if not getattr(getattr(model, "config", None), "num_classes", 1):
+        if not attentions:
+            raise UserError(
+                f"{type(model).__name__} has no head and no attention, so that there is no class "
+                "to explain and nothing to roll out: give a model with classes"
+            )
         return MethodChoice("rollout", "the model has no head, so there is no class to explain")
-    layouts = [attend.layout for attend in find_attentions(model).values()]
+    layouts = [attend.layout for attend in attentions.values()]
     if any(layout.window is not None for layout in layouts):
         return MethodChoice("smoothgrad", "attention is within windows")
     if any(layout.fold is not None for layout in layouts):
         return MethodChoice("smoothgrad", "attention is across folds")
     if any(has_overlapping_windows(module) for module in model.modules()):
         return MethodChoice("smoothgrad", "convolutions mix neighbouring patches")
+    if not layouts:
+        raise UserError(no_attention(model))
     if bool((readout(model, layouts[-1], torch.zeros(1)).grid > 0).any()):
         return MethodChoice("smoothgrad", "the head reads the patches themselves")
     return MethodChoice("attribution", "the head reads the class token, which only attention feeds")

@@ -2,12 +2,12 @@
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import torch
 from jaxtyping import Float, Int
@@ -19,6 +19,8 @@ from vitrail.explanation.propagation import attention_groups, check_weights, cou
 from vitrail.layers.attention import Attend, SeparableAttend
 from vitrail.layers.merged import gather_weights, spread_weights
 
+# Methods that explain an image without any attention, the classical one first.
+WITHOUT_ATTENTION = ("gradcam", "hirescam", "saliency", "smoothgrad", "integrated", "occlusion")
 Fusion = Literal["mean", "max", "min"]
 Reduce = Callable[[Float[Tensor, "B *W h #N N"]], Float[Tensor, "B *W g #N N"]]
 
@@ -71,14 +73,62 @@ class AttentionMap:
         )
 
 
-@contextmanager
+@dataclass(frozen=True, repr=False)
+class AttentionQKV:
+    """Queries, keys and values of one attention as it was given them, and its scores, from which
+    softmax makes the weights: q kᵀ · scale + bias, in float32 or better. A relative bias and the
+    mask of shifted windows are in the scores.
+
+    There is an axis for windows, or for the places of a fold, before the heads where there are
+    any, as in the maps. Cosine attention (Swin V2) has q and k normalised, q times its temperature.
+    Among merged tokens there are M of them, and `group` says which each of the N tokens of the
+    layout is a part of; their scores have the logarithm of their sizes in them.
+    """
+
+    q: Float[Tensor, "B *W h M d"]
+    k: Float[Tensor, "B *W h M d"]
+    v: Float[Tensor, "B *W h M d"]
+    scores: Float[Tensor, "B *W h M M"]
+    layout: TokenLayout
+    group: Int[Tensor, "B N"] | None = None
+
+    def __repr__(self) -> str:
+        rows, columns = self.layout.grid
+        q, scores = (" x ".join(map(str, one.shape)) for one in (self.q, self.scores))
+        return f"AttentionQKV(q, k, v {q}, scores {scores}, grid {rows}x{columns})"
+
+    def to_map(self) -> AttentionMap:
+        """The attention map of these scores, as `capture` gives it."""
+        weights = self.scores.softmax(dim=-1)
+        weights = weights if self.group is None else spread_weights(weights, self.group)
+        return AttentionMap(weights, self.layout)
+
+
+@overload
+def capture(
+    model: nn.Module,
+    where: str = ...,
+    *,
+    what: Literal["weights"] = ...,
+    reduce: Fusion | Reduce | None = ...,
+    differentiable: bool = ...,
+) -> AbstractContextManager[dict[str, AttentionMap]]: ...
+
+
+@overload
+def capture(
+    model: nn.Module, where: str = ..., *, what: Literal["qkv"], differentiable: bool = ...
+) -> AbstractContextManager[dict[str, AttentionQKV]]: ...
+
+
 def capture(
     model: nn.Module,
     where: str = "*",
     *,
+    what: Literal["weights", "qkv"] = "weights",
     reduce: Fusion | Reduce | None = None,
     differentiable: bool = False,
-) -> Iterator[dict[str, AttentionMap]]:
+) -> AbstractContextManager[dict[str, Any]]:
     """The attention maps of the calls that this thread makes inside the block, by the name of their
     attention, in the order in which they run.
 
@@ -90,21 +140,46 @@ def capture(
     `vitrail.predict` computes less of the last block while nobody observes it, so that its scores
     inside and outside of the block may differ in the last bits.
 
+    `what="qkv"` keeps q, k, v and the scores before softmax instead (`AttentionQKV`), which takes
+    no `reduce`; with `differentiable` gradients reach the scores too.
+
     >>> with capture(model, reduce="mean") as maps:
     ...     logits = model(images)
     >>> maps["blocks.11.attention"].weights.shape
     torch.Size([1, 1, 197, 197])
+    >>> with capture(model, "blocks.11.*", what="qkv") as found:
+    ...     logits = model(images)
+    >>> found["blocks.11.attention"].q.shape
+    torch.Size([1, 3, 197, 64])
     """
+    if what == "qkv":
+        if reduce is not None:
+            raise UserError('reduce needs what="weights", got what="qkv": leave it out')
+        refuse_separable(select_attentions(model, where))
+        hook: RecordingHook = partial(qkv_hook, differentiable=differentiable)
+    elif what == "weights":
+        keep = partial(fuse_heads, how=reduce) if isinstance(reduce, str) else reduce
+        hook = partial(recording_hook, keep=keep, differentiable=differentiable)
+    else:
+        raise UserError(f'what must be "weights" or "qkv", got {what!r}')
+    return record_attentions(model, where, hook)
+
+
+# Makes a hook of an attention's name, the record to fill, and the thread whose calls count.
+RecordingHook = Callable[[str, dict[str, Any], int], Callable[..., Tensor | None]]
+
+
+@contextmanager
+def record_attentions(
+    model: nn.Module, where: str, hook: RecordingHook
+) -> Iterator[dict[str, Any]]:
+    """What a hook records of each attention while the block lasts."""
     refuse_compiled(model)
     chosen = select_attentions(model, where)
-    maps: dict[str, AttentionMap] = {}
-    keep = partial(fuse_heads, how=reduce) if isinstance(reduce, str) else reduce
+    maps: dict[str, Any] = {}
     thread = threading.get_ident()
     handles = [
-        module.register_forward_hook(
-            recording_hook(name, maps, thread, keep=keep, differentiable=differentiable),
-            with_kwargs=True,
-        )
+        module.register_forward_hook(hook(name, maps, thread), with_kwargs=True)
         for name, module in chosen.items()
     ]
     try:
@@ -116,19 +191,36 @@ def capture(
         raise UserError("no attention was captured: call the model inside the with block")
 
 
-def find_attentions(model: nn.Module) -> dict[str, Attend | SeparableAttend]:
-    """Every attention by the name of the module that it is the middle of."""
-    names = {
+def list_attentions(model: nn.Module) -> dict[str, Attend | SeparableAttend]:
+    """Every attention by the name of the module that it is the middle of; a convolutional network
+    has none."""
+    return {
         name.removesuffix(".attend"): module
         for name, module in model.named_modules()
         if isinstance(module, Attend | SeparableAttend)
     }
+
+
+def find_attentions(model: nn.Module) -> dict[str, Attend | SeparableAttend]:
+    """The same, or `UserError` where there is none."""
+    names = list_attentions(model)
+    if not names and hasattr(model, "blocks_by_depth"):  # a model of ours
+        raise UserError(no_attention(model))
     if not names:
         raise UserError(
             f"{type(model).__name__} has no attention that can be seen: only models of Vitrail "
             "have, and vitrail.load(module) makes one of a timm or transformers module"
         )
     return names
+
+
+def no_attention(model: nn.Module) -> str:
+    """Why nothing that reads attention can be had of a convolutional network, and what can."""
+    *others, last = WITHOUT_ATTENTION
+    return (
+        f"{type(model).__name__} has no attention, it is a convolutional network: choose method "
+        f"{', '.join(others)} or {last}"
+    )
 
 
 def select_attentions(model: nn.Module, where: str) -> dict[str, Attend | SeparableAttend]:
@@ -138,6 +230,15 @@ def select_attentions(model: nn.Module, where: str) -> dict[str, Attend | Separa
         some = ", ".join(list(names)[:3])
         raise UserError(f"no attention is called {where!r}, this model has {some}, …")
     return chosen
+
+
+def refuse_separable(chosen: Mapping[str, Attend | SeparableAttend]) -> None:
+    for name, module in chosen.items():
+        if isinstance(module, SeparableAttend):
+            raise UserError(
+                f'what="qkv" needs attention with queries, got {name}, whose separable attention '
+                "computes one score for each token and no q kᵀ: leave out what"
+            )
 
 
 def fuse_heads(weights: Float[Tensor, "B *W h #N N"], how: Fusion) -> Float[Tensor, "B *W 1 #N N"]:
@@ -159,11 +260,22 @@ def attention_weights(
     """softmax(q kᵀ · scale + bias), in float32 or better, whatever precision the model runs in;
     of merged tokens, spread over the tokens that `group` says they were merged from."""
     with torch.autocast(q.device.type, enabled=False):
+        weights = attention_scores(q, k, bias, scale).softmax(dim=-1)
+        return weights if group is None else spread_weights(weights, group)
+
+
+def attention_scores(
+    q: Float[Tensor, "B *W h N d"],
+    k: Float[Tensor, "B *W h N d"],
+    bias: Float[Tensor, "*#B #h N N"] | None = None,
+    scale: float | None = None,
+) -> Float[Tensor, "B *W h N N"]:
+    """q kᵀ · scale + bias, in float32 or better."""
+    with torch.autocast(q.device.type, enabled=False):
         q, k = at_least_float32(q), at_least_float32(k)
         # scaled before the product, which is larger
         scores = q * (q.shape[-1] ** -0.5 if scale is None else scale) @ k.mT
-        weights = (scores if bias is None else scores + bias).softmax(dim=-1)
-        return weights if group is None else spread_weights(weights, group)
+        return scores if bias is None else scores + bias
 
 
 def context_weights(
@@ -231,6 +343,25 @@ def recording_hook(
             )
         maps[name] = AttentionMap(kept, module.layout)
         return None if result is None else result.to(output.dtype)
+
+    return record
+
+
+def qkv_hook(
+    name: str, found: dict[str, AttentionQKV], thread: int, *, differentiable: bool
+) -> Callable[..., Tensor | None]:
+    def record(
+        module: Attend, args: tuple[Tensor, ...], kwargs: dict[str, Any], output: Tensor
+    ) -> Tensor | None:
+        if threading.get_ident() != thread:
+            return None
+        given = bind_arguments(("q", "k", "v", "bias", "scale"), args, kwargs)
+        group, v = given.pop("group", None), given.pop("v")
+        scores = attention_scores(**given)
+        found[name] = AttentionQKV(given["q"], given["k"], v, scores, module.layout, group)
+        if not differentiable:
+            return None
+        return apply_attention(scores.softmax(dim=-1), v).to(output.dtype)
 
     return record
 

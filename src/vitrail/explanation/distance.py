@@ -68,4 +68,5 @@ def pairwise_distances(layout: TokenLayout) -> Float[Tensor, "G n n"]:
     """Pixels between the middles of every two patches that see each other."""
     cells = group_cells(layout)
     place = torch.stack([cells // layout.grid[1], cells % layout.grid[1]], dim=-1).double()
-    return (place[:, :, None] - place[:, None]).norm(dim=-1) * layout.stride
+    place = place * place.new_tensor(layout.strides)
+    return (place[:, :, None] - place[:, None]).norm(dim=-1)

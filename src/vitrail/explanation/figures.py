@@ -30,7 +30,10 @@ from vitrail.explanation.weight_figures import (
     similarity_panel,
 )
 
+MIN_CELLS = 7  # a side, of the map whose cells are compared where no attention has any
 EXAMPLES = 4  # images of which tokens and ablations are drawn
+FIGURES = ("filters", "positions", "distance", "ablation", "tokens", "cka", "sinks")
+NEEDS_ATTENTION = "This figure shows attention, and this model has none: it is convolutional."
 NEEDS_IMAGES = "This figure needs images, and none were given: give DATA."
 ACTIVATION_TITLES = {
     "distance": "Mean attention distance",
@@ -72,8 +75,10 @@ def draw_figures(
             away = position_ablation_panel(
                 model, seen.examples[:ablated], pixels, known=known, progress=progress
             )
-            panels += [distance_panel(seen), away, token_panel(seen, pixels)]
-            panels += [cka_panel(seen), sink_panel(model, seen)]
+            attends = bool(seen.layouts)
+            panels += [distance_panel(seen) if attends else without_attention("distance"), away]
+            panels += [token_panel(seen, pixels), cka_panel(seen)]
+            panels += [sink_panel(model, seen) if attends else without_attention("sinks")]
         else:
             panels += [Panel(name, what, NEEDS_IMAGES) for name, what in ACTIVATION_TITLES.items()]
     facts = {
@@ -84,10 +89,15 @@ def draw_figures(
     return facts, tuple(panels)
 
 
+def without_attention(name: str) -> Panel:
+    return Panel(name, ACTIVATION_TITLES[name], NEEDS_ATTENTION)
+
+
 def position_panel(model: nn.Module, biases: dict[str, Float[Tensor, "h down across"]]) -> Panel:
     """What the model knows of places: its table, else its biases, else what edges tell."""
     layouts = token_layouts(model)
-    table = position_table(model, next(iter(layouts.values())))
+    first_layout = next(iter(layouts.values()), None)
+    table = None if first_layout is None else position_table(model, first_layout)
     if table is not None:
         return similarity_panel(table)
     found, tokens = dict(biases), dict[str, Tensor]()
@@ -101,15 +111,21 @@ def position_panel(model: nn.Module, biases: dict[str, Float[Tensor, "h down acr
         tokens[name] = output
 
     blank = blank_image(model)
-    with forward_hooks(model.eval(), attention=see_attention, block=see_block):
+    attend = see_attention if layouts else None
+    with forward_hooks(model.eval(), attention=attend, block=see_block):
         model.encode(blank)  # type: ignore[operator]
     if found:
         return bias_panel(found)
-    first = attention_blocks(model)[0]
+    first = attention_blocks(model)[0] if layouts else coarsest_block(tokens)
     size = (blank.shape[2], blank.shape[3])
-    return similarity_panel(
-        tokens_on_grid(tokens[first], layouts.values(), size).grid[0], blank=True
-    )
+    grid = tokens_on_grid(tokens[first], layouts.values(), size).grid[0]
+    return similarity_panel(grid, blank=True, convolved=None if layouts else first)
+
+
+def coarsest_block(maps: dict[str, Tensor]) -> str:
+    """The deepest block of a convolutional network whose map still has a few cells a side."""
+    large = [name for name, one in maps.items() if min(one.shape[2:]) >= MIN_CELLS]
+    return large[-1] if large else next(iter(maps))
 
 
 def blank_image(model: nn.Module) -> Float[Tensor, "1 C H W"]:

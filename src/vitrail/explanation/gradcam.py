@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
-from vitrail.explanation.capture import find_attentions
+from vitrail.explanation.capture import list_attentions
 from vitrail.explanation.readout import (
     Relevance,
     check_model,
@@ -49,7 +49,8 @@ def gradcam(
 
     `layer` is the name of a module whose output is tokens, a grid or a map. Without one it is the
     deepest place where patches still stand for themselves: what the last attention reads, or, of a
-    model that unfolds and convolves its map after it, what the head reads.
+    convolutional network and of a model that unfolds and convolves its map after attention, what
+    the head reads.
 
     >>> gradcam(model, images, torch.tensor([2]), layer="blocks.11.norm1").map.shape
     torch.Size([1, 14, 14])
@@ -85,14 +86,18 @@ def layer_patches(
     check_model(model)
     if layer:
         refuse_ambiguous(model, layer)
-    layouts = [attend.layout for attend in find_attentions(model).values()]
-    last = list(find_attentions(model))[-1]
+    attentions = list_attentions(model)
+    layouts = [attend.layout for attend in attentions.values()]
+    last = list(attentions)[-1] if attentions else None
+    names = [name for name in (layer or last,) if name]
     with torch.inference_mode(False), torch.enable_grad():
         image = images.clone().requires_grad_()
-        with record_outputs(model, layer or last) as seen, merge_record(model, last) as merges:
+        with record_outputs(model, *names) as seen, merge_record(model, last) as merges:
             logits = model(image)
         total, target = sum_target_logits(logits, target)
-        unnamed = seen.inputs.get(last) if layouts[-1].fold is None else seen.last
+        unnamed = seen.last
+        if last is not None and layouts[-1].fold is None:
+            unnamed = seen.inputs.get(last)
         place = seen.outputs.get(layer) if layer else unnamed
         known = isinstance(place, Tensor) and place.requires_grad and len(place) == len(image)
         if not known:
@@ -109,7 +114,7 @@ def layer_patches(
 
 
 @contextmanager
-def merge_record(model: nn.Module, name: str) -> Iterator[list[Int[Tensor, "B N"]]]:
+def merge_record(model: nn.Module, name: str | None) -> Iterator[list[Int[Tensor, "B N"]]]:
     """Which merged token each token is a part of where an attention of this name ran; nothing of a
     model that merges none (`layers/merged.py`)."""
     found: list[Tensor] = []
@@ -118,11 +123,13 @@ def merge_record(model: nn.Module, name: str) -> Iterator[list[Int[Tensor, "B N"
         if kwargs.get("group") is not None:
             found.append(kwargs["group"])
 
-    handle = find_attentions(model)[name].register_forward_hook(keep, with_kwargs=True)
+    attentions = [attend for each, attend in list_attentions(model).items() if each == name]
+    handles = [attend.register_forward_hook(keep, with_kwargs=True) for attend in attentions]
     try:
         yield found
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
 
 
 def unmerge(

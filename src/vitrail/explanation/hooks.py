@@ -15,9 +15,11 @@ from vitrail.explanation.capture import (
     bind_arguments,
     context_weights,
     find_attentions,
+    list_attentions,
     refuse_compiled,
     select_attentions,
 )
+from vitrail.explanation.readout import block_layouts
 from vitrail.layers.attention import Attend, SeparableAttend
 
 # Called with the name of an attention, its weights, and the bias that its logits had, if any.
@@ -92,8 +94,22 @@ def read_attention_call(
 
 
 def token_layouts(model: nn.Module) -> dict[str, TokenLayout]:
-    """Where the tokens of each attention lie, by its name, in the order in which they run."""
-    return {name: module.layout for name, module in select_attentions(model, "*").items()}
+    """Where the tokens of each attention lie, by its name, in the order in which they run; nothing
+    of a convolutional network."""
+    found = list_attentions(model) or ({} if is_convolutional(model) else find_attentions(model))
+    return {name: module.layout for name, module in found.items()}
+
+
+def grid_layouts(model: nn.Module) -> dict[str, TokenLayout]:
+    """The same; of a convolutional network, of each of its blocks."""
+    if not is_convolutional(model):
+        return token_layouts(model)
+    return dict(zip(named_blocks(model), block_layouts(model), strict=True))
+
+
+def is_convolutional(model: nn.Module) -> bool:
+    """Whether it is a model of ours without attention."""
+    return hasattr(model, "blocks_by_depth") and not list_attentions(model)
 
 
 def named_blocks(model: nn.Module) -> dict[str, nn.Module]:

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
-from vitrail.explanation.capture import at_least_float32, find_attentions
+from vitrail.explanation.capture import at_least_float32, list_attentions
 from vitrail.explanation.hooks import attention_blocks, named_blocks
 from vitrail.explanation.readout import check_model
 
@@ -106,7 +106,7 @@ def describe_omitted(left: int, steps: int) -> str | None:
 def lens_steps(model: nn.Module) -> list[str]:
     """The blocks by their names; before a block that has several attentions, the blocks in it."""
     blocks, inner = list(named_blocks(model)), dict[str, list[str]]()
-    for name in find_attentions(model):
+    for name in list_attentions(model):
         around = name.rpartition(".")[0]
         outer = [block for block in blocks if around.startswith(f"{block}.")]
         if outer:
@@ -120,7 +120,9 @@ def find_last(model: nn.Module, outputs: Mapping[str, Tensor]) -> str:
     *others, last = named_blocks(model)
     with_attention = attention_blocks(model)
     shapes = [outputs[name].shape for name in others]
-    return last if last in with_attention or outputs[last].shape in shapes else with_attention[-1]
+    if not with_attention or last in with_attention or outputs[last].shape in shapes:
+        return last
+    return with_attention[-1]
 
 
 @contextmanager

@@ -11,7 +11,12 @@ from torch import Tensor, nn
 from vitrail.core.errors import UserError, nearest
 from vitrail.core.passport import Passport
 from vitrail.explanation.auto_method import MethodChoice, choose_method
-from vitrail.explanation.capture import refuse_compiled
+from vitrail.explanation.capture import (
+    WITHOUT_ATTENTION,
+    list_attentions,
+    no_attention,
+    refuse_compiled,
+)
 from vitrail.explanation.gradcam import gradcam, hirescam
 from vitrail.explanation.gradients import attribution, relevance
 from vitrail.explanation.hooks import named_blocks
@@ -21,7 +26,6 @@ from vitrail.explanation.readout import Relevance
 from vitrail.explanation.rollout import attention, rollout
 from vitrail.explanation.saliency import saliency, smoothgrad
 from vitrail.explanation.verdict import CLASSLESS
-from vitrail.layers.attention import Attend, SeparableAttend
 from vitrail.weights.load import load
 
 # (model, images, target, options) -> Relevance
@@ -106,9 +110,16 @@ def select_methods(
     {'attribution': {'residual': 0.9}}
     """
     every = check_names(names)
+    attentive = bool(list_attentions(model))
+    if not attentive and set(every) == set(METHODS):  # all that there are for such a model
+        every = WITHOUT_ATTENTION
+    if not attentive and any(name in METHODS and name not in WITHOUT_ATTENTION for name in every):
+        raise UserError(no_attention(model))
     auto = choose_method(model) if AUTO in every else None
     every = tuple(dict.fromkeys(auto.method if auto and n == AUTO else n for n in every))
     has_head = getattr(getattr(model, "config", None), "num_classes", 1)
+    if not has_head and not attentive:
+        choose_method(model)  # raises: there is neither a class nor attention
     if not has_head and (wrong := [name for name in every if name not in CLASSLESS]):
         raise UserError(
             f"{called} has no head, and {wrong[0]} explains a class: choose method "
@@ -170,7 +181,7 @@ def bind_method(
 
 
 def as_vitrail_model(model: nn.Module) -> nn.Module:
-    """The module itself where its attention can be seen, else a model of ours with its weights."""
+    """The module itself where its attention can be seen, or it is ours; else a model of ours with
+    its weights."""
     refuse_compiled(model)
-    seen = any(isinstance(part, Attend | SeparableAttend) for part in model.modules())
-    return model if seen else load(model)
+    return model if list_attentions(model) or hasattr(model, "blocks_by_depth") else load(model)

@@ -92,7 +92,7 @@ def with_groups(
 
 def check_weights(weights: Tensor, layout: TokenLayout) -> None:
     if weights.shape[-1] != layout.tokens:
-        height, width = (side * layout.stride for side in layout.grid)
+        height, width = (a * b for a, b in zip(layout.grid, layout.strides, strict=True))
         raise UserError(
             f"an attention met {weights.shape[-1]} tokens, but its layout, for images of about "
             f"{height}x{width}, has {layout.tokens}: "
@@ -172,7 +172,8 @@ def overlap_shares(old: TokenLayout, new: TokenLayout, side: int) -> Float[Tenso
     folded may have been stretched instead, so that its cells divide the image evenly.
     """
     count, counts = old.grid[side], new.grid[side]
-    step, steps = (counts, count) if old.fold or new.fold else (old.stride, new.stride)
+    by_pixels = old.strides[side], new.strides[side]
+    step, steps = (counts, count) if old.fold or new.fold else by_pixels
     ours = torch.arange(count + 1, device="cpu") * step
     theirs = torch.arange(counts + 1, device="cpu") * steps
     ends = torch.minimum(ours[1:, None], theirs[1:])
@@ -221,7 +222,7 @@ def pixel_extent(
     if layout is None or layout.fold is not None:
         return size
     height, width = (
-        max(side, cells * layout.stride) if side > (cells - 1) * layout.stride else side
-        for side, cells in zip(size, grid, strict=True)
+        max(side, cells * step) if side > (cells - 1) * step else side
+        for side, cells, step in zip(size, grid, layout.strides, strict=True)
     )
     return height, width

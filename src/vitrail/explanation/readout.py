@@ -1,5 +1,6 @@
 """Where a model reads out, and the tokens that it reads: where every explanation begins."""
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +12,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
-from vitrail.core.layout import TokenLayout
-from vitrail.explanation.capture import find_attentions, refuse_compiled
+from vitrail.core.layout import TokenLayout, simplify_sides
+from vitrail.explanation.capture import list_attentions, no_attention, refuse_compiled
 from vitrail.explanation.propagation import Cells, attention_groups, count_tokens, on_pixels
+
+MIN_STRIDE = 4  # pixels a side of a cell: the first maps of small images are as fine as pixels
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,30 @@ class Relevance:
         return on_pixels(self.map, size, layout=self.layout, mode=mode)
 
 
+def cell_area(layout: TokenLayout) -> int:
+    """Pixels of one cell."""
+    return math.prod(layout.strides)
+
+
 def finest_layout(model: nn.Module) -> TokenLayout:
-    """Of the attention with the smallest cells: where maps of pixels are summed."""
-    return min((a.layout for a in find_attentions(model).values()), key=lambda one: one.stride)
+    """Where maps of pixels are summed: of the attention with the smallest cells, or of a
+    convolutional network, of the block with the smallest cells of at least `MIN_STRIDE` pixels."""
+    attentions = list_attentions(model)
+    if attentions:
+        return min((a.layout for a in attentions.values()), key=cell_area)
+    every = block_layouts(model)
+    coarse = [layout for layout in every if min(layout.strides) >= MIN_STRIDE]
+    return min(coarse, key=cell_area) if coarse else every[-1]
+
+
+def block_layouts(model: nn.Module) -> list[TokenLayout]:
+    """Where the cells of each block's map lie in images of the model's own size."""
+    info, config = getattr(model, "feature_info", ()), getattr(model, "config", None)
+    if not info or config is None:
+        raise UserError(no_attention(model))
+    height, width = config.image_size
+    strides = [one.reduction for one in info]
+    return [TokenLayout(grid=(-(-height // s), -(-width // s)), stride=s) for s in strides]
 
 
 def check_model(model: nn.Module) -> None:
@@ -183,8 +207,9 @@ def to_tokens(
                 return x.flatten(2).mT[:, order], ungrouped(layout)
     if x.ndim == 3:
         raise UserError(f"the layer gives {tuple(x.shape)}, which are the tokens of no attention")
-    stride = max(-(-size[0] // x.shape[2]), 1)
-    return x.flatten(2).mT, TokenLayout(grid=(x.shape[2], x.shape[3]), stride=stride)
+    rows, columns = x.shape[2:]
+    strides = max(-(-size[0] // rows), 1), max(-(-size[1] // columns), 1)
+    return x.flatten(2).mT, TokenLayout(grid=(rows, columns), stride=simplify_sides(strides))
 
 
 def refuse_ambiguous(model: nn.Module, layer: str) -> None:
@@ -192,7 +217,7 @@ def refuse_ambiguous(model: nn.Module, layer: str) -> None:
     shape tells, but where there are as many places as rows."""
     every: dict[str, nn.Module] = getattr(model, "blocks_by_depth", dict)()
     blocks = [name for name in every if layer.startswith(f"{name}.")]
-    for name, attend in find_attentions(model).items():
+    for name, attend in list_attentions(model).items():
         layout = attend.layout
         inside = any(name.startswith(f"{block}.") for block in blocks)
         if inside and layout.fold and attention_groups(layout).shape == layout.grid:

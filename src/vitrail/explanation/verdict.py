@@ -253,12 +253,12 @@ def check_methods(
     2
     """
     score = class_probability(model, target, multi_label=multi_label)
-    shared: dict[tuple[tuple[int, int], int, bool], RandomMaps] = {}
+    shared: dict[tuple[tuple[int, int], tuple[int, int], bool], RandomMaps] = {}
     checks = {}
     for name, explain in methods.items():
         found = (maps or {}).get(name) or explain(model, images)
         at, order = found.layout, relevance_order(found, seed=seed)
-        key = (at.grid, at.stride, at.fold is not None)
+        key = (at.grid, at.strides, at.fold is not None)
         random_maps = shared.setdefault(key, RandomMaps(score, images, at, seed))
         curves = compute_curves(score, images, order, at, CURVE_SHARES)
         own = own_contrast(curves)

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from vitrail.core.errors import UserError
 from vitrail.explanation.attention_levels import count_heads
 from vitrail.explanation.capture import find_attentions
-from vitrail.explanation.hooks import named_blocks
+from vitrail.explanation.hooks import is_convolutional, named_blocks
 from vitrail.explanation.propagation import attention_groups
 from vitrail.explanation.readout import check_model
 from vitrail.explanation.source_lines import method_line, source_line
 from vitrail.explanation.walk_attention import block_steps
+from vitrail.explanation.walk_blocks import walk_blocks
 from vitrail.explanation.walk_ends import Pixels, first_steps, last_steps, part_of
 from vitrail.explanation.walk_record import (
     Calls,
@@ -34,7 +35,7 @@ from vitrail.layers.fold import fold, unfold
 # every step that some family has, in the order in which they may come
 STEP_IDS = (
     "image", "stem", "patches", "projection", "class_token", "positions", "embed_norm",
-    "earlier", "merge", "conv", "downsample", "local", "unfold",
+    "earlier", "residual", "merge", "conv", "downsample", "local", "unfold",
     "block.norm1", "window", "qkv", "bias", "scores", "softmax", "sum", "out",
     "block.norm2", "mlp", "fold", "later", "last", "norm", "pool", "head",
 )  # fmt: skip
@@ -65,13 +66,18 @@ def walk(
     pixels: Pixels | None = None,
 ) -> Walk:
     """Follow a patch of an attention's grid (or a token) through the attention of that number, in
-    one head. `pixels` are those of the image before it was normalised, to be shown.
+    one head; of a convolutional network, a cell through the block of that number. `pixels` are
+    those of the image before it was normalised, to be shown.
 
     >>> found = walk(model, images[:1], attention=3, head=1, patch=(7, 7))
     >>> found.step("softmax").values["weights"].numbers.shape
     torch.Size([197])
     """
     check_model(model)
+    if is_convolutional(model):
+        return Walk(
+            *walk_blocks(model, image, block=attention, patch=patch, token=token, pixels=pixels)
+        )
     names = list(find_attentions(model))
     if not 0 <= attention < len(names):
         raise UserError(f"block must be from 0 to {len(names) - 1}, got {attention}")

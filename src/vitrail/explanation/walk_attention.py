@@ -249,7 +249,8 @@ def out_step(query: Query, calls: Calls, block: nn.Module, name: str) -> list[St
         and not isinstance(getattr(block, "scale1", None), nn.Identity),
         "norm_after": norm_after(block),
     }
-    equation = f"z′ = {'z' if same else 'shortcut(z)'} + {wrap(facts, joined)}"
+    target = "y′" if is_post_norm(block) else "z′"
+    equation = f"{target} = {'z' if same else 'shortcut(z)'} + {wrap(facts, joined)}"
     code = method_line(attention, "forward", r"self\.out\(")
     return [Step("out", equation, shape_of(result), code, values, facts)]
 
@@ -264,6 +265,11 @@ def norm_after(block: nn.Module) -> bool:
     norm."""
     order = [name for name, _ in block.named_children() if name in ("norm1", "attention")]
     return order == ["attention", "norm1"]
+
+
+def is_post_norm(block: nn.Module) -> bool:
+    """Whether the sum of branch and shortcut is normed (arXiv:1706.03762), not the branch."""
+    return getattr(block, "norm_placement", "pre") == "post"
 
 
 def mlp_step(query: Query, calls: Calls, block: nn.Module, name: str) -> list[Step]:
@@ -291,20 +297,26 @@ def mlp_step(query: Query, calls: Calls, block: nn.Module, name: str) -> list[St
         "scaled": isinstance(scale, nn.Module) and not isinstance(scale, nn.Identity),
         "norm_after": norm_after(block),
     }
-    body = "W₂ · φ(W₁ · {} + b₁) + b₂".format("z′" if facts["norm_after"] else "LN(z′)")
+    post = is_post_norm(block)
+    body = "W₂ · φ(W₁ · {} + b₁) + b₂".format("z′" if facts["norm_after"] or post else "LN(z′)")
     code = method_line(mlp, "forward", "return")
-    return [Step("mlp", f"z = z′ + {wrap(facts, body)}", shape_of(result), code, values, facts)]
+    equation = f"{'y' if post else 'z'} = z′ + {wrap(facts, body)}"
+    return [Step("mlp", equation, shape_of(result), code, values, facts)]
 
 
 def block_steps(query: Query, calls: Calls, model: nn.Module) -> list[Step]:
     """All steps of the block around an attention, in the order in which it runs."""
     name = query.attention.rpartition(".")[0]
     block, attention = model.get_submodule(name), model.get_submodule(query.attention)
-    norm1 = norm_step("block.norm1", f"{name}.norm1", query, calls, block, "attention_branch")
-    norm2 = norm_step("block.norm2", f"{name}.norm2", query, calls, block, "mlp_branch")
+    post = is_post_norm(block)
+    branches = ("forward", "forward") if post else ("attention_branch", "mlp_branch")
+    norm1 = norm_step("block.norm1", f"{name}.norm1", query, calls, block, branches[0])
+    norm2 = norm_step("block.norm2", f"{name}.norm2", query, calls, block, branches[1])
     inner = [*window_step(query, block), *attention_steps(query, calls, attention)]
     out = out_step(query, calls, block, name)
     mlp = mlp_step(query, calls, block, name)
+    if post:
+        return [*inner, *out, *norm1, *mlp, *norm2]
     if norm_after(block):
         return [*inner, *norm1, *out, *mlp, *norm2]
     return [*norm1, *inner, *out, *norm2, *mlp]

@@ -19,6 +19,8 @@ from vitrail.explanation.walk_record import Calls, Query, Step, Value, shape_of,
 
 Pixels = UInt8[ndarray, "H W C"]
 
+GROUP_NORM = "y = φ(γ · (x − μ_g) / √(σ_g² + ε) + β)"
+
 POOLED = {
     "cls": "y = z⁰",
     "mean": "y = (1/N) · Σᵢ zⁱ",
@@ -250,7 +252,8 @@ def final_norm_step(model: nn.Module, query: Query, calls: Calls) -> list[Step]:
         ),
         None,
     )
-    return [Step("norm", LAYER_NORM, shape_of(call.output), code, values, {"pooled": is_pooled})]
+    equation = GROUP_NORM if isinstance(norm, nn.GroupNorm) else LAYER_NORM
+    return [Step("norm", equation, shape_of(call.output), code, values, {"pooled": is_pooled})]
 
 
 def read_token(query: Query, x: Float[Tensor, "1 N D"]) -> int:

@@ -92,9 +92,11 @@ def filter_panel(model: nn.Module, *, flipped: bool = False) -> Panel:
     return Panel("filters", title, caption, figure, numbers, arrays, table)
 
 
-def similarity_panel(vectors: Float[Tensor, "rows columns D"], *, blank: bool = False) -> Panel:
+def similarity_panel(
+    vectors: Float[Tensor, "rows columns D"], *, blank: bool = False, convolved: str | None = None
+) -> Panel:
     """Figure 7, centre: how alike the positions are; or, of a model that has none, how alike the
-    tokens of an empty image."""
+    tokens of an empty image; `convolved` is the block of a convolutional network that gave them."""
     tiles = position_similarity(vectors).cpu().numpy()
     rows, columns = tiles.shape[:2]
     down = spread_out(rows, MAX_TILES if rows <= 2 * columns else 7)
@@ -124,7 +126,15 @@ def similarity_panel(vectors: Float[Tensor, "rows columns D"], *, blank: bool = 
         if len(down) * len(across) == rows * columns
         else (f" Of {rows}x{columns} tiles {len(down)}x{len(across)} are shown.")
     )
-    if blank:
+    if convolved is not None:
+        title = "Positions: none, but for the edges"
+        caption = (
+            "A convolutional network has no positions: what it computes of a place does not depend "
+            "on where that is, but for the zeros around the image. A tile for each cell: how alike "
+            f"are the cells that {convolved} gives for an image of one colour. Were they all "
+            "alike, nothing would be known of places."
+        )
+    elif blank:
         title = "Positions: none, but for the edges"
         caption = (
             "This model has no table of positions and no bias by offset: its attention does not "

@@ -17,7 +17,7 @@ from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.explanation.blur import gaussian_blur
 from vitrail.explanation.capture import find_attentions
-from vitrail.explanation.hooks import ATTEND_ARGUMENTS
+from vitrail.explanation.hooks import ATTEND_ARGUMENTS, is_convolutional
 from vitrail.explanation.propagation import pixel_extent
 from vitrail.layers.attention import Attend, RelativeDistances
 
@@ -131,6 +131,11 @@ def moved_positions(model: nn.Module, grid: Cell, order: Int[np.ndarray, " N"]) 
     """Positions go along with patches that change places: those that are added to patches, and
     biases of attention over the whole grid. Where places are built into windows, folds or
     convolutions of several grids, they cannot, and `UserError` says so."""
+    if is_convolutional(model):
+        raise UserError(
+            f"positions cannot move with patches: {type(model).__name__} has none, it is a "
+            "convolutional network"
+        )
     layouts = {attend.layout for attend in find_attentions(model).values()}
     fixed = [one for one in layouts if one.window or one.fold or one.grid != grid]
     if fixed:

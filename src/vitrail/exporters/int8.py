@@ -35,7 +35,8 @@ def int8_onnx(request: Request) -> tuple["ModelProto", Quantisation]:
         return to_onnx(replace(request, model=model).program(batch=None))
 
     if request.precision == "int8":
-        proto, record = quantise(request.model, request.samples, to_graph)
+        # 7 bits: on x86 without VNNI, where a file may go, full-range products overflow
+        proto, record = quantise(request.model, request.samples, to_graph, portable=True)
     else:  # all layers, or the file would not be small: what may be lost decides
         bits, every = QUANTISED[request.precision], float("inf")
         proto, record = quantise(
@@ -49,6 +50,6 @@ def int8_openvino(request: Request, model: Any) -> tuple[Any, Quantisation]:
     """The same of OpenVINO's model, by NNCF."""
     assert request.samples is not None
     kind = label_kind(request.model, request.output)
-    done, record = quantise_openvino(model, request.samples, kind)
+    done, record = quantise_openvino(model, request.samples, kind, portable=True)
     check_drop(record, request.max_drop)
     return done, record

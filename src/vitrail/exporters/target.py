@@ -127,6 +127,11 @@ class Target:
             )
         if request.runtime is not None and not self.folder:
             raise UserError(f"runtime must be left out for {self.title}: it is for the target web")
+        if request.attention and not request.model.has_attention:
+            raise UserError(
+                f"attention outputs need attention, and {type(request.model).__name__} has none, "
+                "it is a convolutional network: leave out attention"
+            )
         if request.dynamic_size:
             self.check_dynamic_size(request)
         missing = [name for name in self.packages if find_spec(name) is None]

@@ -5,6 +5,7 @@ small matrix an axis. The matrices are computed from the size of the image by op
 format has, in the ways that checkpoints' own code resizes.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -15,12 +16,27 @@ from vitrail.core.errors import UserError
 from vitrail.core.passport import ResizeMethod
 from vitrail.inference.merging import recast
 from vitrail.inference.rewrites.sharing import share_weights, with_children
-from vitrail.layers.position import LearnedPositions, SinCosPositions
+from vitrail.layers.position import (
+    LearnedPositions,
+    LearnedPositions2d,
+    SinCosPositions,
+    SinCosPositions1d,
+)
 from vitrail.models import vit
+from vitrail.models.beit import Beit
+from vitrail.models.coatnet import CoAtNet
 from vitrail.models.model import Model
+from vitrail.models.swin import Swin
+from vitrail.models.swinv2 import SwinV2
 
 LAST_STRIDE = 32  # of MobileViT's last maps, which are cut into patches
 CUBIC, CUBIC_ANTIALIASED = -0.75, -0.5  # Keys' parameter in torch's two bicubic kernels
+WHY_ONE_SIZE: dict[type[nn.Module], str] = {
+    Beit: "its relative bias is a table for one grid of patches",
+    Swin: "its windows and their masks are laid out for one grid",
+    SwinV2: "its windows, their masks and their biases are laid out for one grid",
+    CoAtNet: "the relative biases of its attention are tables for one grid",
+}
 
 
 class ResizedPositions(nn.Module):
@@ -69,6 +85,44 @@ class ComputedPositions(nn.Module):
         return table.reshape(1, rows * columns, -1)
 
 
+class ComputedPositions1d(nn.Module):
+    """Sines and cosines for a sequence of any length."""
+
+    frequency: Tensor
+
+    def __init__(self, slots: int, dim: int, temperature: float = 10_000.0) -> None:
+        super().__init__()
+        power = torch.arange(0, dim, 2, dtype=torch.float64) / dim
+        self.slots = slots
+        self.register_buffer("frequency", (temperature**-power).float())
+
+    def forward(self, rows: int, columns: int) -> Float[Tensor, "1 N D"]:
+        count = self.slots + rows * columns
+        angle = torch.arange(count).float()[:, None] * self.frequency
+        return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[None]
+
+
+class ResizedPositions2d(nn.Module):
+    """Positions of rows and columns for a grid of any size."""
+
+    rows: Tensor
+    columns: Tensor
+
+    def __init__(self, positions: LearnedPositions2d, *, method: ResizeMethod) -> None:
+        super().__init__()
+        self.register_buffer("rows", positions.rows.detach())
+        self.register_buffer("columns", positions.columns.detach())
+        self.method = method
+
+    def forward(self, rows: int, columns: int) -> Float[Tensor, "1 N D"]:
+        down = MATRICES[self.method](self.rows.shape[0], rows) @ self.rows
+        across = MATRICES[self.method](self.columns.shape[0], columns) @ self.columns
+        table = torch.cat(
+            [across[None].expand(rows, -1, -1), down[:, None].expand(-1, columns, -1)], dim=-1
+        )
+        return table.reshape(1, rows * columns, -1)
+
+
 class AnySizeViT(vit.ViT):
     """A ViT whose positions follow the size of the image, a multiple of its patches."""
 
@@ -79,8 +133,8 @@ class AnySizeViT(vit.ViT):
         image: Float[Tensor, "B C H W"],
         corrupt: Callable[[Tensor], Tensor] | None = None,
     ) -> Float[Tensor, "B M D"]:
-        stride = self.config.stride
-        rows, columns = image.shape[2] // stride, image.shape[3] // stride
+        down, across = self.config.strides
+        rows, columns = image.shape[2] // down, image.shape[3] // across
         patches = self.patches(self.check(image))
         prefix = (self.cls, self.distillation, self.registers)
         tokens = [token.expand(patches.shape[0], -1, -1) for token in prefix if token is not None]
@@ -113,8 +167,12 @@ def for_any_size(model: Model) -> Model:
         resized = ResizedPositions(
             shared.positions, slots=config.slots, grid=config.grid, method=model.passport.resize
         )
+    elif isinstance(shared.positions, LearnedPositions2d):
+        resized = ResizedPositions2d(shared.positions, method=model.passport.resize)
     elif isinstance(shared.positions, SinCosPositions):
         resized = ComputedPositions(shared.positions)
+    elif isinstance(shared.positions, SinCosPositions1d):
+        resized = ComputedPositions1d(shared.config.slots, shared.config.dim)
     return recast(with_children(shared, {"positions": resized}), AnySizeViT)
 
 
@@ -122,19 +180,20 @@ def why_one_size(model: Model) -> str | None:
     """What of a model is made for one image size, if something is."""
     step, (height, width) = size_step(model), model.config.image_size
     if model.any_size:
-        return (
-            f"its own {height}x{width} is no multiple of {step}"
-            if height % step or width % step
-            else None
-        )
+        if not height % step and not width % step:
+            return None
+        fits = ", ".join(str(-(-side // step) * step) for side in (height, width))
+        return f"its own {height}x{width} is no multiple of {step}, as image_size=({fits}) is"
     if model.merged_tokens:
         return "the number of tokens that it merges is chosen for one image size"
     if type(model) is not vit.ViT:
-        return "its positions and windows are made for one image size"
+        return WHY_ONE_SIZE.get(type(model), "its layers are made for one image size")
     if model.config.stem is not None:
         return "the padding of its ResNet depends on the image size"
-    if model.config.positions not in ("learned", "sincos2d", "none"):
-        return f'its positions="{model.config.positions}" are made for one image size'
+    if isinstance(model.config.patch_size, tuple):
+        return "its patches are rectangles, and the sides of images would be multiples of two sizes"
+    if model.config.positions == "relative":
+        return 'its positions="relative" have a number for each distance in one sequence'
     if model.passport.resize == "dinov2":
         return "DINOv2 resizes positions by a factor with an offset, except at its own size"
     return None
@@ -143,7 +202,7 @@ def why_one_size(model: Model) -> str | None:
 def size_step(model: Model) -> int:
     """What the sides of images must be multiples of."""
     if isinstance(model.config, vit.ViTConfig):
-        return model.config.stride
+        return math.lcm(*model.config.strides)
     return LAST_STRIDE * int(getattr(model.config, "patch_size", 1))
 
 

@@ -18,12 +18,15 @@ from vitrail.inference.quantise import compare_outputs, relative_error
 STRENGTHS = (0.95, 0.5)  # of SmoothQuant: NNCF's own, and the paper's, better for large outliers
 
 
-def quantise_openvino(model: Any, samples: Samples, kind: LabelKind) -> tuple[Any, Quantisation]:
+def quantise_openvino(
+    model: Any, samples: Samples, kind: LabelKind, *, portable: bool = False
+) -> tuple[Any, Quantisation]:
     """Weights per channel and calibrated activations, balanced as is best on calibration images;
-    `kind` says which labels its outputs mean."""
+    `kind` says which labels its outputs mean. The range of weights suits this processor, or with
+    `portable` every one."""
     nncf = import_nncf()
     calibration, test = samples.split()
-    overflow = bytes_overflow()
+    overflow = portable or bytes_overflow()
     expected = run_openvino(model, calibration.fed)
     tries = [
         quantise_once(nncf, model, calibration.fed, strength=strength, overflow=overflow)

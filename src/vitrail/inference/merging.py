@@ -69,6 +69,18 @@ class MergingViTBlock(vit.Block):
         return forward_block(self, tokens, attention_bias(tokens), queries)
 
 
+class MergingPostNormBlock(vit.PostNormBlock):
+    """The same for a ViT's block that norms after it adds."""
+
+    merged: int
+    prefix: int
+
+    def forward(  # type: ignore[override]
+        self, tokens: Tokens, queries: int | None = None
+    ) -> Tokens:
+        return forward_block(self, tokens, attention_bias(tokens), queries)
+
+
 class MergingBeitBlock(beit.Block):
     """The same for BEiT, whose relative bias follows the merged tokens."""
 
@@ -120,6 +132,9 @@ class MergedBeit(beit.Beit):
         return super().to_map(unmerge(self, output))
 
 
+MergingBlock = MergingViTBlock | MergingPostNormBlock | MergingBeitBlock
+
+
 def merge_tokens(model: Model, r: int | Sequence[int]) -> Model:
     """The model with `r` pairs of patches merged in every block, or so many in each; the model
     itself stays as it is, and weights are shared.
@@ -148,7 +163,7 @@ def merge_tokens(model: Model, r: int | Sequence[int]) -> Model:
 
 
 def check_mergeable(model: Model) -> None:
-    blocks = {"ViT": vit.Block, "Beit": beit.Block}
+    blocks = {"ViT": (vit.Block, vit.PostNormBlock), "Beit": (beit.Block,)}
     if type(model) not in (vit.ViT, beit.Beit):
         raise UserError(
             f"token merging needs a ViT, DeiT, hybrid or BEiT, got {type(model).__name__}: other "
@@ -163,7 +178,7 @@ def check_mergeable(model: Model) -> None:
         )
     plain = blocks[type(model).__name__]
     for block in model.get_submodule("blocks").children():
-        if type(block) is not plain or type(block.attention) is not SelfAttention:
+        if type(block) not in plain or type(block.attention) is not SelfAttention:
             raise UserError(
                 f"token merging needs blocks as this family has them, got {type(block).__name__}"
             )
@@ -194,11 +209,12 @@ def merging_block(block: nn.Module, merged: int, prefix: int) -> nn.Module:
     attention = with_children(attention, {"attend": MergedAttend(attention.attend.layout)})
     children = {"attention": recast(attention, MergingAttention)}
     plain = with_children(block, children)
-    merging: MergingViTBlock | MergingBeitBlock = (
-        recast(plain, MergingBeitBlock)
-        if isinstance(block, beit.Block)
-        else recast(plain, MergingViTBlock)
-    )
+    kinds: dict[type[nn.Module], type[MergingBlock]] = {
+        vit.Block: MergingViTBlock,
+        vit.PostNormBlock: MergingPostNormBlock,
+        beit.Block: MergingBeitBlock,
+    }
+    merging = recast(plain, kinds[type(block)])
     merging.merged, merging.prefix = merged, prefix
     return merging
 
@@ -226,19 +242,21 @@ def attention_bias(
 
 
 def forward_block(
-    block: MergingViTBlock | MergingBeitBlock,
+    block: MergingBlock,
     tokens: Tokens,
     bias: Float[Tensor, "#B #h #M M"] | None,
     queries: int | None = None,
 ) -> Tokens:
     """A block with its merge between attention and MLP; none where few tokens are asked for."""
-    x = tokens.values
-    mixed, keys = block.attention(block.norm1(x), bias, queries, tokens.group)
+    x, post = tokens.values, isinstance(block, MergingPostNormBlock)
+    mixed, keys = block.attention(x if post else block.norm1(x), bias, queries, tokens.group)
     x = (x if queries is None else x[:, :queries]) + block.scale1(block.dropout(mixed))
+    x = block.norm1(x) if post else x
     tokens = tokens._replace(values=x)
     if block.merged and queries is None:
         tokens = merge(tokens, keys, block.merged, block.prefix)
-    return tokens._replace(values=tokens.values + block.mlp_branch(tokens.values))
+    x = tokens.values + block.mlp_branch(tokens.values)
+    return tokens._replace(values=block.norm2(x) if post else x)
 
 
 def merge(tokens: Tokens, keys: Float[Tensor, "B M d"], r: int, prefix: int) -> Tokens:

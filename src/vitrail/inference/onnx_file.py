@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.core.errors import UserError
-from vitrail.core.exported import Exported, read_metadata
+from vitrail.core.exported import Exported, check_exported, read_metadata
 from vitrail.inference.checksum import find_weights, start_check
 
 
@@ -16,8 +16,7 @@ class OnnxFile:
 
     def __init__(self, path: str | Path, *, threads: int | None = None) -> None:
         self.path = Path(path)
-        if not self.path.is_file():
-            raise UserError(f"{path}: no such file")
+        check_exported(self.path)
         place, weights = find_weights(self.path, weights_path)
         checking = start_check(place, weights)  # while the runtime is imported
         runtime = import_runtime()

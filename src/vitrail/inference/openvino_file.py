@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.core.errors import UserError
-from vitrail.core.exported import GRAPH, PASSPORT, Exported, read_metadata
+from vitrail.core.exported import GRAPH, PASSPORT, Exported, check_exported, read_metadata
 from vitrail.inference.checksum import find_weights, start_check
 
 HEAD = 4096  # bytes in which an OpenVINO file says what it is
@@ -18,8 +18,7 @@ class OpenVinoFile:
 
     def __init__(self, path: str | Path, *, threads: int | None = None) -> None:
         self.path = Path(path)
-        if not self.path.is_file():
-            raise UserError(f"{path}: no such file")
+        check_exported(self.path)
         place, weights = find_weights(self.path, lambda path: path.with_suffix(".bin"))
         if not weights.is_file():
             raise UserError(f"{path}: its weights must lie beside it in {weights.name}")

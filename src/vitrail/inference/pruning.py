@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
 from vitrail.models.model import Model
-from vitrail.models.vit import Block, ViT
+from vitrail.models.vit import Block, PostNormBlock, ViT
 
 
 def pruned_logits(model: Model, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
@@ -32,13 +32,12 @@ def pruned_features(model: Model, images: Float[Tensor, "B C H W"]) -> Float[Ten
 def can_prune_last_block(model: Model) -> TypeGuard[ViT]:
     """Whether nobody reads or sees the patches that leave the last block. Asked at every call,
     because hooks come and go. A subclass may read more."""
-    return (
-        type(model) is ViT
-        and type(model.blocks[-1]) is Block
-        and model.blocks[-1].attention.can_split_queries
-        and model.config.pool == "cls"
-        and not is_observed(model)
-    )
+    if type(model) is not ViT or model.config.pool != "cls":
+        return False
+    last = model.blocks[-1]
+    if not isinstance(last, Block) or type(last) not in (Block, PostNormBlock):
+        return False
+    return last.attention.can_split_queries and not is_observed(model)
 
 
 def is_observed(model: nn.Module) -> bool:

@@ -54,15 +54,17 @@ def quantise(
     method: Method | None = None,
     bits: int = 8,
     max_error: float = MAX_ERROR,
+    portable: bool = False,
     on_progress: OnProgress = lambda step, done, total: None,
 ) -> tuple["ModelProto", Quantisation]:
     """The graph that `to_graph` makes of a model, in int8, and the record of what that cost.
 
     Without a `method`, activations have a range for each batch ("dynamic") in models that are made
     of linear layers, and calibrated ranges ("static") where convolutions are more than the patch
-    embedding. With 4 or 8 `bits` and method "weights" only weights are quantised.
+    embedding. With 4 or 8 `bits` and method "weights" only weights are quantised. The range of
+    weights suits this processor, or with `portable` every one.
     """
-    how = Int8(bits=check_bits(bits, method), reduce_range=bytes_overflow())
+    how = Int8(bits=check_bits(bits, method), reduce_range=portable or bytes_overflow())
     calibration, test = samples.split()
     proto = fold_weights(to_graph(model))
     how = replace(how, method=method or choose_method(proto))

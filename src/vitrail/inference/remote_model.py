@@ -33,6 +33,7 @@ class RemoteModel(Model):
         self.address = f"{client.address.url}#{served.name}"
         # who computes with a model asks its first parameter for device and precision
         self.place = nn.Parameter(torch.zeros(()), requires_grad=False)
+        self.served_digest = served.digest
         digest = hashlib.sha256(served.digest.encode()).digest()
         self.register_buffer("digest", torch.tensor(list(digest), dtype=torch.uint8))
         # a replaced forward: rewrites, other engines and tracing leave such a model alone

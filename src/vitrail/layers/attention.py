@@ -60,15 +60,26 @@ def attend_fused(
     bias: Float[Tensor, "*#B #h n N"] | None = None,
     scale: float | None = None,
 ) -> Float[Tensor, "B *W h n d"]:
-    """The fused kernels know rank 4 alone: windows that share one bias are so many more samples,
-    windows with a bias each are so many more heads, and no bias is ever copied."""
-    if q.ndim == 4:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
+    """The fused kernels know rank 4 alone."""
     shape = (*q.shape[:-1], v.shape[-1])
+    q, k, v, bias = to_rank_4(q, k, v, bias)
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
+    return y if len(shape) == 4 else y.reshape(shape)
+
+
+def to_rank_4(
+    q: Float[Tensor, "B *W h n d"],
+    k: Float[Tensor, "B *W h N d"],
+    v: Float[Tensor, "B *W h N d"],
+    bias: Float[Tensor, "*#B #h n N"] | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Windows that share one bias are so many more samples, windows with a bias each are so many
+    more heads, and no bias is ever copied."""
+    if q.ndim == 4:
+        return q, k, v, bias
     first = 0 if bias is None or bias.shape[0] == 1 else 1
     q, k, v = (part.flatten(first, first + 1) for part in (q, k, v))
-    mask = bias.flatten(0, 1)[None] if bias is not None and first else bias
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale).reshape(shape)
+    return q, k, v, bias.flatten(0, 1)[None] if bias is not None and first else bias
 
 
 def attend_unfused(
@@ -96,8 +107,12 @@ def attend_exported(
     scale: float | None = None,
 ) -> Float[Tensor, "B *W h n d"]:
     """The definition in operators that every format has. The fused kernel would be taken apart
-    later, and with a bias what comes of that has other strides than the graph was traced with."""
-    return exported_weights(q, k, bias, scale) @ v
+    later, and with a bias what comes of that has other strides than the graph was traced with.
+    Engines that fuse these operators again know rank 4 alone, too."""
+    shape = (*q.shape[:-1], v.shape[-1])
+    q, k, v, mask = to_rank_4(q, k, v, bias)
+    y = exported_weights(q, k, mask, scale) @ v
+    return y if len(shape) == 4 else y.reshape(shape)
 
 
 def exported_weights(

@@ -1,4 +1,4 @@
-"""Convolutions that pad as TensorFlow does and standardise their weights (arXiv:1903.10520)."""
+"""Convolutions that standardise their weights (arXiv:1903.10520), and TensorFlow's padding."""
 
 from typing import Literal
 
@@ -7,15 +7,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-Standardize = Literal["jax", "timm"]
+Standardize = Literal["jax", "timm", "bit"]
+TINY = {"timm": 1e-8, "bit": 1e-10}  # added to a variance before its root is taken
 
 
 class StandardizedConv(nn.Conv2d):
     """A convolution whose kernels are brought to mean 0 and deviation 1 before use; SAME padding,
     no bias.
 
-    Two published formulas differ in the last digits, and weights belong to one of them:
-    "jax" divides by (std + 1e-5), "timm" by sqrt(variance + 1e-8).
+    Three published formulas differ in the last digits, and weights belong to one of them: "jax"
+    divides by (std + 1e-5), "timm" by sqrt(variance + 1e-8), "bit" by sqrt(variance + 1e-10).
     """
 
     def __init__(
@@ -41,8 +42,17 @@ class StandardizedConv(nn.Conv2d):
         if self.standardize == "jax":
             standardized = (weight - mean) / (variance.sqrt() + 1e-5)
         else:
-            standardized = (weight - mean) * (variance + 1e-8).rsqrt()
+            standardized = (weight - mean) * (variance + TINY[self.standardize]).rsqrt()
         return standardized.to(self.weight.dtype)
+
+
+class PaddedStandardizedConv(StandardizedConv):
+    """The same with as much padding on either side, whatever the size of the image: where it is
+    even and the stride is 2, SAME padding has none on the left."""
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D rows columns"]:
+        padding = self.kernel_size[0] // 2
+        return F.conv2d(x, self.standardized(), stride=self.stride, padding=padding)
 
 
 class MaxPoolSame(nn.Module):

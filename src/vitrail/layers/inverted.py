@@ -15,13 +15,20 @@ class ConvNorm(nn.Module):
     cells."""
 
     def __init__(
-        self, channels: int, out: int, size: int, stride: int = 1, *, groups: int = 1
+        self,
+        channels: int,
+        out: int,
+        size: int,
+        stride: int = 1,
+        *,
+        groups: int = 1,
+        eps: float = 1e-5,
     ) -> None:
         super().__init__()
         self.conv = nn.Conv2d(
             channels, out, size, stride, padding=size // 2, groups=groups, bias=False
         )
-        self.norm = BatchNorm(out)
+        self.norm = BatchNorm(out, eps=eps)
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D rows columns"]:
         return self.norm(self.conv(x))

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "swiglu"]  # that a ViT may have
+Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "swiglu"]  # that a ViT may have
 AnyActivation = Activation | Literal["silu"]
 
 
@@ -49,6 +49,8 @@ def make_activation(activation: AnyActivation) -> nn.Module:
             return nn.GELU(approximate="tanh")
         case "quick_gelu":
             return QuickGELU()
+        case "relu":
+            return nn.ReLU()
         case "swiglu":
             return SwiGLU()
         case "silu":

@@ -18,22 +18,28 @@ from vitrail.core.records import validate
 from vitrail.core.without_init import without_init
 from vitrail.models import (
     beit,
+    bit,
     coatnet,
     coatnet_rw,
     descendants,
+    mobilenetv2,
     mobilevit,
     mobilevitv2,
+    resnet_v15,
     swin,
     swinv2,
     tokenizer,
     vit,
 )
 from vitrail.models.beit import Beit, BeitConfig
+from vitrail.models.bit import BiT, BiTConfig
 from vitrail.models.coatnet import CoAtNet, CoAtNetConfig
 from vitrail.models.config import Config, Purpose, fields_for, purposes
+from vitrail.models.mobilenetv2 import MobileNetV2, MobileNetV2Config
 from vitrail.models.mobilevit import MobileViT, MobileViTConfig
 from vitrail.models.mobilevitv2 import MobileViTV2, MobileViTV2Config
 from vitrail.models.model import Model
+from vitrail.models.resnet_v15 import ResNetV15, ResNetV15Config
 from vitrail.models.swin import Swin, SwinConfig
 from vitrail.models.swinv2 import SwinV2, SwinV2Config
 from vitrail.models.tokenizer import Tokenizer, TokenizerConfig
@@ -66,6 +72,11 @@ FAMILIES = {
         CoAtNet,
         {**coatnet.VARIANTS, **coatnet_rw.VARIANTS},
         {**coatnet.ALIASES, **coatnet_rw.ALIASES},
+    ),
+    "resnet": Family(ResNetV15Config, ResNetV15, resnet_v15.VARIANTS),
+    "bit": Family(BiTConfig, BiT, bit.VARIANTS, bit.ALIASES),
+    "mobilenetv2": Family(
+        MobileNetV2Config, MobileNetV2, mobilenetv2.VARIANTS, mobilenetv2.ALIASES
     ),
     "tokenizer": Family(TokenizerConfig, Tokenizer, tokenizer.VARIANTS),
 }
@@ -297,9 +308,10 @@ def change(config: AnyConfig, values: dict[str, Any]) -> AnyConfig:
 
 def variant_of(config: Config) -> str | None:
     """The name of the published variant that a config is, whatever its head, its images, its
-    regularisation and its window policy."""
+    regularisation, its window policy and how it standardises kernels."""
     kind = type(config)
-    fixed = {*fields_for(kind, Purpose.SHAPE, Purpose.NUMERICS)} - {"window_policy"}
+    policies = {"window_policy", "standardize"}
+    fixed = {*fields_for(kind, Purpose.SHAPE, Purpose.NUMERICS)} - policies
     for name, variant in FAMILIES[family_of(config)].variants.items():
         if all(getattr(variant.config, field) == getattr(config, field) for field in fixed):
             return name

@@ -3,6 +3,7 @@
 from typing import Any
 
 from vitrail.core.errors import UserError
+from vitrail.core.layout import Sides, height_and_width
 
 # Far beyond anything that was ever built; above it a config is a mistake, or wants to do harm.
 MOST = {
@@ -39,8 +40,9 @@ def check_factors(config: Any, *names: str) -> None:
 
 def check_rates(config: Any, *names: str) -> None:
     for name in names:
-        if not 0 <= getattr(config, name) < 1:
-            raise UserError(f"{name} must be in [0, 1), got {getattr(config, name)}")
+        rate = getattr(config, name)
+        if rate is not None and not 0 <= rate < 1:
+            raise UserError(f"{name} must be in [0, 1), got {rate}")
 
 
 def check_sides(image_size: tuple[int, int]) -> None:
@@ -59,9 +61,9 @@ def check_computed(values: int, what: str) -> None:
         raise UserError(f"{what} would compute a table of {values:,} values: use smaller images")
 
 
-def check_multiple(image_size: tuple[int, int], step: int, what: str) -> None:
+def check_multiple(image_size: tuple[int, int], steps: Sides, what: str) -> None:
     """Both sides are whole numbers of steps."""
-    for side in image_size:
+    for side, step in zip(image_size, height_and_width(steps), strict=True):
         if side % step:
             low = side // step * step
             wish = f"use {low} or {low + step}" if low else f"use {step}"

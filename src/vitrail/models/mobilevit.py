@@ -120,9 +120,8 @@ class PlaceAttention(nn.Module):
         self.out = nn.Linear(dim, dim)
 
     def forward(self, x: Float[Tensor, "B P N D"]) -> Float[Tensor, "B P N D"]:
-        q, k, v = (
-            rearrange(part, "B P N (h d) -> B P h N d", h=self.heads)
-            for part in self.qkv(x).chunk(3, dim=-1)
+        q, k, v = rearrange(
+            self.qkv(x), "B P N (three h d) -> three B P h N d", three=3, h=self.heads
         )
         return self.out(rearrange(self.attend(q, k, v), "B P h N d -> B P N (h d)"))
 

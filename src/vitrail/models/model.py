@@ -10,19 +10,21 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
 from vitrail.core.late import call_late
-from vitrail.core.layout import TokenLayout
+from vitrail.core.layout import Sides, TokenLayout
 from vitrail.core.passport import Passport
+from vitrail.layers.attention import Attend, SeparableAttend
 from vitrail.layers.norm import BatchNorm
 
 
 @dataclass(frozen=True)
 class FeatureInfo:
     """What a block returns as a map: its channels, and pixels of the image for one of its cells a
-    side (timm calls it reduction). `module` is its name in `named_modules`."""
+    side, or its height and width (timm calls it reduction). `module` is its name in
+    `named_modules`."""
 
     module: str
     channels: int
-    reduction: int
+    reduction: Sides
 
 
 class Model(nn.Module):
@@ -35,6 +37,7 @@ class Model(nn.Module):
     config: Any
     _passport: Passport | None = None
     no_decay: ClassVar[tuple[str, ...]] = ()
+    served_digest = ""  # of a model that a service computes: that of the model there
     loaded_from: Any = None  # set by `load`: weights/loaded_from.py
     any_size = False  # whether images may have another size than the config's
     merged_tokens: tuple[int, ...] = ()  # pairs of tokens that each block merges, where some does
@@ -113,6 +116,15 @@ class Model(nn.Module):
         return [self.to_map(found[name]) for name in wanted]
 
     @property
+    def has_attention(self) -> bool:
+        """Whether any of its layers attends; a convolutional network has none.
+
+        >>> create("resnet18").has_attention
+        False
+        """
+        return any(isinstance(part, Attend | SeparableAttend) for part in self.modules())
+
+    @property
     def feature_info(self) -> tuple[FeatureInfo, ...]:
         """The maps that `intermediates` returns, from the first block to the last.
 
@@ -122,7 +134,7 @@ class Model(nn.Module):
         shapes = {name: self.map_shape(name) for name in self.blocks_by_depth()}
         return tuple(FeatureInfo(name, *shape) for name, shape in shapes.items() if shape)
 
-    def map_shape(self, block: str) -> tuple[int, int] | None:
+    def map_shape(self, block: str) -> tuple[int, Sides] | None:
         """Channels and reduction of the map that a block returns; None where it returns none."""
         raise NotImplementedError
 

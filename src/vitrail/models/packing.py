@@ -22,6 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
+from vitrail.core.layout import format_sides
 from vitrail.core.native_size import NativeSize
 from vitrail.core.ranges import check_count
 from vitrail.layers.attention import SelfAttention
@@ -30,10 +31,11 @@ from vitrail.layers.position import (
     LearnedPositions,
     LearnedPositions2d,
     cross_positions,
+    sincos_1d,
     sincos_2d,
 )
 from vitrail.models.position_resize import Grid, resize_positions
-from vitrail.models.vit import Block, ViT
+from vitrail.models.vit import Block, PostNormBlock, ViT
 
 # a branch of a block: tokens (T, D) of images with so many tokens each
 Branch = Callable[[Tensor, Sequence[int]], Tensor]
@@ -63,7 +65,8 @@ def why_not_packable(model: nn.Module) -> str | None:
 
 def is_vit(model: nn.Module) -> TypeGuard[ViT]:
     """Whether it is a ViT as it is in `models/vit.py`: a subclass may compute something else."""
-    return type(model) is ViT and all(type(block) is Block for block in model.blocks)
+    known = (Block, PostNormBlock)
+    return type(model) is ViT and all(type(block) in known for block in model.blocks)
 
 
 def native_size_of(model: nn.Module, max_tokens: int | None = None) -> NativeSize:
@@ -143,21 +146,21 @@ def grid_of(model: ViT, image: Float[Tensor, "C H W"]) -> Grid:
         raise UserError(
             f"an image must be ({config.channels}, height, width), got {tuple(image.shape)}"
         )
-    height, width = image.shape[1:]
-    if height % config.stride or width % config.stride:
+    (height, width), (down, across) = image.shape[1:], config.strides
+    if height % down or width % across:
         raise UserError(
-            f"height and width must be multiples of the patch, {config.stride}, got "
+            f"height and width must be multiples of the patch, {format_sides(config.stride)}, got "
             f"{height}x{width}: resize the image"
         )
-    return height // config.stride, width // config.stride
+    return height // down, width // across
 
 
 def embed(
     model: ViT, images: Sequence[Float[Tensor, "C _ _"]], grids: Sequence[Grid]
 ) -> tuple[Float[Tensor, "T D"], list[int]]:
     """The tokens of all images one after another, and how many each has."""
-    size = model.config.patch_size
-    cut = [rearrange(image, "c (i p) (j q) -> (i j) c p q", p=size, q=size) for image in images]
+    high, wide = model.config.patch_sides
+    cut = [rearrange(image, "c (i p) (j q) -> (i j) c p q", p=high, q=wide) for image in images]
     patches = model.patches(torch.cat(cut)).squeeze(1)  # each patch an image of one patch
     prefix = [
         token[0] for token in (model.cls, model.distillation, model.registers) if token is not None
@@ -187,6 +190,9 @@ def positions_for(model: ViT, grid: Grid) -> Float[Tensor, "N D"] | None:
             for line, count in zip((positions.rows, positions.columns), grid, strict=True)
         )
         table = cross_positions(rows, columns)
+    elif config.positions == "sincos1d":
+        count = config.slots + grid[0] * grid[1]
+        table = sincos_1d(count, config.dim)[None].to(positions.table)
     else:
         table = sincos_2d(grid, config.dim)[None].to(positions.table)
     return model.place(table)[0]
@@ -197,15 +203,18 @@ def forward_block(
 ) -> Float[Tensor, "T D"]:
     """`Block.forward` for images of so many tokens each."""
     assert isinstance(block, Block)
+    post = isinstance(block, PostNormBlock)
 
     def attention_branch(x: Tensor, lengths: Sequence[int]) -> Tensor:
-        return block.scale1(block.dropout(attend(block.attention, block.norm1(x), lengths)))
+        x = x if post else block.norm1(x)
+        return block.scale1(block.dropout(attend(block.attention, x, lengths)))
 
     def mlp_branch(x: Tensor, _: Sequence[int]) -> Tensor:
         return block.mlp_branch(x)
 
     x = add_branch(block.drop_path, x, lengths, attention_branch)
-    return add_branch(block.drop_path, x, lengths, mlp_branch)
+    x = add_branch(block.drop_path, block.norm1(x) if post else x, lengths, mlp_branch)
+    return block.norm2(x) if post else x
 
 
 def add_branch(

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -30,7 +31,6 @@ from vitrail.layers.window import (
     join_heads,
     lay_windows,
     merge_neighbours,
-    split_heads,
     window_of,
     window_partition,
     window_reverse,
@@ -166,8 +166,8 @@ class WindowAttention(nn.Module):
         self.out = nn.Linear(dim, dim)
 
     def forward(self, x: Float[Tensor, "B rows columns D"]) -> Float[Tensor, "B rows columns D"]:
-        qkv = self.qkv(window_partition(x, self.attend.layout)).chunk(3, dim=-1)
-        q, k, v = (split_heads(part, self.heads) for part in qkv)
+        qkv = self.qkv(window_partition(x, self.attend.layout))
+        q, k, v = rearrange(qkv, "B W n (three h d) -> three B W h n d", three=3, h=self.heads)
         y = self.attend(q, k, v, self.mask(self.bias()))
         return window_reverse(self.out(join_heads(y)), self.attend.layout)
 

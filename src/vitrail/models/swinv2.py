@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -31,7 +32,6 @@ from vitrail.layers.window import (
     ShiftMask,
     join_heads,
     merge_neighbours,
-    split_heads,
     window_of,
     window_partition,
     window_reverse,
@@ -179,7 +179,7 @@ class CosineAttention(nn.Module):
 
     def forward(self, x: Float[Tensor, "B rows columns D"]) -> Float[Tensor, "B rows columns D"]:
         qkv = self.qkv(window_partition(x, self.attend.layout), without_key_bias(self.qv_bias))
-        q, k, v = (split_heads(part, self.heads) for part in qkv.chunk(3, dim=-1))
+        q, k, v = rearrange(qkv, "B W n (three h d) -> three B W h n d", three=3, h=self.heads)
         scale = self.logit_scale.clamp(max=math.log(100)).exp()
         q, k = scale_to(q, scale), scale_to(k, 1.0)
         y = self.attend(q, k, v, self.mask(self.bias()), scale=1.0)

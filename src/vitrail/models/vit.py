@@ -8,17 +8,17 @@ Axes: B batch · C channels · H W image · N tokens · D width · h heads · d 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Literal, assert_never
+from typing import ClassVar, Literal, assert_never
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
-from vitrail.core.layout import TokenLayout
-from vitrail.layers.attention import QkvBias, RelativeDistances, SelfAttention
+from vitrail.core.layout import Sides
+from vitrail.layers.attention import RelativeDistances, SelfAttention
 from vitrail.layers.drop import (
     DropPath,
     LayerScale,
@@ -28,116 +28,13 @@ from vitrail.layers.drop import (
 )
 from vitrail.layers.head import Head
 from vitrail.layers.init import lecun_normal_, zero_
-from vitrail.layers.mlp import MLP, Activation
+from vitrail.layers.mlp import MLP
 from vitrail.layers.patch import NormedPatchEmbedding, PatchEmbedding
-from vitrail.layers.position import LearnedPositions, LearnedPositions2d, Positions, make_positions
-from vitrail.models.config import Classifier, Config, Numerics, Runtime, Shape
-from vitrail.models.limits import check_computed, check_counts, check_multiple
+from vitrail.layers.position import LearnedPositions, LearnedPositions2d, make_positions
 from vitrail.models.model import Model, tokens_to_map
 from vitrail.models.resnet import Bottleneck, ResNet, ResNetConfig
 from vitrail.models.variant import Variant
-
-
-@dataclass(frozen=True, kw_only=True)
-class ViTConfig(Config):
-    """Everything that decides what a ViT computes, and nothing about training runs or files.
-
-    A sequence is: class token, distillation token, registers, patches. The first
-    `prefix_positions` of the prefix tokens have a slot in the learned position table (None: class
-    and distillation token do, registers do not).
-    """
-
-    dim: Shape[int]
-    depth: Shape[int]
-    heads: Numerics[int]
-    mlp_dim: Shape[int]
-    dim_head: Shape[int | None] = None  # None: dim / heads
-    patch_size: Shape[int] = 16  # of the image, or of the stem's feature map
-    # "mean": patches; "all": every token
-    pool: Numerics[Literal["cls", "mean", "all", "cls+mean"]] = "cls"
-    head: Classifier[Literal["linear", "pretrain"]] = "linear"
-    head_bias: Classifier[bool] = True
-    stem: Shape[ResNetConfig | None] = None
-    class_token: Shape[bool] = True
-    distilled: Shape[bool] = False
-    registers: Shape[int] = 0
-    positions: Shape[Positions] = "learned"
-    prefix_positions: Shape[int | None] = None
-    patch_bias: Shape[bool] = True
-    patch_norm: Shape[bool] = False
-    embed_norm: Shape[bool] = False  # a LayerNorm before the first block (CLIP)
-    # on the sequence or after pooling
-    final_norm: Numerics[Literal["tokens", "pooled", "none"]] = "tokens"
-    qkv_bias: Shape[QkvBias] = "qkv"
-    activation: Numerics[Activation] = "gelu"
-    layer_scale: Shape[float | None] = None
-    norm_eps: Numerics[float] = 1e-6
-    dropout: Runtime[float] = 0.0  # after embedding, attention and both linear layers of the MLP
-    patch_dropout: Runtime[float] = 0.0  # share of the patches that a training step leaves out
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive = ("dim", "depth", "heads", "dim_head", "mlp_dim", "patch_size")
-        check_counts(self, *positive, least=1)
-        check_counts(self, "registers", "prefix_positions", least=0)
-        check_multiple(self.image_size, self.stride, "patch")
-        if self.dim_head is None and self.dim % self.heads:
-            raise UserError(
-                f"dim must be a multiple of heads, got {self.dim} and {self.heads}: give dim_head"
-            )
-        if self.patch_dropout and self.positions == "relative":
-            raise UserError('patch_dropout must be 0 with positions="relative"')
-        if "cls" in self.pool and not self.class_token:
-            raise UserError(f'pool="{self.pool}" needs a class token: use pool="mean"')
-        if self.distilled and self.pool != "cls":
-            raise UserError(f'pool must be "cls" for a distilled model, got "{self.pool}"')
-        if self.pool == "cls+mean" and self.final_norm == "pooled":
-            raise UserError('pool="cls+mean" needs final_norm="tokens" or "none", got "pooled"')
-        if self.slots > self.prefix:
-            raise UserError(
-                f"prefix_positions is {self.prefix_positions} but there are {self.prefix} "
-                "prefix tokens"
-            )
-        tokens = self.grid[0] * self.grid[1]
-        computed = {"sincos2d": tokens * self.dim, "relative": self.depth * tokens**2}
-        check_computed(computed.get(self.positions, 0), f'positions="{self.positions}"')
-
-    @property
-    def stride(self) -> int:
-        """Pixels a side for one patch."""
-        return self.patch_size * (self.stem.stride if self.stem else 1)
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """Rows and columns of patches."""
-        height, width = self.image_size
-        return height // self.stride, width // self.stride
-
-    @property
-    def prefix(self) -> int:
-        """Tokens before the patches."""
-        return self.class_token + self.distilled + self.registers
-
-    @property
-    def slots(self) -> int:
-        """Prefix tokens that have a place in the position table."""
-        if self.positions != "learned":
-            return 0
-        if self.prefix_positions is None:
-            return self.class_token + self.distilled
-        return self.prefix_positions
-
-    @property
-    def features(self) -> int:
-        return 2 * self.dim if self.pool == "cls+mean" else self.dim
-
-    @property
-    def tokens(self) -> int:
-        return self.layout.tokens
-
-    @property
-    def layout(self) -> TokenLayout:
-        return TokenLayout(grid=self.grid, stride=self.stride, prefix=self.prefix)
+from vitrail.models.vit_config import ViTConfig as ViTConfig
 
 
 def with_patch_size(config: ViTConfig, patch_size: int) -> ViTConfig:
@@ -207,6 +104,8 @@ VARIANTS = {
 class Block(nn.Module):
     """Eq. 2 and 3: norm first, then add."""
 
+    norm_placement: ClassVar[Literal["pre", "post"]] = "pre"
+
     def __init__(self, config: ViTConfig, drop_path: float) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(config.dim, eps=config.norm_eps)
@@ -244,6 +143,28 @@ class Block(nn.Module):
         return self.scale2(self.mlp(self.norm2(x)))
 
 
+class PostNormBlock(Block):
+    """Add first, then norm, as the first transformer had it (arXiv:1706.03762)."""
+
+    norm_placement = "post"
+
+    def forward(
+        self, x: Float[Tensor, "B N D"], queries: int | None = None
+    ) -> Float[Tensor, "B n D"]:
+        attend = partial(self.attention_branch, queries=queries)
+        x = self.drop_path(x, attend, lambda x: x if queries is None else x[:, :queries])
+        x = self.norm1(x)
+        return self.norm2(self.drop_path(x, self.mlp_branch))
+
+    def attention_branch(
+        self, x: Float[Tensor, "B N D"], queries: int | None = None
+    ) -> Float[Tensor, "B n D"]:
+        return self.scale1(self.dropout(self.attention(x, queries=queries)))
+
+    def mlp_branch(self, x: Float[Tensor, "B n D"]) -> Float[Tensor, "B n D"]:
+        return self.scale2(self.mlp(x))
+
+
 class ViT(Model):
     """
     >>> config = replace(VARIANTS["vit_b_16"].config, depth=1, num_classes=10)
@@ -260,11 +181,13 @@ class ViT(Model):
         self.distillation = make_tokens(config, int(config.distilled))
         self.registers = make_tokens(config, config.registers)
         self.positions = make_positions(config.positions, config.slots, config.grid, config.dim)
-        self.dropout = nn.Dropout(config.dropout)
+        embed_dropout = config.dropout if config.embed_dropout is None else config.embed_dropout
+        self.dropout = nn.Dropout(embed_dropout)
         self.patch_dropout = PatchDropout(config.patch_dropout, prefix=config.prefix)
         self.embed_norm = make_norm(config, wanted=config.embed_norm)
         (rates,) = linear_drop_rates(config.drop_path, [config.depth])
-        self.blocks = nn.ModuleList(Block(config, rate) for rate in rates)
+        block = PostNormBlock if config.norm_placement == "post" else Block
+        self.blocks = nn.ModuleList(block(config, rate) for rate in rates)
         self.norm = make_norm(config, wanted=config.final_norm != "none")
         self.attach_head()
         self.init_weights()
@@ -369,7 +292,7 @@ class ViT(Model):
     def blocks_by_depth(self) -> dict[str, nn.Module]:
         return {f"blocks.{i}": block for i, block in enumerate(self.blocks)}
 
-    def map_shape(self, block: str) -> tuple[int, int]:
+    def map_shape(self, block: str) -> tuple[int, Sides]:
         return self.config.dim, self.config.stride
 
     def to_map(self, output: Float[Tensor, "B N D"]) -> Float[Tensor, "B D rows columns"]:

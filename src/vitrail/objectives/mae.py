@@ -9,6 +9,7 @@ pre-training is over, has a mask token for every hidden patch and knows where ea
 Axes: B batch · N patches, S of them visible, M hidden · D width · E decoder's width · P pixels
 """
 
+import math
 from typing import ClassVar
 
 import numpy as np
@@ -134,10 +135,9 @@ class MAE(Objective):
     ) -> Float[Tensor, "B C H W"]:
         """The images with other pixels in the place of hidden patches."""
         config = self.model.config
-        squares = rearrange(
-            pixels, "B M (p q C) -> B M C p q", p=config.patch_size, q=config.patch_size
-        )
-        patches = scatter_patches(cut(images, config.patch_size), drawn[:, self.visible :], squares)
+        high, wide = config.patch_sides
+        found = rearrange(pixels, "B M (p q C) -> B M C p q", p=high, q=wide)
+        patches = scatter_patches(cut(images, config.patch_size), drawn[:, self.visible :], found)
         return paste(patches, config.grid)
 
 
@@ -161,7 +161,7 @@ class Decoder(nn.Module):
         self.register_buffer("positions", make_positions(config))
         self.blocks = nn.ModuleList(Block(config, drop_path=0.0) for _ in range(config.depth))
         self.norm = nn.LayerNorm(config.dim, eps=config.norm_eps)
-        self.pixels = nn.Linear(config.dim, config.patch_size**2 * config.channels)
+        self.pixels = nn.Linear(config.dim, math.prod(config.patch_sides) * config.channels)
         self.init_weights()
 
     def forward(
@@ -220,7 +220,7 @@ def readable(model: Model, *, norm_pix: bool) -> ViT:
             f"patch_dropout must be 0 for mae, which drops patches itself, got "
             f"{config.patch_dropout}"
         )
-    if norm_pix and config.patch_size**2 * config.channels == 1:
+    if norm_pix and config.patch_sides == (1, 1) and config.channels == 1:
         raise UserError("patches of one value cannot be normalised: use norm_pix=False")
     return model
 

@@ -71,7 +71,7 @@ class MaskedPatch(Objective):
         self.target: Target = target
         self.ratio = ratio
         self.count = hidden(ratio, config.grid[0] * config.grid[1])
-        self.side = side_of(target, config.stride)
+        self.side = side_of(target, config.strides)
         self.values = values_of(target, config.channels, self.side)
         self.mask_token = nn.Parameter(torch.empty(1, 1, config.dim))
         self.head = nn.Linear(config.dim, self.side**2 * self.values)
@@ -177,7 +177,7 @@ class MaskedPatch(Objective):
             cells = rearrange(predicted, "B n s t C -> B n C s t")
         else:
             cells = self.colours(predicted.argmax(dim=-1))
-        large = F.interpolate(cells.flatten(0, 1).to(images.dtype), size=config.stride)
+        large = F.interpolate(cells.flatten(0, 1).to(images.dtype), size=config.strides)
         reconstructed = scatter_patches(patches, places, large.unflatten(0, places.shape))
         return {
             "original": images,
@@ -186,10 +186,15 @@ class MaskedPatch(Objective):
         }
 
 
-def side_of(target: str, patch: int) -> int:
-    sides = {"mean-colour": 1, "downsized": min(DOWNSIZED, patch), "pixels": patch}
+def side_of(target: str, patch: tuple[int, int]) -> int:
+    sides = {"mean-colour": 1, "downsized": min(DOWNSIZED, *patch), "pixels": patch[0]}
     if target not in sides:
         raise UserError(f'target is "{target}", but {nearest(target, sides)}')
+    if target == "pixels" and patch[0] != patch[1]:
+        raise UserError(
+            f'target="pixels" needs square patches, got {patch[0]}x{patch[1]} pixels: use '
+            '"mean-colour" or "downsized"'
+        )
     return sides[target]
 
 

@@ -1,7 +1,7 @@
 """Images and their patches in objectives: cut, gathered by index, pasted; as pixels, and
 as a model reads them.
 
-Axes: N patches, n of them picked · p pixels a side of a patch
+Axes: N patches, n of them picked · p q height and width of a patch
 """
 
 import torch
@@ -10,17 +10,19 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitrail.core.errors import UserError
+from vitrail.core.layout import Sides, height_and_width
 from vitrail.core.passport import Preprocessing
 from vitrail.models.model import Model
 from vitrail.models.vit import ViT
 
 
-def cut(images: Float[Tensor, "B C H W"], patch: int) -> Float[Tensor, "B N C p p"]:
+def cut(images: Float[Tensor, "B C H W"], patch: Sides) -> Float[Tensor, "B N C p q"]:
     """Patches in reading order."""
-    return rearrange(images, "B C (r p) (k q) -> B (r k) C p q", p=patch, q=patch)
+    high, wide = height_and_width(patch)
+    return rearrange(images, "B C (r p) (k q) -> B (r k) C p q", p=high, q=wide)
 
 
-def paste(patches: Float[Tensor, "B N C p p"], grid: tuple[int, int]) -> Float[Tensor, "B C H W"]:
+def paste(patches: Float[Tensor, "B N C p q"], grid: tuple[int, int]) -> Float[Tensor, "B C H W"]:
     """The image that `cut` gave these patches of."""
     return rearrange(patches, "B (r k) C p q -> B C (r p) (k q)", r=grid[0])
 

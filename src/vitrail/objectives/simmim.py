@@ -117,16 +117,21 @@ class SimMIM(Objective):
 def check_kind(model: Model) -> ViT:
     if not isinstance(model, ViT):
         raise UserError(f"SimMIM needs a ViT, Swin or Swin V2, not a {type(model).__name__}")
+    if isinstance(model.config.patch_size, tuple):
+        raise UserError(
+            "SimMIM hides squares of whole patches, so patches must be square, got "
+            f"patch_size={model.config.patch_size}: use mae"
+        )
     return check_vit(model, "SimMIM")
 
 
 def patch_of(model: ViT | Swin) -> int:
     """Pixels a side for one of the tokens that are masked."""
-    return model.config.stride if isinstance(model, ViT) else model.config.patch_size
+    return model.config.strides[0] if isinstance(model, ViT) else model.config.patch_size
 
 
 def stride_of(model: ViT | Swin) -> int:
     """Pixels a side for one of the tokens that come out."""
     if isinstance(model, ViT):
-        return model.config.stride
+        return model.config.strides[0]
     return model.config.patch_size * 2 ** (len(model.config.depths) - 1)

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from vitrail.core.errors import printable
 from vitrail.pages.render import either, percent
-from vitrail.pages.ticks import tick_texts, ticks, x_limits
+from vitrail.pages.ticks import set_log_ticks, set_whole_ticks, tick_texts, ticks, x_limits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -162,17 +162,19 @@ def line_chart(
     log_x: bool = False,
     from_zero: bool = True,
     mark: Point | None = None,
+    intervals: Mapping[str, Sequence[Point]] | None = None,
     note: str = "",
 ) -> Chart:
     """Lines over the same axis, gaps where a value is not finite. A `share` is of 1 and shown in
     percent; an axis begins at 0 unless `from_zero` is false, so that noise stays small; `mark` is a
-    point of one of the lines, drawn as a ring.
+    point of one of the lines, drawn as a ring; `intervals` are the ends of those of each line.
 
     >>> line_chart("Loss", {"training": [(1, 2.0), (2, 1.0)]}).rows
     [['1', '2'], ['2', '1']]
     """
     points = [point for line in series.values() for point in line if math.isfinite(point[1])]
-    up = ticks([value for _, value in points], share=share, from_zero=from_zero)
+    ends = [end for line in (intervals or {}).values() for pair in line for end in pair]
+    up = ticks([*(value for _, value in points), *ends], share=share, from_zero=from_zero)
     with chart_style():
         figure, axes = _axes(WIDTH, HEIGHT)
         if log_x:
@@ -180,10 +182,11 @@ def line_chart(
         axes.set_xlim(*x_limits([x for x, _ in points], log_x))
         axes.set_ylim(up[0], up[-1] + 0.02 * (up[-1] - up[0]))
         axes.set_yticks(up, tick_texts(up, share))
-        if not log_x:
-            _whole_ticks(axes)
-        for place, line in enumerate(series.values()):
+        (set_log_ticks if log_x else set_whole_ticks)(axes)
+        for place, (name, line) in enumerate(series.items()):
             _draw_line(axes, line, place)
+            if intervals is not None:
+                _draw_intervals(axes, line, intervals[name], place)
         if mark is not None:
             place = [mark in line for line in series.values()].index(True)
             _draw_dots(axes, [mark], SERIES[place % len(SERIES)], 9)
@@ -201,7 +204,7 @@ def line_chart(
             data_percent="1" if share else "0",
             data_log="1" if log_x else "0",
         )
-    rows, left_out = _rows(series, share)
+    rows, left_out = _rows(series, share, intervals or {})
     legend = [(name, place % len(SERIES) + 1, place % 2 == 1) for place, name in enumerate(series)]
     return Chart(title, svg, [x_label, *series], rows, note, legend, left_out)
 
@@ -339,6 +342,15 @@ def _draw_line(axes: "Axes", line: Sequence[Point], place: int) -> None:
         _draw_dots(axes, dots, colour, 4, gid=f"series-dots-{place}")
 
 
+def _draw_intervals(axes: "Axes", line: Sequence[Point], ends: Sequence[Point], place: int) -> None:
+    """An upright line from one end to the other at each point."""
+    xs = [x for point in line for x in (point[0], point[0], math.nan)]
+    ys = [y for low, high in ends for y in (low, high, math.nan)]
+    axes.plot(
+        xs, ys, color=SERIES[place % len(SERIES)], linewidth=1.2, gid=f"series-interval-{place}"
+    )
+
+
 def _draw_dots(
     axes: "Axes", points: Sequence[Point], colour: str, size: float, gid: str = "series-mark"
 ) -> None:
@@ -359,22 +371,32 @@ def _split(points: Sequence[Point]) -> list[list[Point]]:
     return [part for part in parts if part]
 
 
-def _whole_ticks(axes: "Axes") -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10], integer=True))
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-
-
-def _rows(series: Mapping[str, Sequence[Point]], share: bool) -> tuple[list[list[str]], int]:
+def _rows(
+    series: Mapping[str, Sequence[Point]],
+    share: bool,
+    intervals: Mapping[str, Sequence[Point]],
+) -> tuple[list[list[str]], int]:
     """A row for each place that any line has a point at, of many some; how many are left out."""
     known = [dict(line) for line in series.values()]
+    ends = [
+        {
+            x: f" ({either(low, share)} to {either(high, share)})"
+            for (x, _), (low, high) in zip(line, intervals.get(name, ()), strict=False)
+        }
+        for name, line in series.items()
+    ]
     places = sorted({x for line in known for x in line})
     kept = places
     if len(places) > MAX_ROWS:
         kept = [places[i] for i in np.linspace(0, len(places) - 1, MAX_ROWS).round().astype(int)]
     rows = [
-        [_x_text(x), *("" if x not in line else either(line[x], share) for line in known)]
+        [
+            _x_text(x),
+            *(
+                "" if x not in line else either(line[x], share) + end.get(x, "")
+                for line, end in zip(known, ends, strict=True)
+            ),
+        ]
         for x in kept
     ]
     return rows, len(places) - len(kept)

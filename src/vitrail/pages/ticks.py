@@ -2,6 +2,10 @@
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SMALLEST = 1e-9  # values closer to 0 than this are drawn as 0
 
@@ -57,3 +61,32 @@ def x_limits(xs: Sequence[float], log: bool) -> tuple[float, float]:
     room = 0.015 * (last - first)
     low, high = first - room, last + room
     return (10**low, 10**high) if log else (low, high)
+
+
+def set_whole_ticks(axes: "Axes") -> None:
+    """Few whole numbers."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10], integer=True))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def set_log_ticks(axes: "Axes") -> None:
+    """Powers of ten without markup, and where there are few of them also twice and five times."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = axes.get_xlim()
+    steps = (1.0,) if high / low > 50 else (1.0, 2.0, 5.0)
+    axes.xaxis.set_major_locator(LogLocator(subs=steps, numticks=8))
+    axes.xaxis.set_major_formatter(lambda value, _: power_text(value))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def power_text(value: float) -> str:
+    """
+    >>> power_text(100.0), power_text(1e12), power_text(0.01)
+    ('100', '1e12', '0.01')
+    """
+    if 1e-3 <= value < 1e5:
+        return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+    return f"{value:.0e}".replace("e+0", "e").replace("e+", "e").replace("e-0", "e-")

@@ -12,6 +12,11 @@ from vitrail.data.augment import Augmentation
 from vitrail.data.findings import count as count_of
 from vitrail.data.images import BadImage, header_size
 from vitrail.data.source import Source
+from vitrail.models.bit import BiTConfig
+from vitrail.models.catalogue import find
+from vitrail.models.config import Config
+from vitrail.models.mobilenetv2 import MobileNetV2Config
+from vitrail.models.resnet_v15 import ResNetV15Config
 from vitrail.recipes.choice import Choice
 from vitrail.training.goal import Labels
 from vitrail.training.recipe import Optimiser, Recipe, Schedule
@@ -19,6 +24,8 @@ from vitrail.training.recipe import Optimiser, Recipe, Schedule
 LOOKS, SHORTEST, LONGEST = 150_000, 8, 100  # images in all, and epochs
 SHAPE_REASON = "images of"  # how the reason for the model's shape begins
 PROBES = 16  # images whose size is read
+LARGEST_3X3 = 64  # pixels a side, of images that the stem of a ResNet does not shrink
+LEAST_HALVED = 64  # pixels a side, for a network that halves its map five times
 PHOTO, LARGEST_SMALL = 224, 128  # pixels a side: of photos, and of what is smaller than they are
 
 
@@ -34,7 +41,10 @@ def small(choice: Choice) -> Recipe:
     fields: dict[str, Any]
     if choice.model or choice.start:
         fields, reason = {}, f"{choice.start or choice.model} defines the shape of the model"
-        side = max(choice.image_size or (side,))
+        if choice.model and not choice.start:
+            fields, why = convolutional_shape(find(choice.model), choice.image_size, side)
+            reason += why
+        side = max(choice.image_size or fields.get("image_size") or (side,))
     else:
         stem = not choice.native_resolution
         fields, reason = shape_for(choice.image_size or side, count, stem=stem)
@@ -117,6 +127,28 @@ def shape_for(
             f"{patch // 4} (arXiv:2106.14881)"
         )
     return fields, reason
+
+
+def convolutional_shape(
+    config: Config, given: tuple[int, int] | None, side: int
+) -> tuple[dict[str, Any], str]:
+    """Fields of a convolutional network, and why: it reads images of any size, but halves them up
+    to five times. Nothing for other models, which are made for one size."""
+    if not isinstance(config, ResNetV15Config | BiTConfig | MobileNetV2Config):
+        return {}, ""
+    if isinstance(config, ResNetV15Config):
+        pixels = given or (side, side)
+        if max(pixels) > LARGEST_3X3:
+            return {"image_size": pixels}, f", which reads images of {pixels[0]}x{pixels[1]} pixels"
+        return {"image_size": pixels, "stem": "3x3"}, (
+            f"; images of {pixels[0]}x{pixels[1]} pixels go through a stem of 3x3 pixels that does "
+            "not shrink them (arXiv:1512.03385, 4.2)"
+        )
+    pixels = given or (max(side, LEAST_HALVED),) * 2
+    enlarged = ", enlarged so that its last map has a few cells" if pixels[0] > side else ""
+    return {"image_size": pixels}, (
+        f", which reads images of {pixels[0]}x{pixels[1]} pixels{enlarged}"
+    )
 
 
 def usual_patch(side: int) -> int:

@@ -1,6 +1,7 @@
 """The application: routes, errors as JSON, and the page."""
 
 from importlib.metadata import version
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.requests import Request
@@ -15,6 +16,8 @@ from vitrail.serving.responses import json_response, problem_response
 from vitrail.serving.service import Service
 from vitrail.serving.telemetry import with_telemetry
 
+# newer versions of FastAPI would make a second span of each request, and some of probes
+OWN_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False}
 CACHE = "no-cache"  # asked again each time, and answered with 304 where nothing has changed
 
 
@@ -27,6 +30,7 @@ def create_app(service: Service) -> ASGIApp:
         docs_url=None,  # its page would load a library from elsewhere
         redoc_url=None,
         redirect_slashes=False,
+        telemetry=OWN_TELEMETRY,
     )
     app.include_router(v1.make_router(service))
     app.include_router(v2.make_router(service))

@@ -25,6 +25,7 @@ from vitrail.inference.engines.eager import EagerRunner
 from vitrail.inference.exported_model import ExportedModel
 from vitrail.models.model import Model
 from vitrail.serving.frames import Buffer
+from vitrail.serving.paths import hide_paths
 from vitrail.serving.spec import LANES, MAX_TOP, Lane, Want, WorkerSpec
 
 SIZES = (1, 4, 8)  # of batches of other engines than eager: on CPUs more is not faster
@@ -134,7 +135,7 @@ class BatchEngine:
         except BadImage as problem:
             return problem.reason
         except UserError as error:
-            return str(error)
+            return hide_paths(str(error))
 
     def finish(self, item: Item, values: NDArray[np.float32]) -> Value:
         """The row of an image as it is sent."""

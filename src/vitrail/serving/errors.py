@@ -7,6 +7,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from vitrail.core.errors import UserError
+from vitrail.serving.paths import hide_paths
 from vitrail.serving.problems import Problem
 from vitrail.serving.responses import problem_response
 
@@ -30,7 +31,7 @@ def error_response(error: Exception) -> Response:
         case Problem():
             return problem_response(error.status, str(error), error.headers)
         case UserError():
-            return problem_response(422, str(error))
+            return problem_response(422, hide_paths(str(error)))
         case HTTPException():
             return problem_response(error.status_code, str(error.detail), error.headers)
         case ClientLeft() | ClientDisconnect():

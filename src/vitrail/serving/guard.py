@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from vitrail.serving.bodies import too_large
 from vitrail.serving.errors import error_response
 from vitrail.serving.keys import key_of
+from vitrail.serving.operations import OPERATIONS
 from vitrail.serving.problems import Forbidden, NotFound, Problem, Unauthorised
 from vitrail.serving.responses import problem_body
 from vitrail.serving.service import Service
@@ -39,8 +40,15 @@ LOCAL = ("localhost", "127.0.0.1", "[::1]")
 OPEN = ("/healthz", "/v2/health/live", "/v2/health/ready")
 GUARDED = ("/v1/", "/v2/", "/v2", "/metrics", "/openapi.json")
 MAX_DIGITS = 18  # of a length: more are as much too many
-# Refused before they are read while the queue is full.
-QUEUED = ("/v1/predict", "/v1/embed")
+# Which processes a request waits for: it is refused before its body is read while that queue is
+# full.
+WAITING = {
+    "/v1/predict": "batches",
+    "/v1/embed": "batches",
+    "/v1/search": "operations",
+    **{f"/v1/{one.path}": "operations" for one in OPERATIONS.values() if one.needs_image},
+}
+INFER = "/v2/models/"
 
 
 def needs_key(path: str) -> bool:
@@ -107,7 +115,7 @@ class Guard:
         length = header_of(headers, b"content-length")
         if length.isdecimal() and int(length[:MAX_DIGITS]) > limits.body_bytes:
             raise too_large(int(length[:MAX_DIGITS]), limits)
-        if path in QUEUED:
+        if scope["method"] == "POST":
             self.check_room(scope)
 
     def check_origin(self, headers: list[tuple[bytes, bytes]]) -> None:
@@ -126,13 +134,23 @@ class Guard:
             raise Forbidden("requests of pages of other origins are refused")
 
     def check_room(self, scope: Scope) -> None:
-        query = parse_qs(scope["query_string"].decode("latin-1"))
+        """Refuse what finds no room in the queue of its model, before its body is read."""
+        path, query = scope["path"], scope["query_string"]
+        if path not in WAITING and not path.startswith(INFER):
+            return
+        name = parse_qs(query.decode("latin-1")).get("model", [None])[0] if query else None
+        if path.startswith(INFER):
+            name = path[len(INFER) :].partition("/")[0]
         try:
-            served = self.service.registry.find(query.get("model", [None])[0])
+            pool = self.service.registry.find(name).pool
         except NotFound:
             return  # the route says so
-        if served.pool is not None:
-            served.pool.batcher.check_room(1)
+        if pool is None:
+            return
+        if WAITING.get(path, "batches") == "batches":
+            pool.batcher.check_room(1)
+        else:
+            pool.inspection.check_room()
 
 
 def header_of(headers: list[tuple[bytes, bytes]], name: bytes) -> str:

@@ -12,6 +12,7 @@ from vitrail.core.errors import UserError
 from vitrail.serving.frames import Buffer
 from vitrail.serving.launcher import Launcher
 from vitrail.serving.metrics import ModelMetrics
+from vitrail.serving.paths import hide_paths
 from vitrail.serving.problems import Failed, Invalid, Overloaded, Problem, Unavailable
 from vitrail.serving.process import Child, StartFailed
 from vitrail.serving.spec import WorkerSpec
@@ -73,14 +74,20 @@ class Inspection:
             {"operation": name, "options": dict(options), "gzip": gzip},
             [] if image is None else [image],
         )
-        self.waiting = deque(one for one in self.waiting if not one.done.done())
-        if len(self.waiting) >= MAX_WAITING:
-            raise Overloaded(f"{MAX_WAITING} operations wait already")
+        self.check_room()
         self.waiting.append(operation)
         self.arrived.set()
         if self.consumer is None:
             self.consumer = asyncio.create_task(self.consume())
         return await operation.done
+
+    def check_room(self) -> None:
+        """Refuse one more where too many wait; those who have left are not counted."""
+        if len(self.waiting) < MAX_WAITING:
+            return
+        self.waiting = deque(one for one in self.waiting if not one.done.done())
+        if len(self.waiting) >= MAX_WAITING:
+            raise Overloaded(f"{MAX_WAITING} operations wait already")
 
     async def consume(self) -> None:
         """One operation after the other."""
@@ -141,7 +148,7 @@ class Inspection:
         try:
             return await self.start()
         except UserError as error:
-            raise Invalid(str(error)) from None
+            raise Invalid(hide_paths(str(error), (self.spec.path, *self.spec.data))) from None
         except (StartFailed, OSError) as error:
             logger.error("%s", error)
             raise Unavailable("the process that looks into the model cannot be started") from None

@@ -19,6 +19,7 @@ from vitrail.serving.loading import describe, load_model
 from vitrail.serving.operations import OPERATIONS, File
 from vitrail.serving.operations.context import Context
 from vitrail.serving.operations.data_context import open_data_context
+from vitrail.serving.paths import hide_paths
 from vitrail.serving.search import VectorSearch
 from vitrail.serving.spec import WorkerSpec
 from vitrail.serving.worker import Answer, prepare_process, serve_messages
@@ -38,9 +39,10 @@ def run_inspector(channel: socket.socket, spec: WorkerSpec) -> None:
     def start() -> tuple[dict[str, Any], Answer]:
         model = load_model(spec)
         data = open_data_context(spec.data, model)
-        context = Context(model, data=data, name=spec.name, source=spec.path)
         info = describe(model, spec, "eager")
         search = VectorSearch(spec.data, model, info.digest)
+        problem = "" if data is not None else next(filter(None, search.problems), "")
+        context = Context(model, data, name=spec.name, source=spec.path, data_problem=problem)
         return asdict(info), lambda *one: answer(context, search, spec, *one)
 
     serve_messages(channel, start, threads=1)
@@ -67,7 +69,7 @@ def answer(
             image = open_image(bytes(buffers[0]), context, spec) if buffers else None
             result = OPERATIONS[name].run(context, image, options)
     except UserError as error:
-        return {"problem": str(error)}, []
+        return {"problem": hide_paths(str(error), (spec.path, *spec.data))}, []
     except BadImage as problem:
         return {"problem": problem.reason, "of": "image"}, []
     except Exception:

@@ -1,7 +1,9 @@
 """The page: files of the package, found among their names and never by a path of a request."""
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
@@ -19,7 +21,6 @@ MEDIA = {
     ".webmanifest": "application/manifest+json",
 }
 INDEX = "index.html"
-MAX_PARTS = 8
 
 
 @dataclass(frozen=True)
@@ -40,15 +41,20 @@ def find_page(path: str) -> PageFile | None:
     parts = [part for part in path.split("/") if part]
     if parts[:1] == ["static"]:
         parts = parts[1:]
-    found: Traversable = files("vitrail.pages") / "window"
-    for part in (parts or [INDEX])[:MAX_PARTS]:
-        # compared with the names that are there: "..", links and separators are none of them
-        named = {one.name: one for one in found.iterdir()} if found.is_dir() else {}
-        if part not in named:
-            return None
-        found = named[part]
-    media = MEDIA.get(f".{found.name.rpartition('.')[2]}")
-    if media is None or len(parts) > MAX_PARTS or not found.is_file():
-        return None
-    content = found.read_bytes()
-    return PageFile(content, media, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+    return page_files().get("/".join(parts) or INDEX)
+
+
+@cache
+def page_files() -> dict[str, PageFile]:
+    """All of them by name: read once, a few hundred kilobytes."""
+    return dict(read_folder(files("vitrail.pages") / "window", ""))
+
+
+def read_folder(folder: Traversable, before: str) -> Iterator[tuple[str, PageFile]]:
+    for one in folder.iterdir():
+        name = before + one.name
+        if one.is_dir():
+            yield from read_folder(one, f"{name}/")
+        elif media := MEDIA.get(f".{one.name.rpartition('.')[2]}"):
+            content = one.read_bytes()
+            yield name, PageFile(content, media, f'"{hashlib.sha256(content).hexdigest()[:32]}"')

@@ -10,6 +10,7 @@ from vitrail.core.errors import UserError
 from vitrail.serving.batcher import Rules
 from vitrail.serving.launcher import Launcher
 from vitrail.serving.metrics import Metrics
+from vitrail.serving.paths import hide_paths
 from vitrail.serving.pool import Pool
 from vitrail.serving.problems import Conflict, Invalid, NotFound, Unavailable
 from vitrail.serving.process import StartFailed
@@ -138,9 +139,9 @@ class Registry:
                 await pool.close()
                 raise
         except UserError as error:
-            raise Invalid(str(error)) from None
+            raise Invalid(hide_paths(str(error), (source.path,))) from None
         except (StartFailed, OSError) as error:
-            raise Unavailable(str(error)) from None
+            raise Unavailable(hide_paths(str(error), (source.path,))) from None
         finally:
             self.changing.discard(name)
         before = self.models.get(name)

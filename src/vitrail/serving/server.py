@@ -1,7 +1,6 @@
 """uvicorn with limits for slow clients, and an end at which no accepted request is lost."""
 
 import asyncio
-import contextlib
 import logging
 import signal
 import socket
@@ -13,12 +12,15 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from vitrail.core.errors import UserError
+from vitrail.serving.accept_queue import stop_connections, take_connections
 from vitrail.serving.app import create_app
 from vitrail.serving.service import Service
 from vitrail.serving.settings import Limits
 
 BACKLOG = 1024
 LINGER_SECONDS = 0.25  # until an idle connection is closed
+FIRST_SECONDS = 1.0  # until one is closed that never sent anything: it may have just been taken
+HANDSHAKE_SECONDS = 0.05
 MAX_HEAD = 2**16  # bytes of the address and the headers of a request
 
 
@@ -29,6 +31,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         self.head_bytes = 0
+        self.in_head = False  # between the first and the last byte of a request's head
         self.slow: asyncio.TimerHandle | None = None
         super().connection_made(transport)
         if len(self.connections) > self.limits.connections:
@@ -42,6 +45,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self.head_bytes = 0
+        self.in_head = True
         self.wait_at_most(self.limits.header_seconds)
         super().on_message_begin()
 
@@ -54,6 +58,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        self.in_head = False
         # the route answers 408 before this, which is for bodies that nobody reads any more
         self.wait_at_most(self.limits.body_seconds + 5)
         super().on_headers_complete()
@@ -101,12 +106,16 @@ class LimitedProtocol(HttpToolsProtocol):
     def shutdown(self) -> None:
         """A request that is already in the socket is answered, not cut off."""
         if self.is_idle:
-            self.loop.call_later(LINGER_SECONDS, self.close_idle)
+            last: Any = self.cycle  # None before the first request
+            seconds = FIRST_SECONDS if last is None else LINGER_SECONDS
+            self.loop.call_later(seconds, self.close_idle)
         else:
             self.cycle.keep_alive = False
 
     def close_idle(self) -> None:
-        if self.is_idle:
+        if self.in_head:  # what is being sent is answered, or ended by its own limit of time
+            self.loop.call_later(LINGER_SECONDS, self.close_idle)
+        elif self.is_idle:
             self.transport.close()
         else:
             self.cycle.keep_alive = False
@@ -185,15 +194,13 @@ class DrainingServer(uvicorn.Server):
         """Listen no more, and take every connection that the kernel has in its queue: closing the
         listener would reset them, with the requests that they have sent."""
         queue = self.listener.dup()  # the same queue, which asyncio's own closing leaves alone
-        self.listener.listen(0)  # it stays short
-        for server in self.servers:
-            server.close()
-        last = list[socket.socket]()
-        with queue, contextlib.suppress(OSError):  # from here to its end nothing is waited for
-            while True:
-                last.append(queue.accept()[0])
+        with queue:
+            if stop_connections(self.listener):
+                await asyncio.sleep(HANDSHAKE_SECONDS)  # of those that have begun
+            for server in self.servers:
+                server.close()
+            last = take_connections(queue)  # to its end nothing is waited for
         for one in last:
-            one.setblocking(False)
             await asyncio.get_running_loop().connect_accepted_socket(self.make_connection, one)
 
     def make_connection(self) -> asyncio.Protocol:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
 NEEDS = "telemetry needs {}, which is not installed: pip install {}"
+EXTRA = "'vitrail[telemetry]'"
 EXPORTER = "OTEL_TRACES_EXPORTER"  # "console" prints spans, anything else sends them by OTLP
 QUIET = "healthz,v2/health/.*,metrics"  # probes come every second
 
@@ -26,7 +27,7 @@ def with_telemetry(app: ASGIApp) -> ASGIApp:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
         from opentelemetry.util.http import parse_excluded_urls
     except ImportError as error:
-        raise UserError(NEEDS.format(error.name, "'vitrail[telemetry]'")) from None
+        raise UserError(NEEDS.format(error.name, EXTRA)) from None
     if not isinstance(trace.get_tracer_provider(), TracerProvider):
         exporter: SpanExporter
         if os.environ.get(EXPORTER) == "console":
@@ -46,7 +47,7 @@ def otlp_exporter() -> "SpanExporter":
         module = import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
     except ImportError:
         raise UserError(
-            f"{NEEDS.format(name, name)}, or set {EXPORTER}=console to print spans"
+            f"{NEEDS.format(name, EXTRA)}, or set {EXPORTER}=console to print spans"
         ) from None
     exporter: SpanExporter = module.OTLPSpanExporter()
     return exporter

@@ -25,6 +25,7 @@ from vitrail.serving.settings import NAME
 from vitrail.serving.spec import MAX_TOP, ModelInfo
 
 MAX_MATCHES = 200
+OF_EVERY_MODEL = ("samples", "sample")  # operations that do not look into it: exported files too
 MAX_BODY = 2**16  # bytes of a request about models
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
@@ -190,7 +191,7 @@ def list_response(model: str, name: str, found: Sequence[bytes]) -> Response:
 def operation_route(service: Service, operation: Operation) -> Handler:
     async def run_operation(request: Request) -> Response:
         deadline = service.deadline(request)
-        _, pool = model_of(service, request, inside=True)
+        _, pool = model_of(service, request, inside=operation.name not in OF_EVERY_MODEL)
         run = partial(run_one, service, request, pool, deadline)
         with pool.in_use():
             if operation.needs_image:

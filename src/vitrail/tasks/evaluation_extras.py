@@ -99,7 +99,7 @@ def patch_fields(sizes: Sequence[int], model: Model) -> Sizes:
     """Patch sizes in pixels of the image as the field has them: a hybrid's patches are cut from the
     output of its stem, in which a pixel stands for `stride` of the image's."""
     config = model.config
-    stride = config.stride // config.patch_size if isinstance(config, ViTConfig) else 1
+    stride = config.stem_stride if isinstance(config, ViTConfig) else 1
     for size in sizes:
         if size % stride:
             raise UserError(

@@ -14,7 +14,8 @@ from vitrail.explanation.methods import AUTO, check_names
 from vitrail.inference.client import Client
 from vitrail.inference.remote_model import RemoteModel
 from vitrail.inference.service_records import ExplainedImage
-from vitrail.tasks.explain import Work, encode_image
+from vitrail.tasks.explain_files import encode_image
+from vitrail.tasks.explain_work import Work
 from vitrail.tasks.explanation import Explanation, Map, visible_part
 
 SERVED = ("layer", "head", "query")  # options that a service takes

@@ -124,6 +124,8 @@ def with_photos(request: Request, images: Any) -> tuple[Request, list[ImageSourc
 def with_maps(request: Request) -> Request:
     """With features, and a small map for each attention in place of all of its weights."""
     layouts = attention_layouts(request.model)
+    if not layouts:  # a convolutional network: the page shows no maps
+        return replace(request, features=True, attention=False)
     maps = AttentionMaps(
         reduce_weights(request.model, layouts),
         map_covers(layouts, request.model.passport.preprocessing.size),

@@ -1,7 +1,9 @@
 """`vitrail.figures`: what a model has learnt, as the papers draw it, on one page."""
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Unpack, overload
 
@@ -20,8 +22,12 @@ from vitrail.data.preprocess import MODES, normalise, prepare
 from vitrail.data.reader import Sample, read_image
 from vitrail.data.source import Source
 from vitrail.data.sources import open_data
-from vitrail.explanation.figures import draw_figures
+from vitrail.explanation.equivariance import Equivariance, measure_equivariance
+from vitrail.explanation.equivariance_figure import NAME as EQUIVARIANCE
+from vitrail.explanation.equivariance_figure import equivariance_panel
+from vitrail.explanation.figures import FIGURES, draw_figures
 from vitrail.explanation.weight_figures import Panel
+from vitrail.models.model import Model
 from vitrail.pages.charts import Chart, chart_style, figure_png, figure_svg, svg_file
 from vitrail.pages.render import Section, render, render_page
 from vitrail.tasks.arguments import check_not_swapped
@@ -29,13 +35,14 @@ from vitrail.tasks.dry_run import DryRun, plan_images
 from vitrail.tasks.html_record import PAGE, HtmlRecord
 from vitrail.tasks.keywords import FiguresKeywords
 from vitrail.tasks.models import AnyModel, Device, Precision, open_model, refuse_without_weights
-from vitrail.tasks.names import name_of
+from vitrail.tasks.names import SeveralModels, name_of, named_models
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.results import writing_results
 from vitrail.tasks.splits import check_known
 
 FACTS, ARRAYS = "figures.json", "figures.npz"
 SAMPLES = 10  # two photos, and the quarters of each
+SHIFTED = 16  # images that equivariance is measured on, at most
 
 
 @dataclass(frozen=True, repr=False)
@@ -132,7 +139,7 @@ def as_chart(panel: Panel) -> Chart | None:
 
 @overload
 def figures(
-    model: AnyModel,
+    model: AnyModel | SeveralModels,
     data: str | Path | None = None,
     *,
     dry_run: Literal[False] = False,
@@ -140,16 +147,17 @@ def figures(
 ) -> Figures: ...
 @overload
 def figures(
-    model: AnyModel,
+    model: AnyModel | SeveralModels,
     data: str | Path | None = None,
     *,
     dry_run: bool,
     **options: Unpack[FiguresKeywords],
 ) -> Figures | DryRun: ...
 def figures(
-    model: AnyModel,
+    model: AnyModel | SeveralModels,
     data: str | Path | None = None,
     *,
+    what: str | Sequence[str] | None = None,
     split: str | None = None,
     max_images: int = 128,
     ablated: int = 4,
@@ -163,11 +171,15 @@ def figures(
     on_progress: OnProgress = silent,
 ) -> Figures | DryRun:
     """Draw what a model has learnt: filters, positions, attention distance, principal components of
-    tokens, similarity of layers, attention sinks. `max_images` of one split of `data` are used,
-    spread over it; by default two photos that come with scikit-learn, and four crops of each. For
-    `ablated` images the positions are ablated, tile by tile. `out` gets report.html, every figure
-    as SVG and PNG, figures.json and figures.npz. `dry_run` checks everything and returns what would
-    be computed.
+    tokens, similarity of layers, attention sinks. `what` chooses among filters, positions,
+    distance, ablation, tokens, cka and sinks, which are drawn by default, and equivariance: how far
+    tokens and logits move when images are shifted or their patches permuted, and how local blocks
+    are. Several models, as a list or a mapping from names to models, are drawn together.
+
+    `max_images` of one split of `data` are used, spread over it; by default two photos that come
+    with scikit-learn, and four crops of each. For `ablated` images the positions are ablated, tile
+    by tile. `out` gets report.html, every figure as SVG and PNG, figures.json and figures.npz.
+    `dry_run` checks everything and returns what would be computed.
 
     >>> model = create("vit_ti_16", depth=1, num_classes=10, channels=1, image_size=16)
     >>> figures(model, "digits", max_images=4, ablated=0)
@@ -176,37 +188,128 @@ def figures(
     check_count("max_images", max_images, at_least=1)
     check_count("ablated", ablated, at_least=0)
     check_count("batch_size", batch_size, at_least=1)
-    check_not_swapped(model, data)
-    refuse_without_weights(model, "draw figures")
+    wanted = check_what(what)
+    models: dict[str, AnyModel] = {}
+    if isinstance(model, list | tuple | Mapping):
+        models = named_models(model)
+    else:
+        models[name or name_of(model)] = model
+    for one in models.values():
+        check_not_swapped(one, data)
+        refuse_without_weights(one, "draw figures")
     with writing_results(out, "figures", None, overwrite=overwrite, dry_run=dry_run) as draft:
-        loaded = open_model(model, device=device, precision=precision)
-        how, broken = loaded.passport.preprocessing, dict[str, str]()
-        if data is None:
-            chosen, count = sample_images(how), SAMPLES
-        else:
-            share = loaded.passport.provenance.get("recipe", {}).get("val_share", 0.1)
-            source = open_split(str(data), split, share)
-            chosen = read_spread(source, how, max_images, broken)
-            count = min(max_images, len(source))
+        drawing = Drawing(data, split, max_images, ablated, batch_size, wanted, on_progress)
+        for called, one in models.items():
+            loaded = open_model(one, device=device, precision=precision)
+            if dry_run:
+                drawing.counts.append(drawing.count(loaded))
+            else:
+                drawing.add(called, loaded)
         if dry_run:
-            names = (name or name_of(model), str(data or "sample photos"))
-            wanted = {"drawn": count, "ablated": min(ablated, count)}
-            files, size = (PAGE, FACTS, ARRAYS, "*.svg", "*.png"), batch_size
-            return plan_images("figures", names, wanted, batch_size=size, out=out, files=files)
-        with eval_mode(loaded), chart_style():
-            summary, panels = draw_figures(
-                loaded, batched(chosen, batch_size), ablated=ablated, on_progress=on_progress
-            )
-        found = Figures(
-            name or name_of(model),
-            summary,
-            panels,
-            list_broken(broken),
-            None if out is None else Path(out),
-        )
+            return drawing.plan(list(models), out)
+        found = drawing.figures(name, None if out is None else Path(out))
         if draft is not None:
             found.save(draft)
     return found
+
+
+def check_what(what: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The figures that are wanted, in the order of a page."""
+    if what is None:
+        return FIGURES
+    wanted = [what] if isinstance(what, str) else list(what)
+    known = (*FIGURES, EQUIVARIANCE)
+    for one in wanted:
+        if one not in known:
+            raise UserError(f"what must be one of {', '.join(known)}, got {one!r}")
+    return tuple(one for one in known if one in wanted) or FIGURES
+
+
+@dataclass
+class Drawing:
+    """Goes through the models of one call."""
+
+    data: str | Path | None
+    split: str | None
+    max_images: int
+    ablated: int
+    batch_size: int
+    wanted: tuple[str, ...]
+    on_progress: OnProgress
+    counts: list[int] = field(default_factory=list)
+    panels: dict[str, dict[str, Panel]] = field(default_factory=dict)  # by model
+    summaries: dict[str, dict[str, int]] = field(default_factory=dict)
+    measured: dict[str, Equivariance] = field(default_factory=dict)
+    broken: dict[str, str] = field(default_factory=dict)
+
+    def source(self, model: Model) -> Source:
+        share = model.passport.provenance.get("recipe", {}).get("val_share", 0.1)
+        return open_split(str(self.data), self.split, share)
+
+    def count(self, model: Model) -> int:
+        return SAMPLES if self.data is None else min(self.max_images, len(self.source(model)))
+
+    def images(self, model: Model, most: int) -> Iterator[Tensor]:
+        how = model.passport.preprocessing
+        if self.data is None:
+            return islice(sample_images(how), most)
+        return read_spread(self.source(model), how, most, self.broken)
+
+    def add(self, name: str, model: Model) -> None:
+        """Draw one model, and measure it for the figure that all share."""
+        own = [one for one in self.wanted if one != EQUIVARIANCE]
+        with eval_mode(model), chart_style():
+            if own:
+                images = batched(self.images(model, self.max_images), self.batch_size)
+                self.summaries[name], panels = draw_figures(
+                    model, images, ablated=self.ablated, on_progress=self.on_progress
+                )
+                self.panels[name] = {one.name: one for one in panels if one.name in own}
+            if EQUIVARIANCE in self.wanted:
+                self.on_progress("shifting images", len(self.measured), None)
+                shifted = list(self.images(model, min(self.max_images, SHIFTED)))
+                if not shifted:
+                    raise UserError(f"{self.data}: none of its images can be read")
+                self.measured[name] = measure_equivariance(model, torch.stack(shifted))
+                facts = {"parameters": sum(part.numel() for part in model.parameters())}
+                self.summaries.setdefault(name, {**facts, "images": len(shifted)})
+
+    def plan(self, names: Sequence[str], out: str | Path | None) -> DryRun:
+        counts = {"drawn": sum(self.counts)}
+        if "ablation" in self.wanted:
+            counts["ablated"] = sum(min(self.ablated, count) for count in self.counts)
+        files = (PAGE, FACTS, ARRAYS, "*.svg", "*.png")
+        what = (", ".join(names), str(self.data or "sample photos"))
+        return plan_images(
+            "figures", what, counts, batch_size=self.batch_size, out=out, files=files
+        )
+
+    def figures(self, name: str | None, out: Path | None) -> Figures:
+        """All panels: of one model as they are; of several one after another, figure by figure."""
+        names = list(self.summaries)
+        panels = []
+        for what in self.wanted:
+            drawn = {model: self.panels.get(model, {}).get(what) for model in names}
+            for model, panel in drawn.items():
+                if panel is not None and len(names) > 1:
+                    own = f"{panel.name}-{file_name(model, names)}"
+                    panel = replace(panel, name=own, title=f"{panel.title}: {model}")
+                panels += [panel] if panel is not None else []
+        if self.measured:
+            with chart_style():
+                panels.append(equivariance_panel(self.measured))
+        summary = self.summaries[names[0]]
+        if len(names) > 1:
+            images = max(one["images"] for one in self.summaries.values())
+            summary = {"models": len(names), "images": images}
+        called = name or ", ".join(names)
+        return Figures(called, summary, tuple(panels), list_broken(self.broken), out)
+
+
+def file_name(model: str, names: Sequence[str]) -> str:
+    """A part of a file's name for a model: letters of its own, and its number."""
+    safe = re.sub(r"[^\w.]+", "-", model).strip("-.")[:40]
+    return f"{names.index(model) + 1}-{safe}"
 
 
 def open_split(data: str, split: str | None, val_share: float) -> Source:

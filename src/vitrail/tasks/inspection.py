@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from vitrail.core.layout import TokenLayout
 from vitrail.core.packed import Packed, compress
 from vitrail.explanation.attention_levels import (
     MAX_WEIGHTS,
@@ -30,9 +31,9 @@ from vitrail.explanation.attention_levels import (
 )
 from vitrail.explanation.attention_sinks import prefix_names, sink_tokens
 from vitrail.explanation.auto_method import choose_method
-from vitrail.explanation.capture import AttentionMap, fuse_heads
+from vitrail.explanation.capture import WITHOUT_ATTENTION, AttentionMap, fuse_heads
 from vitrail.explanation.distance import mean_distance, uniform_distance
-from vitrail.explanation.hooks import forward_hooks
+from vitrail.explanation.hooks import forward_hooks, grid_layouts, is_convolutional
 from vitrail.explanation.lens import NO_HEAD, Lens, block_outputs, fits_one_pass, logit_lens
 from vitrail.explanation.methods import METHODS
 from vitrail.explanation.propagation import pixel_extent
@@ -92,7 +93,8 @@ def look(model: Model, seen: SeenImage, most: int) -> Seen:
         }
         found.fused.append((fuse_heads(one.weights, "mean").squeeze(-3), one.layout))
 
-    with forward_hooks(model, attention=see_attention):
+    attend = None if is_convolutional(model) else see_attention
+    with forward_hooks(model, attention=attend):
         if not model.config.num_classes:
             found.logits = model(seen.tensor)
         elif fits_one_pass(model):
@@ -121,9 +123,56 @@ def describe(model: Model, name: str, seen: SeenImage, found: Seen) -> dict[str,
             {**describe_layer(model, name, one, seen.size), **found.facts[name]}
             for name, one in found.weights.items()
         ],
+        "map_layers": map_layers(model, seen.size),
         "lens": None if found.lens is None else describe_lens(model, found.lens, found.logits),
-        "methods": [name for name in METHODS if has_head or name in CLASSLESS],
-        "auto": choose_method(model).method,
+        "methods": methods_for(model),
+        "auto": choose_method(model).method if methods_for(model) else None,
+    }
+
+
+def methods_for(model: Model) -> list[str]:
+    """The methods that can explain it: without a head those that know no classes, without attention
+    those that do not read it."""
+    convolutional, has_head = is_convolutional(model), bool(model.config.num_classes)
+    return [
+        name
+        for name in METHODS
+        if (has_head or name in CLASSLESS) and not (convolutional and name not in WITHOUT_ATTENTION)
+    ]
+
+
+def map_layers(model: Model, size: tuple[int, int]) -> list[dict[str, Any]]:
+    """Of a convolutional network, where the cells of each block's map lie; they are described as
+    attention is, with no heads."""
+    if not is_convolutional(model):
+        return []
+    return [
+        {
+            **describe_place(name, at, size),
+            "heads": 0,
+            "prefix_names": [],
+            "distance": [],
+            "sinks": [],
+        }
+        for name, at in grid_layouts(model).items()
+    ]
+
+
+def describe_place(name: str, at: TokenLayout, size: tuple[int, int]) -> dict[str, Any]:
+    stage, block = place_of(name)
+    return {
+        "name": name,
+        "short": short_name(name),
+        "stage": stage,
+        "block": block,
+        "grid": list(at.grid),
+        "prefix": at.prefix,
+        "stride": at.stride,
+        "extent": list(pixel_extent(at.grid, size, at)),
+        "window": None if at.window is None else list(at.window),
+        "shift": list(at.shift),
+        "fold": None if at.fold is None else list(at.fold),
+        "separable": at.separable,
     }
 
 
@@ -131,26 +180,25 @@ def describe_layer(
     model: Model, name: str, one: LayerWeights, size: tuple[int, int]
 ) -> dict[str, Any]:
     at = one.layout
-    stage, block = place_of(name)
     after = None if one.pooling is None else [*one.pooling.after, *one.pooling.after]
     return {
-        "name": name,
-        "short": f"layer {block}" if stage is None else f"stage {stage} block {block}",
-        "stage": stage,
-        "block": block,
+        **describe_place(name, at, size),
         "heads": one.weights.shape[1],
-        "grid": list(at.grid),
-        "prefix": at.prefix,
         "prefix_names": list(prefix_names(model, at.prefix)),
-        "stride": at.stride,
-        "extent": list(pixel_extent(at.grid, size, at)),
-        "window": None if at.window is None else list(at.window),
-        "shift": list(at.shift),
-        "fold": None if at.fold is None else list(at.fold),
-        "separable": at.separable,
         "pooled": after,
         "uniform_distance": uniform_distance(at),
     }
+
+
+def short_name(name: str) -> str:
+    """
+    >>> short_name("blocks.2.attention"), short_name("stages.1.0"), short_name("last")
+    ('layer 3', 'stage 2 block 1', 'last')
+    """
+    stage, block = place_of(name)
+    if not re.search(r"\d", name):
+        return name
+    return f"layer {block}" if stage is None else f"stage {stage} block {block}"
 
 
 def place_of(name: str) -> tuple[int | None, int]:
@@ -190,7 +238,8 @@ def common_arrays(model: Model, seen: SeenImage, found: Seen) -> dict[str, Any]:
         arrays[f"groups.{i}"] = one.groups.to(torch.int32).numpy()
         if one.pooling is not None:
             arrays[f"places.{i}"] = one.pooling.places.to(torch.int32).numpy()
-    arrays["rollout"] = roll_out(model, found.fused)
+    if found.fused:
+        arrays["rollout"] = roll_out(model, found.fused)
     return arrays
 
 

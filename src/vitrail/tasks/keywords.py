@@ -4,13 +4,15 @@ A type checker needs them to know that `evaluate(…)` gives an `Evaluation`, an
 `dry_run`. They are those of the functions (tests/tasks/test_dry_run.py).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from vitrail.data.reader import ImageSource
+from vitrail.tasks.compare_runs import CellResult
 from vitrail.tasks.models import Device, Precision
 from vitrail.tasks.progress import OnProgress
+from vitrail.tasks.run_options import Precision as RunPrecision
 
 Size = int | tuple[int, int]
 
@@ -73,7 +75,36 @@ class ExplainKeywords(Shared, total=False):
 
 
 class FiguresKeywords(Shared, total=False):
+    what: str | Sequence[str] | None
     split: str | None
     max_images: int
     ablated: int
     batch_size: int
+
+
+# An architecture, several, or a mapping from names to them: see tasks/compare_plan.py.
+ComparedModels = str | Sequence[str | Mapping[str, Any]] | Mapping[str, str | Mapping[str, Any]]
+OnCell = Callable[[CellResult], None]
+
+
+class CompareKeywords(TypedDict, total=False):
+    models: ComparedModels | None
+    shares: float | Sequence[float] | None
+    seeds: int | Sequence[int] | None
+    image_sizes: Size | Sequence[Size] | None
+    recipe: str | None
+    epochs: float | None
+    steps: int | None
+    batch_size: int | None
+    lr: float | None
+    val_share: float | None
+    set: Mapping[str, Any] | None
+    precision: RunPrecision | None
+    device: str
+    threads: int | None
+    workers: int | None
+    ray: bool
+    address: str | None
+    out: str | Path | None
+    on_cell: OnCell | None
+    on_progress: OnProgress

@@ -60,6 +60,16 @@ class OfflinePage:
             write_file(path, lambda file: write_pieces(file, pieces), overwrite=self.overwrite)
 
 
+def page_path(page: OfflinePage | None, model: Model, called: str) -> Path | None:
+    """Where the page goes, if one is wanted; refused for a model without attention."""
+    if page is not None and not model.has_attention:
+        raise UserError(
+            f"html is a page of a model's attention, and {called} has none: give out instead, for "
+            "a report with its maps"
+        )
+    return None if page is None else page.path
+
+
 def explanation_facts(found: Explanation, method: str) -> dict[str, Any]:
     """One map as POST /v1/explain gives it."""
     values: Sequence[Sequence[float]] = np.round(found.maps[method].astype(float), 6).tolist()

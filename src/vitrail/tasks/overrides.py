@@ -10,6 +10,7 @@ from vitrail.core.errors import UserError, nearest
 from vitrail.core.records import validate
 from vitrail.data.source import Source
 from vitrail.data.sources import open_data
+from vitrail.data.sources.train_share import with_train_share
 from vitrail.recipes.catalogue import choose
 from vitrail.recipes.choice import Choice
 from vitrail.recipes.pretrain import choose_pretraining
@@ -28,9 +29,14 @@ def new_recipe(options: RunOptions) -> Recipe:
     """The recipe of a run that begins: chosen for the data, with the options in their place."""
     path, changes = Path(options.recipe or ""), options.changes
     share = changes.get("val_share", options.val_share)
-    train = open_data(options.data, **({} if share is None else {"val_share": share}))["train"]
-    from_file = path.suffix in (".yaml", ".yml")
-    recipe = read_recipe(path) if from_file else choose_recipe(with_set_batch_size(options), train)
+    splits = open_data(options.data, **({} if share is None else {"val_share": share}))
+    from_file = read_recipe(path) if path.suffix in (".yaml", ".yml") else None
+    train_share = changes.get("train_share", from_file.train_share if from_file else 1.0)
+    seed = changes.get("seed", options.seed)
+    if type(seed) is not int or seed < 0:  # what is no seed the check of all fields refuses
+        seed = from_file.seed if from_file else 0
+    train = with_train_share(splits, train_share, seed)["train"]
+    recipe = from_file or choose_recipe(with_set_batch_size(options), train)
     recipe = override(options, recipe, len(train))
     return check_verb(options, recipe, options.recipe or options.data)
 

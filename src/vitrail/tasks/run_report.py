@@ -72,6 +72,7 @@ def write_training_report(ended: EndedRun, on_progress: OnProgress) -> Written:
     test, findings = None, None
     if not outcome.stopped:
         test = evaluate_test(ended, outputs.split, on_progress)
+    if not outcome.stopped and task.recipe.monitor.examine_data:
         seconds = max(EXAMINE_SECONDS, ended.seconds * EXAMINE_SHARE)
         steps = steps_of(on_progress, "examining the data")
         findings = examine(ended.splits, task.recipe.data, on_progress=steps, seconds=seconds)

@@ -17,6 +17,7 @@ from vitrail.core.ranges import check_count
 from vitrail.data.cache import remove_cache
 from vitrail.data.source import Splits
 from vitrail.data.sources import open_data
+from vitrail.data.sources.train_share import with_train_share
 from vitrail.evaluation.classify import score
 from vitrail.models.catalogue import change, find
 from vitrail.tasks.overrides import DEFAULT_OBJECTIVE, new_recipe, resumed_recipe
@@ -117,6 +118,7 @@ def perform(options: RunOptions, observer: Observer, world: World) -> EndedRun |
     if resume and not options.dry_run and (run := world.from_main(read_outcome(out))) is not None:
         return run
     splits = open_data(recipe.data, val_share=recipe.val_share)
+    splits = with_train_share(splits, recipe.train_share, recipe.seed)
     scorer, curve = make_scorer(splits), None
     if not resume:
         recipe, curve = run_trials(options, recipe, splits, scorer, world)

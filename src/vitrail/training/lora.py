@@ -48,6 +48,11 @@ def adapt(model: nn.Module, lora: Lora) -> None:
         for name, module in model.named_modules()
         if is_matrix(module) and any(fnmatchcase(name, pattern) for pattern in lora.targets)
     ]
+    if not chosen and not getattr(model, "has_attention", True):
+        raise UserError(
+            f"lora changes the matrices of attention, and {type(model).__name__} has none: leave "
+            "out lora, or name its 1x1 convolutions in lora.targets"
+        )
     if not chosen:
         raise UserError(f"lora.targets must name linear layers of the model, got {lora.targets}")
     for name, parameter in model.named_parameters():

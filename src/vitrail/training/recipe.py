@@ -67,6 +67,7 @@ class Monitor:
     log_every_steps: int = 50  # between lines of metrics; an evaluation has its own
     nan: Literal["stop", "skip", "back"] = "stop"
     nan_limit: int = 10  # of the last 100 steps that may be skipped before the run gives up
+    examine_data: bool = True  # for the report, which then says what is wrong with the images
 
     def __post_init__(self) -> None:
         check("monitor.eval_every_epochs", self.eval_every_epochs, above=0)
@@ -99,6 +100,7 @@ class Recipe:
 
     data: str
     val_share: float = 0.1  # of the training images, where the data has no validation part
+    train_share: float = 1.0  # of the training images of each class, drawn by the seed
     max_broken: float = 0.01  # share of images that may be unusable before the run stops
     cache: bool = True  # small data sets are decoded once, beside the run
     model: str | None = None  # a variant; beside `start` it is needed where a file does not tell
@@ -125,6 +127,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check("val_share", self.val_share, at_least=0, below=1)
+        check("train_share", self.train_share, above=0, at_most=1)
         check("max_broken", self.max_broken, at_least=0, at_most=1)
         check_count("batch_size", self.batch_size, at_least=1)
         check_count("accumulate", self.accumulate, at_least=1)

@@ -84,6 +84,8 @@ def read_config(
     try:
         facts = {**family.config_of(ours), **dialect.constants, **made.facts}
         facts |= {name: value for name, value in hints.items() if not name.startswith("{")}
+        if why := dialect.refuse_rectangles(facts.get("patch_size")):
+            raise UserError(f"{where}: {why}")
         specified = dict(dialect.sidecar_facts(foreign, facts))
         notes += specified.pop("notes", ())
         config, looked_up = family.resolve_config(facts | specified, ours, request)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
+from vitrail.core.layout import format_sides
 from vitrail.core.passport import Passport, Preprocessing, ResizeMethod
 from vitrail.core.records import validate
 from vitrail.models.catalogue import family_of
@@ -32,6 +33,7 @@ class Foreign(NamedTensors):
 
     sidecars: Sidecars = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # what was chosen when it was opened
+    wrapped: tuple[str, ...] = ()  # what was around the tensors
 
 
 def read_record(kind: type[T], content: object, *, where: str) -> T:
@@ -136,6 +138,8 @@ class Dialect:
             value, allowed = getattr(config, name), self.supports.get(name, (plain[name],))
             if allowed is not ANY and value not in allowed:
                 return f"the {self.name} dialect does not support {name}={value!r}"
+        if why := self.refuse_rectangles(getattr(config, "patch_size", None)):
+            return why
         if self.square and isinstance(config, ViTConfig) and config.grid[0] != config.grid[1]:
             rows, columns = config.grid
             return (
@@ -145,6 +149,15 @@ class Dialect:
         if why := self.why_unsupported(config):
             return f"the {self.name} dialect {why}"
         return None
+
+    def refuse_rectangles(self, patch: Any) -> str | None:
+        """Why patches of this size cannot be read or written, or None."""
+        if not isinstance(patch, tuple) or "patch_size" in self.supports:
+            return None
+        return (
+            f"the {self.name} dialect supports square patches only, this model's are "
+            f"{format_sides(patch)}"
+        )
 
     def resize_method(self, config: Config) -> ResizeMethod:
         """How its own code would fit the positions of such a model to another grid."""

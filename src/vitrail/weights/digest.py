@@ -11,7 +11,9 @@ from vitrail.models.model import Model
 
 
 def digest_of(model: Model) -> str:
-    """The same for models that compute the same from the same image."""
+    """The same for models that compute the same from the same image, also behind an address."""
+    if model.served_digest:
+        return model.served_digest
     digest = hashlib.sha256()
     passport = model.passport
     facts: dict[str, Any] = {

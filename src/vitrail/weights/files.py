@@ -50,13 +50,18 @@ WEIGHTS = (
 CONTAINERS = (
     "state_dict_ema",
     "model_ema",
+    "ema",
     "state_dict",
     "model",
     "model_state_dict",
+    "model_state",
+    "net",
+    "network",
     "teacher",
     "module",
     "student",
 )
+PREFIXES = ("module.", "_orig_mod.", "model.")  # of data parallelism, compiling, a framework
 
 MAX_JSON = 16 * 2**20  # bytes; the largest index of shards in public use is far below
 MAX_UNPACKED = 100  # times the packed size; weights hardly shrink when they are packed
@@ -96,12 +101,16 @@ def read_foreign(path: Path) -> Foreign:
     # a lone file is read alone: another model's config.json may lie beside it by chance
     names = SIDECARS if beside is path or weights.name in WEIGHTS else ()
     sidecars = {name: read_json(beside / name) for name in names if (beside / name).is_file()}
-    notes: list[str] = []
+    notes, wrapped = list[str](), list[str]()
     if weights.suffix in PICKLES:
-        tensors, notes = _read_pickled(weights)
+        inner, notes, wrapped = _unwrap(_read_pickle(weights), weights)
+        tensors = _flat(inner, weights)
     else:
         tensors = read_tensors(weights)
-    return Foreign(str(path), _bare(tensors), sidecars, tuple(notes))
+    bare = _bare(tensors)
+    if prefix := _prefix(tensors, bare):
+        wrapped.append(f"names without the prefix {prefix}")
+    return Foreign(str(path), bare, sidecars, tuple(notes), tuple(wrapped))
 
 
 def _in_directory(path: Path) -> Path:
@@ -126,7 +135,7 @@ def read_tensors(path: Path) -> Tensors:
     if path.suffix == ".npz":
         return _guarded(path, lambda: _read_npz(path))
     if path.suffix in PICKLES:
-        return _read_pickled(path)[0]
+        return _bare(_flat(_unwrap(_read_pickle(path), path)[0], path))
     raise UserError(f"{path}: unknown format {path.suffix!r}, expected {', '.join(SUFFIXES)}")
 
 
@@ -138,11 +147,6 @@ def tensor_names(path: Path) -> list[str]:
             return list(file.keys())
 
     return _guarded(path, names)
-
-
-def _read_pickled(path: Path) -> tuple[Tensors, list[str]]:
-    tensors, notes = _unwrap(_read_pickle(path), path)
-    return _bare(_flat(tensors, path)), notes
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -312,26 +316,42 @@ def _read_pickle(path: Path) -> Any:
                 "or take the same weights as safetensors from a model hub"
             )
         elif "weights_only" in str(error).lower() or "unsupported" in str(error).lower():
-            first = "it holds more than tensors, and code in a checkpoint is never run"
+            first = (
+                "it holds more than tensors, and code in a checkpoint is never run: save "
+                "model.state_dict() instead of the model"
+            )
         raise UserError(f"{path}: cannot be read as plain tensors: {first}") from None
 
 
-def _unwrap(value: Any, path: Path) -> tuple[Tensors, list[str]]:
-    """The tensors inside the layers that training scripts put around them, and which were taken."""
-    taken: list[str] = []
+def _unwrap(value: Any, path: Path) -> tuple[Tensors, list[str], list[str]]:
+    """The tensors inside the layers that training scripts put around them, which were taken where
+    there was a choice, and what was around them."""
+    taken, around = list[str](), list[str]()
     for _ in range(len(CONTAINERS)):  # a dictionary may hold itself
         if not isinstance(value, Mapping):
             break
         inner = [key for key in CONTAINERS if isinstance(value.get(key), Mapping)]
+        inner = [key for key in inner if _holds_tensors(value[key])] or inner[:1]
         if not inner:
             tensors = {name: item for name, item in value.items() if isinstance(item, Tensor)}
             if not tensors:
                 break
-            return tensors, taken
+            return tensors, taken, around
         if len(inner) > 1:
             taken.append(f"read from its entry {inner[0]}, and not from {', '.join(inner[1:])}")
+        others = [str(key) for key in value if key != inner[0]]
+        beside = f", beside {', '.join(others[:6])}" if others else ""
+        around.append(f"read from its entry {inner[0]}{beside}")
         value = value[inner[0]]
     raise UserError(f"{path}: no tensors by name in this file: expected a state dict")
+
+
+def _holds_tensors(value: Mapping[Any, Any]) -> bool:
+    """Whether a dictionary is one of tensors, or one around such."""
+    around = (value.get(key) for key in CONTAINERS)
+    return any(isinstance(one, Tensor) for one in value.values()) or any(
+        isinstance(one, Mapping) for one in around
+    )
 
 
 def _flat(tensors: Tensors, path: Path) -> Tensors:
@@ -352,10 +372,15 @@ def _flat(tensors: Tensors, path: Path) -> Tensors:
 def _bare(tensors: Tensors) -> Tensors:
     """Names without what data parallelism, compiling or a training framework put before them
     all."""
-    for prefix in ("module.", "_orig_mod.", "model."):
+    for prefix in PREFIXES:
         if tensors and all(name.startswith(prefix) for name in tensors):
             return _bare({name.removeprefix(prefix): item for name, item in tensors.items()})
     return tensors
+
+
+def _prefix(tensors: Tensors, bare: Tensors) -> str:
+    """What `_bare` took from before every name."""
+    return next((old.removesuffix(new) for old, new in zip(tensors, bare, strict=True)), "")
 
 
 def digest(file: Path) -> str:

@@ -36,7 +36,7 @@ def load(
     **changes: Any,
 ) -> Model:
     """A model with trained weights, from a Vitrail directory, a foreign file or directory,
-    owner/name on the hub, or a copy of a module that another library has made.
+    owner/name on the hub, or a copy of a module: another library's, or a ViT written by hand.
 
     What a foreign file does not specify has to be given: `model` names the variant it holds, `grid`
     the rows and columns of its positions, and `changes` are the fields of `create`: what the file
@@ -107,9 +107,9 @@ def open_checkpoint(
 ) -> Checkpoint:
     """Read and map a checkpoint without building its model."""
     if isinstance(source, nn.Module):
-        from vitrail.weights.modules import open_module
+        from vitrail.weights.adopt.from_module import open_any_module
 
-        return open_module(source, dialect=dialect, overrides=overrides or {})
+        return open_any_module(source, dialect=dialect, overrides=overrides or {})
     path = located(source)
     refuse_run(path)
     if path.name == TENSORS and is_native(path.parent):  # with its manifest, so that it is verified

@@ -1,11 +1,10 @@
-"""Reading a model that is in memory already: a timm, transformers or torchvision module, or ours.
+"""Reading a model that is in memory already: a module of timm, transformers, torchvision,
+vit-pytorch or open_clip, or ours.
 
 Its weights and its own config go the way that files go, and what comes out is held against it.
 """
 
 import copy
-import json
-from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import reduce
 from typing import Any
@@ -18,8 +17,9 @@ from vitrail.core.errors import UserError
 from vitrail.models.catalogue import change
 from vitrail.models.model import Model
 from vitrail.weights.checkpoint import Checkpoint, build_model, translate
-from vitrail.weights.dialect import Foreign, Sidecars
+from vitrail.weights.dialect import Foreign
 from vitrail.weights.dialects import recognise
+from vitrail.weights.module_sidecars import is_timm_tower, module_attributes, sidecars_of
 from vitrail.weights.native import weights_of
 from vitrail.weights.resize_state import needs_new_head
 from vitrail.weights.translate import Coverage
@@ -45,10 +45,11 @@ def open_module(module: nn.Module, *, dialect: str | None, overrides: dict[str, 
     if isinstance(module, Model):
         state, passport = weights_of(module), module.passport
         return Checkpoint(state, module.config, passport, "vitrail", Coverage(), ())
-    name = f"the {type(module).__name__} that you gave"
+    given = module.visual if isinstance(module, ImageTower) else module
+    name = f"the {type(given).__name__} that you gave"
     tensors = {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
     foreign = Foreign(name, tensors, sidecars_of(module))
-    origin = f"{type(module).__module__}.{type(module).__qualname__}"
+    origin = f"{type(given).__module__}.{type(given).__qualname__}"
     known = recognise(foreign, dialect, proven=True)
     overrides = module_attributes(module) | overrides
     checkpoint = translate(foreign, known, origin=origin, overrides=overrides)
@@ -64,7 +65,18 @@ def inside(module: nn.Module) -> nn.Module:
         inner = module.module if isinstance(module, around) else module._orig_mod
         assert isinstance(inner, nn.Module)
         module = inner
-    return module
+    return ImageTower(module) if is_timm_tower(module) else module
+
+
+class ImageTower(nn.Module):
+    """A timm tower of open_clip by itself, with the names that it has in its CLIP model."""
+
+    def __init__(self, visual: nn.Module) -> None:
+        super().__init__()
+        self.visual = visual
+
+    def forward(self, image: Tensor) -> Any:
+        return self.visual(image)
 
 
 def with_eps(checkpoint: Checkpoint, module: nn.Module) -> Checkpoint:
@@ -105,74 +117,6 @@ def freeze_like(model: Model, module: nn.Module, checkpoint: Checkpoint) -> None
             parameter.requires_grad_(False)
 
 
-def sidecars_of(module: nn.Module) -> Sidecars:
-    """The config.json that its library would write beside the weights."""
-    config, pretrained = getattr(module, "config", None), getattr(module, "pretrained_cfg", None)
-    if config is not None and hasattr(config, "to_json_string"):  # transformers
-        written = json.loads(config.to_json_string(use_diff=False))
-        return {"config.json": {**written, "architectures": [type(module).__name__]}}
-    if isinstance(pretrained, Mapping):  # timm
-        facts = {name: as_json(value) for name, value in pretrained.items() if value is not None}
-        written = {
-            "architecture": facts.pop("architecture", None),
-            "global_pool": getattr(module, "global_pool", None),
-            "model_args": arguments_of(module),
-            "pretrained_cfg": facts,
-        }
-        return {"config.json": {name: value for name, value in written.items() if value}}
-    return {}
-
-
-def as_json(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def arguments_of(module: nn.Module) -> dict[str, Any]:
-    """The arguments that timm made the module with, as far as its parts have them."""
-    arguments: dict[str, Any] = {}
-    for name, theirs in (("image_size", "img_size"), ("heads", "num_heads")):
-        value = module_attributes(module).get(name)
-        if value is not None:
-            arguments[theirs] = as_json(value)
-    window = next(find_attributes(module, "window_size"), None)
-    if isinstance(window, tuple):
-        arguments["window_size"] = list(window)
-    kinds = {activation_of(part.act) for part in module.modules() if is_mlp(part)}
-    kind = kinds.pop() if len(kinds) == 1 else None
-    return arguments if kind is None else arguments | {"act_layer": kind}
-
-
-def is_mlp(part: nn.Module) -> bool:
-    return all(isinstance(getattr(part, name, None), nn.Module) for name in ("fc1", "act", "fc2"))
-
-
-def activation_of(act: Any) -> str | None:
-    """Its name, where it is another than the exact GELU that a ViT has by default."""
-    if isinstance(act, nn.GELU):
-        return "gelu_tanh" if act.approximate == "tanh" else None
-    return {"QuickGELU": "quick_gelu", "GELUTanh": "gelu_tanh"}.get(type(act).__name__)
-
-
-def module_attributes(module: nn.Module) -> dict[str, Any]:
-    """Config fields that no tensor shows, from attributes of the module's parts."""
-    found: dict[str, Any] = {}
-    size = next(find_attributes(module, "img_size", "image_size"), None)
-    if size is not None:
-        found["image_size"] = (size, size) if isinstance(size, int) else tuple(size)
-    heads = set(find_attributes(module, "num_heads", "num_attention_heads"))
-    if len(heads) == 1:
-        found["heads"] = heads.pop()
-    return found
-
-
-def find_attributes(module: nn.Module, *names: str) -> Iterator[Any]:
-    for part in module.modules():
-        for name in names:
-            value = getattr(part, name, None)
-            if isinstance(value, int | tuple) and not isinstance(value, bool):
-                yield value
-
-
 @torch.no_grad()
 def prove(ours: Model, module: nn.Module, checkpoint: Checkpoint) -> None:
     """Both compute the same of one image, or the module is refused."""
@@ -205,6 +149,9 @@ def run_unmasked(peer: nn.Module, image: Tensor) -> Any:
     """What a module computes of an image; a masked autoencoder of transformers is its encoder, and
     reads every patch in its place."""
     config = getattr(peer, "config", None)
+    encode_image: Any = getattr(peer, "encode_image", None)
+    if encode_image is not None:  # CLIP
+        return encode_image(image)
     if not hasattr(config, "mask_ratio"):
         return peer(image)
     config.mask_ratio = 0.0  # type: ignore[union-attr]

@@ -194,23 +194,26 @@ def write_native(
     out: Path,
     *,
     beside: Tensors | None = None,
+    texts: Mapping[str, str] | None = None,
     overwrite: bool = False,
     keep_others: bool = False,
 ) -> Path:
     """Write tensors with their passport; what could not be read back is not written. `beside` is
-    what pre-training needs and no model has: a decoder, a mask token. `keep_others`: files of
-    others in a directory that is overwritten stay, where else they are refused."""
+    what pre-training needs and no model has: a decoder, a mask token. `texts` are more files for
+    people. `keep_others`: files of others in a directory that is overwritten stay, where else they
+    are refused."""
     validate(Passport, asdict(passport), where="passport")
     config = validate(find_family(passport.family).config, passport.config, where="passport")
     check_state(state, passport, config, where=str(out))
-    texts = {
+    written = {
+        **(texts or {}),
         CONFIG: to_json(_config_json(passport, config), indent=2) + "\n",
         CARD: model_card(passport, config, state),
     }
 
     def fill(directory: Path) -> None:
         write_tensors({name: t.contiguous() for name, t in state.items()}, directory / TENSORS)
-        for name, text in texts.items():
+        for name, text in written.items():
             (directory / name).write_text(text, encoding="utf-8")
         # not the card: it is there for people to write on
         names = [CONFIG, TENSORS]

@@ -26,6 +26,17 @@ from vitrail.weights.translate import Coverage
 
 # The tensors show them, or another is requested.
 SIZES = ("image_size", "channels", "num_classes", "head")
+# Names that a family without attention has, and no other code base.
+CONVOLUTIONAL = (
+    {"stem.first.conv.weight", "stages.0.0.conv1.conv.weight"},  # ResNet
+    {"stem.conv.weight", "stages.0.0.norm1.weight", "stages.0.0.shortcut.weight"},  # BiT
+    {"stem.conv.weight", "stages.0.0.filter.conv.weight", "last.conv.weight"},  # MobileNetV2
+)
+# How the tensors end of which every block has one: with attention, and in families without.
+BLOCK_ENDS = (
+    (".attention.qkv.weight",),
+    (".conv1.conv.weight", ".conv1.weight", ".filter.conv.weight"),
+)
 ASSUMED = (
     "a state dict of Vitrail: values scaled to [-1, 1] and no class names, because it does not "
     "contain them (vitrail.save keeps them)"
@@ -45,6 +56,8 @@ def is_own_state(foreign: Foreign) -> bool:
     """Whether tensors have the names of one of our families."""
     names = foreign.tensors.keys()
     if "vitrail" in foreign.sidecars.get("config.json", {}):
+        return True
+    if any(convolutional <= names for convolutional in CONVOLUTIONAL):
         return True
     kernels = ("patches.projection.weight", "stem.conv.weight", "stem.conv1.weight")
     inside = (".attention.qkv.weight", ".attention.out.weight")
@@ -122,9 +135,11 @@ def is_like(config: Config, foreign: Foreign) -> bool:
     """Whether width and number of blocks are the same, seen without building the model."""
     values: dict[str, Any] = vars(config)
     width = values.get("stem") or values.get("dim") or 0
+    if "depths" in values and "width" in values:  # a ResNet or BiT, as wide as its stem
+        width = values["width"]
     width = width[0] if isinstance(width, tuple) else getattr(width, "width", width)
-    ends = (".attention.qkv.weight",)
-    blocks = sum(name.endswith(ends) for name in foreign.tensors)
+    counts = [sum(name.endswith(ends) for name in foreign.tensors) for ends in BLOCK_ENDS]
+    blocks = counts[0] or counts[1]
     kinds = values.get("kinds")  # which stages have attention, of a CoAtNet
     depths = values.get("depths") or (values.get("depth", 0),)
     expected = sum(d for i, d in enumerate(depths) if kinds is None or kinds[i] == "T")

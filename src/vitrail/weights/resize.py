@@ -5,21 +5,25 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from vitrail.core.layout import Sides, height_and_width
 from vitrail.core.passport import ResizeMethod
 
 
 def resize_patches(
-    kernel: Float[Tensor, "D C p p"], size: int, *, method: ResizeMethod
-) -> Float[Tensor, "D C q q"]:
+    kernel: Float[Tensor, "D C p q"], size: Sides, *, method: ResizeMethod
+) -> Float[Tensor, "D C P Q"]:
     """Patch kernels for another patch size (arXiv:2212.08013, 3.4): the new kernel answers a
     resized patch as nearly as can be like the old one answered the original, by the pseudo-inverse
     of resizing."""
-    old = kernel.shape[-1]
-    if old == size:
+    old, new = tuple(kernel.shape[2:]), height_and_width(size)
+    if old == new:
         return kernel
     # resizing is linear and works on each axis by itself, so its pseudo-inverse does too
-    inverse = torch.linalg.pinv(_resize_matrix(old, size, antialias=method == "timm").T)
-    return (inverse @ kernel.double() @ inverse.T).to(kernel.dtype)
+    down, across = (
+        torch.linalg.pinv(_resize_matrix(before, after, antialias=method == "timm").T)
+        for before, after in zip(old, new, strict=True)
+    )
+    return (down @ kernel.double() @ across.T).to(kernel.dtype)
 
 
 def _resize_matrix(old: int, new: int, *, antialias: bool) -> Float[Tensor, "new old"]:

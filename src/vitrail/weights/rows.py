@@ -55,6 +55,7 @@ class Row:
     refuses: bool = False
     beside: str | None = None  # another of theirs that must be there
     version: str | None = None  # of a library, where it spells names in several ways
+    shares: tuple[int, ...] | None = None  # of the joined axis, where parts are not equal
 
 
 def same(theirs: str, ours: str, **facts: Any) -> Row:
@@ -133,11 +134,14 @@ def plain_op(read: Callable[[Tensor], Tensor], write: Callable[[Tensor], Tensor]
 
 
 def axes(theirs: str, ours: str, **sizes: str) -> Op:
-    """Their axes in our order, and back; `sizes` names the field that holds the size of an axis.
+    """Their axes in our order, and back; `sizes` names the field that holds the size of an axis,
+    with ".0" or ".1" for one that may hold two.
 
     >>> axes("D K", "K D").read(torch.zeros(8, 3), {}).shape
     torch.Size([3, 8])
     """
+
+    located = {axis: name.partition(".") for axis, name in sizes.items()}
 
     def move(x: Tensor, old: str, new: str, known: Mapping[str, int]) -> Tensor:
         try:
@@ -147,14 +151,29 @@ def axes(theirs: str, ours: str, **sizes: str) -> Op:
             raise ValueError(f"its axes should be ({old}){sizes_given}") from None
 
     def read(x: Tensor, hints: Mapping[str, Any]) -> Tensor:
-        known = {axis: hints[name] for axis, name in sizes.items() if name in hints}
+        known = {
+            axis: pick_size(hints[field], place)
+            for axis, (field, _, place) in located.items()
+            if field in hints
+        }
         return move(x, theirs, ours, known)
 
     def write(x: Tensor, config: Any) -> Tensor:
-        known = {axis: getattr(config, name) for axis, name in sizes.items()}
+        known = {
+            axis: pick_size(getattr(config, field), place)
+            for axis, (field, _, place) in located.items()
+        }
         return move(x, ours, theirs, known)
 
     return Op(read, write)
+
+
+def pick_size(value: Any, place: str) -> Any:
+    """
+    >>> pick_size((16, 8), "1"), pick_size(16, "1")
+    (8, 16)
+    """
+    return value[int(place)] if isinstance(value, tuple) else value
 
 
 FLAT_TOKEN = plain_op(lambda x: x[None, None], lambda x: x[0, 0])  # (D) and (1, 1, D)

@@ -281,12 +281,21 @@ def _write_one(
     names = [pattern.format(values) for pattern in compiled.theirs]
     if any(name is None for name in names):
         return False
-    parts = [tensor] if row.axis is None else list(tensor.chunk(len(names), dim=row.axis))
+    parts = [tensor] if row.axis is None else _split(row, tensor, len(names))
     if row.op is not None:
         parts = [row.op.write(part, config) for part in parts]
     for name, part in zip(names, parts, strict=True):
         theirs[str(name)] = part.contiguous()
     return True
+
+
+def _split(row: Row, tensor: Tensor, count: int) -> list[Tensor]:
+    """The parts that were joined along an axis."""
+    assert row.axis is not None
+    if row.shares is None:
+        return list(tensor.chunk(count, dim=row.axis))
+    unit = tensor.shape[row.axis] // sum(row.shares)
+    return list(tensor.split([unit * share for share in row.shares], dim=row.axis))
 
 
 def some(names: list[str], most: int = 4) -> str:

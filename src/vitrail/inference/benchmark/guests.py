@@ -1,6 +1,7 @@
 """Models of torchvision, measured beside ours: on every engine, through the same graph."""
 
 import hashlib
+from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitrail.core.errors import UserError, nearest
+from vitrail.core.errors import UserError
 from vitrail.core.torchvision import mend_torchvision
 from vitrail.inference.engines.model_graph import ModelGraph
 from vitrail.inference.engines.runner import Plan, Runner
@@ -24,9 +25,15 @@ SIDE = 224  # of images, in pixels
 
 def check_guest(name: str) -> str:
     """The name of a classifier of torchvision, as torchvision:mobilenet_v2."""
-    known = [f"{PREFIX}{model}" for model in torchvision_names()]
-    if name not in known:
-        raise UserError(f"unknown guest {name!r}, {nearest(name, known)}")
+    known = torchvision_names()
+    if name not in [f"{PREFIX}{model}" for model in known]:
+        # without the prefix, which would make every name look alike
+        near = get_close_matches(name.removeprefix(PREFIX).lower(), known, n=1, cutoff=0.6)
+        hint = f"did you mean {PREFIX}{near[0]}?" if near else f"such as {PREFIX}mobilenet_v2"
+        raise UserError(
+            f"unknown guest {name!r}: use {PREFIX} and a name that "
+            f"torchvision.models.list_models() gives, {hint}"
+        )
     return name
 
 

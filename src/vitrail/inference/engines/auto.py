@@ -236,7 +236,7 @@ def try_engines(
 
 def speed_of_eager(graph: ModelGraph) -> float:
     """Images per second with all callers at work, from one batch each."""
-    times = time_in_turns(
-        {EAGER: graph.eager}, graph.plan, sample_images(graph.plan), seconds=0, min_rounds=1
-    )
+    images = sample_images(graph.plan)
+    alone = {EAGER: graph.eager}
+    times = time_in_turns(alone, graph.plan, images, seconds=0, min_rounds=1, warm=False)
     return graph.plan.shape[0] / min(times[EAGER])

@@ -20,15 +20,20 @@ def time_in_turns(
     seconds: float,
     min_rounds: int = MIN_ROUNDS,
     clock: Callable[[], float] = time.perf_counter,
+    warm: bool = True,
     on_round: Callable[[int], None] = lambda number: None,
 ) -> dict[str, list[float]]:
     """Seconds for a batch by the `clock`, of each runner in each round; rounds end when the time is
-    used up. The first round, which pays for what happens once, does not count."""
+    used up. The first round, which pays for what happens once, does not count. With `warm` each
+    turn begins with a batch that is not timed: what ran before leaves other caches behind, and
+    threads that still spin."""
     times: dict[str, list[float]] = {name: [] for name in runners}
     with ThreadPoolExecutor(plan.callers) as pool:
         began = time.perf_counter()
         for number in range(MAX_ROUNDS + 1):
             for name, runner in runners.items():
+                if warm:
+                    list(pool.map(runner, [images] * plan.callers))
                 start = clock()
                 list(pool.map(runner, [images] * plan.callers))
                 if number:

@@ -15,6 +15,7 @@ from vitrail.inference.rewrites.sharing import make_conv, replace_modules, with_
 from vitrail.layers.inverted import ConvNorm
 from vitrail.layers.norm import BatchNorm
 from vitrail.models.coatnet import Stem
+from vitrail.models.mobilenetv2 import ConvNormAct
 from vitrail.models.model import Model
 
 
@@ -28,6 +29,9 @@ def fold_batch_norms(model: Model) -> Model:
 def fold_inside(module: nn.Module) -> nn.Module | None:
     if type(module) is ConvNorm and is_foldable(module.conv, module.norm):
         return fold_after(module.conv, module.norm)
+    if type(module) is ConvNormAct and is_foldable(module.conv, module.norm):
+        folded = fold_after(module.conv, module.norm)
+        return with_children(module, {"conv": folded, "norm": nn.Identity()})
     if type(module) is Stem and is_foldable(module.conv1, module.norm):
         folded = fold_after(module.conv1, module.norm)
         return with_children(module, {"conv1": folded, "norm": nn.Identity()})

@@ -90,7 +90,8 @@ def tokens_read(config: vit.ViTConfig) -> int:
 def shorten(model: Model, last: nn.Module) -> nn.Module | None:
     """The last block for what the head reads; None where it reads all, or the block is unknown."""
     config = model.config
-    if type(last) is vit.Block and config.pool == "cls" and last.attention.can_split_queries:
+    known = type(last) in (vit.Block, vit.PostNormBlock) and config.pool == "cls"
+    if known and isinstance(last, vit.Block) and last.attention.can_split_queries:
         return QueryBlock(last, tokens_read(config))
     if type(last) is vit.Block and config.pool in ("mean", "cls+mean"):
         linear_after = config.final_norm != "tokens"

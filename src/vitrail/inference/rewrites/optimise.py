@@ -13,6 +13,7 @@ from vitrail.inference.rewrites.batch_norms import fold_batch_norms
 from vitrail.inference.rewrites.biases import bake_biases
 from vitrail.inference.rewrites.kernels import bake_kernels
 from vitrail.inference.rewrites.last_block import prune_last_block
+from vitrail.inference.rewrites.norms import flatten_norms
 from vitrail.inference.rewrites.patches import multiply_patches
 from vitrail.inference.rewrites.positions import bake_positions
 from vitrail.inference.rewrites.projections import fuse_projections
@@ -28,6 +29,7 @@ REWRITES: tuple[Callable[[Model], Model], ...] = (
     bake_positions,
     bake_biases,
     fuse_projections,
+    flatten_norms,
 )
 
 

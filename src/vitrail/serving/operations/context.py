@@ -12,9 +12,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Context:
     """`model` is in evaluation mode, in eager PyTorch; `name` is what people call it, `source` what
-    it was loaded from, as it was given."""
+    it was loaded from, as it was given; `data_problem` why the data that were given are not
+    there."""
 
     model: Model
     data: "DataContext | None" = None
     name: str = "model"
     source: str = ""
+    data_problem: str = ""

@@ -1,13 +1,9 @@
 """The images of the data that a service was given: mistakes, a map of their features, files."""
 
-import importlib.util
-import warnings
 from io import BytesIO
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
-from jaxtyping import Float
 from PIL import Image
 
 from vitrail.core.errors import UserError
@@ -17,10 +13,10 @@ from vitrail.data.source import Source
 from vitrail.serving.operations import File
 from vitrail.serving.operations.context import Context
 from vitrail.serving.operations.data_context import DataContext
+from vitrail.serving.operations.embedding_map import make_map
 from vitrail.serving.operations.options import DataImageOptions, DataOptions
 
 THUMBNAIL = 128  # pixels of the longer side
-FEWEST_FOR_UMAP = 15
 # what a browser shows as it is, by its first bytes
 MEDIA = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG\r\n\x1a\n": "image/png"}
 
@@ -28,7 +24,8 @@ MEDIA = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG\r\n\x1a\n": "image/png"}
 def data_of(context: Context) -> DataContext:
     if context.data is None:
         raise UserError(
-            "this service has no data for this model: start it with data=PATH of a run, of a "
+            context.data_problem
+            or "this service has no data for this model: start it with data=PATH of a run, of a "
             "directory that vitrail embed wrote with this model, or of images"
         )
     return context.data
@@ -64,46 +61,6 @@ def describe_image(context: Context, data: DataContext, index: int) -> dict[str,
         "score": score,
         "thumb": f"v1/data/{index}/image?side={THUMBNAIL}&model={quote(context.name, safe='')}",
     }
-
-
-def make_map(data: DataContext, ids: list[int], method: str) -> dict[str, Any] | None:
-    """Two numbers for each image, so that images with like features lie together."""
-    if len(ids) < 2:
-        return None
-    rows = np.stack([data.features[index] for index in ids]).astype(np.float64)
-    has_umap = importlib.util.find_spec("umap") is not None
-    if method == "umap" and not has_umap:
-        raise UserError("map by umap needs the package umap-learn: install it, or use map pca")
-    wants_umap = method == "umap" or (method == "auto" and has_umap)
-    if wants_umap and len(ids) >= FEWEST_FOR_UMAP:
-        return {"method": "umap", "points": umap_points(rows), "variance": None}
-    points, variance = pca_points(rows)
-    return {"method": "pca", "points": points, "variance": variance}
-
-
-def pca_points(rows: Float[np.ndarray, "N D"]) -> tuple[list[list[float]], list[float]]:
-    """The first two principal components, and the share of the variance that each holds."""
-    from sklearn.decomposition import PCA
-
-    count = min(2, *rows.shape)
-    if not np.isfinite(rows).all() or np.ptp(rows, axis=0).max() == 0:  # all the same, or NaN
-        return [[0.0, 0.0] for _ in rows], [0.0, 0.0]
-    solver = PCA(n_components=count, svd_solver="randomized" if len(rows) > 500 else "full")
-    solver.random_state = 0
-    points = np.zeros((len(rows), 2))
-    points[:, :count] = solver.fit_transform(rows)
-    return points.tolist(), [float(one) for one in solver.explained_variance_ratio_]
-
-
-def umap_points(rows: Float[np.ndarray, "N D"]) -> list[list[float]]:
-    from umap import UMAP  # type: ignore[import-not-found]
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of how many threads it takes
-        neighbours = min(15, len(rows) - 1)
-        found = UMAP(n_components=2, n_neighbors=neighbours, random_state=0).fit_transform(rows)
-    points: list[list[float]] = np.asarray(found, dtype=np.float64).tolist()
-    return points
 
 
 def run_data_image(context: Context, image: Image.Image | None, options: DataImageOptions) -> File:

@@ -8,6 +8,7 @@ number in the data alone.
 
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +41,7 @@ from vitrail.training.recipe_file import read_recipe
 from vitrail.weights.digest import digest_of
 
 Kind = Literal["run", "vectors", "images"]
+Points = list[list[float]]  # two numbers for each image
 
 MAX_IMAGES = 5000  # that are computed
 MAX_PATCH_IMAGES = 400  # whose patches are computed: 196 of 384 numbers each are 60 megabytes
@@ -63,6 +65,7 @@ class DataContext:
     patches: dict[int, Float[np.ndarray, "rows columns D"]] = field(default_factory=dict)
     distances: dict[int, dict[str, list[float]]] = field(default_factory=dict)
     unreadable: set[int] = field(default_factory=set)
+    umap: "tuple[tuple[int, ...], Future[Points]] | None" = None  # of which images, and its points
 
     def __len__(self) -> int:
         return len(self.source)

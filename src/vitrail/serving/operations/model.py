@@ -4,7 +4,6 @@ with."""
 import re
 import shlex
 from dataclasses import asdict
-from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from vitrail.models.measure import count, measure
 from vitrail.models.model import Model
 from vitrail.serving.operations.context import Context
 from vitrail.serving.operations.options import NoOptions
+from vitrail.serving.paths import is_telling, public_values
 from vitrail.tasks.seen_image import png_address
 
 KERNEL_SIDE = 48  # pixels of a filter on the page, at least
@@ -38,6 +38,8 @@ MAX_LABELS = 1000
 def run_model(context: Context, image: Image.Image | None, options: NoOptions) -> dict[str, Any]:
     model = context.model
     passport = asdict(model.passport)
+    for name in ("origin", "provenance"):  # labels may look like paths: /m/0k4j
+        passport[name] = public_values(passport[name])
     config = passport.pop("config")
     labels = passport.get("labels")
     if labels is not None and len(labels) > MAX_LABELS:
@@ -50,7 +52,7 @@ def run_model(context: Context, image: Image.Image | None, options: NoOptions) -
         "passport": passport,
         "parameters": count(model),
         "macs": measure(model.config).macs,
-        "origin": model.passport.origin.source,
+        "origin": public_values(model.passport.origin.source),
         "scores": dict(model.passport.scores),
         "preprocessing": model.passport.preprocessing.in_words(),
         "filters": filters,
@@ -92,8 +94,8 @@ def enlarge(pixels: Any, side: int) -> Any:
 @torch.no_grad()
 def position_image(model: Model) -> dict[str, Any] | None:
     """How alike the positions of patches are, a tile for each patch; none without a table."""
-    layout = next(iter(token_layouts(model).values()))
-    table = position_table(model, layout)
+    layout = next(iter(token_layouts(model).values()), None)
+    table = None if layout is None else position_table(model, layout)
     if table is None:
         return None
     tiles = position_similarity(table).cpu().numpy()
@@ -122,8 +124,7 @@ def commands_for(context: Context) -> dict[str, list[str]]:
     """Commands to type where the service runs. A path of the machine is shown as it was given only
     where it tells nothing of the directories above."""
     source = context.source
-    known = source and not PurePath(source).is_absolute() and ".." not in PurePath(source).parts
-    model = shlex.quote(source) if known else "MODEL"
+    model = shlex.quote(source) if source and not is_telling(source) else "MODEL"
     stem = re.sub(r"[^\w.-]+", "-", context.name).strip("-") or "model"
     return {
         "export": [

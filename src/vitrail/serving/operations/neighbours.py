@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from vitrail.core.errors import UserError
-from vitrail.explanation.hooks import token_layouts
+from vitrail.explanation.hooks import grid_layouts
 from vitrail.serving.operations.context import Context
 from vitrail.serving.operations.data import data_of
 from vitrail.serving.operations.data_context import DataContext, patch_vectors
@@ -45,7 +45,7 @@ def nearest_patches(
 ) -> tuple[list[dict[str, Any]], list[int]]:
     model = data.model
     own = patch_vectors(model, model.encode(seen.tensor))[0].astype(np.float32)
-    row, column = find_cell(patch, list(token_layouts(model).values())[-1].grid, own.shape[:2])
+    row, column = find_cell(patch, list(grid_layouts(model).values())[-1].grid, own.shape[:2])
     query = own[row, column]
     data.compute_patches()
     if not data.patches:

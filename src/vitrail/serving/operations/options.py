@@ -93,11 +93,11 @@ class WhatIfOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """At most `count` images, and their map by principal components or by UMAP ("auto": by UMAP
-    where it is installed)."""
+    """At most `count` images, and their map by principal components or, where umap-learn is
+    installed, by UMAP: this is computed meanwhile, so that the first answers may have none yet."""
 
     count: int = 1000
-    map: Literal["auto", "pca", "umap"] = "auto"
+    map: Literal["pca", "umap"] = "pca"
 
     def __post_init__(self) -> None:
         if not 0 <= self.count <= MAX_LISTED:

@@ -13,14 +13,14 @@ from PIL import Image
 from vitrail.core.layout import TokenLayout
 from vitrail.explanation.attention_levels import count_heads
 from vitrail.explanation.attention_sinks import prefix_names
-from vitrail.explanation.hooks import token_layouts
+from vitrail.explanation.hooks import grid_layouts, is_convolutional
 from vitrail.explanation.lens import NO_HEAD
 from vitrail.explanation.walk import Walk, walk
 from vitrail.explanation.walk_record import Step, Value
 from vitrail.models.model import Model
 from vitrail.serving.operations.context import Context
 from vitrail.serving.operations.options import WalkOptions
-from vitrail.tasks.inspection import place_of
+from vitrail.tasks.inspection import place_of, short_name
 from vitrail.tasks.seen_image import see, to_scores, top_classes
 
 MAX_NUMBERS = 64
@@ -45,7 +45,7 @@ def run_walk(context: Context, image: Image.Image | None, options: WalkOptions) 
         "steps": [describe_step(one, found) for one in found.steps],
         "blocks": [
             describe_block(model, i, name, layout)
-            for i, (name, layout) in enumerate(token_layouts(model).items())
+            for i, (name, layout) in enumerate(grid_layouts(model).items())
         ],
         "query": {
             "block": options.block,
@@ -63,10 +63,10 @@ def describe_block(model: Model, index: int, name: str, layout: TokenLayout) -> 
     return {
         "index": index,
         "name": name,
-        "short": f"layer {block}" if stage is None else f"stage {stage} block {block}",
+        "short": short_name(name),
         "stage": stage,
         "block": block,
-        "heads": count_heads(model, name),
+        "heads": 0 if is_convolutional(model) else count_heads(model, name),
         "grid": layout.grid,
         "prefix": layout.prefix,
         "prefix_names": prefix_names(model, layout.prefix),

@@ -13,6 +13,7 @@ from vitrail.core.layout import TokenLayout
 from vitrail.evaluation.corruptions import corrupt
 from vitrail.explanation.hooks import token_layouts
 from vitrail.explanation.lens import NO_HEAD
+from vitrail.explanation.readout import finest_layout
 from vitrail.explanation.what_if import (
     Cell,
     Pixels,
@@ -46,7 +47,7 @@ def run_what_if(
 ) -> dict[str, Any]:
     """What the model says before and after; `image` is what it saw after all edits."""
     model, seen = context.model, see(context.model, image)
-    layout = next(iter(token_layouts(model).values()))
+    layout = next(iter(token_layouts(model).values()), None) or finest_layout(model)
     grid = options.grid or layout.grid
     pixels = edit(seen.pixels, options, grid, layout)
     erased = None

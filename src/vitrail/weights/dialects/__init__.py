@@ -10,12 +10,15 @@ from vitrail.weights.dialect import Dialect, Foreign, architecture_of
 from vitrail.weights.dialects import (
     beit,
     big_vision,
+    bit,
     clip,
     coatnet,
     dalle,
     facebook,
+    mobilenetv2,
     mobilevit,
     mobilevitv2,
+    resnet,
     swin,
     swinv2,
     timm,
@@ -41,6 +44,12 @@ DIALECTS: tuple[Dialect, ...] = (
     mobilevitv2.TIMM,
     coatnet.TIMM_COATNET,
     dalle.DALLE,
+    resnet.TIMM,
+    resnet.TORCHVISION,
+    bit.BIT,
+    bit.TIMM,
+    mobilenetv2.TORCHVISION,
+    mobilenetv2.TIMM,
     swin.SWIN,
     swin.TIMM_SWIN,
     swin.TORCHVISION_SWIN,
@@ -62,6 +71,7 @@ DIALECTS: tuple[Dialect, ...] = (
     *transformers_beit.TRANSFORMERS_BEIT,
     mobilevit.TRANSFORMERS,
     mobilevitv2.TRANSFORMERS,
+    resnet.TRANSFORMERS,
     *transformers_swin.TRANSFORMERS_SWIN,
     transformers_swin.TRANSFORMERS_SWINV2,
     transformers_clip.TRANSFORMERS_CLIP,
@@ -125,7 +135,7 @@ def recognise(foreign: Foreign, named: str | None = None, *, proven: bool = Fals
     raise UserError(
         f"{foreign.source}: its tensors ({some}, …) are in none of the known dialects"
         f"{f' that {named!r} names' if named else ''}: Vitrail reads ViT, DeiT, BEiT, Swin, "
-        "Swin V2, MobileViT and CoAtNet (docs/dialects.md)"
+        "Swin V2, MobileViT, CoAtNet, ResNet, BiT and MobileNetV2 (docs/dialects.md)"
     )
 
 
@@ -179,6 +189,10 @@ def choose(named: str, config: Config) -> Dialect:
 
 
 def dialects_called(name: str) -> tuple[Dialect, ...]:
+    if name.endswith((".yaml", ".yml")):  # rows that `adopt` wrote
+        from vitrail.weights.adopt.rows_file import read_rows
+
+        return (read_rows(name).dialect(name),)
     by_name: dict[str, tuple[Dialect, ...]]
     by_name = {dialect.name: (dialect,) for dialect in registered_dialects()}
     by_name |= {dialect.name: (dialect,) for dialect in DIALECTS} | LIBRARIES

@@ -8,8 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
-
 from vitrail.core.passport import Preprocessing
 from vitrail.models.catalogue import variant_of
 from vitrail.models.config import Config
@@ -17,17 +15,16 @@ from vitrail.models.mobilevit import MobileViTConfig
 from vitrail.weights.dialect import ANY, Dialect, Foreign, Values
 from vitrail.weights.dialects import timm_config
 from vitrail.weights.dialects import transformers_config as files
+from vitrail.weights.dialects.conv_norm import STATISTICS, conv_norm
 from vitrail.weights.dialects.timm_architectures import is_row_of, refuse_other_layers
 from vitrail.weights.dialects.transformers_config import Kind
 from vitrail.weights.dialects.transformers_processor import (
     read_preprocessing,
     write_mobile_preprocessing,
 )
-from vitrail.weights.rows import Facts, Row, fuse, refuse, same, supply, within
+from vitrail.weights.rows import Facts, Row, fuse, refuse, same, within
 
-COUNTED = "counts the batches of training, and nothing is computed from it"
 OURS = "stages.{t}.1.blocks.{i}."
-STATISTICS = ("weight", "bias", "running_mean", "running_var")
 STAGES = {"e": ("0", "1"), "t": ("2", "3", "4"), "n": STATISTICS}
 CVNETS_STAGES: Values = {
     "e": (("1", "0"), ("2", "1")),
@@ -53,16 +50,7 @@ def conv_norms(names: Mapping[str, str], conv: str, norm: str) -> tuple[Row, ...
     return tuple(
         row
         for theirs, ours in names.items()
-        for row in (
-            same(f"{theirs}.{conv}.weight", f"{ours}.conv.weight"),
-            same(f"{theirs}.{norm}.{{n}}", f"{ours}.norm.{{n}}"),
-            supply(
-                f"{theirs}.{norm}.num_batches_tracked",
-                lambda _: torch.tensor(0),
-                why=COUNTED,
-                like=f"{ours}.norm.running_mean",
-            ),
-        )
+        for row in conv_norm(f"{theirs}.{conv}", f"{theirs}.{norm}", ours)
     )
 
 

@@ -250,6 +250,7 @@ TIMM = Dialect(
     preprocessing=preprocessing,
     supports={
         "dim_head": (None,),
+        "patch_size": ANY,
         "pool": ("cls", "mean"),
         "stem": ANY,
         "class_token": ANY,

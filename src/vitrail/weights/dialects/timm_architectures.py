@@ -5,6 +5,7 @@ else (post-norm blocks, rotary positions). What a name specifies beyond the tens
 """
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from vitrail.core.errors import UserError
@@ -101,6 +102,25 @@ def refuse_other_layers(foreign: Foreign) -> None:
     specified |= {name: arguments.get(name) for name in ("act_layer", "norm_layer")}
     for name, value in specified.items():
         if isinstance(value, str) and value and (name, value) != ("global_pool", "avg"):
+            raise UserError(
+                f"{foreign.source}: config.json specifies {name}={value!r}, "
+                "which Vitrail does not compute"
+            )
+
+
+# Arguments of timm's convolutional networks that tensors answer, or that decide nothing once a
+# model is trained.
+PLAIN_ARGUMENTS = {
+    "img_size", "in_chans", "num_classes", "global_pool", "drop_rate", "drop_path_rate",
+    "zero_init_last",
+}  # fmt: skip
+
+
+def refuse_arguments(foreign: Foreign, known: Iterable[str]) -> None:
+    """Arguments that no tensor shows and that we do not know may change what a convolutional
+    network computes; `known` are those that its tensors answer too."""
+    for name, value in section(foreign, "model_args").items():
+        if value and name not in {*PLAIN_ARGUMENTS, *known}:
             raise UserError(
                 f"{foreign.source}: config.json specifies {name}={value!r}, "
                 "which Vitrail does not compute"

@@ -16,7 +16,7 @@ from vitrail.models.config import Config
 from vitrail.weights.dialect import AllowList, Foreign
 from vitrail.weights.rows import Facts
 
-ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu")
+ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "relu")
 POOLS = {"token": "cls", "avg": "mean"}
 
 # Their names for our config fields, where a value is the same in both.

@@ -73,7 +73,7 @@ def preprocessing(foreign: Foreign, config: ViTConfig) -> Preprocessing:
     """As published for weights of this shape; at another size in the proportion of 256 to 224."""
     side = config.image_size[0]
     usual: tuple[int, Interpolation] = (round(side * 256 / 224), "bilinear")
-    cover, how = PREPARED.get((config.dim, config.patch_size, side), usual)
+    cover, how = PREPARED.get((config.dim, config.patch_sides[0], side), usual)
     return prepared(
         config,
         resize=(cover, cover),

@@ -23,8 +23,14 @@ ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "quick_gelu": "quick_gelu",
+    "relu": "relu",
 }
-SPELLED = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu"}
+SPELLED = {
+    "gelu": "gelu",
+    "gelu_tanh": "gelu_pytorch_tanh",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+}
 MULTI_LABEL = "multi_label_classification"  # of problem_type
 # Their names for our config fields, first those that every kind has.
 COMMON = {

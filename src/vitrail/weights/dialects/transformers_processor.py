@@ -56,6 +56,7 @@ OF_MODEL = {
     "vit": "ViT", "vit_mae": "ViT", "swin": "ViT", "swinv2": "ViT", "beit": "Beit",
     "deit": "DeiT", "dinov2": "Bit", "dinov2_with_registers": "Bit", "mobilevit": "MobileViT",
     "mobilevitv2": "MobileViT", "clip": "CLIP", "clip_vision_model": "CLIP",
+    "resnet": "ConvNext",
 }  # fmt: skip
 # Without any file: as the authors of DeiT, DINOv2 and MAE evaluate.
 CROPPED = replace(

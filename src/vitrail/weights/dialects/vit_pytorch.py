@@ -13,10 +13,11 @@ from functools import partial
 import torch
 
 from vitrail.core.errors import UserError
+from vitrail.core.layout import simplify_sides
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.dialect import ANY, Dialect, Foreign, plain_blocks
 from vitrail.weights.dialects.preparation import prepared
-from vitrail.weights.families.family import Request
+from vitrail.weights.families.family import Request, pair
 from vitrail.weights.rows import (
     FLAT_TABLE,
     Facts,
@@ -31,7 +32,8 @@ from vitrail.weights.rows import (
 )
 
 # Flattened, their patches have the channels innermost, ours outermost.
-SIZES = {"c": "channels", "p": "patch_size", "q": "patch_size"}
+SIZES = {"c": "channels", "p": "patch_size.0", "q": "patch_size.1"}
+MODULE = "vit_pytorch module"  # stands for a sidecar where a model is in memory
 KERNEL, PIXELS = axes("d (p q c)", "d c p q", **SIZES), axes("(p q c)", "(c p q)", **SIZES)
 PATCHES = within(
     "to_patch_embedding.",
@@ -134,20 +136,36 @@ def hints(foreign: Foreign, request: Request) -> Facts:
     pixels = foreign.shape(f"to_patch_embedding.{2 if normed else 1}.weight", 2)[1]
     later = "transformer.layers.0.0.fn.to_qkv.weight" not in foreign.tensors
     named = request.named
+    module = module_facts(foreign)
     return {
-        **patch_of(pixels, request),
+        **(patch_of_module(module) or patch_of(pixels, request)),
         "patch_norm": normed,
         "class_token": tokens[-2] > 0,
         "final_norm": "tokens" if later else "pooled",
         # 0: unknown, so that nothing is filled in
-        "heads": request.overrides.get("heads") or (named.heads if named else 0),
+        "heads": (
+            request.overrides.get("heads") or module.get("heads") or (named.heads if named else 0)
+        ),
     }
 
 
+def module_facts(foreign: Foreign) -> Facts:
+    """What a module in memory holds beside its tensors; nothing of a file."""
+    return dict(foreign.sidecars.get(MODULE, {}))
+
+
+def patch_of_module(module: Facts) -> Facts | None:
+    if "patch_size" not in module:
+        return None
+    sides = simplify_sides(pair(module["patch_size"], "patch_size"))
+    return {"channels": module["channels"], "patch_size": sides, "notes": []}
+
+
 def patch_of(pixels: int, request: Request) -> Facts:
-    """Channels and side of a patch, where a file holds flattened patches: values, no shape."""
-    named = request.named
-    given = (pixels // named.patch_size**2 if named else None, request.overrides.get("channels"))
+    """Channels and sides of a patch, where a file holds flattened patches: values, no shape."""
+    named, patch = request.named, request.overrides.get("patch_size")
+    area = math.prod(named.patch_sides) if named else None
+    given = (pixels // area if area else None, request.overrides.get("channels"))
     for channels in (*given, 3, 1):
         if not isinstance(channels, int) or channels < 1 or pixels % channels:
             continue
@@ -156,19 +174,36 @@ def patch_of(pixels: int, request: Request) -> Facts:
             note = f"patches of {side}x{side} pixels and {channels} channels"
             notes = [] if channels in given else [note]
             return {"channels": channels, "patch_size": side, "notes": notes}
+    if patch is not None:
+        height, width = pair(patch, "patch_size")
+        if height > 0 and width > 0 and pixels % (height * width) == 0:
+            found = pixels // (height * width)
+            return {"channels": found, "patch_size": (height, width), "notes": []}
     raise UserError(
-        f"{request.source}: {pixels} values do not make a square patch of 3 channels or 1, "
-        "and other patches than square ones are not read: give channels=N"
+        f"{request.source}: {pixels} values do not make a square patch of 3 channels or 1: give "
+        "channels=N, or patch_size=(height, width)"
     )
 
 
 def sidecar_facts(foreign: Foreign, facts: Facts) -> Facts:
-    return {"notes": [PREPARED]}
+    return {"notes": [PREPARED], **dropout_of(module_facts(foreign))}
 
 
 def old_facts(foreign: Foreign, facts: Facts) -> Facts:
     headless = facts["final_norm"] == "pooled" and "mlp_head.0.weight" not in foreign.tensors
-    return {"notes": [PREPARED, POOLED], **({"final_norm": "none"} if headless else {})}
+    found: Facts = {"final_norm": "none"} if headless else {}
+    module = module_facts(foreign)
+    if not module:
+        return found | {"notes": [PREPARED, POOLED]}
+    pool = "all" if module["pool"] == "mean" else "cls"  # its mean has the class token in it
+    return found | {"pool": pool, "notes": [PREPARED], **dropout_of(module)}
+
+
+def dropout_of(module: Facts) -> Facts:
+    """Both rates, where a module has them; equal ones are one."""
+    rate, embed = module.get("dropout"), module.get("emb_dropout")
+    found: Facts = {} if rate is None else {"dropout": rate}
+    return found if embed in (None, rate) else found | {"embed_dropout": embed}
 
 
 def has_axes(axes: int, foreign: Foreign) -> bool:
@@ -201,6 +236,7 @@ VIT_PYTORCH = Dialect(
     resize="paper",
     supports={
         "dim_head": ANY,
+        "patch_size": ANY,
         "pool": ("cls", "mean"),
         "class_token": ANY,
         "patch_norm": (True,),
@@ -221,6 +257,7 @@ VIT_PYTORCH_OLD = Dialect(
     resize="paper",
     supports={
         "dim_head": ANY,
+        "patch_size": ANY,
         "pool": ("cls", "all"),
         "patch_norm": ANY,
         "final_norm": ("tokens", "pooled"),

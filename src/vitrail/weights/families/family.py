@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from vitrail.core.errors import UserError
+from vitrail.core.layout import format_sides
 from vitrail.core.passport import ResizeMethod
 from vitrail.core.records import validate
 from vitrail.models.catalogue import FAMILIES, variant_of
@@ -99,7 +100,8 @@ def resize_kernels(
     if new.patch_size == old.patch_size:
         return state, []
     state = state | {KERNEL: resize_patches(state[KERNEL], new.patch_size, method=method)}
-    return state, [f"patch kernels resized from {old.patch_size} to {new.patch_size} pixels"]
+    before, after = format_sides(old.patch_size), format_sides(new.patch_size)
+    return state, [f"patch kernels resized from {before} to {after} pixels"]
 
 
 def resolve_from_variants(family: str) -> Resolve:

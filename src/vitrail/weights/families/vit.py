@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from vitrail.core.errors import UserError
+from vitrail.core.layout import format_sides, height_and_width, simplify_sides
 from vitrail.core.passport import ResizeMethod
 from vitrail.core.records import validate
 from vitrail.models.catalogue import FAMILIES
@@ -35,7 +36,7 @@ PUBLISHED = (224, 384, 512, 518, 240, 256, 336, 378, 392, 448, 192, 196, 280)
 def config_of(tensors: NamedTensors) -> Facts:
     """Every field that the tensors show; "square" means that the grid of positions is square."""
     known, shape = tensors.tensors, tensors.shape
-    dim, channels, patch_size, _ = shape(KERNEL, 4)
+    dim, channels, height, width = shape(KERNEL, 4)
     hidden = shape("blocks.0.mlp.fc2.weight", 2)[1]
     gated = shape("blocks.0.mlp.fc1.weight", 2)[0] == 2 * hidden
     stem = stem_of(tensors)
@@ -45,7 +46,7 @@ def config_of(tensors: NamedTensors) -> Facts:
         "dim": dim,
         "depth": tensors.count("blocks.{}.norm1.weight"),
         "mlp_dim": hidden,
-        "patch_size": patch_size,
+        "patch_size": simplify_sides((height, width)),
         "channels": shape(ROOT, 4)[1] if stem else channels,
         "stem": stem,
         "class_token": "cls" in known,
@@ -99,20 +100,28 @@ def resolve_config(
     heads = find_heads(facts, inner, request, notes)
     if inner % heads:
         raise UserError(f"{where}: {inner} attention channels do not make {heads} heads")
-    stride = facts["patch_size"] * (facts["stem"].stride if facts.get("stem") else 1)
+    down, across = strides = strides_of(facts)
     usual = published_heads(facts, inner) is not None
-    candidates = candidate_grids(facts, table, request, stride, usual=usual, square=square)
+    candidates = candidate_grids(facts, table, request, strides, usual=usual, square=square)
     (rows, columns), slots = first_fitting(facts, table, candidates, request, notes)
-    notes += note_cut_off(facts.get("image_size"), (rows * stride, columns * stride))
+    image_size = rows * down, columns * across
+    notes += note_cut_off(facts.get("image_size"), image_size)
     with_class = facts["class_token"] + facts["distilled"]
     facts |= {
         "heads": heads,
         "dim_head": None if inner == facts["dim"] else inner // heads,
-        "image_size": (rows * stride, columns * stride),
+        "image_size": image_size,
         "prefix_positions": None if slots in (None, with_class) else slots,
     }
     plain = {name: asdict(value) if is_dataclass(value) else value for name, value in facts.items()}  # type: ignore[arg-type]
     return validate(ViTConfig, plain, where=where), notes
+
+
+def strides_of(facts: Facts) -> tuple[int, int]:
+    """Height and width of a patch in pixels."""
+    height, width = height_and_width(facts["patch_size"])
+    stem = facts["stem"].stride if facts.get("stem") else 1
+    return height * stem, width * stem
 
 
 def refuse_contradiction(facts: Facts, named: ViTConfig, where: str) -> None:
@@ -154,14 +163,14 @@ def published_heads(facts: Facts, inner: int) -> int | None:
 
 
 def candidate_grids(
-    facts: Facts, table: int | None, request: Request, stride: int, *, usual: bool, square: bool
+    facts: Facts, table: int | None, request: Request, strides: Grid, *, usual: bool, square: bool
 ) -> Iterator[tuple[Grid, str]]:
     """Grids the file may have, the surest first; a sentence where neither the file nor the person
     specifies one. `usual`: its shape is a published one."""
 
     def cells(size: Any) -> Grid:
         height, width = pair(size, "image_size")
-        return height // stride, width // stride
+        return height // strides[0], width // strides[1]
 
     if request.grid is not None:
         yield pair(request.grid, "grid"), ""
@@ -169,7 +178,8 @@ def candidate_grids(
     if facts.get("image_size") is not None:
         yield cells(facts["image_size"]), ""
         return
-    known = [cells(side) for side in PUBLISHED if side % stride == 0] if usual else []
+    fits = math.lcm(*strides)
+    known = [cells(side) for side in PUBLISHED if side % fits == 0] if usual else []
     requested = request.overrides.get("image_size")
     if requested is not None:
         others = [*known, cells(request.named.image_size)] if request.named else known
@@ -177,7 +187,7 @@ def candidate_grids(
     if request.named is not None:
         yield cells(request.named.image_size), ""
     for grid in known:
-        yield grid, f"grid of a published size, {grid[0] * stride} pixels a side"
+        yield grid, f"grid of a published size, {grid[0] * strides[0]} pixels a side"
     if square and table is not None:
         for slots in range(3):
             side = math.isqrt(max(table - slots, 0))
@@ -241,11 +251,12 @@ def why_no_grid(facts: Facts, table: int | None, prefix: int, request: Request) 
             "and the model's name"
         )
     height, width = pair(size, "image_size")
-    patch = facts["patch_size"] * (facts["stem"].stride if facts.get("stem") else 1)
-    rows, columns = height // patch, width // patch
+    down, across = strides_of(facts)
+    rows, columns = height // down, width // across
     sides = {math.isqrt(table - slots) for slots in range(prefix + 1) if table > slots}
-    fitting = [side * patch for side in sides if table - side**2 in range(prefix + 1)]
-    other = f" to {fitting[0]}" if len(fitting) == 1 else ""
+    fitting = [side * down for side in sides if table - side**2 in range(prefix + 1)]
+    other = f" to {fitting[0]}" if len(fitting) == 1 and down == across else ""
+    patch = format_sides(simplify_sides((down, across)))
     return (
         f"{holds}, but its config has image_size {height}x{width}, which makes "
         f"{rows * columns} in patches of {patch}: correct image_size in config.json{other}, or "
@@ -260,6 +271,10 @@ def resize_state(
     state, done = resize_kernels(state, old, new, method)
     if (new.channels, new.patch_size) != (old.channels, old.patch_size) and old.patch_norm:
         raise UserError("a model that norms its pixels cannot take other patches or channels")
+    if new.slots != old.slots and new.positions == "sincos1d":
+        raise UserError(
+            'prefix_positions cannot change with positions="sincos1d": every patch would move'
+        )
     if new.slots != old.slots:
         state, sentence = fold_slots(state, old, new)
         done.append(sentence)

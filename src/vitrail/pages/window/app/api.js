@@ -1,4 +1,5 @@
 // Requests to the server, packed arrays, and errors as sentences.
+import { keyHeaders } from "./key.js";
 import { text } from "./language.js";
 
 /** What went wrong, as a sentence that can be shown; `code` is the HTTP status, 0 where there was no answer. */
@@ -31,9 +32,9 @@ export function unpack(buffer) {
   return { header, arrays };
 }
 
-/** GET of a path such as "models" or "data": JSON. */
-export async function get(path, { model = "", signal } = {}) {
-  return (await request(path, { model, signal })).json();
+/** GET of a path such as "models" or "data", with options in its address: JSON. */
+export async function get(path, { model = "", signal, ...options } = {}) {
+  return (await request(path, { model, options, signal })).json();
 }
 
 /**
@@ -56,6 +57,13 @@ export const samples = async (model) => (await get("samples", { model })).sample
 /** Everything that the page needs to show attention and lens of an image, as one binary. */
 export const inspect = (image, model, signal) => post("inspect", image, {}, { model, packed: true, signal });
 
+/** The most likely classes of an image, {label, score} each. */
+export async function predict(image, model, signal) {
+  const [found] = (await post("predict", image, { top: 5 }, { model, signal })).predictions;
+  if (found.error) throw new ApiError(found.error, 422);
+  return found.top;
+}
+
 /** The map of one method for one class: {method, target, grid, map, reason}. */
 export async function explain(image, model, { method, target }, signal) {
   const options = { method, target: target < 0 ? null : target };
@@ -66,14 +74,17 @@ export async function explain(image, model, { method, target }, signal) {
 
 /** An image of the server by its address. */
 export async function image(address, signal) {
-  const response = await checked(fetch(address, { signal }));
+  const response = await send(address, { signal });
   return response.blob();
 }
 
-function request(path, { model, ...init }) {
-  const query = model ? `?model=${encodeURIComponent(model)}` : "";
-  return checked(fetch(`v1/${path}${query}`, init));
+function request(path, { model, options = {}, ...init }) {
+  const query = new URLSearchParams(model ? { model, ...options } : options);
+  return send(query.size ? `v1/${path}?${query}` : `v1/${path}`, init);
 }
+
+// Every request of the page goes through here.
+const send = (address, init) => checked(fetch(address, { ...init, headers: keyHeaders() }));
 
 async function checked(promise) {
   let response;

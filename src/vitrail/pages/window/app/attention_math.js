@@ -8,6 +8,7 @@
  * @param {{header: any, arrays: any}} inspection
  */
 export function layersOf({ header, arrays }) {
+  if (!header.attention_layers.length) return mapLayersOf(header);
   return header.attention_layers.map((info, index) => {
     const { data: weights, shape } = arrays[`weights.${index}`];
     const { data: groups, shape: [count, length] } = arrays[`groups.${index}`];
@@ -25,6 +26,11 @@ export function layersOf({ header, arrays }) {
     layer.sums = sumsOf(layer);
     return layer;
   });
+}
+
+// The blocks of a convolutional network: a grid each, and no heads.
+function mapLayersOf({ map_layers: layers = [], image_size: size }) {
+  return layers.map((info, index) => ({ ...info, index, size, cells: info.grid[0] * info.grid[1] }));
 }
 
 // For each token, where it stands in `groups`, or -1.

@@ -1,6 +1,7 @@
 // A gallery of images with what they are and what the model says, a page at a time.
 import { element } from "./elements.js";
 import { choice, setOptions } from "./fields.js";
+import { picture } from "./pictures.js";
 
 const PAGE = 60; // images shown at once
 
@@ -48,7 +49,7 @@ export class DataGallery {
         type: "button", "aria-pressed": "false", title: describe(image),
         on: { click: () => this.pick(image.id) },
       },
-      element("img", { src: image.thumb, alt: image.label || image.predicted ? "" : image.name, loading: "lazy", decoding: "async" }),
+      picture(image.thumb, { alt: image.label || image.predicted ? "" : image.name }),
       image.label || image.predicted ? element("span", {}, image.label ?? image.predicted) : null,
       wrong ? element("span", { class: "wrong" }, element("span", { class: "unseen" }, this.ctx.text("data.as")), image.predicted) : null));
   }

@@ -4,6 +4,7 @@ import { element, svg } from "./elements.js";
 import { button, note } from "./fields.js";
 import { latest } from "./latest.js";
 import { PatchStage } from "./patch_stage.js";
+import { picture } from "./pictures.js";
 
 const COUNT = 12; // neighbours
 
@@ -105,7 +106,7 @@ export class DataImage {
     const words = `${this.describe(image)}, ${this.ctx.text("data.similar", { score: this.ctx.number(score, 2) })}`;
     return element("li", { data: { id } },
       element("button", { type: "button", title: words, on: { click: () => this.pick(id) } },
-        element("span", { class: "thumb" }, element("img", { src: image.thumb, alt: this.describe(image), loading: "lazy" }), mark),
+        element("span", { class: "thumb" }, picture(image.thumb, { alt: this.describe(image) }), mark),
         element("span", {}, this.ctx.number(score, 2))));
   }
 }

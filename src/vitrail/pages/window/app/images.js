@@ -1,6 +1,7 @@
 // Ways in for a photo: a file, the clipboard, a drop, the camera, and the samples of the server.
 import { element } from "./elements.js";
 import { text } from "./language.js";
+import { picture } from "./pictures.js";
 
 const find = (id) => document.getElementById(id);
 let frame = null; // {open(blob, name), complain(words), chooseSample(id), offline}
@@ -31,7 +32,7 @@ export function showSamples(samples) {
     element("button", {
       type: "button", class: "sample", "aria-pressed": "false", "aria-label": name, title: name, data: { id },
       on: { click: () => frame.chooseSample(id) },
-    }, element("img", { src: url, alt: "", width: 44, height: 44 })));
+    }, picture(url, { alt: "", width: 44, height: 44 })));
   find("samples").replaceChildren(...buttons);
 }
 

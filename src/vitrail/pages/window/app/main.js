@@ -7,6 +7,7 @@
 //   models, model     records of GET /v1/models; the chosen one
 //   photo             {blob, name, url, id} or null: what is looked at; `url` is for <img>
 //   inspection        {header, arrays, layers} of the photo by the chosen model, or null until it is there
+//   prediction        of an exported file in its place: {label, score} of the best classes
 //   explain(method, target)   promise of the map of a method for the photo, computed once
 //   open(blob, name, id)   looks at another photo; `id` is "data:ID" for one of the server's data
 //   announce(words)   tells a screen reader
@@ -17,6 +18,7 @@ import * as api from "./api.js";
 import { element } from "./elements.js";
 import { prepareImages, showSamples } from "./images.js";
 import { chooseLanguage, language, loadTexts, number, percent, text, translate } from "./language.js";
+import { askForKey, prepareSignIn, translateSignIn } from "./sign_in.js";
 import { notify, set, state, subscribe } from "./state.js";
 
 const find = (id) => document.getElementById(id);
@@ -29,10 +31,12 @@ let current = null; // id of the open view
 let asked = ""; // what the last inspection was asked for
 let aborter = null;
 let explained = new Map();
+let kept = null; // the last photo that was looked into, and what was found: {photo, model, asked, explained, found}
+let exported = null; // what an exported file shows in place of views
 
 const ctx = {
   state, set, text, number, percent, language, api: null, models: [], model: null, photo: null, inspection: null,
-  explain, open, announce, complain, refresh: notify,
+  prediction: null, explain, open, announce, complain, refresh: notify,
 };
 
 /** Starts the page with these views (views.js) on a source of images and inspections. */
@@ -45,9 +49,14 @@ export async function start(chosenViews, chosenSource) {
   listTabs();
   wireHeader();
   prepareImages({ open, complain, chooseSample: (id) => chooseImage(`sample:${id}`), offline: Boolean(source.offline) });
+  prepareSignIn({ attempt: () => source.models(), opened: enter });
   subscribe(show);
   showFrame();
-  await openView();
+  openView();
+  await begin();
+}
+
+async function begin() {
   try {
     await waitForModels();
     await listImages();
@@ -56,6 +65,17 @@ export async function start(chosenViews, chosenSource) {
   }
   document.documentElement.dataset.ready = "1";
   notify();
+}
+
+// With a key: what was refused is asked for once more.
+function enter() {
+  if (ctx.models.length) {
+    location.reload(); // the key was taken back meanwhile: every view begins again
+    return;
+  }
+  find("tabs").querySelector("[aria-selected=true]").focus();
+  announce(text("frame.key.done"));
+  begin();
 }
 
 // The server answers before its models are loaded.
@@ -88,13 +108,6 @@ let choices = 0; // how often an image of the server was chosen: a later choice 
 
 // Samples depend on the model: one for grey images has other ones.
 async function listImages() {
-  if (ctx.model?.can_inspect === false) {
-    listed = [];
-    ctx.inspection = null;
-    showSamples(listed);
-    complain(text("frame.error.exported", { model: ctx.model.name }));
-    return;
-  }
   listed = await source.samples(ctx.model?.name ?? "");
   showSamples(listed);
   const { photo } = ctx;
@@ -129,37 +142,70 @@ function open(blob, name = "", id = "") {
 }
 
 function setPhoto(blob, name, id) {
-  if (ctx.photo) URL.revokeObjectURL(ctx.photo.url);
+  if (ctx.photo && ctx.photo !== kept?.photo) URL.revokeObjectURL(ctx.photo.url);
   ctx.photo = { blob, name, id, url: URL.createObjectURL(blob) };
-  ctx.inspection = null;
+  Object.assign(ctx, { inspection: null, prediction: null });
   find("notice").hidden = true;
   set({ image: id });
   notify();
 }
 
-// Asks for an inspection where photo or model are others than those of the last one.
+const isExported = () => ctx.model?.can_inspect === false;
+
+// Asks for an inspection where photo or model are others than those of the last one; an exported file predicts.
 async function inspect() {
-  if (!ctx.photo || !ctx.model || ctx.model.state === "loading" || ctx.model.can_inspect === false) return;
+  if (!ctx.photo || !ctx.model || ctx.model.state === "loading" || (isExported() && !ctx.model.classes)) return;
   const wanted = `${ctx.model.name} ${ctx.photo.url}`;
   if (wanted === asked) return;
   asked = wanted;
   aborter?.abort();
   aborter = new AbortController();
   explained = new Map();
-  ctx.inspection = null;
+  Object.assign(ctx, { inspection: null, prediction: null });
   find("busy").hidden = false;
   try {
-    const found = await source.inspect(ctx.photo, ctx.model.name, aborter.signal);
+    const found = await lookAt(ctx.photo, ctx.model.name, aborter.signal);
     if (asked !== wanted) return;
-    ctx.inspection = { ...found, layers: layersOf(found) };
+    Object.assign(ctx, found);
+    keepPhoto(found);
     announceAnswer();
   } catch (error) {
     if (asked !== wanted || error.name === "AbortError") return;
-    complain(error);
+    refusePhoto(error);
   }
   find("busy").hidden = true;
   document.documentElement.dataset.inspected = String(Number(document.documentElement.dataset.inspected ?? 0) + 1);
   notify();
+}
+
+async function lookAt(photo, model, signal) {
+  if (isExported()) return { prediction: await source.predict(photo, model, signal) };
+  const found = await source.inspect(photo, model, signal);
+  return { inspection: { ...found, layers: layersOf(found) } };
+}
+
+function keepPhoto(found) {
+  if (kept && kept.photo !== ctx.photo) URL.revokeObjectURL(kept.photo.url);
+  kept = { photo: ctx.photo, model: ctx.model.name, asked, explained, found };
+}
+
+// A photo that cannot be shown leaves the one before it as it was, with its maps.
+function refusePhoto(error) {
+  const { photo } = ctx;
+  const isNew = photo !== kept?.photo;
+  const named = isNew && photo.name && error instanceof api.ApiError && error.code !== 401;
+  complain(named ? text("frame.photo.broken", { name: photo.name, reason: error.message }) : error);
+  if (!isNew) return;
+  URL.revokeObjectURL(photo.url);
+  ctx.photo = kept?.photo ?? null;
+  if (kept?.model === ctx.model.name) {
+    [asked, explained] = [kept.asked, kept.explained];
+    Object.assign(ctx, kept.found);
+  } else {
+    asked = ""; // the model is another one by now
+  }
+  followed = ctx.photo?.id ?? "";
+  set({ image: followed });
 }
 
 function explain(method, target) {
@@ -192,13 +238,16 @@ function show() {
 let shownFrame = "";
 
 function showFrame() {
-  const frame = JSON.stringify([state.lang, state.theme, state.view, state.image, ctx.photo?.url, Boolean(ctx.inspection)]);
+  const frame = JSON.stringify([
+    state.lang, state.theme, state.view, state.image, ctx.photo?.url, Boolean(ctx.inspection), ctx.prediction,
+  ]);
   if (frame === shownFrame) return;
   shownFrame = frame;
   const chosen = chooseLanguage(state.lang);
   const other = LANGUAGES.find((name) => name !== chosen);
   find("language").textContent = text(`frame.language.${other}`);
   find("language").lang = other;
+  translateSignIn();
   const theme = shownTheme();
   document.documentElement.dataset.theme = theme;
   find("theme").setAttribute("aria-pressed", String(theme === "dark"));
@@ -224,7 +273,7 @@ function keepInSight(tab) {
 const shownTheme = () => state.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 
 function answer() {
-  const best = ctx.inspection?.header.prediction?.[0];
+  const best = (ctx.inspection?.header.prediction ?? ctx.prediction)?.[0];
   return best ? text("frame.answer", { label: best.label, score: percent(best.score) }) : "";
 }
 
@@ -266,7 +315,13 @@ async function openView() {
   if (current !== id) {
     opened.get(current)?.leave?.();
     current = id;
-    for (const panel of find("panels").children) panel.hidden = panel.id !== `panel-${id}`;
+  }
+  const without = isExported() && id !== "model"; // which shows what is known of an exported file
+  for (const panel of find("panels").children) panel.hidden = without || panel.id !== `panel-${id}`;
+  find("exported").hidden = !without;
+  if (without) {
+    await showExported(id);
+    return;
   }
   if (!opened.has(id)) {
     try {
@@ -286,6 +341,14 @@ async function openView() {
   } catch (error) {
     complain(error);
   }
+}
+
+async function showExported(id) {
+  if (!exported) {
+    const { ExportedView } = await import("./exported.js");
+    exported ??= new ExportedView(find("exported"));
+  }
+  if (current === id) exported.show(id, ctx);
 }
 
 function wireHeader() {
@@ -308,6 +371,10 @@ function announce(words) {
 
 function complain(error) {
   if (error?.name === "AbortError") return;
+  if (error?.code === 401) {
+    askForKey();
+    return;
+  }
   const known = typeof error === "string" || error instanceof api.ApiError;
   if (!known) console.error(error);
   find("notice-words").textContent = typeof error === "string" ? error : error.message || text("frame.error.unknown");

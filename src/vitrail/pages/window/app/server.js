@@ -23,6 +23,7 @@ export const server = {
   models: api.models,
   samples: (model) => patiently(() => api.samples(model)),
   image: (address) => patiently(() => api.image(address)),
+  predict: (photo, model, signal) => api.predict(photo.blob, model, signal),
   inspect: (photo, model, signal) => patiently(() => api.inspect(photo.blob, model, signal), signal),
   explain: (photo, model, options, signal) => api.explain(photo.blob, model, options, signal),
 };

@@ -22,6 +22,8 @@ function variant({ id, text_args: facts, values }) {
     pool: facts.distilled ? "distilled" : { cls: "cls", "cls+mean": "both" }[facts.pool],
     head: facts.multi_label && "several",
     conv: facts.adds && "adds",
+    earlier: facts.convolves && "convolves",
+    later: facts.convolves && "convolves",
     "block.norm1": facts.over === "tokens" && "tokens",
     "block.norm2": facts.over === "tokens" && "tokens",
   }[id];

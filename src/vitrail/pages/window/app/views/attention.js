@@ -78,7 +78,8 @@ function chosen() {
   const layer = layers[layerNumber(layers, state.layer)];
   const pinned = state.query !== "";
   const token = !pinned && hovered !== null && hovered < layer.prefix + layer.cells ? hovered : tokenOf(layer, state.query);
-  const method = ctx.inspection.header.methods.includes(state.method) ? state.method : "attention";
+  const { methods, auto } = ctx.inspection.header;
+  const method = methods.includes(state.method) ? state.method : layer.heads ? "attention" : auto;
   return { layer, head: headNumber(layer, state.head), token, method, pinned };
 }
 
@@ -86,13 +87,15 @@ function draw() {
   const { state, inspection } = ctx;
   const { layer, head, token, method } = chosen();
   const query = state.query === "" && hovered !== null ? queryOf(layer, token) : state.query;
-  drawHeads({
+  ui.none.hidden = Boolean(layer.heads);
+  for (const part of [ui.headCard, ui.distanceCard, ui.play]) part.hidden = !layer.heads;
+  if (layer.heads) drawHeads({
     inspection, photo: looked.photo, query, back: state.back, layer: layer.index, head: method === "attention" ? head : -2,
     all: state.heads ? state.heads === "all" : Heads.allByDefault(),
   });
   const found = method === "attention" ? attentionMap(layer, head, token) : methodMap(method);
   showTokens(layer, token);
-  showDistances(inspection.layers, layer, method === "attention" ? head : -2);
+  if (layer.heads) showDistances(inspection.layers, layer, method === "attention" ? head : -2);
   showSinks(layer);
   if (!found) return;
   shown = found;
@@ -168,7 +171,7 @@ function askMap(method, key) {
   }, (error) => {
     if (mine !== map) return;
     ctx.complain(error);
-    ctx.set({ method: "attention" });
+    if (inspection.layers[0].heads) ctx.set({ method: "attention" });
   });
 }
 

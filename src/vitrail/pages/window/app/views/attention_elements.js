@@ -57,15 +57,16 @@ function addCards(root, stage, parts, { pickers, checks }) {
   parts.left = element("section", { class: "card stack", "aria-labelledby": "attention-title" },
     words("attention.title", "h2", { id: "attention-title" }), stage, parts.controls);
   parts.sinkCard = card("attention.sinks.title", words("attention.sinks.text", "p", { class: "small" }), parts.sinkList);
-  const headCard = card("attention.heads.title", parts.heads);
+  parts.headCard = card("attention.heads.title", parts.heads);
+  const { headCard } = parts;
   headCard.firstChild.after(element("div", { class: "row" },
     element("div", { class: "segments", role: "group", data: { label: "attention.heads.title" } }, parts.all, parts.one)));
-  parts.right = element("div", { class: "stack" }, headCard,
-    card("attention.distance.title", words("attention.distance.text", "p", { class: "small soft" }), parts.distance,
-      element("div", { class: "row" }, parts.withData, parts.dataNote),
-      element("details", {}, words("attention.table", "summary"), parts.distanceTable,
-        saving(() => parts.distance.firstChild, "vitrail-distance"))),
-    parts.sinkCard);
+  parts.none = card("attention.none.title", words("attention.none.text", "p"));
+  parts.distanceCard = card("attention.distance.title", words("attention.distance.text", "p", { class: "small soft" }),
+    parts.distance, element("div", { class: "row" }, parts.withData, parts.dataNote),
+    element("details", {}, words("attention.table", "summary"), parts.distanceTable,
+      saving(() => parts.distance.firstChild, "vitrail-distance")));
+  parts.right = element("div", { class: "stack" }, parts.none, headCard, parts.distanceCard, parts.sinkCard);
   root.append(parts.empty, element("div", { class: "attention" }, parts.left, parts.right));
 }
 

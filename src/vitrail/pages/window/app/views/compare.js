@@ -51,7 +51,7 @@ export function mount(root, given) {
       maps = { key: "", first: null, second: null };
       ctx.refresh();
     },
-    failed: ctx.complain,
+    failed: refuse,
     busy: (on) => ui.second.root.classList.toggle("waiting", on),
   });
   root.append(element("div", { class: "stack" },
@@ -152,8 +152,21 @@ function takeFile(input) {
   const [blob] = input.files;
   input.value = "";
   if (!blob) return;
-  ownPhoto = { blob, name: blob.name, number: (ownPhoto?.number ?? 0) + 1 };
+  ownPhoto = { blob, name: blob.name, number: (ownPhoto?.number ?? 0) + 1, before: { photo: ownPhoto, image: ctx.state.other_image } };
   ctx.set({ other_image: "own" });
+  ctx.refresh();
+}
+
+// A file that cannot be shown leaves what was on the right before.
+function refuse(error) {
+  const { before, name } = ownPhoto ?? {};
+  if (ctx.state.other_image !== "own" || !before || error.code === 401) {
+    ctx.complain(error);
+    return;
+  }
+  ctx.complain(ctx.text("frame.photo.broken", { name, reason: error.message }));
+  ownPhoto = before.photo;
+  ctx.set({ other_image: before.image });
   ctx.refresh();
 }
 
@@ -196,7 +209,11 @@ function showPickers(state) {
   ui.classToken.setAttribute("aria-pressed", String(state.query.startsWith("t")));
 }
 
-const methodOf = ({ method }) => (ctx.inspection.header.methods.includes(method) && second.header.methods.includes(method) ? method : "attention");
+// The chosen method where both have it; else attention, or Grad-CAM where a convolutional network has none.
+function methodOf({ method }) {
+  const both = ctx.inspection.header.methods.filter((name) => second.header.methods.includes(name));
+  return both.includes(method) ? method : both.includes("attention") ? "attention" : "gradcam";
+}
 
 function showSides(state) {
   const depth = depthNow(state);
@@ -204,6 +221,7 @@ function showSides(state) {
   const chosen = { depth, head: state.head, query: state.query, size };
   askMaps(state);
   for (const [name, side] of [["first", ui.first], ["second", ui.second]]) {
+    if (!maps[name] && !side.inspection.layers[0].heads) continue; // its map is on the way
     side.show(resolve(side.inspection, chosen), { back: state.back, opacity: state.opacity, map: maps[name] });
   }
 }
@@ -229,12 +247,15 @@ function showChart() {
   const key = [asked, ctx.photo.url, ctx.model.name, ctx.language()].join(" ");
   if (charted === key) return;
   charted = key;
-  const series = [[ui.first, ctx.inspection], [ui.second, second]].map(([side, { header }]) => ({
+  const attending = [[ui.first, ctx.inspection], [ui.second, second]].filter(([, { header }]) => header.attention_layers.length);
+  const series = attending.map(([side, { header }]) => ({
     name: `${ctx.text(`compare.side.${side.name}`)}: ${side.title.textContent}`,
     points: header.attention_layers.map(({ distance }, number, all) => [
       depthOf(number, all.length), mean(distance) / Math.max(...header.image_size),
     ]),
   }));
+  ui.chart.hidden = !series.length;
+  if (ui.chart.hidden) return;
   const most = Math.max(0.1, ...series.flatMap(({ points }) => points.map(([, y]) => y)));
   ui.chart.replaceChildren(lineChart(series, {
     width: chartWidth(ui.chart, 640),

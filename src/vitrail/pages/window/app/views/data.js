@@ -10,41 +10,47 @@ import { define } from "../state.js";
 export const id = "data";
 const MOST = 5000; // images that the server computes
 
-// gallery: "mistakes" or "all"; tint: what colours stand for
-define({ gallery: "mistakes", tint: "label" });
+const LATER = 2500; // ms until the server is asked again for a map that it computes
+const OTHER_MODEL = /embeddings in (.+) are of another model \(digest (\w+)\) than this one \((\w+)\)/;
+
+// gallery: "mistakes" or "all"; tint: what colours stand for; places: how the map is made, "pca" or "umap"
+define({ gallery: "mistakes", tint: "label", places: "pca" });
 
 let ctx = null;
 let ui = null;
 let ask = null;
 let found = null; // the answer of the server, with `by` (images by id) and `classes` (their names in order)
-let askedFor = null;
+let askedFor = null; // the model and the map
+let later = 0;
+let refused = null; // why there are none
 let open = null; // opens an image by its id
 
 export function mount(root, given) {
   ctx = given;
   ui = {
     root,
-    empty: element("section", { class: "card stack", hidden: true }, note("data.empty"), element("pre", { tabindex: 0 })),
+    empty: element("section", { class: "card stack", hidden: true }, element("p", {}), element("pre", { tabindex: 0 })),
     body: element("div", { class: "stack", hidden: true }),
     map: new Scatter({ pick: (number) => pick(found.images[number].id), describe: (number) => describe(found.images[number]) }),
     tint: choice("data.tint", (tint) => ctx.set({ tint })),
+    places: choice("data.places", (places) => ctx.set({ places })),
     key: element("ul", { class: "chart-key" }),
-    method: element("p", { class: "soft small" }),
+    method: element("p", { class: "soft small", role: "status" }),
     count: element("p", { class: "soft small", role: "status" }),
-    more: button("data.compute", () => ask(ctx.model.name)),
+    more: button("data.compute", () => ask(ctx.model.name, ctx.state.places)),
     points: element("tbody", {}),
     mistakes: button("data.mistakes", () => ctx.set({ gallery: "mistakes" })),
     all: button("data.all", () => ctx.set({ gallery: "all" })),
     gallery: new DataGallery(ctx, pick),
     image: new DataImage(ctx, pick),
   };
-  ask = latest((signal, model) => ctx.api.get("data", { model, signal }), {
+  ask = latest((signal, model, map) => ctx.api.get("data", { model, signal, map }), {
     done: take, failed: refuse, busy: (on) => root.classList.toggle("waiting", on),
   });
   open = latest((signal, image) => ctx.api.image(address(image), signal), {
     done: (blob, image) => ctx.open(blob, describe(found.by.get(String(image))), `data:${image}`), failed: ctx.complain,
   });
-  ui.mapCard = card("data.map", element("div", { class: "row" }, ui.tint.root), ui.map.root, ui.key, ui.method, pointsTable());
+  ui.mapCard = card("data.map", element("div", { class: "row" }, ui.tint.root, ui.places.root), ui.map.root, ui.key, ui.method, pointsTable());
   ui.mapCard.classList.add("stack", "tight");
   ui.body.append(
     element("div", { class: "data-top" }, ui.mapCard, ui.image.root),
@@ -58,15 +64,22 @@ export function mount(root, given) {
 
 export function update(state) {
   if (!ctx.api || !ctx.model) return;
-  if (askedFor !== ctx.model.name) {
-    [askedFor, found] = [ctx.model.name, null];
-    ask(askedFor);
+  const wanted = `${ctx.model.name} ${placesOf(state)}`;
+  if (askedFor !== wanted) {
+    if (!askedFor?.startsWith(`${ctx.model.name} `)) [found, refused] = [null, null];
+    askedFor = wanted;
+    ask(ctx.model.name, placesOf(state));
   }
   ui.body.hidden = !found;
+  ui.empty.hidden = Boolean(found) || !refused;
   if (found) show(state);
+  else if (refused) showEmpty();
 }
 
+const placesOf = ({ places }) => (places === "umap" ? "umap" : "pca");
+
 export function leave() {
+  clearTimeout(later);
   ask.stop();
   open.stop();
   ui.image.stop();
@@ -76,18 +89,29 @@ export function leave() {
 function take(answer) {
   const classes = [...new Set(answer.images.flatMap(({ label, predicted }) => [label, predicted]).filter(Boolean))].sort();
   found = { ...answer, classes, mistaken: new Set(answer.mistakes ?? []), by: new Map(answer.images.map((one) => [String(one.id), one])) };
-  ui.empty.hidden = true;
+  refused = null;
+  clearTimeout(later);
+  if (answer.map?.pending) later = setTimeout(() => ask(ctx.model.name, placesOf(ctx.state)), LATER);
   ctx.refresh();
 }
 
-// No data were given: say how, in the view itself.
+// No data were given, or those of another model: say so, and how to give some, in the view itself.
 function refuse(error) {
-  found = null;
-  ui.body.hidden = true;
-  ui.empty.hidden = false;
-  ui.empty.querySelector("pre").textContent = "vitrail serve MODEL --data RUN";
-  ui.empty.dataset.why = error.message;
+  if (found && placesOf(ctx.state) !== "pca") { // this map cannot be made: the other one stays
+    ctx.complain(error);
+    ctx.set({ places: "pca" });
+    return;
+  }
+  [found, refused] = [null, error.message];
+  ctx.refresh();
   if (error.code !== 404 && error.code !== 422) ctx.complain(error);
+}
+
+function showEmpty() {
+  const [, folder, theirs, ours] = OTHER_MODEL.exec(refused) ?? [];
+  ui.empty.dataset.why = refused;
+  ui.empty.firstChild.textContent = folder ? ctx.text("data.other_model", { folder, theirs, ours }) : ctx.text("data.empty");
+  ui.empty.lastChild.textContent = folder ? "vitrail embed MODEL PHOTOS --out VECTORS" : "vitrail serve MODEL --data RUN";
 }
 
 const address = (image) => `v1/data/${encodeURIComponent(image)}/image?model=${encodeURIComponent(ctx.model.name)}`;
@@ -130,6 +154,9 @@ function showMap({ tint }, picked) {
   const chosen = tints.includes(tint) ? tint : tints[0] ?? "label";
   setOptions(ui.tint.select, tints.map((field) => [field, ctx.text(`data.tint.${field}`)]), chosen);
   ui.tint.root.hidden = tints.length < 2;
+  const methods = map.methods ?? ["pca"];
+  setOptions(ui.places.select, methods.map((name) => [name, ctx.text(`data.places.${name}`)]), methods.includes(placesOf(ctx.state)) ? placesOf(ctx.state) : "pca");
+  ui.places.root.hidden = methods.length < 2;
   const numbers = new Map(classes.map((name, number) => [name, number]));
   ui.map.show({
     points: map.points, selected: picked ? images.indexOf(picked) : -1, label: ctx.text("data.map_label", { count: images.length }),
@@ -141,7 +168,9 @@ function showMap({ tint }, picked) {
   const ringed = mistaken.size ? [element("li", {}, element("i", { class: "dot ringed" }), ctx.text("data.ring"))] : [];
   ui.key.replaceChildren(...classes.map((name, number) => element("li", {}, dot(number), name)), ...ringed);
   const held = (map.variance ?? []).reduce((sum, share) => sum + share, 0);
-  ui.method.textContent = ctx.text(`data.method.${map.method}`, { held: ctx.percent(held, 0) });
+  const words = ctx.text(`data.method.${map.method}`, { held: ctx.percent(held, 0) });
+  ui.method.textContent = map.pending ? `${ctx.text("data.pending")} ${words}` : words;
+  ui.mapCard.dataset.method = map.method;
 }
 
 // The points of the map as a table, written when it is opened.

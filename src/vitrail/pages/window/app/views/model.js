@@ -1,12 +1,14 @@
 // Model: what it is made of and where it comes from, its filters and positions, and commands to go on with.
 import { element } from "../elements.js";
 import { button, card, note } from "../fields.js";
-import { translate } from "../language.js";
+import { has, translate } from "../language.js";
 import { latest } from "../latest.js";
+import { preprocessingWords } from "../preprocessing.js";
 import { recordTable } from "../record_table.js";
 
 export const id = "model";
 const COPIED_FOR = 1600; // ms that a button says so
+const SHARES = ["accuracy", "top5", "exact", "f1", "mean_precision", "ece"]; // scores from 0 to 1
 
 let ctx = null;
 let body = null;
@@ -19,9 +21,11 @@ export function mount(root, given) {
   ctx = given;
   body = element("div", { class: "stack" });
   root.append(body);
-  ask = latest((signal, model) => ctx.api.get("model", { model, signal }), {
-    done: (answer, model) => {
-      found = { answer, model };
+  ask = latest((signal, { name, can_inspect: inside }) => (
+    inside === false ? ctx.api.get(`models/${encodeURIComponent(name)}`, { signal }) : ctx.api.get("model", { model: name, signal })
+  ), {
+    done: (answer, { name }) => {
+      found = { answer, model: name };
       show();
     },
     failed: (error) => {
@@ -36,7 +40,7 @@ export function update() {
   if (!ctx.api || !ctx.model) return;
   if (askedFor !== ctx.model.name) {
     askedFor = ctx.model.name;
-    ask(askedFor);
+    ask(ctx.model);
   }
   show();
 }
@@ -52,6 +56,14 @@ function show() {
   if (wanted === shown) return;
   shown = wanted;
   const { answer } = found;
+  if (ctx.model.can_inspect === false) {
+    const { config, ...passport } = answer.passport;
+    body.replaceChildren(
+      element("section", { class: "card" }, element("p", { class: "say", data: { name: "needs" } }, ctx.text("model.exported", { model: found.model }))),
+      factsCard({ ...answer, parameters: 0, origin: null, scores: answer.passport.scores }),
+      element("div", { class: "columns" }, tableCard("model.config", config), passportCard(passport)));
+    return;
+  }
   body.replaceChildren(
     factsCard(answer),
     element("div", { class: "columns" },
@@ -59,23 +71,30 @@ function show() {
       tableCard("model.config", answer.config), passportCard(answer.passport)));
 }
 
-function factsCard({ parameters, macs, origin, scores, preprocessing }) {
+function factsCard({ parameters, macs, origin, scores, passport }) {
   const { model } = ctx;
   const [height, width] = model.image_size ?? [];
   const facts = [
     ["model.family", model.family],
-    ["model.parameters", big(parameters)],
+    ["model.parameters", parameters ? big(parameters) : null],
     ["model.macs", macs ? big(macs) : null],
     ["model.image_size", height && ctx.text("model.image_size_value", { height, width, channels: model.channels })],
     ["model.classes", model.classes ? ctx.number(model.classes) : null],
     ["model.engine", model.engine],
-    ["model.preprocessing", preprocessing],
+    ["model.preprocessing", preprocessingWords(passport.preprocessing)],
     ["model.origin", typeof origin === "string" ? origin : null],
   ].filter(([, value]) => value !== null && value !== undefined && value !== "");
   const parts = [heading(model.name), element("dl", { class: "facts" }, facts.map(([key, value]) =>
     element("div", {}, element("dt", {}, ctx.text(key)), element("dd", { data: { fact: key.split(".")[1] } }, value))))];
-  if (scores && Object.keys(scores).length) parts.push(heading(ctx.text("model.scores"), "h3"), recordTable(scores, ctx.text("model.scores")));
+  if (scores && Object.keys(scores).length) parts.push(heading(ctx.text("model.scores"), "h3"), scoresList(scores));
   return element("section", { class: "card stack" }, parts);
+}
+
+function scoresList(scores) {
+  const named = (name) => (has(`model.score.${name}`) ? ctx.text(`model.score.${name}`) : name);
+  return element("dl", { class: "facts" }, Object.entries(scores).map(([name, value]) => element("div", {},
+    element("dt", {}, named(name)),
+    element("dd", { data: { score: name } }, SHARES.includes(name) ? ctx.percent(value, 1) : ctx.number(value, 3)))));
 }
 
 const heading = (words, level = "h2") => element(level, {}, words);

@@ -101,6 +101,7 @@ function choose(state) {
 function showPickers({ layer, head, token }) {
   const { layers } = ctx.inspection;
   setOptions(ui.layer.select, layers.map((one) => [one.index, layerName(one)]), layer.index);
+  ui.head.root.hidden = !layer.heads;
   setOptions(ui.head.select, Array.from({ length: layer.heads }, (_, number) => [number, headName(number)]), head);
   const names = Array.from({ length: layer.prefix }, (_, number) => prefixName(layer, number));
   if (ui.tokens.dataset.names !== names.join()) {
@@ -109,7 +110,7 @@ function showPickers({ layer, head, token }) {
       element("button", { type: "button", on: { click: () => ctx.set({ query: `t${number}` }) } }, name)));
   }
   [...ui.tokens.children].forEach((one, number) => one.setAttribute("aria-pressed", String(number === token)));
-  ui.place.textContent = ctx.text("walk.follows", { token: tokenName(layer, token), layer: layerName(layer), head: headName(head) });
+  ui.place.textContent = ctx.text(layer.heads ? "walk.follows" : "walk.follows.cell", { token: tokenName(layer, token), layer: layerName(layer), head: headName(head) });
   ui.stage.root.setAttribute("aria-label", ctx.text("walk.stage", { token: tokenName(layer, token) }));
 }
 

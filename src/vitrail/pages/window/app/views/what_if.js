@@ -158,7 +158,7 @@ function showControls(state) {
   if (!ctx.inspection) return;
   const grid = chosenGrid(state);
   // places that are built into windows, folds or several grids cannot move
-  const movable = ctx.inspection.layers.every((layer) => !layer.window && !layer.fold && layer.grid.join() === grid.join());
+  const movable = ctx.inspection.layers.every((layer) => layer.heads && !layer.window && !layer.fold && layer.grid.join() === grid.join());
   ui.along.box.disabled = !movable;
   ui.along.root.title = movable ? "" : ctx.text("what_if.along_not");
   const grids = new Map(paintGrids(ctx.inspection.layers).all.map((one) => [one.join("x"), one]));

@@ -1,0 +1,1 @@
+"""The inspector of hand-written ViTs: a forward pass is traced, read step by step, explained."""

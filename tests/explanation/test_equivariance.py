@@ -1,0 +1,191 @@
+"""Equivariance: exact where a model is equivariant by construction, and nowhere else."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import pytest
+import torch
+from tests.models.kinds import KINDS, perturbed, random_images
+from tests.parity.test_every_family import FAMILIES, make, picture
+from torch import Tensor, nn
+
+import vitrail
+from vitrail.explanation.equivariance import (
+    map_distance,
+    measure_equivariance,
+    permute_tiles,
+    receptive_fields,
+)
+from vitrail.models.config import Config, Shape
+from vitrail.models.model import Model
+
+EXACT = 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class CircularConfig(Config):
+    depth: Shape[int] = 2
+
+
+class CircularCNN(Model):
+    """Convolutions of stride 1 whose padding goes round: exactly equivariant to every shift."""
+
+    def __init__(self, depth: int = 2, padding: Literal["circular", "zeros"] = "circular") -> None:
+        super().__init__()
+        self.config = CircularConfig(image_size=(16, 16), num_classes=3, channels=3, depth=depth)
+        channels = [3, *([4] * depth)]
+        self.blocks = nn.ModuleList(
+            nn.Conv2d(one, two, 3, padding=1, padding_mode=padding)
+            for one, two in pairwise(channels)
+        )
+        self.head = nn.Linear(4, 3)
+
+    def encode(self, image: Tensor) -> Tensor:
+        for block in self.blocks:
+            image = block(image).tanh()
+        return image
+
+    def features(self, image: Tensor) -> Tensor:
+        return self.encode(image).mean(dim=(2, 3))
+
+    def forward(self, image: Tensor) -> Tensor:
+        return self.head(self.features(image))
+
+    def blocks_by_depth(self) -> dict[str, nn.Module]:
+        return {f"blocks.{place}": block for place, block in enumerate(self.blocks)}
+
+    def map_shape(self, block: str) -> tuple[int, int]:
+        return 4, 1
+
+
+def wake(model: Model) -> Model:
+    """Every number matters: heads and branches that start at zero are drawn."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.add_(0.1 * noise.to(parameter))
+    return model.double().eval()
+
+
+def images(count: int = 3, side: int = 16, channels: int = 3) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(count, channels, side, side, generator=generator).double()
+
+
+def small_vit(**fields: object) -> Model:
+    known = {"image_size": 16, "patch_size": 4, "dim": 16, "depth": 2, "heads": 2, "mlp_dim": 32}
+    plain = {"pool": "mean", "class_token": False, "num_classes": 3}
+    return wake(vitrail.create("vit_ti_16", **{**known, **plain, **fields}))
+
+
+def test_a_circular_cnn_is_equivariant_to_the_bit_and_not_to_permutations() -> None:
+    found = measure_equivariance(wake(CircularCNN()), images())
+    assert max(found.pixel.blocks) < EXACT
+    assert found.pixel.logits is not None
+    assert found.pixel.logits < EXACT
+    assert found.pixel.same_label == 1
+    assert found.permuted is not None
+    assert found.permuted.logits is not None
+    assert found.permuted.logits > 1e-3
+    assert found.other is not None
+    assert min(found.other.blocks) > 0.1
+    assert max(value for value in found.relative("pixel") if value is not None) < EXACT
+    assert found.attention == {}
+
+
+def test_zeros_around_an_image_count_at_the_border_alone() -> None:
+    """The receptive field of one 3x3 convolution ends before the cells that are compared; that of
+    six does not."""
+    shallow = measure_equivariance(wake(CircularCNN(1, "zeros")), images())
+    assert max(shallow.pixel.blocks) < EXACT
+    deep = measure_equivariance(wake(CircularCNN(6, "zeros")), images())
+    assert deep.pixel.blocks[0] < EXACT < deep.pixel.blocks[-1]
+
+
+def test_a_vit_without_positions_does_not_know_places() -> None:
+    found = measure_equivariance(small_vit(positions="none"), images())
+    for moved in (found.shifted, found.permuted):
+        assert moved is not None
+        assert max(moved.blocks, default=0.0) < EXACT
+        assert moved.logits is not None
+        assert moved.logits < EXACT
+        assert moved.same_label == 1
+    assert min(found.pixel.blocks) > 0.01, "a pixel is less than a patch"
+
+
+@pytest.mark.parametrize("positions", ["learned", "sincos2d", "relative"])
+def test_a_vit_with_positions_does(positions: str) -> None:
+    found = measure_equivariance(small_vit(positions=positions), images())
+    assert found.permuted is not None
+    assert found.permuted.logits is not None
+    assert found.permuted.logits > 1e-4
+    assert found.shifted is not None
+    assert min(found.shifted.blocks) > (-1 if positions == "relative" else 1e-4)
+
+
+def test_an_object_that_moves_by_a_patch_takes_its_tokens_along() -> None:
+    """On a plain background, away from the border, without positions."""
+    model = small_vit(positions="none", image_size=24)
+    scene = torch.zeros(1, 3, 24, 24).double()
+    scene[:, :, 8:12, 8:12] = images(1, 4)
+    moved = scene.roll((4, 4), dims=(2, 3))
+    with torch.no_grad():
+        before, after = (model.intermediates(one)[-1] for one in (scene, moved))
+    torch.testing.assert_close(after[:, :, 3, 3], before[:, :, 2, 2], atol=EXACT, rtol=0)
+    assert map_distance(before, after, 1) < EXACT
+    assert map_distance(before, after, 0) > 0.01
+
+
+def test_tiles_are_permuted_and_the_rest_stays() -> None:
+    batch = images(2, 10)
+    permuted = permute_tiles(batch, 4, seed=3)
+    assert permuted is not None
+    assert torch.equal(permuted[:, :, 8:], batch[:, :, 8:])
+    assert torch.equal(permuted[:, :, :, 8:], batch[:, :, :, 8:])
+
+    def tiles(one: Tensor) -> list[Tensor]:
+        return [one[:, :, r : r + 4, c : c + 4] for r in (0, 4) for c in (0, 4)]
+
+    before = tiles(batch)
+    for tile in tiles(permuted):
+        assert sum(torch.equal(tile, one) for one in before) == 1
+    assert not torch.equal(permuted, batch)
+    assert permute_tiles(batch, 8, seed=0) is None
+
+
+def test_a_receptive_field_grows_with_every_convolution() -> None:
+    fields = receptive_fields(wake(CircularCNN(4)), images(1))
+    assert list(fields) == sorted(fields)
+    # of one 3x3 convolution no pixel lies further than the corner of the kernel
+    assert 0 < fields[0] <= 2**0.5 / (2 * 16**2) ** 0.5 * 1.01
+    model = wake(CircularCNN(1))
+    with torch.no_grad():
+        model.blocks[0].weight[:] = 0  # type: ignore[index, union-attr]
+        model.blocks[0].weight[:, :, 1, 1] = 1  # type: ignore[index, union-attr]
+    assert receptive_fields(model, images(1)) == (0.0,)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_is_measured(family: str) -> None:
+    found = measure_equivariance(make(family), picture(family, batch=2))
+    assert len(found.blocks) == len(found.pixel.blocks) == len(found.receptive_field) > 0
+    values = [*found.pixel.blocks, *found.receptive_field, *found.attention.values()]
+    assert all(0 <= value < float("inf") for value in values)
+
+
+@pytest.mark.parametrize("kind", ["no head", "hybrid", "registers", "every token pooled"])
+def test_every_kind_of_vit_is_measured(kind: str) -> None:
+    found = measure_equivariance(perturbed(KINDS[kind]), random_images(KINDS[kind]))
+    assert (found.pixel.logits is None) == (kind == "no head")
+    assert min(found.pixel.blocks) > 0
+
+
+def test_a_head_of_zeros_has_no_logits_to_move() -> None:
+    model = vitrail.create("vit_ti_16", image_size=32, depth=1, num_classes=3)
+    found = measure_equivariance(model, torch.randn(1, 3, 32, 32))
+    assert found.pixel.logits is None
+    assert found.pixel.pooled is not None
+    assert found.other is None
+    assert found.relative("pixel") == ()
