@@ -3,28 +3,74 @@
     python -m tools.messages            # add new sentences, remove old ones, compile
     python -m tools.messages --missing  # list what has no translation yet
 
-A sentence is the text of an error, with `{}` in the place of values, or a text of --help.
+A sentence is the text of an error or of a note, with `{}` in the place of values, or a text of
+--help as it is looked up there.
 """
 
 import argparse
 import ast
-import inspect
+import io
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 from babel.messages.catalog import Catalog
 from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
-from cyclopts import Group
 
-from vitrail.cli.app import VERBS, build_parser
+from vitrail.cli.app import VERBS, HelpConsole, build_parser
 from vitrail.cli.language import ENGLISH, LOCALE, VALUE, languages
 
 SOURCE = Path(__file__).parents[1] / "src" / "vitrail"
-ERRORS = ("UserError", "BadImage", "Unreadable", "EngineError", "ServiceError", "ParseError")
-# Functions that return a sentence, or a part of one, for errors.
-SENTENCES = ("nearest", "suggest_model", "explain_parse_error", "missing_argument", "other_name")
+ERRORS = (
+    "UserError",
+    "BadImage",
+    "Unreadable",
+    "EngineError",
+    "ServiceError",
+    "ParseError",
+    "KeyboardInterrupt",
+    "end",
+    "note",
+)
+# Functions that return a sentence, or a part of one, for errors and notes.
+SENTENCES = (
+    "nearest",
+    "suggest_model",
+    "explain_parse_error",
+    "missing_argument",
+    "other_name",
+    "notice",
+    "speed_up_note",
+)
 PREFIX = "why_"
+# Sentences that are not written as an argument or a return value in our code.
+OTHERS = {
+    "known are {}": "core/errors.py",
+    "known are {} and {} more": "core/errors.py",
+    "available splits: {}": "tasks/splits.py",
+    "fields are {}": "tasks/adopt.py",
+    "{} must be above {}, got {}": "core/ranges.py",
+    "{} must be below {}, got {}": "core/ranges.py",
+    "{} must be above {} and at most {}, got {}": "core/ranges.py",
+    "{} must be above {} and below {}, got {}": "core/ranges.py",
+    "{} must be at least {} and at most {}, got {}": "core/ranges.py",
+    "{} must be at least {} and below {}, got {}": "core/ranges.py",
+    "Use vitrail train DATA --out RUN --resume": "cli/app.py",
+    "stopped by Ctrl-C": "cli/endings.py",
+    "stopped by SIGTERM": "cli/endings.py",
+    # what cyclopts says of options, and how it marks them in help
+    "Unknown option: {}": "cyclopts",
+    "Unknown option: {}. Did you mean {}?": "cyclopts",
+    'Invalid value "{}" for {}. Choose from: {}': "cyclopts",
+    'Invalid value "{}" for {}. Choose from: {}. Did you mean "{}"?': "cyclopts",
+    'Invalid value for {}: unable to convert "{}" into {}': "cyclopts",
+    'Command "{}" parameter {} requires an argument': "cyclopts",
+    'Command "{}" parameter {} requires an argument. Did you mean {} instead of {}?': "cyclopts",
+    "[default: {}]": "cyclopts",
+    "[choices: {}]": "cyclopts",
+    "[required]": "cyclopts",
+}
 
 
 def main() -> None:
@@ -65,7 +111,7 @@ def read_catalogue(file: Path, language: str) -> Catalog:
 
 def collect() -> dict[str, str]:
     """Every sentence, and the file that it is in."""
-    found: dict[str, str] = {}
+    found = dict(OTHERS)
     for file in sorted(SOURCE.rglob("*.py")):
         place = file.relative_to(SOURCE).as_posix()
         for text in sentences_of(ast.parse(file.read_text(encoding="utf-8"))):
@@ -76,7 +122,7 @@ def collect() -> dict[str, str]:
 
 
 def sentences_of(tree: ast.AST) -> Iterator[str]:
-    """Sentences of errors in a file.
+    """Sentences of errors in a file, and parts of them that are chosen beforehand.
 
     >>> list(sentences_of(ast.parse('raise UserError(f"got {x!r}: use " "2")')))
     ['got {}: use 2']
@@ -88,6 +134,33 @@ def sentences_of(tree: ast.AST) -> Iterator[str]:
             for part in ast.walk(node):
                 if isinstance(part, ast.Return | ast.Assign) and part.value is not None:
                     yield from texts_of(part.value)
+    yield from parts_of(tree)
+
+
+def parts_of(tree: ast.AST) -> Iterator[str]:
+    """Parts of sentences: `{"a folder" if … else "a file"}`, and names that stand for words.
+
+    >>> code = 'hint = ", or wait longer"\nraise UserError(f"it takes long{hint}")'
+    >>> list(parts_of(ast.parse(code)))
+    [', or wait longer']
+    """
+    names = set()
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and name_of(call.func) in ERRORS and call.args:
+            for part in ast.walk(call.args[0]):
+                if isinstance(part, ast.Name):
+                    names.add(part.id)
+                elif isinstance(part, ast.IfExp):
+                    yield from filter(is_part, texts_of(part))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and {name_of(one) for one in node.targets} & names:
+            yield from filter(is_part, texts_of(node.value))
+
+
+def is_part(text: str) -> bool:
+    """Whether a text has words of its own, and not only a name or a plural's s."""
+    words = text.replace(VALUE, "").split()
+    return len(words) > 1 and sum(map(str.isalpha, "".join(words))) > 3
 
 
 def is_sentence_function(name: str) -> bool:
@@ -121,18 +194,18 @@ def template(node: ast.expr) -> str | None:
 
 
 def help_texts() -> Iterator[str]:
-    """Texts of --help: of verbs, of options and of groups."""
-    parser = build_parser()
-    yield str(parser.help)
-    for verb in VERBS.values():
-        yield (inspect.getdoc(verb) or "").partition("\n\nExamples:\n")[0]
-        command = parser[verb.__name__]
-        for argument in command.assemble_argument_collection():
-            if argument.parameter.help:
-                yield " ".join(argument.parameter.help.split())
-            groups = argument.parameter.group or ()
-            for group in [groups] if isinstance(groups, Group) else groups:
-                yield str(getattr(group, "name", group))
+    """Texts of --help, of all verbs, as help looks them up: help is printed, and they are noted."""
+    found: list[str] = []
+
+    def remember(text: str) -> str:
+        found.append(text)
+        return text
+
+    parser, console = build_parser(), HelpConsole(file=io.StringIO())
+    with patch("vitrail.cli.app.translate", remember):
+        for command in ([], *([verb.__name__] for verb in VERBS.values())):
+            parser.help_print(command, console=console)
+    return (text for text in dict.fromkeys(found) if text and not text.startswith("["))
 
 
 if __name__ == "__main__":

@@ -63,6 +63,10 @@ def use_language(language: str) -> None:
     _language.set(language)
 
 
+def current_language() -> str:
+    return _language.get()
+
+
 def environment_language() -> str:
     return split_language([], os.environ)[0]
 
@@ -78,9 +82,10 @@ def translate_to(language: str, text: str) -> str:
     >>> translate_to("ko", "no such sentence")
     'no such sentence'
     """
-    sentences = read_catalogue(language)
-    if (found := sentences.get(text)) is not None:
+    if (found := read_catalogue(language).get(text)) is not None:
         return found
+    if not any(map(str.isalpha, text)):
+        return text
     for pattern, translation in patterns(language):
         if (match := pattern.fullmatch(text)) is not None:
             # a value may be a sentence itself: "unknown model x, did you mean y?"
@@ -108,4 +113,4 @@ def patterns(language: str) -> list[tuple[re.Pattern[str], str]]:
 
 def to_pattern(text: str) -> re.Pattern[str]:
     parts = [re.escape(part) for part in text.split(VALUE)]
-    return re.compile("(.+?)".join(parts), re.DOTALL)
+    return re.compile("(.*?)".join(parts), re.DOTALL)  # a value may be empty
