@@ -153,6 +153,10 @@ def test_marks_of_options_are_korean(
             "smoothing은(는) 0 이상 1 미만이어야 합니다 (받은 값: 2)",
         ),
         (
+            "runs/a: config.json: unknown field 'dimm', did you mean dim?",
+            "runs/a: config.json: 알 수 없는 필드 'dimm'. dim을(를) 뜻하셨나요?",
+        ),
+        (
             'Unknown option: --bach. Did you mean "--batch-size"? (see vitrail predict --help)',
             '알 수 없는 옵션: --bach. "--batch-size"을(를) 뜻하셨나요? '
             "(vitrail predict --help 참고)",

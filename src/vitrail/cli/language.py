@@ -25,6 +25,7 @@ LOCALE = Path(__file__).parent / "locale"
 VARIABLES = ("LC_ALL", "LC_MESSAGES", "LANG")  # the first that is set decides
 OPTION = "--lang"
 VALUE = "{}"
+AROUND = ("{} (see {} --help)",)
 
 _language: ContextVar[str] = ContextVar("language", default=ENGLISH)
 
@@ -91,7 +92,8 @@ def translate_to(language: str, text: str) -> str:
             # a value may be a sentence itself: "unknown model x, did you mean y?"
             values = [translate_to(language, value) for value in match.groups()]
             return translation.replace("{{", "{").format(*values)
-    return text
+    place, colon, sentence = text.partition(": ")  # config.json: unknown field x
+    return f"{place}{colon}{translate_to(language, sentence)}" if colon else text
 
 
 @cache
@@ -105,9 +107,10 @@ def read_catalogue(language: str) -> dict[str, str]:
 
 @cache
 def patterns(language: str) -> list[tuple[re.Pattern[str], str]]:
-    """Sentences with values as patterns, those with most words of their own first."""
+    """Sentences with values as patterns, those with most words of their own first, but before them
+    what stands around any sentence."""
     known = [one for one in read_catalogue(language).items() if VALUE in one[0]]
-    known.sort(key=lambda one: -len(one[0].replace(VALUE, "")))
+    known.sort(key=lambda one: (one[0] not in AROUND, -len(one[0].replace(VALUE, ""))))
     return [(to_pattern(text), translation) for text, translation in known]
 
 
