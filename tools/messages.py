@@ -46,6 +46,7 @@ SENTENCES = (
 PREFIX = "why_"
 # Sentences that are not written as an argument or a return value in our code.
 OTHERS = {
+    "patch {}": "models/limits.py",
     "known are {}": "core/errors.py",
     "known are {} and {} more": "core/errors.py",
     "available splits: {}": "tasks/splits.py",
@@ -150,7 +151,7 @@ def parts_of(tree: ast.AST) -> Iterator[str]:
             for part in ast.walk(call.args[0]):
                 if isinstance(part, ast.Name):
                     names.add(part.id)
-                elif isinstance(part, ast.IfExp):
+                elif isinstance(part, ast.IfExp) and part is not call.args[0]:
                     yield from filter(is_part, texts_of(part))
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and {name_of(one) for one in node.targets} & names:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from babel.messages.catalog import Message
-from tools.messages import LOCALE, collect, read_catalogue, sentences_of
+from tools.messages import collect, read_catalogue, sentences_of
 
 from vitrail.cli import app
 from vitrail.cli import language as module
 from vitrail.cli.app import VERBS, main, to_options
-from vitrail.cli.language import VALUE, split_language, to_pattern, translate, translate_to
+from vitrail.cli.language import LOCALE, VALUE, split_language, to_pattern, translate, translate_to
 from vitrail.cli.output import note
 
 GLUED = re.compile(r'[a-z_]+=(?:"[^"]*"|\([^()]*\)|\w[\w.]*?)(?=[가-힣])')
@@ -137,8 +137,8 @@ def test_marks_of_options_are_korean(
     ("english", "translated"),
     [
         (
-            "image side 225 is not a multiple of 16: use 224 or 240",
-            "이미지의 변 225은(는) 16의 배수가 아닙니다. 224 또는 240을(를) 사용하세요",
+            "image side 225 is not a multiple of patch 16: use 224 or 240",
+            "이미지의 변 225은(는) 패치 16의 배수가 아닙니다. 224 또는 240을(를) 사용하세요",
         ),
         (
             "unknown model 'vit_b16', did you mean vit_b_16?",
