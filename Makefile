@@ -5,12 +5,12 @@ PYTHON ?= python3
 RUN := .venv/bin/python -m
 CORE := .venv/.vitrail-core
 DEV := .venv/.vitrail-installed
-EXTRAS := [dev,hub,fast,mobile,serve,telemetry]
+EXTRAS := [dev,hub,fast,mobile,serve,telemetry,docs]
 
 # Tests start many processes: without cached bytecode each would compile torch and the peers again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-all faults check bench docs clean
+.PHONY: setup demo test test-all faults check bench docs site release clean
 
 setup: $(DEV)
 
@@ -79,6 +79,18 @@ bench: setup
 docs: setup
 	$(RUN) pytest src
 
+# The documentation site, in site/; a link or a reference that leads nowhere is an error.
+site: setup
+	$(RUN) tools.site build/docs
+	.venv/bin/zensical build --clean --strict
+
+# Wheel and sdist in dist/, checked; the wheel is installed apart from everything and tried.
+release: setup
+	rm -rf dist
+	PIP_CONSTRAINT=constraints.txt $(RUN) build --outdir dist
+	$(RUN) twine check --strict dist/*
+	$(RUN) tools.release dist
+
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache build dist site
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

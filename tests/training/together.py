@@ -124,6 +124,7 @@ def outage_of_one(folder: Path) -> None:
         val = Cut(40)
         val.lost = not world.is_main
         again.task = replace(again.task, val=val)
+        again.evaluator.loader = None  # which reads the old images
         told = refusal_of_all(again.evaluate, world)
         assert "20 of 40 validation images cannot be used (such as stripes/1" in told, told
 

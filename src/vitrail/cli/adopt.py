@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from vitrail.cli.language import translate
 from vitrail.cli.options import (
     MODEL,
     OUTPUT,
@@ -67,7 +68,7 @@ def adopt(options: Adopt) -> None:
     if options.out is None and not options.dry_run:
         raise UserError("missing --out DIR: where the Vitrail checkpoint is written")
     if options.code is not None:
-        warn(read_code(options.code).notice())  # before anything of it runs
+        warn(translate(read_code(options.code).notice()))  # before anything of it runs
     done = run(
         options.source,
         options.out,

@@ -25,8 +25,10 @@ from cyclopts import (
     UnknownCommandError,
     UnusedCliTokensError,
 )
-from cyclopts.help import DefaultFormatter, HelpPanel
+from cyclopts.help import DefaultFormatter, HelpEntry, HelpPanel, InlineText
 from rich.console import Console, ConsoleOptions
+from rich.markdown import Markdown
+from rich.text import Text
 
 from vitrail.cli.adopt import Adopt, adopt
 from vitrail.cli.bench import Bench, bench
@@ -42,6 +44,13 @@ from vitrail.cli.explain import Explain, explain
 from vitrail.cli.export import Export, export
 from vitrail.cli.figures import Figures, figures
 from vitrail.cli.info import Info, info
+from vitrail.cli.language import (
+    ENGLISH,
+    current_language,
+    split_language,
+    translate,
+    use_language,
+)
 from vitrail.cli.messages import options_of, with_options
 from vitrail.cli.models import Models, models
 from vitrail.cli.output import Verbosity, is_verbose, verbosity, warn, warn_lines
@@ -105,14 +114,48 @@ VERBS: dict[type, Callable[[Any], object]] = {
 
 
 class HelpFormatter(DefaultFormatter):
-    """Arguments by position are IMAGES, and not also --images."""
+    """Arguments by position are IMAGES, and not also --images. Texts are in the chosen language."""
 
     def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
-        entries = [
-            entry if entry.positional_label is None else entry.copy(positive_names=())
-            for entry in panel.entries
-        ]
-        super().__call__(console, options, panel.copy(entries=entries))
+        entries = []
+        for entry in panel.entries:
+            entry = with_marks(entry.copy(description=translate_help(entry.description)))
+            hidden = {} if entry.positional_label is None else {"positive_names": ()}
+            entries.append(entry.copy(**hidden))
+        title = translate(str(panel.title))
+        super().__call__(console, options, panel.copy(entries=entries, title=title))
+
+    def render_description(
+        self, console: Console, options: ConsoleOptions, description: Any
+    ) -> None:
+        super().render_description(console, options, translate_help(description))
+
+
+def translate_help(description: Any) -> Any:
+    """A text of help in the chosen language, with the defaults that stand behind it."""
+    text = getattr(getattr(description, "primary_renderable", None), "markup", None)
+    if not isinstance(text, str):
+        return description
+    translated = InlineText(Markdown(translate(" ".join(text.split()))))
+    translated.texts = list(description.texts)
+    return translated
+
+
+def with_marks(entry: HelpEntry) -> HelpEntry:
+    """An entry of help whose choices and default stand behind its description, in the chosen
+    language: cyclopts would write them in English. Values stay as they are typed."""
+    description = entry.description
+    if current_language() == ENGLISH or not isinstance(description, InlineText):
+        return entry
+    marks = {
+        "[choices: {}]": ", ".join(entry.choices or ()),
+        "[default: {}]": entry.default,
+        "[required]": entry.required or None,
+    }
+    for mark, value in marks.items():
+        if value not in (None, ""):
+            description.append(Text(translate(mark).replace("{}", str(value)), "cyclopts.default"))
+    return entry.copy(choices=None, default=None, required=False)
 
 
 class HelpConsole(Console):
@@ -128,7 +171,8 @@ def build_parser() -> App:
     each process."""
     parser = App(
         name="vitrail",
-        help="Train vision transformers, look inside them, convert them.",
+        help="Train vision transformers, look inside them, convert them. --lang en or --lang ko "
+        "chooses the language of help and messages. [default: that of the system]",
         version=lambda: version("vitrail"),
         # a flag is off until named: no --no-json; and an empty default is none to print
         default_parameter=Parameter(negative=(), show_default=format_default),
@@ -230,6 +274,8 @@ def record_of(words: Sequence[str]) -> type | None:
 
 def run_command(words: list[str]) -> None:
     """Parse a command line and run its verb; every ending but a good one is an exception."""
+    language, words = split_language(words, os.environ)
+    use_language(language)
     # a lone hyphen is a name, that of standard input, and no option
     words = [STDIN if word == "-" else word for word in words]
     parser = build_parser()
@@ -269,14 +315,15 @@ def explain_parse_error(error: CycloptsError) -> str:
         known = [verb.__name__ for verb in VERBS.values()]
         close = get_close_matches(word, known, n=1)
         hint = f"Did you mean {close[0]}?" if close else OTHER_VERBS.get(word, "")
-        sentence = f"unknown command {word!r}" + (f". {hint}" if hint else "")
+        sentence = f"unknown command {word!r}. {hint}" if hint else f"unknown command {word!r}"
     if isinstance(error, MissingArgumentError) and (missing := missing_argument(error)):
         sentence = missing
     chain = list(error.command_chain or ())
     for (verb, option), instead in MOVED.items():
         if [verb] == chain[:1] and option in re.findall(r"--[a-z-]+", sentence):
             return f"{option} is no longer an option of vitrail {verb}: use {instead}"
-    return f"{sentence}{other_name(sentence)} (see {command} --help)"
+    sentence += other_name(sentence)
+    return f"{sentence} (see {command} --help)"
 
 
 def missing_argument(error: MissingArgumentError) -> str | None:

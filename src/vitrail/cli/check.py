@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from vitrail.cli.language import current_language
 from vitrail.cli.options import OutputOptions, parse_numbers, parse_size
 from vitrail.cli.output import is_verbose, note, say, say_json
 from vitrail.core.errors import UserError
@@ -49,7 +50,7 @@ def check(options: Check) -> None:
         against=options.against,
         args=parse_arguments(options.args),
         image_size=None if size is None else parse_size(size, "--image-size"),
-        lang=options.lang,
+        lang=current_language(),  # --lang is read before the options of a verb
     )
     if options.json:
         say_json(found.facts())

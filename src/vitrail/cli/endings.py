@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
 
+from vitrail.cli.language import translate
 from vitrail.cli.output import say, warn
 from vitrail.core.errors import UserError
 from vitrail.core.json_text import to_json
@@ -47,7 +48,7 @@ def exit_code(
             sys.stdout.flush()  # notice here, not at exit, that the reader of a pipe has left
         return 0
     except UserError as error:
-        return end(to_options(str(error)), code=2, json=json)
+        return end(to_options(translate(str(error))), code=2, json=json)
     except ParseError as error:
         return end(str(error), code=2, json=json)
     except RequeueError as stop:
@@ -94,6 +95,6 @@ def terminable(terminated: threading.Event) -> Iterator[None]:
 
 def end(message: str, *, code: int, json: bool) -> int:
     """Print in one line of stderr why the command ends, and pass its exit code on."""
-    sentence = " ".join(message.split())
+    sentence = translate(" ".join(message.split()))
     warn(to_json({"error": sentence, "code": code}) if json else f"vitrail: {sentence}")
     return code

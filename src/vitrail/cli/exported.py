@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vitrail.cli.endings import exit_code
+from vitrail.cli.language import environment_language, use_language
 from vitrail.cli.output import plural, say, say_json
 from vitrail.core.broken import BrokenImage
 from vitrail.core.errors import UserError
@@ -70,6 +71,7 @@ def main(options: ExportedPredict, words: Sequence[str]) -> int:
 
         return to_options(message, words)
 
+    use_language(environment_language())
     return exit_code(lambda: print_exported(options), words, to_options)
 
 

@@ -26,7 +26,9 @@ ELSEWHERE = {"features=True": "--features"}
 
 VALUE = r"\"(?P<text>[^\"]*)\"|\((?P<pair>[^()]*)\)|(?P<word>\w[\w.]*)|"
 ARGUMENT = re.compile(rf"(?<![\w.=/-])(?<!--set )(?P<name>[a-z_]+)=(?:{VALUE})(?=[\s,:;.)]|$)")
-FIRST_WORD = re.compile(r"(?P<name>[a-z_]+)(?= (?:must|needs?|cannot|is for|is measured)\b)")
+ENGLISH_VERBS = r" (?:must|needs?|cannot|is for|is measured)\b"
+KOREAN_PARTICLE = r"은\(는\)|이\(가\)"  # either form, for a noun that is not known beforehand
+FIRST_WORD = re.compile(rf"(?P<name>[a-z_]+)(?={ENGLISH_VERBS}|{KOREAN_PARTICLE})")
 
 
 def options_of(record: type | None) -> dict[str, str]:

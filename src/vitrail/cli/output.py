@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from vitrail.cli.language import translate
 from vitrail.core.errors import printable
 from vitrail.core.json_text import to_json
 
@@ -66,7 +67,7 @@ def warn_lines(text: str) -> None:
 def note(line: str) -> None:
     """Print a remark on standard error, unless -q was given."""
     if not is_quiet():
-        warn(line)
+        warn(translate(line))
 
 
 def say_json(facts: Any) -> None:

@@ -1,0 +1,1 @@
+"""Scripts of the project itself: the documentation site and the release."""

@@ -1,0 +1,213 @@
+"""Collect the sentences of help and errors into the catalogues of translations, and compile them.
+
+    python -m tools.messages            # add new sentences, remove old ones, compile
+    python -m tools.messages --missing  # list what has no translation yet
+
+A sentence is the text of an error or of a note, with `{}` in the place of values, or a text of
+--help as it is looked up there.
+"""
+
+import argparse
+import ast
+import io
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+from babel.messages.catalog import Catalog
+from babel.messages.mofile import write_mo
+from babel.messages.pofile import read_po, write_po
+
+from vitrail.cli.app import VERBS, HelpConsole, build_parser
+from vitrail.cli.language import ENGLISH, LOCALE, VALUE, languages
+
+SOURCE = Path(__file__).parents[1] / "src" / "vitrail"
+ERRORS = (
+    "UserError",
+    "BadImage",
+    "Unreadable",
+    "EngineError",
+    "ServiceError",
+    "ParseError",
+    "KeyboardInterrupt",
+    "end",
+    "note",
+)
+# Functions that return a sentence, or a part of one, for errors and notes.
+SENTENCES = (
+    "nearest",
+    "suggest_model",
+    "explain_parse_error",
+    "missing_argument",
+    "other_name",
+    "notice",
+    "speed_up_note",
+)
+PREFIX = "why_"
+# Sentences that are not written as an argument or a return value in our code.
+OTHERS = {
+    "patch {}": "models/limits.py",
+    "known are {}": "core/errors.py",
+    "known are {} and {} more": "core/errors.py",
+    "available splits: {}": "tasks/splits.py",
+    "fields are {}": "tasks/adopt.py",
+    "{} must be above {}, got {}": "core/ranges.py",
+    "{} must be below {}, got {}": "core/ranges.py",
+    "{} must be above {} and at most {}, got {}": "core/ranges.py",
+    "{} must be above {} and below {}, got {}": "core/ranges.py",
+    "{} must be at least {} and at most {}, got {}": "core/ranges.py",
+    "{} must be at least {} and below {}, got {}": "core/ranges.py",
+    "Use vitrail train DATA --out RUN --resume": "cli/app.py",
+    "stopped by Ctrl-C": "cli/endings.py",
+    "stopped by SIGTERM": "cli/endings.py",
+    # what cyclopts says of options, and how it marks them in help
+    "Unknown option: {}": "cyclopts",
+    "Unknown option: {}. Did you mean {}?": "cyclopts",
+    'Invalid value "{}" for {}. Choose from: {}': "cyclopts",
+    'Invalid value "{}" for {}. Choose from: {}. Did you mean "{}"?': "cyclopts",
+    'Invalid value for {}: unable to convert "{}" into {}': "cyclopts",
+    'Command "{}" parameter {} requires an argument': "cyclopts",
+    'Command "{}" parameter {} requires an argument. Did you mean {} instead of {}?': "cyclopts",
+    "[default: {}]": "cyclopts",
+    "[choices: {}]": "cyclopts",
+    "[required]": "cyclopts",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--missing", action="store_true", help="list what is not translated")
+    missing = parser.parse_args().missing
+    for language in languages():
+        if language != ENGLISH:
+            catalogue = update(language)
+            untranslated = [one.id for one in catalogue if one.id and not one.string]
+            print(f"{language}: {len(catalogue)} sentences, {len(untranslated)} not translated")
+            if missing:
+                print(*untranslated, sep="\n")
+
+
+def update(language: str) -> Catalog:
+    """The catalogue with the sentences of today, written and compiled."""
+    folder = LOCALE / language / "LC_MESSAGES"
+    file = folder / "vitrail.po"
+    known = read_catalogue(file, language)
+    catalogue = Catalog(locale=language, project="vitrail", header_comment="", fuzzy=False)
+    for text, place in sorted(collect().items()):
+        entry = known.get(text)
+        catalogue.add(text, entry.string if entry else "", locations=[(place, 0)])
+    with file.open("wb") as stream:
+        write_po(stream, catalogue, omit_header=False, width=100, include_lineno=False)
+    with (folder / "vitrail.mo").open("wb") as stream:
+        write_mo(stream, catalogue)
+    return catalogue
+
+
+def read_catalogue(file: Path, language: str) -> Catalog:
+    if not file.exists():
+        return Catalog(locale=language)
+    with file.open("rb") as stream:
+        return read_po(stream, locale=language)
+
+
+def collect() -> dict[str, str]:
+    """Every sentence, and the file that it is in."""
+    found = dict(OTHERS)
+    for file in sorted(SOURCE.rglob("*.py")):
+        place = file.relative_to(SOURCE).as_posix()
+        for text in sentences_of(ast.parse(file.read_text(encoding="utf-8"))):
+            found.setdefault(text, place)
+    for text in help_texts():
+        found.setdefault(text, "cli")
+    return found
+
+
+def sentences_of(tree: ast.AST) -> Iterator[str]:
+    """Sentences of errors in a file, and parts of them that are chosen beforehand.
+
+    >>> list(sentences_of(ast.parse('raise UserError(f"got {x!r}: use " "2")')))
+    ['got {}: use 2']
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and name_of(node.func) in ERRORS and node.args:
+            yield from texts_of(node.args[0])
+        elif isinstance(node, ast.FunctionDef) and is_sentence_function(node.name):
+            for part in ast.walk(node):
+                if isinstance(part, ast.Return | ast.Assign) and part.value is not None:
+                    yield from texts_of(part.value)
+    yield from parts_of(tree)
+
+
+def parts_of(tree: ast.AST) -> Iterator[str]:
+    """Parts of sentences: `{"a folder" if … else "a file"}`, and names that stand for words.
+
+    >>> code = 'hint = ", or wait longer"\nraise UserError(f"it takes long{hint}")'
+    >>> list(parts_of(ast.parse(code)))
+    [', or wait longer']
+    """
+    names = set()
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and name_of(call.func) in ERRORS and call.args:
+            for part in ast.walk(call.args[0]):
+                if isinstance(part, ast.Name):
+                    names.add(part.id)
+                elif isinstance(part, ast.IfExp) and part is not call.args[0]:
+                    yield from filter(is_part, texts_of(part))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and {name_of(one) for one in node.targets} & names:
+            yield from filter(is_part, texts_of(node.value))
+
+
+def is_part(text: str) -> bool:
+    """Whether a text has words of its own, and not only a name or a plural's s."""
+    words = text.replace(VALUE, "").split()
+    return len(words) > 1 and sum(map(str.isalpha, "".join(words))) > 3
+
+
+def is_sentence_function(name: str) -> bool:
+    return name in SENTENCES or name.startswith(PREFIX)
+
+
+def name_of(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+
+
+def texts_of(node: ast.expr) -> Iterable[str]:
+    """What an expression may come to, with {} for its values; nothing where no word is its own."""
+    if isinstance(node, ast.IfExp):
+        return [*texts_of(node.body), *texts_of(node.orelse)]
+    text = template(node)
+    return [text] if text is not None and any(c.isalpha() for c in text.replace(VALUE, "")) else []
+
+
+def template(node: ast.expr) -> str | None:
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr():
+            return "".join(template(part) or "" for part in node.values)
+        case ast.FormattedValue():
+            return VALUE
+        case ast.BinOp(op=ast.Add()):
+            left, right = template(node.left), template(node.right)
+            return (left or VALUE) + (right or VALUE)
+    return None
+
+
+def help_texts() -> Iterator[str]:
+    """Texts of --help, of all verbs, as help looks them up: help is printed, and they are noted."""
+    found: list[str] = []
+
+    def remember(text: str) -> str:
+        found.append(text)
+        return text
+
+    parser, console = build_parser(), HelpConsole(file=io.StringIO())
+    with patch("vitrail.cli.app.translate", remember):
+        for command in ([], *([verb.__name__] for verb in VERBS.values())):
+            parser.help_print(command, console=console)
+    return (text for text in dict.fromkeys(found) if text and not text.startswith("["))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""A release before it is published: the contents of wheel and sdist, and every verb run from them.
+
+    python -m tools.release dist
+
+installs the wheel with its core dependencies into a new virtual environment, pinned by
+constraints.txt, and runs every verb there. A verb whose extra is missing must say so in one
+sentence and exit with 2.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import venv
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+MAX_WHEEL = 3_000_000  # bytes
+IN_WHEEL = (
+    "vitrail/py.typed",
+    "vitrail/pages/style.css",
+    "vitrail/pages/window/index.html",
+    "vitrail/exporters/web/site/index.html",
+)
+IN_SDIST = (
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "CHANGELOG.md",
+    "constraints.txt",
+    "mkdocs.yml",
+)
+
+# Each line is a command in one directory; `!` marks one that needs an extra, which is not there.
+SMOKE = """
+models swin*
+info vit_ti_16
+demo --out demo --epochs 1
+train digits --out run --epochs 1
+evaluate run/best digits
+report run
+doctor digits
+probe run/best digits --method knn
+predict run/best digit.png
+explain run/best digit.png --out why
+figures run/best digits --out figures --max-images 16
+convert run/best timm.safetensors --to timm
+pretrain digits --objective mae --epochs 1 --out mae
+bench run/best --engine eager --batch-size 1 --seconds 0.5
+!embed run/best digits --out vectors
+!export run/best --out model.onnx
+!serve run/best --port 0
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("dist", type=Path)
+    dist = parser.parse_args().dist
+    (wheel,) = dist.glob("*.whl")
+    (sdist,) = dist.glob("*.tar.gz")
+    check_contents(wheel, sdist)
+    with tempfile.TemporaryDirectory() as folder:
+        smoke_test(wheel.resolve(), Path(folder))
+
+
+def check_contents(wheel: Path, sdist: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    missing = [name for name in IN_WHEEL if name not in names]
+    strangers = [name for name in names if not name.startswith("vitrail")]
+    size = wheel.stat().st_size
+    assert not missing, f"missing from the wheel: {missing}"
+    assert not strangers, f"not ours in the wheel: {strangers}"
+    assert size <= MAX_WHEEL, f"the wheel has {size:,} bytes, at most {MAX_WHEEL:,} are expected"
+    with tarfile.open(sdist) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    missing = [name for name in IN_SDIST if name not in inside]
+    assert not missing, f"missing from the sdist: {missing}"
+    print(f"{wheel.name}: {len(names)} files, {size:,} bytes; {sdist.name}: {len(inside)} files")
+
+
+def smoke_test(wheel: Path, folder: Path) -> None:
+    """Every verb, with nothing but the wheel and what it depends on."""
+    venv.create(folder / "venv", with_pip=True)
+    python = folder / "venv" / "bin" / "python"
+    pins = {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | pins
+    install = [str(python), "-m", "pip", "install", "--quiet", "--no-compile", str(wheel)]
+    subprocess.run(install, check=True, env=environment)
+    place = folder / "place"
+    place.mkdir()
+    draw = (
+        "from sklearn.datasets import load_digits as d; from PIL import Image; import numpy as np; "
+    )
+    draw += "Image.fromarray((d().images[0] * 15.9).astype(np.uint8)).save('digit.png')"
+    subprocess.run([python, "-c", draw], check=True, cwd=place, env=environment)
+    failed = []
+    for line in SMOKE.strip().splitlines():
+        refused = line.startswith("!")
+        command = [str(python), "-m", "vitrail", *line.removeprefix("!").split()]
+        done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
+        right = done.returncode == (2 if refused else 0) and "Traceback" not in done.stderr
+        print(f"{'ok' if right else 'FAILED'}  vitrail {line.removeprefix('!')}")
+        if refused:
+            print(f"      {done.stderr.strip().splitlines()[-1:]}")
+        if not right:
+            failed.append(line)
+            print(json.dumps({"code": done.returncode, "stderr": done.stderr[-2000:]}, indent=2))
+    if failed:
+        sys.exit(f"{len(failed)} verbs failed")
+
+
+if __name__ == "__main__":
+    main()
