@@ -83,8 +83,9 @@ def image_size(module: nn.Module) -> tuple[int, int] | None:
             value = part.__dict__.get(name)
             if type(value) is int and value > 0:
                 return value, value
-            pair = isinstance(value, tuple | list) and [type(one) for one in value] == [int, int]
-            if pair and min(value) > 0:
+            if not isinstance(value, tuple | list) or [type(one) for one in value] != [int, int]:
+                continue
+            if min(value) > 0:
                 return int(value[0]), int(value[1])
     return None
 
