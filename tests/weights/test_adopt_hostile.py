@@ -47,6 +47,7 @@ def test_what_a_forward_pass_prints_is_no_part_of_the_output() -> None:
     [
         (lambda inner, x: sys.exit(3), "cannot compute images of 32x32"),
         (lambda inner, x: inner(x) * float("nan"), "NaN or infinite"),
+        (lambda inner, x: inner(x) > 0, "must return a tensor of logits"),
     ],
 )
 def test_a_forward_pass_that_gives_no_logits_is_one_sentence(

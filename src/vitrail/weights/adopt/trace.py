@@ -168,7 +168,7 @@ def run_exactly(module: nn.Module, images: Tensor) -> Tensor:
             f"{type(module).__name__} cannot compute images of {images.shape[2]}x{images.shape[3]} "
             f"with {images.shape[1]} channels ({type(error).__name__}: {first}): give image_size=N"
         ) from None
-    if output is None:
+    if output is None or not output.is_floating_point():
         raise UserError(
             f"{type(module).__name__} must return a tensor of logits: return them from forward"
         )
