@@ -156,6 +156,12 @@ def test_points_at_one_place_are_all_in_the_table() -> None:
     ]
 
 
+def test_a_narrow_log_axis_has_numbers_too() -> None:
+    """Models of about equal compute: neither 1, 2 nor 5 times a power of ten lies between."""
+    drawn = line_chart("Cost", {"A": [(1.55e10, 0.4)], "B": [(1.7e10, 0.5)]}, log_x=True)
+    assert len(re.findall(r">1\.\d+e10<", drawn.svg)) >= 2
+
+
 def test_a_long_curve_keeps_its_extremes_and_a_short_table() -> None:
     points = [(float(step), 0.0) for step in range(100_000)]
     points[7], points[70_001] = (7.0, -5.0), (70_001.0, 9.0)

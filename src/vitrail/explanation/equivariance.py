@@ -7,9 +7,9 @@ of the difference divided by the norm of the map. A shift by less than half a ce
 For comparison the same number is taken between different images: a ratio of 1 means that the shift
 changes as much as another image does.
 
-Permuted are tiles of one patch, while positions stay as they are: a model that does not know places
-answers the same. How local a block is shows the gradient of the middle cell of its map with respect
-to the image: the mean distance of pixels from the middle, weighted by the squared gradient (the
+Permuted are tiles of one patch, while positions stay as they are: a ViT without position embeddings
+gives the same output. How local a block is shows the gradient of the middle cell of its map with
+respect to the image: the mean distance of pixels from the middle, weighted by the squared gradient (the
 effective receptive field of arXiv:1701.04128); attention has its mean distance.
 """
 

@@ -161,13 +161,17 @@ def caption(found: Mapping[str, Equivariance]) -> str:
                     f"Shifted by {words}, the last block moves least in {least} "
                     f"({last[least]:.2g} of its norm) and most in {most} ({last[most]:.2g})."
                 )
-    for name, one in found.items():
-        moved = output_moved(one.permuted)
-        if moved is not None and len(found) <= 3:
-            texts.append(
-                f"With its patches permuted, the output of {name} moves by {moved:.2g} of its "
-                "norm; that of a model without positions would not move."
-            )
+    permuted = {
+        name: moved
+        for name, one in found.items()
+        if (moved := output_moved(one.permuted)) is not None
+    }
+    if permuted and len(found) <= 3:
+        each = ", ".join(f"{moved:.2g} ({name})" for name, moved in permuted.items())
+        texts.append(
+            f"With patches permuted, the output moves by {each} of its norm; that of a ViT without "
+            "positions would not move."
+        )
     texts.append(
         "Lines below: how far from its middle cell the pixels are that a block depends on, "
         "weighted by the squared gradient; rings: the mean distance of attention."

@@ -76,14 +76,22 @@ def set_whole_ticks(axes: "Axes") -> None:
 
 
 def set_log_ticks(axes: "Axes") -> None:
-    """Powers of ten without markup, and where there are few of them also twice and five times."""
-    from matplotlib.ticker import LogLocator, NullFormatter
+    """Powers of ten without markup, where there are few of them also twice and five times, and
+    where there is no room for two of these, as on a linear axis."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 
     low, high = axes.get_xlim()
     steps = (1.0,) if high / low > 50 else (1.0, 2.0, 5.0)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    places = [step * 10.0**power for power in powers for step in steps]
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    if sum(low <= place <= high for place in places) < 2:
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(lambda value, _: short_power(f"{value:.3g}"))
+        return
     axes.xaxis.set_major_locator(LogLocator(subs=steps, numticks=8))
     axes.xaxis.set_major_formatter(lambda value, _: power_text(value))
-    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def power_text(value: float) -> str:
@@ -93,4 +101,12 @@ def power_text(value: float) -> str:
     """
     if 1e-3 <= value < 1e5:
         return f"{value:,.0f}" if value >= 1 else f"{value:g}"
-    return f"{value:.0e}".replace("e+0", "e").replace("e+", "e").replace("e-0", "e-")
+    return short_power(f"{value:.0e}")
+
+
+def short_power(text: str) -> str:
+    """
+    >>> short_power("1.55e+10"), short_power("2e-05")
+    ('1.55e10', '2e-5')
+    """
+    return text.replace("e+0", "e").replace("e+", "e").replace("e-0", "e-")
