@@ -50,7 +50,8 @@ def check(options: Check) -> None:
         against=options.against,
         args=parse_arguments(options.args),
         image_size=None if size is None else parse_size(size, "--image-size"),
-        lang=current_language(),  # --lang is read before the options of a verb
+        # --lang is read before the options of a verb
+        lang="ko" if current_language() == "ko" else "en",
     )
     if options.json:
         say_json(found.facts())
