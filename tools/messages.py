@@ -92,7 +92,13 @@ def update(language: str) -> Catalog:
     folder = LOCALE / language / "LC_MESSAGES"
     file = folder / "vitrail.po"
     known = read_catalogue(file, language)
-    catalogue = Catalog(locale=language, project="vitrail", header_comment="", fuzzy=False)
+    catalogue = Catalog(
+        locale=language,
+        project="vitrail",
+        header_comment="",
+        fuzzy=False,
+        creation_date=known.creation_date,  # a date of today would be a change
+    )
     for text, place in sorted(collect().items()):
         entry = known.get(text)
         catalogue.add(text, entry.string if entry else "", locations=[(place, 0)])
