@@ -204,7 +204,8 @@ def test_a_first_image_that_cannot_be_read(
     for path in (tmp_path / "photos").rglob("*.png"):
         path.unlink()
         path.symlink_to(tmp_path / "nowhere.png")
-    code = main(["train", str(tmp_path / "photos"), "--out", f"{out}2", "--steps", "2"])
+    at_once = ["--steps", "2", "--set", "monitor.outage_minutes=0"]
+    code = main(["train", str(tmp_path / "photos"), "--out", f"{out}2", *at_once])
     told = capfd.readouterr().err
     assert code == 2
     assert "Traceback" not in told
