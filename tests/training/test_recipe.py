@@ -10,7 +10,7 @@ from tests.training.world import RECIPE
 from vitrail import UserError
 from vitrail.data.augment import Augmentation
 from vitrail.training.goal import Distil, Labels, Masked
-from vitrail.training.recipe import Lora, Monitor, Optimiser, Recipe, Schedule
+from vitrail.training.recipe import Lora, Monitor, Optimiser, Recipe, Schedule, Sharding
 
 RECORDS: dict[str, Any] = {
     "": RECIPE,
@@ -19,6 +19,7 @@ RECORDS: dict[str, Any] = {
     "goal.": Distil(),
     "monitor.": Monitor(),
     "lora.": Lora(),
+    "sharding.": Sharding(),
     "augmentation.": Augmentation(),
 }
 

@@ -232,8 +232,10 @@ class Trainer:
             self.mark(f"reading the images of step {self.step}")
             try:
                 batch = next(batches, None)
-            except RuntimeError as error:
-                if "DataLoader worker" not in str(error) or deaths == MAX_DEATHS:
+            except (RuntimeError, ConnectionError, EOFError) as error:
+                # torch's own sentence, or a pipe that broke while a batch was on its way
+                died = "DataLoader worker" in str(error) or not isinstance(error, RuntimeError)
+                if not died or deaths == MAX_DEATHS:
                     raise
                 deaths += 1
                 self.messages.append(f"a process that reads images has died: {error}; started anew")
