@@ -9,8 +9,8 @@ changes as much as another image does.
 
 Permuted are tiles of one patch, while positions stay as they are: a ViT without position embeddings
 gives the same output. How local a block is shows the gradient of the middle cell of its map with
-respect to the image: the mean distance of pixels from the middle, weighted by the squared gradient (the
-effective receptive field of arXiv:1701.04128); attention has its mean distance.
+respect to the image: the mean distance of pixels from the middle, weighted by the squared gradient
+(the effective receptive field of arXiv:1701.04128); attention has its mean distance.
 """
 
 from collections.abc import Sequence
