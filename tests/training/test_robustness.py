@@ -63,7 +63,9 @@ def test_memory_that_is_too_small_for_one_image_is_a_sentence(tmp_path: Path) ->
     assert json.loads((tmp_path / FILE).read_text()) == {"accumulate": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.alone  # it kills every child of its process
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_reader_that_dies_is_replaced(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"augmentation": PER_SAMPLE, "workers": 1}
     trainer(tmp_path / "whole", augmentation=PER_SAMPLE).run()
