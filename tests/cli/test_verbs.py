@@ -303,6 +303,7 @@ WRONG = {
     "explain": ["no-such-model", "{out}.png", "--out", "{out}"],
     "figures": ["no-such-model", "--out", "{out}"],
     "report": ["no-such-run"],
+    "plan": ["no-such-model", "--gpus", "8"],
     "compare": ["no-such-data", "--models", "vit_ti_16", "--out", "{out}"],
     "bench": ["vit_ti_16", "--batch-size", "0"],
     "demo": ["--epochs", "0", "--out", "{out}"],

@@ -18,12 +18,12 @@ from vitrail.tasks.run import Run
 from vitrail.tasks.run_report import AUGMENTED, augmented_images
 from vitrail.tasks.training_run import make_scorer
 from vitrail.training.finder import read_curve
-from vitrail.training.loop import make_stream
 from vitrail.training.prepare import prepare_task
 from vitrail.training.progress import Progress
 from vitrail.training.recipe import Monitor, Recipe
 from vitrail.training.recipe_file import as_plain_values, read_recipe, with_new_names
 from vitrail.training.reconstructions import as_pixels
+from vitrail.training.stream import make_stream
 from vitrail.training.world import World
 
 SMALL = {"fields.dim": 16, "fields.depth": 1, "fields.heads": 2, "fields.mlp_dim": 32}

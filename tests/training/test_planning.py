@@ -55,7 +55,9 @@ def test_every_family_can_be_counted(family: str) -> None:
     whole, half = (count_activations(config, half=half) for half in (False, True))
     assert whole.params == half.params
     assert len(whole.blocks) == len(half.blocks) > 1
-    assert 0.4 * whole.kept < half.kept < whole.kept
+    # kernels that are standardised at every call are kept in both precisions
+    most = 1.1 if family == "bit" else 1.0
+    assert 0.4 * whole.kept < half.kept < most * whole.kept
     assert whole.outside >= 0
     assert whole.outside_params > 0
 

@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SMALLEST = 1e-9  # values closer to 0 than this are drawn as 0
-MIN_DECADES = 0.7  # of a logarithmic axis: it then has a power of ten, or twice or five times one
 
 
 def ticks(values: Sequence[float], *, share: bool = False, from_zero: bool = True) -> list[float]:
@@ -57,9 +56,6 @@ def x_limits(xs: Sequence[float], log: bool) -> tuple[float, float]:
     first, last = (math.log10(x) if log else x for x in (min(xs), max(xs)))
     if first == last:
         first, last = first - 1, last + 1
-    elif log and last - first < MIN_DECADES:
-        more = (MIN_DECADES - (last - first)) / 2
-        first, last = first - more, last + more
     elif not log and 0 < first <= last / 2:
         first = 0.0
     room = 0.015 * (last - first)

@@ -21,11 +21,10 @@ from vitrail.core.errors import UserError
 from vitrail.core.image_list import ImageList
 from vitrail.core.randomness import seed_of, words
 from vitrail.data.augment import Augmentation, mix
-from vitrail.data.loader import Batch, Stream, dense_targets
+from vitrail.data.loader import Batch, dense_targets
 from vitrail.models.sample_noise import SampleNoise
 from vitrail.training.device_defaults import matmul_precision
 from vitrail.training.evaluator import Evaluator
-from vitrail.training.goal import Masked
 from vitrail.training.heartbeat import Heartbeat
 from vitrail.training.interrupt import Interrupted, interruptible
 from vitrail.training.log import Log
@@ -38,12 +37,12 @@ from vitrail.training.parallel import parallelise, sync_gradients
 from vitrail.training.parts import Parts, fewest_images
 from vitrail.training.precision import autocast, check_precision
 from vitrail.training.progress import Progress, Values
-from vitrail.training.recipe import Recipe
 from vitrail.training.recipe_file import as_plain_values
 from vitrail.training.run_state import RunState, weights_digest
 from vitrail.training.saver import Saver
 from vitrail.training.schedule import rate_at
 from vitrail.training.sharded import full_tensor
+from vitrail.training.stream import make_stream, total_steps
 from vitrail.training.tally import Tally
 from vitrail.training.task import Outcome, Task
 from vitrail.training.train_state import TrainState
@@ -439,24 +438,3 @@ class Trainer:
         found = self.saver.restore(self.state, self.run_state)
         if found is not None:
             self.step, self.run_state = found
-
-
-def make_stream(task: Task, world: World) -> Stream:
-    recipe = task.recipe
-    return Stream(
-        source=task.train,
-        how=task.objective.model.passport.preprocessing,
-        augmentation=recipe.augmentation,
-        batch_size=recipe.batch_size,
-        seed=recipe.seed,
-        balance=not isinstance(recipe.goal, Masked) and recipe.goal.balance,
-        native=task.objective.native,
-        workers=recipe.workers,
-        rank=world.rank,
-        world=world.size,
-        device=world.device,
-    )
-
-
-def total_steps(recipe: Recipe, stream: Stream) -> int:
-    return recipe.schedule.steps or max(round(recipe.schedule.epochs * stream.steps), 1)

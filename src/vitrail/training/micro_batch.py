@@ -37,6 +37,6 @@ def more_parts(accumulate: int, batch: Batch, out: Path, world: World) -> int:
     if world.size > 1:
         raise UserError(
             f"process {world.rank} ran out of memory: resume the run, which computes batches in "
-            f"{parts} parts then (torchrun --max-restarts and --resume auto do so by themselves)"
+            f'{parts} parts then (torchrun does so by itself, with restarts and resume="auto")'
         )
     return parts
