@@ -8,7 +8,7 @@ from griffe import Extension, Object
 EXAMPLE = re.compile(r"(?:^>>> .*(?:\n(?!\n).*)*(?:\n(?=\n>>> ))?)+", re.MULTILINE)
 
 
-class DoctestBlocks(Extension):  # type: ignore[misc]  # Griffe is for `make site` alone
+class DoctestBlocks(Extension):  # type: ignore[misc,unused-ignore]  # without Griffe
     """Puts a fence around each example."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
