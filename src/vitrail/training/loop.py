@@ -26,7 +26,7 @@ from vitrail.training.device_defaults import matmul_precision
 from vitrail.training.evaluator import Evaluator
 from vitrail.training.goal import Masked
 from vitrail.training.heartbeat import Heartbeat
-from vitrail.training.interrupt import Interrupted, interruptible
+from vitrail.training.interrupt import Interrupted, forget_children, interruptible
 from vitrail.training.log import Log
 from vitrail.training.micro_batch import more_parts, read_accumulate
 from vitrail.training.nan_policy import NanPolicy
@@ -147,7 +147,8 @@ class Trainer:
         began, seen = time.perf_counter(), 0
         for batch in self.waited_for():
             if (why := self.outage(batch)) is not None:
-                if self.storage_failed and self.waiting.wait():
+                # before the first step it is more likely a mistake than an outage
+                if self.step and self.storage_failed and self.waiting.wait():
                     return "again"
                 self.stop(why)
             self.waiting = Waiting(monitor.outage_minutes)
@@ -221,6 +222,8 @@ class Trainer:
             self.mark(f"reading the images of step {self.step}")
             try:
                 batch = next(batches, None)
+                if self.stream.workers:
+                    forget_children()
             except (RuntimeError, ConnectionError, EOFError) as error:
                 # torch's own sentence, or a pipe that broke while a batch was on its way
                 died = "DataLoader worker" in str(error) or not isinstance(error, RuntimeError)
