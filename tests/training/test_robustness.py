@@ -91,8 +91,12 @@ def test_a_reader_that_dies_is_replaced(tmp_path: Path) -> None:
 def test_storage_that_comes_back_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, shelf = Shelf(100, ()), Shelf(100, range(100))
+    whole, shelf = Shelf(100, ()), Shelf(100, ())
     pauses = list[float]()
+
+    def lose(now: Any) -> None:
+        if now.step == 4 and not pauses:
+            shelf.lost = set(range(100))
 
     def sleep(seconds: float) -> None:
         pauses.append(seconds)
@@ -103,7 +107,8 @@ def test_storage_that_comes_back_is_waited_for(
     monitor = replace(RECIPE.monitor, outage_minutes=1.0)
     for out, train in ((tmp_path / "whole", whole), (tmp_path / "run", shelf)):
         splits = Splits({"train": train, "val": Stripes(40, seed=1)})
-        Trainer(prepare_task(replace(RECIPE, monitor=monitor), splits, accuracy), out).run()
+        task = prepare_task(replace(RECIPE, monitor=monitor), splits, accuracy)
+        Trainer(task, out, lose if train is shelf else lambda _: None).run()
     assert pauses == [1.0, 2.0, 4.0]
     assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")
 

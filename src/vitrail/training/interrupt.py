@@ -38,6 +38,8 @@ def interruptible(*, alone: bool = True) -> Iterator[Interrupted]:
         found.number = number
 
     before = {number: signal.signal(number, note) for number in SIGNALS}
+    if signal.getsignal(signal.SIGCHLD) is not None:
+        before[signal.SIGCHLD] = signal.getsignal(signal.SIGCHLD)
     try:
         yield found
     except RuntimeError:
@@ -47,6 +49,13 @@ def interruptible(*, alone: bool = True) -> Iterator[Interrupted]:
         raise
     finally:
         _put_back(before)
+
+
+def forget_children() -> None:
+    """torch's loader installs a handler that raises when a reader has died, in the middle of
+    whatever goes on, a step perhaps. Asked for the next batch it notices that too."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def _put_back(before: dict[signal.Signals, Any]) -> None:

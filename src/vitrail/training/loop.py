@@ -26,7 +26,7 @@ from vitrail.models.sample_noise import SampleNoise
 from vitrail.training.device_defaults import matmul_precision
 from vitrail.training.evaluator import Evaluator
 from vitrail.training.heartbeat import Heartbeat
-from vitrail.training.interrupt import Interrupted, interruptible
+from vitrail.training.interrupt import Interrupted, forget_children, interruptible
 from vitrail.training.log import Log
 from vitrail.training.loggers import flat_settings
 from vitrail.training.micro_batch import more_parts, read_accumulate
@@ -156,7 +156,8 @@ class Trainer:
         began, seen = time.perf_counter(), 0
         for batch in self.waited_for():
             if (why := self.outage(batch)) is not None:
-                if self.storage_failed and self.waiting.wait():
+                # before the first step it is more likely a mistake than an outage
+                if self.step and self.storage_failed and self.waiting.wait():
                     return "again"
                 self.stop(why)
             self.waiting = Waiting(monitor.outage_minutes)
@@ -231,6 +232,8 @@ class Trainer:
             self.mark(f"reading the images of step {self.step}")
             try:
                 batch = next(batches, None)
+                if self.stream.workers:
+                    forget_children()
             except (RuntimeError, ConnectionError, EOFError) as error:
                 # torch's own sentence, or a pipe that broke while a batch was on its way
                 died = "DataLoader worker" in str(error) or not isinstance(error, RuntimeError)
