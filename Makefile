@@ -60,8 +60,8 @@ test-all: setup
 	$(ALONE) -m alone tests/models tests/exporters tests/training
 	$(PYTEST) -m 'not alone and not faults'
 
-# Processes are killed, disks fill up, machines leave: prints how often, and what was lost. Half an
-# hour on two cores.
+# Processes are killed, disks fill up, machines leave: prints how often, and what was lost.
+# Not timed on a quiet machine yet.
 faults: setup
 	$(ALONE) -m 'faults or not faults' tests/faults
 
