@@ -45,6 +45,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="vit_l_16")
     parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument(
+        "--ddp-ranks",
+        type=int,
+        help="fewer, where memory is short: ddp needs as much in each, however many there are",
+    )
     parser.add_argument("--saves", type=int, default=3)
     parser.add_argument("--side", type=int, default=224, help="pixels, of steps beside a save")
     parser.add_argument("--only", choices=("memory", "saving"))
@@ -52,7 +57,8 @@ def main() -> None:
     params = vitrail.info(arguments.model).measured.params
     print(f"{arguments.model}: {params:,} parameters; load {os.getloadavg()[0]:.1f}")
     if arguments.only != "saving":
-        compare_memory(arguments.model, arguments.ranks, params)
+        ranks = {"ddp": arguments.ddp_ranks or arguments.ranks, "fsdp": arguments.ranks}
+        compare_memory(arguments.model, ranks, params)
     if arguments.only != "memory":
         compare_saving(arguments.model, arguments.saves, arguments.side)
 
@@ -87,21 +93,21 @@ def batch_of(run: Trainer) -> Batch:
     return Batch(images, targets, places, places=places, planned=8)
 
 
-def compare_memory(model: str, ranks: int, params: int) -> None:
-    need = 24 * params * ranks  # ddp: weights, gradients, buckets, two numbers of AdamW, a margin
+def compare_memory(model: str, ranks: dict[str, int], params: int) -> None:
+    need = 22 * params * ranks["ddp"]  # weights, gradients, two numbers of AdamW, a margin
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if need > 0.8 * free:
         sys.exit(
-            f"ddp with {ranks} processes needs {need / 1e9:.0f} GB, {free / 1e9:.0f} GB are free: "
-            "choose a smaller --model or fewer --ranks"
+            f"ddp with {ranks['ddp']} processes needs {need / 1e9:.0f} GB, {free / 1e9:.0f} GB are free: "
+            "choose a smaller --model or fewer --ddp-ranks"
         )
     peaks = {}
-    for kind in ("ddp", "fsdp"):
+    for kind, count in ranks.items():
         with tempfile.TemporaryDirectory() as folder:
-            fork_group(Path(folder), ranks, partial(measure_rank, Path(folder), model, kind))
+            fork_group(Path(folder), count, partial(measure_rank, Path(folder), model, kind))
             found = [int(file.read_text()) for file in Path(folder).glob("rank-*")]
         peaks[kind] = max(found)
-        print(f"{kind}: {peaks[kind] / 1e9:.2f} GB a process at its peak, of {ranks}", flush=True)
+        print(f"{kind}: {peaks[kind] / 1e9:.2f} GB a process at its peak, of {count}", flush=True)
     print(f"fsdp : ddp {peaks['fsdp'] / peaks['ddp']:.2f}")
 
 

@@ -176,7 +176,7 @@ def test_an_outage_that_ends_changes_nothing(
     pauses = list[float]()
     monkeypatch.setattr(Waiting.wait, "__defaults__", (pauses.append,))
     monitor = replace(RECIPE.monitor, outage_minutes=10)
-    run(tmp_path / "whole", Shelf(100, []), monitor=monitor)
+    run(tmp_path / "whole", Shelf(100, []), val=Shelf(40, []), monitor=monitor)
     train, val, started = Flickering(100, lost, attempts), Flickering(40, [], attempts), []
     recipe = replace(RECIPE, monitor=monitor)
     trainer = Trainer(
