@@ -98,8 +98,8 @@ def compare_memory(model: str, ranks: dict[str, int], params: int) -> None:
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if need > 0.8 * free:
         sys.exit(
-            f"ddp with {ranks['ddp']} processes needs {need / 1e9:.0f} GB, {free / 1e9:.0f} GB are free: "
-            "choose a smaller --model or fewer --ddp-ranks"
+            f"ddp with {ranks['ddp']} processes needs {need / 1e9:.0f} GB, {free / 1e9:.0f} GB are "
+            "free: choose a smaller --model or fewer --ddp-ranks"
         )
     peaks = {}
     for kind, count in ranks.items():
