@@ -85,9 +85,9 @@ def test_a_tenth_of_all_requests_fails(
 ) -> None:
     (write_tars if kind == "tars" else write_folders)(tmp_path / kind)
     bucket = fsspec.filesystem("s3", skip_instance_cache=True)
-    bucket.mkdir("photos")
+    bucket.mkdir(f"photos-{kind}")
     for path in sorted((tmp_path / kind).rglob("*.*")):
-        with bucket.open(f"photos/{kind}/{path.relative_to(tmp_path / kind)}", "wb") as file:
+        with bucket.open(f"photos-{kind}/{kind}/{path.relative_to(tmp_path / kind)}", "wb") as file:
             file.write(path.read_bytes())
     options: dict[str, Any] = {"fields.depth": 1, "fields.dim": 16, "fields.mlp_dim": 16}
     counts = []
@@ -98,7 +98,7 @@ def test_a_tenth_of_all_requests_fails(
         storage.share, storage.asked, storage.refused = share, 0, 0
         out = tmp_path / f"run-{number}"
         run = vitrail.train(
-            f"s3://photos/{kind}",
+            f"s3://photos-{kind}/{kind}",
             out=out,
             steps=12,
             batch_size=8,
