@@ -177,7 +177,8 @@ def test_an_outage_that_ends_changes_nothing(
     monkeypatch.setattr(Waiting.wait, "__defaults__", (pauses.append,))
     monitor = replace(RECIPE.monitor, outage_minutes=10)
     run(tmp_path / "whole", Shelf(100, []), val=Shelf(40, []), monitor=monitor)
-    train, val, started = Flickering(100, lost, attempts), Flickering(40, [], attempts), []
+    train, val = Flickering(100, lost, attempts), Flickering(40, [], attempts)
+    started = list[int]()
     recipe = replace(RECIPE, monitor=monitor)
     trainer = Trainer(
         prepare_task(recipe, Splits({"train": train, "val": val}), accuracy), tmp_path / "run"

@@ -78,7 +78,7 @@ def test_weights_wait_until_they_are_copied(
         busy.append(pending is not None and not pending.done.done())
         return backward(*args)
 
-    run.backward = note_copying  # type: ignore[method-assign]
+    run.backward = note_copying  # type: ignore[method-assign, assignment]
     run.run()
     assert sum(busy) >= 3  # gradients were computed meanwhile
     for step in range(1, 7):
