@@ -74,7 +74,7 @@ def write_photos(folder: Path) -> None:
     photo = Image.fromarray(load_sample_image("china.jpg"))
     for number in range(FILES):
         path = folder / f"class{number % 2}" / f"{number}.jpg"
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         shift = number % 32
         cut = (2 * shift, shift, photo.width - 2 * shift, photo.height - shift)
         photo.resize(SIZE, Image.Resampling.LANCZOS, box=cut).save(path, quality=90)

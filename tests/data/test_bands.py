@@ -141,11 +141,11 @@ def test_models_of_one_depth_refuse_the_other() -> None:
 
 @pytest.fixture
 def fields(tmp_path: Path) -> Path:
-    """Four bands of 16 bits: the class is in the last one."""
+    """Thirteen bands of 16 bits, as Sentinel-2 has them: the class is in the last one."""
     for number in range(48):
         label = number % 2
-        values = RNG.integers(0, 3000, (16, 16, 4)).astype(np.uint16)
-        values[..., 3] += 5000 * label
+        values = RNG.integers(0, 3000, (16, 16, 13)).astype(np.uint16)
+        values[..., 12] += 5000 * label
         path = tmp_path / "fields" / ("crop", "water")[label] / f"{number}.tif"
         path.parent.mkdir(parents=True, exist_ok=True)
         tifffile.imwrite(path, values, photometric="minisblack")
@@ -164,7 +164,7 @@ def test_bands_are_measured(fields: Path) -> None:
 def test_from_a_folder_of_tiffs_to_an_explanation(fields: Path, tmp_path: Path) -> None:
     run = vitrail.train(fields, out=tmp_path / "run", epochs=12, batch_size=16, threads=1)
     assert run.recipe.bands is not None
-    assert run.recipe.fields["channels"] == 4
+    assert run.recipe.fields["channels"] == 13
     assert any("bands of 16 bits" in reason for reason in run.recipe.reasons)
     assert run.score == 1.0
     model = vitrail.load(tmp_path / "run" / "best")
@@ -180,7 +180,7 @@ def test_from_a_folder_of_tiffs_to_an_explanation(fields: Path, tmp_path: Path) 
     with pytest.raises(UserError, match="16 bits, which timm cannot express"):
         vitrail.convert(tmp_path / "run" / "best", tmp_path / "timm", to="timm")
     found = vitrail.doctor(fields)
-    assert found.modes == {"bands 4x16-bit": 48}
+    assert found.modes == {"bands 13x16-bit": 48}
     assert not found.broken
     assert found.colour is None
 

@@ -7,8 +7,8 @@ import pytest
 
 from tests.faults.agents import descendants, end, free_port, start_agent, wait_for
 from tests.faults.worker import EVERY, make_trainer
-from tests.training.test_resume import fingerprint, last_step, survive_kills
-from vitrail.training.checkpoint import newest_step
+from tests.training.test_resume import fingerprint, is_of_run, last_step, survive_kills
+from vitrail.training.checkpoint import Saved, newest_step, steps_in, verify
 
 RANKS, KILLS = 4, 10
 
@@ -38,18 +38,33 @@ def test_four_ranks_and_ten_kills(tmp_path: Path, capsys: pytest.CaptureFixture[
             end(agent)
     died = len(list((tmp_path / "killed-run" / "killed").iterdir()))
     same = fingerprint(out) == fingerprint(whole)
+    saved = steps_in(out / "steps")
+    equal = sum(is_of_run(read_step(step), whole) for step in saved)  # one or more after each kill
     with capsys.disabled():
-        print(f"\n4 ranks: {died}/{KILLS} kills ({', '.join(kills)}), weights equal: {same}")
+        print(
+            f"\n4 ranks: {died}/{KILLS} kills ({', '.join(kills)}), {equal}/{len(saved)} "
+            f"checkpoints equal, final weights equal: {same}"
+        )
     assert died == KILLS
+    assert equal == len(saved) > KILLS
     assert same
+
+
+def read_step(path: Path) -> Saved:
+    found, _ = verify(path)
+    assert found is not None
+    return Saved(found.step, found.read(), found.run_state)
 
 
 @pytest.mark.faults
 def test_one_process_and_fifty_kills(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    killed, same = survive_kills(50, 600, tmp_path)
+    killed, equal, same = survive_kills(50, 600, tmp_path)
     with capsys.disabled():
-        print(f"\none process: {killed}/50 kills, digests equal: {same}")
-    assert (killed, same) == (50, True)
+        print(
+            f"\none process: {killed}/50 kills, {equal}/50 checkpoints equal after them, "
+            f"final digests equal: {same}"
+        )
+    assert (killed, equal, same) == (50, 50, True)
 
 
 @pytest.mark.faults

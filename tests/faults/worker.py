@@ -32,7 +32,7 @@ def make_trainer(out: Path, steps: int, kind: str, world: World | None) -> Train
         world=world,
         parallel=kind,
         schedule=Schedule(steps=steps, warmup=1),
-        monitor=Monitor(eval_every_epochs=1, save_every_steps=EVERY, outage_minutes=0),
+        monitor=Monitor(eval_every_epochs=1, save_every_steps=EVERY, outage_minutes=0, keep=20),
     )
 
 

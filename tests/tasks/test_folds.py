@@ -100,6 +100,23 @@ def test_minutes_become_steps_that_a_resumed_run_keeps(data: Path, tmp_path: Pat
         vitrail.train(data, out=tmp_path / "x", minutes=0)
 
 
+def test_minutes_of_all_folds_are_steps_of_each(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = list[float]()
+
+    def measure(run: Any, minutes: float) -> tuple[int, float]:
+        measured.append(minutes)
+        return 3 + len(measured), 0.1  # another speed each time, as on a machine with other work
+
+    monkeypatch.setattr("vitrail.tasks.training_run.steps_within", measure)
+    options = {"out": tmp_path / "folds", "folds": 3, "minutes": 6.0, **SMALL}
+    found = vitrail.train(data, **options)
+    assert measured == [2.0]
+    assert [run.total for run in found.runs] == [4, 4, 4]
+    assert vitrail.train(data, **options, resume=True).facts() == found.facts()
+
+
 def test_the_keywords_are_those_of_the_function() -> None:
     names = set(inspect.signature(vitrail.train).parameters) - {"data", "folds"}
     assert set(TrainKeywords.__annotations__) == names

@@ -54,6 +54,7 @@ CASES: dict[str, dict[str, Any]] = {
     "batch norm coatnet": with_batch_norms("coatnet_0"),
     "batch norm coatnet broken": with_batch_norms("coatnet_0") | {"batch_size": 4, "accumulate": 1},
     "batch norm resnet": with_batch_norms("resnet18"),
+    "batch norm mobilenet": with_batch_norms("mobilenet_v2"),
     "batch norm recomputed": with_batch_norms("mobilevit_xxs") | {"checkpointing": True},
     "batch norm broken": with_batch_norms("mobilevit_xxs")
     | {

@@ -22,6 +22,7 @@ from vitrail.training.checkpoint import newest_step
 from vitrail.training.goal import Labels
 from vitrail.training.log import Log
 from vitrail.training.loop import Trainer
+from vitrail.training.outage import BRIEF, Waiting
 from vitrail.training.prepare import prepare_task
 from vitrail.training.recipe import Schedule
 from vitrail.training.task import Outcome
@@ -146,8 +147,65 @@ def test_storage_that_does_not_answer_is_asked_again(
         places.image_bytes(str(path))
     assert len(pauses) == 2 + len(places.PAUSES)
     monkeypatch.undo()
-    with pytest.raises(Unreadable, match="no such file"):  # at once
-        places.image_bytes(str(tmp_path / "2.png"))
+    for missing in (str(tmp_path / "2.png"), "memory://bucket/2.png", str(path / "3.png")):
+        with pytest.raises(BadImage) as found:  # at once, and for good
+            places.image_bytes(missing)
+        assert not isinstance(found.value, Unreadable)
+
+
+class Flickering(Shelf):
+    """A storage that loses some images, and finds them again after so many attempts."""
+
+    def __init__(self, count: int, lost: Any, attempts: int) -> None:
+        super().__init__(count, lost)
+        self.attempts = attempts
+
+    def read(self, index: int) -> Any:
+        if index in self.lost:
+            self.attempts -= 1
+            if self.attempts < 0:
+                self.lost = set()
+        return super().read(index)
+
+
+@pytest.mark.parametrize(("lost", "attempts"), [((3,), 2), (range(100), 40)])
+def test_an_outage_that_ends_changes_nothing(
+    lost: Any, attempts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few images or all, of training and of validation: they are waited for."""
+    pauses = list[float]()
+    monkeypatch.setattr(Waiting.wait, "__defaults__", (pauses.append,))
+    monitor = replace(RECIPE.monitor, outage_minutes=10)
+    run(tmp_path / "whole", Shelf(100, []), val=Shelf(40, []), monitor=monitor)
+    train, val = Flickering(100, lost, attempts), Flickering(40, [], attempts)
+    started = list[int]()
+    recipe = replace(RECIPE, monitor=monitor)
+    trainer = Trainer(
+        prepare_task(recipe, Splits({"train": train, "val": val}), accuracy), tmp_path / "run"
+    )
+    train.lost = set()
+
+    def lose(now: Any) -> None:
+        if now.step >= 2 and not started:
+            started.append(now.step)
+            train.lost, val.lost = set(lost), set(range(40)) if len(lost) > 1 else set()
+
+    trainer.on_step = lose
+    outcome = trainer.run()
+    assert not outcome.run_state.broken
+    assert pauses[:2] == [1.0, 2.0]
+    assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")
+
+
+def test_an_image_that_stays_away_is_waited_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = list[float]()
+    monkeypatch.setattr(Waiting.wait, "__defaults__", (pauses.append,))
+    monitor = replace(RECIPE.monitor, outage_minutes=10)
+    outcome = run(tmp_path, Shelf(100, [3]), monitor=monitor, schedule=Schedule(epochs=3))
+    assert list(outcome.run_state.broken) == ["stripes/3"]
+    assert sum(pauses) == 60 * BRIEF
 
 
 def test_a_batch_does_not_wait_for_every_image_of_dead_storage(

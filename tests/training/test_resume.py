@@ -16,12 +16,12 @@ import torch
 from tests.training.world import RECIPE, trainer, unlabelled
 from vitrail import UserError, load
 from vitrail.data.loader import Batch
-from vitrail.training.checkpoint import newest_step, steps_in
+from vitrail.training.checkpoint import Saved, newest_step, steps_in
 from vitrail.training.log import Log
 from vitrail.training.loop import Trainer
 from vitrail.training.progress import Progress
 from vitrail.training.recipe import Lora, Monitor, Optimiser, Schedule
-from vitrail.training.shards import shard_name
+from vitrail.training.shards import Shards, shard_name
 
 PER_SAMPLE = replace(RECIPE.augmentation, policy="trivialaugment", repeats=3)
 KINDS: dict[str, dict[str, Any]] = {
@@ -40,14 +40,20 @@ KINDS: dict[str, dict[str, Any]] = {
 UNLABELLED = ("masked-patch", "mae", "simmim", "beit", "tokenizer")
 
 
+def state_digest(saved: Saved) -> str:
+    """Every bit of the weights, their average and the optimiser."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(saved.tensors.items()):
+        digest.update(name.encode() + tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
 def fingerprint(out: Path) -> str:
     """Every bit of the weights, their average and the optimiser at the end, and what was logged;
     but the seconds that a run waited for its data are the machine's."""
     saved = newest_step(out / "steps")
     assert saved is not None
-    digest = hashlib.sha256()
-    for name, tensor in sorted(saved.tensors.items()):
-        digest.update(name.encode() + tensor.numpy().tobytes())
+    digest = hashlib.sha256(state_digest(saved).encode())
     for name in ("data_seconds", "seconds"):
         saved.run_state["tally"].pop(name)
     digest.update(json.dumps(saved.run_state, sort_keys=True).encode())
@@ -113,22 +119,25 @@ def go_on(out: Path, workers: int, changes: dict[str, Any]) -> None:
 def test_killed_many_times_at_any_moment(kills: int, steps: int, tmp_path: Path) -> None:
     """Real processes and kill -9, wherever they are: reading, stepping, writing; every life of the
     run has another number of workers."""
-    killed, same = survive_kills(kills, steps, tmp_path)
+    killed, equal, same = survive_kills(kills, steps, tmp_path)
     assert killed == kills, f"the run ended after {killed} kills: make it longer"
+    assert equal == kills
     assert same
 
 
-def survive_kills(kills: int, steps: int, tmp_path: Path) -> tuple[int, bool]:
-    """How often a run was killed, and whether it ended as one that was not."""
+def survive_kills(kills: int, steps: int, tmp_path: Path) -> tuple[int, int, bool]:
+    """How often a run was killed, how often it had lost nothing then (its newest checkpoint is that
+    of a run that was not killed, to the bit), and whether it ended as that one."""
     changes: dict[str, Any] = {
         "augmentation": PER_SAMPLE,
         "schedule": Schedule(steps=steps, warmup=4),
     }
-    trainer(tmp_path / "whole", **changes).run()
+    every_step = replace(RECIPE.monitor, keep=steps)
+    trainer(tmp_path / "whole", **changes, monitor=every_step).run()
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["tests.training.world"])
     out, draw = tmp_path / "killed", random.Random(0)
-    killed, seen = 0, set()
+    killed, equal, seen = 0, 0, set()
     while killed < kills:
         before = newest_step(out / "steps")
         process = processes.Process(target=go_on, args=(out, draw.choice((0, 0, 1, 2)), changes))
@@ -144,10 +153,19 @@ def survive_kills(kills: int, steps: int, tmp_path: Path) -> tuple[int, bool]:
         process.kill()
         process.join()
         killed += 1
+        equal += is_of_run(newest_step(out / "steps"), tmp_path / "whole")
         seen.add(last_step(out))
     assert len(seen) > kills // 4
     trainer(out, **changes).run(resume=True)
-    return killed, fingerprint(out) == fingerprint(tmp_path / "whole")
+    return killed, equal, fingerprint(out) == fingerprint(tmp_path / "whole")
+
+
+def is_of_run(saved: Saved | None, whole: Path) -> bool:
+    """Whether a checkpoint is that of another run at the same step; or there is none yet."""
+    if saved is None:
+        return True
+    tensors = Shards(whole / "steps" / f"step-{saved.step:09d}").read_all()
+    return state_digest(saved) == state_digest(replace(saved, tensors=tensors))
 
 
 def last_step(out: Path) -> int:

@@ -113,8 +113,7 @@ class BadImage(Exception):  # noqa: N818 - a message for users, under the name t
 
 
 class Unreadable(BadImage):
-    """An image whose bytes cannot be had, which says nothing about the image: the file is not
-    there, or its storage does not answer."""
+    """An image whose storage does not answer, which says nothing about the image; it may later."""
 
 
 def decode(

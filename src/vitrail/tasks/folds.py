@@ -110,7 +110,8 @@ def cross_validate(options: RunOptions, observer: Observer) -> CrossValidation:
     for fold in range(1, options.folds + 1):
         name = f"fold {fold} of {options.folds}"
         observer.show_step(Progress(0, 0, math.nan, 0.0, messages=(name,)))
-        runs.append(start_run(fold_options(options, out, fold), observer))
+        now = options if not runs else as_long_as(options, runs[0])
+        runs.append(start_run(fold_options(now, out, fold), observer))
         if runs[-1].stopped:
             return CrossValidation(out=out, runs=tuple(runs), folds=options.folds)
     done = CrossValidation(out=out, runs=tuple(runs), folds=options.folds, report=out / PAGE)
@@ -124,8 +125,22 @@ def cross_validate(options: RunOptions, observer: Observer) -> CrossValidation:
 
 
 def fold_options(options: RunOptions, out: Path, fold: int) -> RunOptions:
+    """Those of one fold. A budget of minutes is that of all folds."""
     resume: Any = "auto" if options.resume else False
-    return replace(options, out=str(out / f"fold-{fold}"), fold=fold, resume=resume)
+    minutes = options.minutes
+    if minutes is not None and options.folds is not None:
+        minutes = minutes / options.folds
+    return replace(
+        options, out=str(out / f"fold-{fold}"), fold=fold, resume=resume, minutes=minutes
+    )
+
+
+def as_long_as(options: RunOptions, first: Run) -> RunOptions:
+    """Where time decides, the first fold is measured, and the others have as many steps: scores of
+    runs of different lengths say nothing together."""
+    if options.minutes is None:
+        return options
+    return replace(options, minutes=None, steps=first.total)
 
 
 def check_free(options: RunOptions, out: Path) -> None:

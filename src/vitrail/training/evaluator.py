@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from vitrail.data.images import BadImage
+from vitrail.data.images import BadImage, Unreadable
 from vitrail.data.loader import EvalLoader
 from vitrail.training.counts import CountedScorer, Counts
 from vitrail.training.outage import OutageError, lost_too_many, sentence
@@ -62,8 +62,10 @@ class Evaluator:
         images = len(task.val)
         lost, share = images - outputs.images, task.recipe.max_broken
         if lost_too_many(lost, images, share):
-            found = [BadImage(*bad) for bad in outputs.broken.items()]
-            raise OutageError(sentence("validation images", lost, images, share, found))
+            kind = Unreadable if outputs.storage_failed else BadImage
+            found = [kind(*bad) for bad in outputs.broken.items()]
+            why = sentence("validation images", lost, images, share, found)
+            raise OutageError(why, storage=outputs.storage_failed)
         run_state.broken |= outputs.broken
         run_state.metric, values = score_outputs(task, outputs)
         run_state.warning = task.objective.warning(outputs.logits) if outputs.kept else None

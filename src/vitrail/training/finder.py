@@ -32,7 +32,7 @@ def find_lr(run: Trainer) -> LearningRateCurve:
     """Where the loss falls fastest. The run's weights are used up: begin the real one afresh."""
     rates, losses, mean = list[float](), list[float](), 0.0
     for step, batch in enumerate(run.stream.batches(0, STEPS)):
-        if (why := run.outage(batch)) is not None:
+        if (why := run.lost_images(batch).why_stop) is not None:
             raise UserError(f"no learning rate was found: {why}")
         lr = LOWEST * (HIGHEST / LOWEST) ** (step / (STEPS - 1))
         try:

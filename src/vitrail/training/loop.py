@@ -32,7 +32,7 @@ from vitrail.training.loggers import flat_settings
 from vitrail.training.micro_batch import more_parts, read_accumulate
 from vitrail.training.nan_policy import NanPolicy
 from vitrail.training.optimiser import freeze, set_rate
-from vitrail.training.outage import OutageError, Waiting, is_storage, why_stop
+from vitrail.training.outage import BRIEF, Lost, OutageError, Waiting, count_lost
 from vitrail.training.parallel import parallelise, sync_gradients
 from vitrail.training.parts import Parts, fewest_images
 from vitrail.training.precision import autocast, check_precision
@@ -84,7 +84,7 @@ class Trainer:
         self.nan_policy = NanPolicy(recipe)
         self.results: list[tuple[int, Tensor]] = []  # of steps whose losses are on the device still
         self.accumulate, self.messages = recipe.accumulate, list[str]()
-        self.waiting, self.storage_failed = Waiting(recipe.monitor.outage_minutes), False
+        self.waiting = Waiting(recipe.monitor.outage_minutes)
         cuda = self.world.device.type == "cuda"
         self.flags_every = FLAGS_EVERY if cuda else 1
         self.settle_every = FLAGS_EVERY if cuda and recipe.monitor.nan == "stop" else 1
@@ -155,11 +155,12 @@ class Trainer:
                 return "done"
         began, seen = time.perf_counter(), 0
         for batch in self.waited_for():
-            if (why := self.outage(batch)) is not None:
-                # before the first step it is more likely a mistake than an outage
-                if self.step and self.storage_failed and self.waiting.wait():
-                    return "again"
-                self.stop(why)
+            lost = self.lost_images(batch)
+            if lost.found and self.wait_for(lost):
+                return "again"
+            if lost.why_stop is not None:
+                self.stop(lost.why_stop)
+            lost.remember(self.run_state)
             self.waiting = Waiting(monitor.outage_minutes)
             known = self.step in self.run_state.skip
             self.train_step_in_memory(batch)
@@ -258,13 +259,19 @@ class Trainer:
             log.write(self.step, epoch=epoch, **values, lr=self.lr(self.step - 1), **scores)
         self.run_state.tally = Tally()
 
-    def outage(self, batch: Batch) -> str | None:
-        """Why not to go on: too many images of this step or of its epoch cannot be used."""
+    def lost_images(self, batch: Batch) -> Lost:
+        """Images of this step that cannot be used, by all processes."""
         read, lost = map(int, self.world.sums((len(batch.images), len(batch.broken))))
         found = [bad for part in self.world.gather(batch.broken) for bad in part] if lost else []
-        self.storage_failed = is_storage(found)
         images, share = len(self.task.train), self.recipe.max_broken
-        return why_stop(self.run_state, found, batch.epoch, self.step, (read, images), share)
+        return count_lost(self.run_state, found, batch.epoch, self.step, (read, images), share)
+
+    def wait_for(self, lost: Lost) -> bool:
+        """Whether storage that does not answer was waited for, so that the step is to be read
+        again. Too many images at the first step are a mistake rather than an outage."""
+        if not lost.may_return(self.run_state.broken) or (lost.why_stop and not self.step):
+            return False
+        return self.waiting.wait(at_most=math.inf if lost.why_stop else BRIEF)
 
     def train_step_in_memory(self, batch: Batch) -> None:
         """One step; where memory runs out it is computed in twice as many parts, from then on."""
@@ -392,6 +399,7 @@ class Trainer:
         return good
 
     def update_weights(self) -> None:
+        self.saver.wait_copied()
         scaler = self.state.scaler
         for optimiser in self.state.optimisers:
             scaler.step(optimiser)
@@ -413,13 +421,18 @@ class Trainer:
 
     def evaluate(self) -> Values:
         """Score the weights on the validation images, and keep them if they are the best."""
-        try:
-            values = self.evaluator.evaluate(self.task, self.step, self.run_state)
-        except OutageError as outage:
-            self.run_state.needs_evaluation = True
-            self.stop(str(outage))
-        self.run_state.needs_evaluation = False
-        return values
+        self.saver.wait_copied()  # the mean takes their place meanwhile
+        while True:
+            try:
+                values = self.evaluator.evaluate(self.task, self.step, self.run_state)
+            except OutageError as outage:
+                if outage.storage and self.waiting.wait():
+                    continue
+                self.run_state.needs_evaluation = True
+                self.stop(str(outage))
+            self.waiting = Waiting(self.recipe.monitor.outage_minutes)
+            self.run_state.needs_evaluation = False
+            return values
 
     def out_of_patience(self) -> bool:
         patience = self.recipe.monitor.patience

@@ -1,7 +1,8 @@
 """A run stops when too many of its images cannot be used, instead of training on the rest."""
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from vitrail.data.images import BadImage, Unreadable
@@ -9,10 +10,16 @@ from vitrail.training.run_state import RunState
 
 
 class OutageError(Exception):
-    """Too many images cannot be used: the run is saved and stops."""
+    """Too many validation images cannot be used: the run is saved and stops, unless its `storage`
+    answers again in time."""
+
+    def __init__(self, why: str, *, storage: bool) -> None:
+        super().__init__(why)
+        self.storage = storage
 
 
 LONGEST_PAUSE = 60.0  # seconds between two attempts to read
+BRIEF = 0.5  # minutes to wait for a few images, without which a run could go on
 FEW = 5  # images that no data set is stopped for
 
 
@@ -30,28 +37,49 @@ def lost_in_step(lost: int, read: int, share: float) -> bool:
     return not read or lost > max(FEW, max(share, 0.5) * (lost + read))
 
 
-def why_stop(
+@dataclass(frozen=True)
+class Lost:
+    """The images of a step that cannot be used, and why there are too many of them, if so. An image
+    that is drawn several times (goal.balance, augmentation.repeats) counts once."""
+
+    found: Sequence[BadImage]
+    epoch: int
+    in_epoch: Sequence[str]  # so far
+    why_stop: str | None
+
+    def remember(self, run_state: RunState) -> None:
+        """Go on without them."""
+        if self.found or run_state.lost_epoch != self.epoch:
+            run_state.lost_images, run_state.lost_epoch = list(self.in_epoch), self.epoch
+            run_state.broken |= {bad.path: bad.reason for bad in self.found}
+
+    def may_return(self, known: Collection[str]) -> bool:
+        """Whether storage did not answer that has answered before: an image that is `known` to be
+        lost is not waited for again."""
+        if self.why_stop is not None:
+            return is_storage(self.found)
+        return is_storage([bad for bad in self.found if bad.path not in known])
+
+
+def count_lost(
     run_state: RunState,
     found: Sequence[BadImage],
     epoch: int,
     step: int,
     counts: tuple[int, int],
     share: float,
-) -> str | None:
-    """Why too many images were `found` broken in a step, or in its epoch so far; else they are
-    remembered. `counts` are images that the step could read, and all training images. An image
-    that is drawn several times (goal.balance, augmentation.repeats) counts once."""
+) -> Lost:
+    """What images `found` broken in a step mean for it, and for its epoch so far. `counts` are
+    images that the step could read, and all training images."""
     read, images = counts
     in_step = dict.fromkeys(bad.path for bad in found)
-    if lost_in_step(len(in_step), read, share):
-        return sentence(f"images of step {step}", len(found), len(found) + read, share, found)
     before = dict.fromkeys(run_state.lost_images if run_state.lost_epoch == epoch else ())
-    in_epoch = before | in_step
-    if lost_too_many(len(in_epoch), images, share):
-        return sentence("training images", len(in_epoch), images, share, found)
-    run_state.lost_images, run_state.lost_epoch = list(in_epoch), epoch
-    run_state.broken |= {bad.path: bad.reason for bad in found}
-    return None
+    in_epoch, why = tuple(before | in_step), None
+    if lost_in_step(len(in_step), read, share):
+        why = sentence(f"images of step {step}", len(found), len(found) + read, share, found)
+    elif lost_too_many(len(in_epoch), images, share):
+        why = sentence("training images", len(in_epoch), images, share, found)
+    return Lost(found, epoch, in_epoch, why)
 
 
 @dataclass
@@ -62,8 +90,10 @@ class Waiting:
     waited: float = 0.0
     pause: float = 1.0
 
-    def wait(self, sleep: Callable[[float], None] = time.sleep) -> bool:
-        """Whether there was time left to wait; it has passed then.
+    def wait(
+        self, sleep: Callable[[float], None] = time.sleep, *, at_most: float = math.inf
+    ) -> bool:
+        """Whether there was time left to wait, `at_most` so many minutes; it has passed then.
 
         >>> waiting = Waiting(minutes=0.1)
         >>> [waiting.wait(lambda seconds: print(f"{seconds:g} s")) for _ in range(4)]
@@ -72,7 +102,7 @@ class Waiting:
         3 s
         [True, True, True, False]
         """
-        left = 60 * self.minutes - self.waited
+        left = 60 * min(self.minutes, at_most) - self.waited
         pause = min(self.pause, left)
         if pause <= 0:
             return False

@@ -1,19 +1,23 @@
 """When a run is saved, and what: a checkpoint to resume from, and weights to use.
 
-Training waits while tensors are copied; the copies are written meanwhile. One save at a time.
+Tensors are copied while the next step computes its gradients, and the copies are written after
+that: training waits only if it would change weights that are not copied yet. One save at a time.
 """
 
 from __future__ import annotations
 
 import errno
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from vitrail.core.errors import UserError
@@ -68,24 +72,27 @@ class Saver:
         self.wait()  # a save never starts before the last has ended
         for broken in self.world.gather(run_state.broken):
             run_state.broken |= broken
-        tensors, best = state.tensors(), self.best
+        tensors, best = unchanged_by_forward(state), self.best
         if best is not None:
             tensors |= {f"{BEST}{name}": tensor for name, tensor in best[0].items()}
         scores = None if best is None else (run_state.best_step, best[1])
         draft = draft_of(self.out / "steps", step)
         finish = partial(self.finish, draft, step, asdict(run_state), scores)
         if self.world.size == 1:
-            copies = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
+            copied = threading.Event()
             self._thread = self._thread or ThreadPoolExecutor(1, "saving")
-            done: Future[Any] = self._thread.submit(write_alone, draft, copies, finish)
+            copy = partial(copy_tensors, tensors, copied, beside_steps(self.world.device))
+            done: Future[Any] = self._thread.submit(write_alone, draft, copy, finish)
+            done.add_done_callback(lambda _: copied.set())  # also where it failed
+            wait: Callable[[], object] = copied.wait
         else:
-            done = self.start_together(draft, tensors, finish)
-        self._pending = Pending(step, best, time.perf_counter(), done)
+            wait, done = self.start_together(draft, tensors, finish)
+        self._pending = Pending(step, best, time.perf_counter(), wait, done)
         self.best = None
 
     def start_together(
         self, draft: Path, tensors: Mapping[str, Tensor], finish: Any
-    ) -> Future[Any]:
+    ) -> tuple[Callable[[], object], Future[Any]]:
         from vitrail.training.sharded_files import Writer, make_stager, save_async
 
         assert self.world.saving is not None
@@ -110,6 +117,12 @@ class Saver:
             write(self.out / "best", step=best[0], scores=best[1])
         write(self.out / "last", step=step, scores=None)
         publish(draft, keep=self.recipe.monitor.keep)
+
+    def wait_copied(self) -> None:
+        """Until weights may change: the last save has copied them, or has failed to."""
+        if self._pending is not None:
+            with suppress(Exception):  # which `wait` reports
+                self._pending.wait_copied()
 
     def wait(self) -> None:
         """Until the last save has ended. If it failed the last good checkpoint is still there: the
@@ -190,12 +203,42 @@ class Pending:
         step: int,
         best: tuple[dict[str, Tensor], Values] | None,
         began: float,
+        wait_copied: Callable[[], object],
         done: Future[Any],
     ) -> None:
-        self.step, self.best, self.began, self.done = step, best, began, done
+        self.step, self.best, self.began = step, best, began
+        self.wait_copied, self.done = wait_copied, done
 
 
-def write_alone(draft: Path, tensors: dict[str, Tensor], finish: Any) -> None:
+def unchanged_by_forward(state: TrainState) -> dict[str, Tensor]:
+    """All tensors of a run, of which a forward pass changes none: running statistics are copies."""
+    tensors = state.tensors()
+    for name, _ in state.objective.named_buffers():
+        if f"now.{name}" in tensors:
+            tensors[f"now.{name}"] = tensors[f"now.{name}"].clone()
+    return tensors
+
+
+def beside_steps(device: torch.device) -> AbstractContextManager[Any]:
+    """On a GPU a stream of its own, in which copies do not wait for the kernels of a step."""
+    if device.type != "cuda":
+        return nullcontext()
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    return torch.cuda.stream(stream)
+
+
+def copy_tensors(
+    tensors: Mapping[str, Tensor], copied: threading.Event, where: AbstractContextManager[Any]
+) -> dict[str, Tensor]:
+    with where:
+        copies = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
+    copied.set()
+    return copies
+
+
+def write_alone(draft: Path, copy: Callable[[], dict[str, Tensor]], finish: Any) -> None:
     """All of a checkpoint by one process, without torch.distributed."""
+    copies = copy()
     start_draft(draft)
-    finish(write_whole(draft, tensors))
+    finish(write_whole(draft, copies))

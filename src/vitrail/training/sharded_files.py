@@ -177,13 +177,14 @@ class Reader(StorageReader):
 
 
 def make_stager(device: torch.device) -> DefaultStager:
-    """Copies tensors to the CPU; from a GPU through pinned memory that is kept between saves."""
+    """Copies tensors to the CPU in a thread; from a GPU through pinned memory that is kept between
+    saves, in a stream of its own."""
     cuda = device.type == "cuda"
     return DefaultStager(
         StagingOptions(
             use_pinned_memory=cuda,
             use_shared_memory=False,
-            use_async_staging=False,
+            use_async_staging=True,
             use_non_blocking_copy=cuda,
         )
     )
@@ -191,12 +192,14 @@ def make_stager(device: torch.device) -> DefaultStager:
 
 def save_async(
     tensors: Mapping[str, Tensor], writer: Writer, group: dist.ProcessGroup, stager: DefaultStager
-) -> Done[Any]:
-    """Copy the tensors now, write the copies meanwhile; all processes call this together."""
+) -> tuple[Callable[[], object], Done[Any]]:
+    """Copy the tensors, and write the copies, while training goes on; all processes call this
+    together. Gives what waits for the copies, and the future of the files."""
     found = async_save(
         dict(tensors), storage_writer=writer, process_group=group, async_stager=stager
     )
-    return found.upload_completion if isinstance(found, AsyncSaveResponse) else found
+    assert isinstance(found, AsyncSaveResponse)
+    return found.staging_completion.result, found.upload_completion
 
 
 def load_sharded(directory: Path, targets: dict[str, Tensor], group: dist.ProcessGroup) -> None:

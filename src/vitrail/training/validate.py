@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.core.errors import UserError
+from vitrail.data.images import BadImage
 from vitrail.data.loader import Batch, dense_targets
 from vitrail.objectives.objective import Objective
 from vitrail.training.counts import CountedScorer, Counts
+from vitrail.training.outage import OutageError, is_storage
 from vitrail.training.precision import autocast
 from vitrail.training.reconstructions import SHOWN
 from vitrail.training.world import World
@@ -25,8 +27,9 @@ MAX_KEPT = 2**26
 @dataclass(frozen=True)
 class ValidationOutputs:
     """Outputs for the images that can be read, in the source's order, if they are `kept`; how many
-    there are, and what was counted of them; the images that cannot be read, and why; images of the
-    first batch where the objective draws some."""
+    there are, and what was counted of them; the images that cannot be read, and why, and whether
+    some of them because storage did not answer; images of the first batch where the objective draws
+    some."""
 
     logits: NDArray[np.float32]
     targets: NDArray[np.float32]
@@ -36,6 +39,7 @@ class ValidationOutputs:
     images: int = 0
     counts: Counts | None = None
     kept: bool = True
+    storage_failed: bool = False
 
 
 @torch.no_grad()  # inference mode would leave weights that are shared by processes unusable
@@ -55,9 +59,9 @@ def compute_outputs(
     they are to be kept."""
     counts = None if scorer is None else Counts(scorer.names)
     logits, targets, indices = list[Tensor](), list[Tensor](), list[Tensor]()
-    broken, shown, first = dict[str, str](), dict[str, Tensor](), True
+    broken, shown, first = list[BadImage](), dict[str, Tensor](), True
     for batch in batches:
-        broken |= {bad.path: bad.reason for bad in batch.broken}
+        broken += batch.broken
         images, drawn = inputs(batch, objective, seed)
         images = images.to(world.device)
         drawn = None if drawn is None else drawn.to(world.device)
@@ -80,14 +84,17 @@ def compute_outputs(
 def bring_together(
     world: World,
     mine: tuple[list[Tensor], list[Tensor], list[Tensor]],
-    broken: dict[str, str],
+    broken_here: list[BadImage],
     shown: dict[str, Tensor],
     counts: Counts | None,
 ) -> ValidationOutputs:
     """What all processes have: counts as sums, outputs in the source's order if they were kept."""
     kept = bool(mine[0]) or not mine[2]
     images = int(world.sum(sum(len(part) for part in mine[2])))
-    broken = {path: why for share in world.gather(broken) for path, why in share.items()}
+    every = [bad for share in world.gather(broken_here) for bad in share]
+    broken, failed = {bad.path: bad.reason for bad in every}, is_storage(every)
+    if not images and failed:
+        raise OutageError(f"no validation image can be read (such as {every[0]})", storage=True)
     if not images:
         raise UserError("no validation image could be read: examine the data with vitrail doctor")
     if counts is not None:
@@ -96,12 +103,14 @@ def bring_together(
     if not kept:
         nothing = np.empty((0, 0), dtype=np.float32)
         none = np.empty(0, dtype=np.int64)
-        return ValidationOutputs(nothing, nothing, none, broken, shown, images, counts, kept=False)
+        return ValidationOutputs(
+            nothing, nothing, none, broken, shown, images, counts, False, failed
+        )
     shares = world.gather(tuple(torch.cat(parts) for parts in mine))
     found = [torch.cat(parts) for parts in zip(*shares, strict=True)]
     order = found[2].argsort()
     values, truth, places = (part[order].numpy() for part in found)
-    return ValidationOutputs(values, truth, places, broken, shown, images, counts)
+    return ValidationOutputs(values, truth, places, broken, shown, images, counts, True, failed)
 
 
 def inputs(batch: Batch, objective: Objective, seed: int) -> tuple[Tensor, Tensor | None]:

@@ -101,7 +101,8 @@ def is_missing(error: Exception) -> bool:
 
 def image_bytes(place: str, *, start: int = 0, end: int | None = None, name: str = "") -> bytes:
     """The same for an image: whatever goes wrong is the image's own trouble. Storage that does not
-    answer is retried a few times, after longer and longer pauses."""
+    answer is retried a few times, after longer and longer pauses; a file that is not there, or that
+    may not be read, is a broken image at once."""
     name = name or place
     for pause in (*PAUSES, None):
         try:
@@ -115,13 +116,17 @@ def image_bytes(place: str, *, start: int = 0, end: int | None = None, name: str
             raise
         except Exception as error:  # a remote file system fails in ways of its own
             if is_missing(error):
-                raise Unreadable(name, "no such file") from None
-            why, last = reason(error), pause is None or isinstance(error, LASTING)
+                raise BadImage(name, "no such file") from None
+            why, lasts = reason(error), isinstance(error, LASTING)
+            if lasts and not is_remote(place):
+                raise BadImage(name, f"cannot be read: {why}") from None
         else:
-            if end is not None and len(data) < end - start:
-                raise Unreadable(name, f"cannot be read: {place} has become shorter")
-            return data
-        if last or pause is None:
+            if end is None or len(data) == end - start:
+                return data
+            why, lasts = f"{place} has become shorter", False
+            if not is_remote(place):
+                raise BadImage(name, f"cannot be read: {why}")
+        if lasts or pause is None:
             break
         time.sleep(pause)
     raise Unreadable(name, f"cannot be read: {why}")

@@ -15,7 +15,7 @@ from vitrail.data.images import BadImage, Unreadable
 from vitrail.data.source import Raw
 from vitrail.data.sources.labelling import number_arrays
 from vitrail.data.sources.origin import Origin, digest
-from vitrail.data.sources.places import first_line, read_bytes, reason
+from vitrail.data.sources.places import LASTING, first_line, is_missing, read_bytes, reason
 
 PREFIX = "torchvision:"
 ROOT = "data"
@@ -58,7 +58,8 @@ class Indexed:
             image = self.dataset[int(index)][0]
         except (OSError, SyntaxError, ValueError) as error:  # SyntaxError: PIL, of a bad PNG
             # an image that Pillow cannot decode is an OSError too, but without a number
-            kind = Unreadable if getattr(error, "errno", None) else BadImage
+            lasts = isinstance(error, LASTING) or is_missing(error)
+            kind = BadImage if lasts or not getattr(error, "errno", None) else Unreadable
             raise kind(self.name(index), f"cannot be read: {reason(error)}") from None
         if isinstance(image, bytes):
             return image
