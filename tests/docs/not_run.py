@@ -54,7 +54,11 @@ PYTHON = {
 }
 
 # Pages whose printed lines are the same everywhere, and are compared.
-DETERMINISTIC = ("docs/ko/tour.md", "docs/how-to/finetune-384.md", "docs/concepts/an-image-walks.md")
+DETERMINISTIC = (
+    "docs/ko/tour.md",
+    "docs/how-to/finetune-384.md",
+    "docs/concepts/an-image-walks.md",
+)
 
 
 def command_reason(text: str) -> str | None:

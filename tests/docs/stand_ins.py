@@ -79,8 +79,8 @@ class Sandbox:
         for name, make in makers.items():
             if name in self.text:
                 make(self.place / name)
-        for name in ("pets", "digits", "flowers", "photos", "vit", "resnet", "a", "b", "phone", "x"):
-            if f"runs/{name}" in self.text and not f"train {name}" in self.text:
+        for name in ("pets", "digits", "flowers", "photos", "vit", "resnet", "a", "b", "phone"):
+            if f"runs/{name}" in self.text and f"train {name}" not in self.text:
                 shutil.copytree(self.shared / "run", self.place / "runs" / name)
         if "my.pth" in self.text:
             torch.save(user_module().state_dict(), self.place / "my.pth")

@@ -1,5 +1,6 @@
 """The README's table of peers says what is so, of the versions in constraints.txt: each cell is tried."""
 
+import inspect
 import re
 import warnings
 from collections.abc import Callable
@@ -21,7 +22,9 @@ def table() -> dict[str, dict[str, str]]:
     lines = re.search(r"^\| +\| Vitrail .*?\n\n", read("README.md"), re.MULTILINE | re.DOTALL)
     assert lines is not None
     head, _, *rows = (
-        [cell.strip() for cell in line.strip("|").split("|")] for line in lines[0].split("\n") if line
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in lines[0].split("\n")
+        if line
     )
     return {row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows}
 
@@ -32,10 +35,10 @@ def test_counts_of_models() -> None:
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
 
     row = table()["architectures for images"]
-    assert row["Vitrail"] == f"{len(list_models())} of 10 families"
+    assert row["Vitrail"] == f"{len(list_models())}"
     assert row["timm"] == f"{len(timm.list_models()):,}"
     kinds = len(MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES)
-    assert row["transformers"] == f"{kinds} model types"
+    assert row["transformers"] == f"{kinds} types, any size"
     names = torchvision.models.list_models(module=torchvision.models)
     assert row["torchvision"] == f"{len(names)}"
 
@@ -68,12 +71,9 @@ def attention_of_transformers() -> str:
 
 
 def attention_of_torchvision() -> str:
-    from torchvision.models import VisionTransformer
+    from torchvision.models import vision_transformer
 
-    import inspect
-
-    source = inspect.getsource(__import__("torchvision").models.vision_transformer)
-    assert VisionTransformer is not None
+    source = inspect.getsource(vision_transformer.EncoderBlock)
     return "no" if "need_weights=False" in source else "yes"
 
 
@@ -103,8 +103,6 @@ def test_attention_with_the_default_kernel() -> None:
 
 
 def test_image_sides_of_torchvision() -> None:
-    import inspect
-
     from torchvision.models import VisionTransformer
 
     assert table()["images that are not square"]["torchvision"] == "CNNs alone"
@@ -120,7 +118,9 @@ def test_image_sides_of_torchvision() -> None:
      ("torchvision", "torchvision"), ("vit-pytorch", "vit-pytorch"), ("captum", "captum")],
 )  # fmt: skip
 def test_commands_that_are_installed(package: str, column: str) -> None:
-    scripts = [one.name for one in distribution(package).entry_points if one.group == "console_scripts"]
+    scripts = [
+        one.name for one in distribution(package).entry_points if one.group == "console_scripts"
+    ]
     cell = table()["a command that trains"][column]
     if column == "Vitrail":
         assert scripts == ["vitrail"]
@@ -137,7 +137,9 @@ def test_masked_patch_prediction_of_vit_pytorch() -> None:
     from vit_pytorch.mpp import MPP
 
     assert table()["masked patch prediction, as in the ViT paper"]["vit-pytorch"] == "raises"
-    model: Any = ViT(image_size=32, patch_size=8, num_classes=3, dim=24, depth=1, heads=3, mlp_dim=48)
+    model: Any = ViT(
+        image_size=32, patch_size=8, num_classes=3, dim=24, depth=1, heads=3, mlp_dim=48
+    )
     trainer: Any = MPP(transformer=model, patch_size=8, dim=24)
     with pytest.raises(Exception, match=r"\w"):
         trainer(torch.rand(1, 3, 32, 32))
@@ -147,4 +149,7 @@ def test_measures_of_captum() -> None:
     from captum import metrics
 
     assert table()["a test of what a map is worth"]["captum"] == "two measures"
-    assert {name for name in metrics.__all__} == {"infidelity", "infidelity_perturb_func_decorator", "sensitivity_max"}
+    assert {name for name in metrics.__all__ if "decorator" not in name} == {
+        "infidelity",
+        "sensitivity_max",
+    }

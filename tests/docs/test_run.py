@@ -1,8 +1,10 @@
 """Commands and code of the documentation are executed, in the order of the page, on small stand-ins."""
 
+import ast
 import contextlib
 import doctest
 import io
+import re
 import shutil
 import sys
 import traceback
@@ -13,13 +15,9 @@ from typing import Any
 import pytest
 
 import vitrail
+from tests.docs import not_run
 from tests.docs.blocks import Block, Command, blocks, commands, pages, read
-from tests.docs.not_run import (
-    DETERMINISTIC,
-    command_reason,
-    python_reason,
-    shortened,
-)
+from tests.docs.not_run import DETERMINISTIC, command_reason, python_reason, shortened
 from tests.docs.stand_ins import Sandbox, trained_run
 from vitrail.cli.app import main
 
@@ -119,13 +117,9 @@ def following(block: Block) -> Block | None:
 
 def test_every_reason_is_used() -> None:
     """A reason for not executing that fits no command or block would only hide a later one."""
-    from tests.docs import not_run
-
     texts = [
         " ".join(one.words) for page in pages() for block in blocks(page) for one in commands(block)
     ]
-    import re
-
     unused = [one for one in not_run.COMMANDS if not any(re.search(one, text) for text in texts)]
     code = [(page, block.text) for page in pages() for block in blocks(page)]
     unused += [
@@ -138,8 +132,6 @@ def test_every_reason_is_used() -> None:
 
 def test_python_blocks_compile() -> None:
     """And name what the package has: `vt.predict`, not `vt.predcit`."""
-    import ast
-
     problems = []
     for page in pages():
         for block in (one for one in blocks(page) if one.language == "python"):
