@@ -106,8 +106,8 @@ def models_page() -> str:
     lines = [
         "# Models",
         "",
-        "Parameters and multiply-adds with the default head and image size (`vitrail models`); FLOPs",
-        "are twice the multiply-adds. [Published accuracies](#published-accuracies) are below.",
+        "Parameters and multiply-adds with the default head and image size (`vitrail models`);",
+        "FLOPs are twice the multiply-adds. Below: [published accuracies](#published-accuracies).",
     ]
     for name, family in families().items():
         lines += [
@@ -129,8 +129,8 @@ def published_lines() -> list[str]:
     return [
         "## Published accuracies",
         "",
-        "Top-1 on ImageNet-1k, in per cent, as their source has it. Nothing of this was measured here:",
-        "neither ImageNet nor these weights were at hand.",
+        "Top-1 on ImageNet-1k, in per cent, as their source has it. Nothing of this was measured",
+        "here: neither ImageNet nor these weights were at hand.",
         "",
         "| model | image | top-1 | weights | source |",
         "|---|---|---|---|---|",

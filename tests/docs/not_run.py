@@ -1,4 +1,4 @@
-"""What of the documentation is parsed and not executed, each with the reason, and what is shortened."""
+"""What of the documentation is parsed and not executed, with reasons, and what is shortened."""
 
 import re
 
@@ -6,7 +6,7 @@ import re
 COMMANDS = {
     r"^vitrail serve": "does not end by itself: tests/serving runs it",
     r"^vitrail demo": "takes a minute: tools/release.py runs it from a wheel",
-    r"^vitrail bench": "measures for a long time in processes of its own: tests/tasks/test_bench.py",
+    r"^vitrail bench": "measures for long, in processes of its own: tests/tasks/test_bench.py",
     r"^vitrail compare": "trains many models: tests/tasks/test_compare.py",
     r"://|bucket": "needs a network or a service",
     r"--processes|--ray\b|--engine ray|--address|torchrun": "starts processes: tests/training",

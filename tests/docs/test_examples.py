@@ -90,7 +90,7 @@ def test_notebooks_are_clean(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STORIES)
 def test_notebooks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every cell in order, in one namespace; what a cell ends with is shown as a notebook shows it."""
+    """Every cell in order, in one namespace; what a cell ends with is shown as notebooks do."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
     for cell in cells(name):

@@ -1,4 +1,4 @@
-"""The README's table of peers says what is so, of the versions in constraints.txt: each cell is tried."""
+"""The README's table of peers: what can be tried is tried, with the versions in constraints.txt."""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""Commands and code of the documentation are executed, in the order of the page, on small stand-ins."""
+"""Commands and code of the documentation are executed, page by page, on small stand-ins."""
 
 import ast
 import contextlib
@@ -103,9 +103,9 @@ def run_python(block: Block, names: dict[str, object]) -> Iterator[str]:
         yield f"{block.place}:\n{source}\n{traceback.format_exc(limit=3)}"
         return
     follows = following(block)
-    if block.page in DETERMINISTIC and follows is not None and follows.language == "text":
-        if out.getvalue().strip() != follows.text.strip():
-            yield f"{block.place}: printed\n{out.getvalue()}\nand the page has\n{follows.text}"
+    compared = block.page in DETERMINISTIC and follows is not None and follows.language == "text"
+    if compared and follows and out.getvalue().strip() != follows.text.strip():
+        yield f"{block.place}: printed\n{out.getvalue()}\nand the page has\n{follows.text}"
 
 
 def following(block: Block) -> Block | None:

@@ -1,4 +1,4 @@
-"""The files of .github: they parse, have the fields that GitHub reads, and call our make targets."""
+"""The files of .github: they parse, have the fields that GitHub reads, and call our targets."""
 
 import re
 import tomllib
