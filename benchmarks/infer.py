@@ -21,6 +21,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -241,10 +242,12 @@ def vit_pytorch(course: Course) -> nn.Module:
     return module.eval()
 
 
-def onnx_of_timm(course: Course, path: Path) -> None:
+@lru_cache(maxsize=1)
+def onnx_of_timm(course: Course) -> Any:
+    """For both bare engines: exporting takes longer than anything else here."""
     program = torch.onnx.export(timm(course), (course.images,), dynamo=True, verbose=False)
     assert program is not None
-    program.save(path)
+    return program
 
 
 def bare_onnxruntime(course: Course) -> Runner:
@@ -254,7 +257,7 @@ def bare_onnxruntime(course: Course) -> Runner:
     options.intra_op_num_threads = course.plan.threads
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        onnx_of_timm(course, path)
+        onnx_of_timm(course).save(path)
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
     return lambda images: np.asarray(session.run(None, {name: images.numpy()})[0])
@@ -265,7 +268,7 @@ def bare_openvino(course: Course) -> Runner:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        onnx_of_timm(course, path)
+        onnx_of_timm(course).save(path)
         settings = {
             "INFERENCE_NUM_THREADS": course.plan.threads,
             "PERFORMANCE_HINT": "LATENCY",

@@ -83,6 +83,24 @@ def test_a_long_job_takes_the_fastest_and_the_next_start_builds_nothing(
     assert len(entries()) == 2  # the choice, and what the winner built
 
 
+def test_engines_that_come_close_to_the_fastest_are_timed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seconds = {"first": [1.0, 3.0], "second": [1.1, 0.9], "far": [2.0]}
+    taken: dict[str, int] = dict.fromkeys(seconds, 0)
+
+    def timed(runners: Any, *given: Any, **options: Any) -> dict[str, list[float]]:
+        for name in runners:
+            taken[name] += 1
+        return {name: [seconds[name][taken[name] - 1]] * taken[name] for name in runners}
+
+    monkeypatch.setattr(auto, "time_in_turns", timed)
+    plan = plan_of(small_model(), Job(output="scores", batch_size=6))
+    speeds = auto.time_runners(dict.fromkeys(seconds, EagerRunner), plan, 1.0)  # type: ignore[arg-type]
+    assert taken == {"first": 2, "second": 2, "far": 1}
+    assert speeds == {"first": 2.0, "second": pytest.approx(6 / 0.9), "far": 3.0}
+
+
 def test_where_eager_is_fastest_it_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Double("slow", seconds=0.05)
     use(monkeypatch, slow)
