@@ -10,6 +10,7 @@ sentence and exit with 2.
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -17,6 +18,8 @@ import tempfile
 import venv
 import zipfile
 from pathlib import Path
+
+from vitrail.cli.app import VERBS
 
 ROOT = Path(__file__).parents[1]
 MAX_WHEEL = 3_000_000  # bytes
@@ -33,6 +36,8 @@ IN_SDIST = (
     "CHANGELOG.md",
     "constraints.txt",
     "mkdocs.yml",
+    "examples/fine_tune_a_folder.py",
+    "docs/tour.md",
 )
 
 # Each line is a command in one directory; `!` marks one that needs an extra, which is not there.
@@ -51,7 +56,13 @@ figures run/best digits --out figures --max-images 16
 convert run/best timm.safetensors --to timm
 pretrain digits --objective mae --epochs 1 --out mae
 bench run/best --engine eager --batch-size 1 --seconds 0.5
+compare digits --models vit_ti_16 resnet18 --seeds 1 --steps 1 --out compared --dry-run
+plan vit_b_16 --gpus 8
+check my_model.py:ViT
+adopt my.pth --code my_model.py:ViT --out mine
 !embed run/best digits --out vectors
+!search vectors digit.png
+!duplicates vectors
 !export run/best --out model.onnx
 !serve run/best --port 0
 """
@@ -63,6 +74,7 @@ def main() -> None:
     dist = parser.parse_args().dist
     (wheel,) = dist.glob("*.whl")
     (sdist,) = dist.glob("*.tar.gz")
+    check_verbs()
     check_contents(wheel, sdist)
     with tempfile.TemporaryDirectory() as folder:
         smoke_test(wheel.resolve(), Path(folder))
@@ -83,6 +95,27 @@ def check_contents(wheel: Path, sdist: Path) -> None:
     print(f"{wheel.name}: {len(names)} files, {size:,} bytes; {sdist.name}: {len(inside)} files")
 
 
+def prepare(place: Path, python: Path, environment: dict[str, str]) -> None:
+    """An image, a model that somebody wrote, and its weights."""
+    shutil.copy(ROOT / "tests" / "zoo" / "einops_blocks.py", place / "my_model.py")
+    make = """
+import numpy, torch
+from PIL import Image
+from sklearn.datasets import load_digits
+from my_model import ViT
+Image.fromarray((load_digits().images[0] * 15.9).astype(numpy.uint8)).save("digit.png")
+torch.save(ViT().state_dict(), "my.pth")
+"""
+    subprocess.run([python, "-c", make], check=True, cwd=place, env=environment)
+
+
+def check_verbs() -> None:
+    """Every verb has a line in SMOKE."""
+    tried = {line.removeprefix("!").split()[0] for line in SMOKE.strip().splitlines()}
+    missing = {verb.__name__ for verb in VERBS.values()} - tried
+    assert not missing, f"verbs that are not tried: {sorted(missing)}"
+
+
 def smoke_test(wheel: Path, folder: Path) -> None:
     """Every verb, with nothing but the wheel and what it depends on."""
     venv.create(folder / "venv", with_pip=True)
@@ -93,11 +126,7 @@ def smoke_test(wheel: Path, folder: Path) -> None:
     subprocess.run(install, check=True, env=environment)
     place = folder / "place"
     place.mkdir()
-    draw = (
-        "from sklearn.datasets import load_digits as d; from PIL import Image; import numpy as np; "
-    )
-    draw += "Image.fromarray((d().images[0] * 15.9).astype(np.uint8)).save('digit.png')"
-    subprocess.run([python, "-c", draw], check=True, cwd=place, env=environment)
+    prepare(place, python, environment)
     failed = []
     for line in SMOKE.strip().splitlines():
         refused = line.startswith("!")

@@ -13,6 +13,7 @@ import shutil
 from pathlib import Path
 
 import vitrail
+from tools.published import PUBLISHED
 from vitrail.cli.app import build_parser
 from vitrail.models.catalogue import families
 
@@ -22,7 +23,10 @@ AT_ROOT = {
     "README.ko.md": "index.ko.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "examples/README.md": "examples.md",
 }
+ELSEWHERE = re.compile(r"\[([^\]]+)\]\((?:tests/[^)]+|CITATION\.cff|[\w/]+\.ipynb|\w+\.py)\)")
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])|(?<=\]: )([^\s#:]+)(?=[#\s]|$)", re.MULTILINE)
 
 
@@ -36,8 +40,9 @@ def write_pages(out: Path) -> None:
     """The sources of all pages, in an empty directory."""
     shutil.rmtree(out, ignore_errors=True)
     shutil.copytree(ROOT / "docs", out)
-    for page in out.glob("*.md"):
-        page.write_text(moved(page.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in out.rglob("*.md"):
+        depth = len(page.relative_to(out).parts) - 1
+        page.write_text(moved(page.read_text(encoding="utf-8"), depth), encoding="utf-8")
     for source, target in AT_ROOT.items():
         if (ROOT / source).exists():
             text = (ROOT / source).read_text(encoding="utf-8")
@@ -49,20 +54,27 @@ def write_pages(out: Path) -> None:
     (reference / "models.md").write_text(models_page(), encoding="utf-8")
 
 
-def moved(text: str) -> str:
-    """A page of the repository's root or of docs/ with links as they are in the site.
+def moved(text: str, depth: int = 0) -> str:
+    """A page of the repository's root, or one that lies `depth` folders deep in docs/, with links
+    as they are in the site. What the site does not have is named without a link.
 
     >>> moved("[a](docs/training.md), [b](CHANGELOG.md#new) and [c](LICENSE)")
     '[a](training.md), [b](changelog.md#new) and [c](https://www.apache.org/licenses/LICENSE-2.0)'
+    >>> moved("[a](../../CONTRIBUTING.md), [b](../explain.md), [c](CITATION.cff)", depth=1)
+    '[a](../contributing.md), [b](../explain.md), c'
     """
 
     def target(match: re.Match[str]) -> str:
         link: str = match[0]
         if link == "LICENSE":
             return "https://www.apache.org/licenses/LICENSE-2.0"
-        return AT_ROOT.get(link.removeprefix("../"), link.removeprefix("docs/"))
+        ups = link.count("../")
+        name = link[3 * ups :]
+        if name in AT_ROOT and (ups == depth + 1 or ups == depth == 0):
+            return "../" * depth + AT_ROOT[name]
+        return link.removeprefix("docs/")
 
-    return LINK.sub(target, text)
+    return LINK.sub(target, ELSEWHERE.sub(r"\1", text))
 
 
 def cli_page() -> str:
@@ -90,24 +102,43 @@ def place_of(name: str) -> str:
 
 
 def models_page() -> str:
-    """Every variant with its numbers, which tests assert."""
+    """Every variant with its numbers, which tests assert, and what others published of it."""
     lines = [
         "# Models",
         "",
-        "Parameters and multiply-adds with the default head and image size (`vitrail models`).",
+        "Parameters and multiply-adds with the default head and image size (`vitrail models`);",
+        "FLOPs are twice the multiply-adds. Below: [published accuracies](#published-accuracies).",
     ]
     for name, family in families().items():
         lines += [
             "",
             f"## {name}",
             "",
-            "| model | image | parameters | multiply-adds |",
-            "|---|---|---|---|",
+            "| model | image | parameters | multiply-adds | FLOPs |",
+            "|---|---|---|---|---|",
         ]
         for variant, row in family.variants.items():
             size = "x".join(map(str, row.config.image_size))
-            lines.append(f"| `{variant}` | {size} | {row.params:,} | {row.macs / 1e9:.2f} G |")
-    return "\n".join(lines) + "\n"
+            macs = f"{row.macs / 1e9:.2f} G | {2 * row.macs / 1e9:.2f} G"
+            lines.append(f"| `{variant}` | {size} | {row.params:,} | {macs} |")
+    return "\n".join([*lines, "", *published_lines()]) + "\n"
+
+
+def published_lines() -> list[str]:
+    """The table of published accuracies, with their source."""
+    return [
+        "## Published accuracies",
+        "",
+        "Top-1 on ImageNet-1k, in per cent, as their source has it. Nothing of this was measured",
+        "here: neither ImageNet nor these weights were at hand.",
+        "",
+        "| model | image | top-1 | weights | source |",
+        "|---|---|---|---|---|",
+        *(
+            f"| `{row.model}` | {row.image_size} | {row.top1:g} | {row.weights} | {row.source} |"
+            for row in PUBLISHED
+        ),
+    ]
 
 
 if __name__ == "__main__":

@@ -101,7 +101,25 @@ def demo(options: Demo) -> None:
     if options.serve:
         open_window(options, run.best, run.out)
     else:
-        say("", f"with images of your own: vitrail serve {run.best} --open")
+        say("", "next, with images of your own:")
+        say(*(f"  {command}" for command in next_commands(run.best)))
+
+
+def next_commands(model: Path | str) -> list[str]:
+    """What to type after the tour, each with what it does.
+
+    >>> print(*next_commands("demo/digits/best"), sep="\\n")
+    vitrail train photos/                     # one folder for each class: a model of your own
+    vitrail explain runs/photos/best cat.jpg  # why it says so, and whether to believe that
+    vitrail serve demo/digits/best --open     # the page, live: pip install 'vitrail[serve]' first
+    """
+    commands = {
+        "vitrail train photos/": "one folder for each class: a model of your own",
+        "vitrail explain runs/photos/best cat.jpg": "why it says so, and whether to believe that",
+        f"vitrail serve {model} --open": "the page, live: pip install 'vitrail[serve]' first",
+    }
+    width = max(map(len, commands)) + 2
+    return [f"{command:{width}}# {effect}" for command, effect in commands.items()]
 
 
 def write_window(model: Path, digits: Source, file: Path) -> None:
