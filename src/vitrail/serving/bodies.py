@@ -25,6 +25,7 @@ MAX_FIELDS = 32  # beside images
 MAX_FIELD_BYTES = 2**20  # of one that is no image
 ADDRESSES = ("http://", "https://")
 LARGE_JSON = 2**18  # bytes: decoded in a thread
+MAX_VALUES = 2**16  # of a JSON body: each takes more memory than its letters
 
 
 @dataclass(frozen=True)
@@ -248,7 +249,8 @@ def read_text(text: str) -> Given:
         return Given(problem=f"base64 cannot be decoded: {error}")
 
 
-def read_object(text: bytes, where: str) -> dict[str, Any]:
+def read_object(text: bytes, where: str, *, max_values: int = MAX_VALUES) -> dict[str, Any]:
+    check_values(sum(map(text.count, (b",", b"[", b"{"))), max_values)
     try:
         values = json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -256,6 +258,13 @@ def read_object(text: bytes, where: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise BadRequest(f"{where} must be a JSON object, got {type(values).__name__}")
     return values
+
+
+def check_values(count: int, limit: int) -> None:
+    """Refuse JSON with more commas and brackets before it is parsed: a megabyte of short values
+    becomes dozens."""
+    if count > limit:
+        raise TooLarge(f"JSON may have {limit:,} values, got {count:,}", close=True)
 
 
 def refuse_constant(name: str) -> float:
@@ -273,6 +282,7 @@ def plain_value(text: str) -> Any:
     >>> plain_value("3"), plain_value("auto")
     (3, 'auto')
     """
+    check_values(sum(map(text.count, ",[{")), MAX_VALUES)
     try:
         return json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError):

@@ -76,6 +76,7 @@ class Pool:
             features=self.info.features,
         )
         self.inspection.spec = self.spec
+        self.batcher.sizes = self.info.batch_sizes
         self.keep(first)
         others = [self.start_worker() for _ in range(self.count - 1)]
         for worker in await asyncio.gather(*others):
