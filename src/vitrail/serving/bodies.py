@@ -22,10 +22,10 @@ from vitrail.serving.settings import Limits
 
 IMAGES, OPTIONS = "images", "options"
 MAX_FIELDS = 32  # beside images
-MAX_FIELD_BYTES = 2**20  # of one that is no image
+MAX_FIELD_BYTES = 2**20  # of all fields beside images
 ADDRESSES = ("http://", "https://")
 LARGE_JSON = 2**18  # bytes: decoded in a thread
-MAX_VALUES = 2**16  # of a JSON body: each takes more memory than its letters
+MAX_VALUES = 2**19  # of JSON: enough for all cells of an edit, and 64 bytes each
 
 
 @dataclass(frozen=True)
@@ -139,11 +139,10 @@ class Form:
 
     def __init__(self, boundary: bytes, limits: Limits) -> None:
         self.limits, self.upload = limits, Upload()
-        self.fields = 0
+        self.fields = self.field_bytes = 0
         self.header_field = self.header_value = self.disposition = b""
         self.name = ""
         self.parts: list[bytes] = []
-        self.size = 0
         self.ended = False
         try:
             if not boundary:
@@ -177,7 +176,7 @@ class Form:
 
     def on_part_begin(self) -> None:
         self.header_field = self.header_value = self.disposition = b""
-        self.name, self.parts, self.size = "", [], 0
+        self.name, self.parts = "", []
 
     def on_header_field(self, data: bytes, start: int, end: int) -> None:
         self.header_field += data[start:end]
@@ -202,10 +201,11 @@ class Form:
             raise TooLarge(f"a request may have {MAX_FIELDS} fields beside images", close=True)
 
     def on_part_data(self, data: bytes, start: int, end: int) -> None:
-        self.size += end - start
-        if self.name != IMAGES and self.size > MAX_FIELD_BYTES:
+        if self.name != IMAGES:
+            self.field_bytes += end - start
+        if self.field_bytes > MAX_FIELD_BYTES:
             raise TooLarge(
-                f"the field {self.name!r} may have {MAX_FIELD_BYTES:,} bytes", close=True
+                f"the fields beside images may have {MAX_FIELD_BYTES:,} bytes", close=True
             )
         self.parts.append(data[start:end])
 
