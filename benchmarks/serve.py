@@ -3,9 +3,10 @@ checked, overload, ends by SIGTERM, and kills of its processes.
 
 Everything shares this machine's processors: service, clients and, in their turns, the others. All
 compute with the same threads, images and model. The bare engine reads the same bytes in one
-process, without HTTP, at the better of two batch sizes. LitServe runs the model in PyTorch, as its
-manual has it, and a second time with the engine of the service. Services have the better of two
-settings, tried beforehand: one process with all threads, or a process for each.
+process, without HTTP, at the better of two batch sizes. LitServe runs twice: as its users write it
+(timm's model of the same architecture in eager PyTorch, with timm's transform), and with the
+decoder, preparation and engine of the service. Services have the better of two settings, tried
+beforehand: one process with all threads, or a process for each.
 
     python -m benchmarks.serve [--seconds N] [--rounds N] [--terms N] [--kills N] [--model NAME]
         [--engine NAME] [--threads N] [--only speed|answers|overload|terms|kills]
@@ -18,10 +19,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from urllib.request import urlopen
 
 from benchmarks.load.http import json_request, predict_request
 from benchmarks.load.photos import known_answers, photos, write_model, write_small_model
@@ -39,6 +41,13 @@ PHOTOS = 64
 CLIENTS, CHECKING = 32, 64
 OVERLOAD = 10
 GOALS = {"bare": 0.9, "LitServe": 1.3}
+TIMM = {
+    "vit_ti_16": "vit_tiny_patch16_224",
+    "vit_s_16": "vit_small_patch16_224",
+    "vit_b_16": "vit_base_patch16_224",
+    "swin_t": "swin_tiny_patch4_window7_224",
+    "mobilevit_s": "mobilevit_s",
+}
 Setting = tuple[int, int]  # processes, and threads of each
 Side = Callable[[Setting, float], Load]
 SCENARIOS = ("speed", "answers", "overload", "terms", "kills")
@@ -51,8 +60,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="of the comparison, in turns")
     parser.add_argument("--terms", type=int, default=20)
     parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--model", default="vit_s_16")
-    parser.add_argument("--engine", default="openvino")
+    parser.add_argument("--model", default="vit_s_16", choices=list(TIMM))
+    parser.add_argument("--engine", default="auto", help="auto: what the service chooses")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", choices=SCENARIOS, action="append")
     given = parser.parse_args()
@@ -84,7 +93,6 @@ class Bench:
     def serve_options(self, *more: str, threads: int | None = None) -> list[str]:
         return [
             f"model={self.large}",
-            f"--engine={self.given.engine}",
             f"--threads={threads or self.given.threads}",
             "--window=0",  # every image is computed
             *more,
@@ -92,12 +100,26 @@ class Bench:
 
     # Speed
 
+    @cached_property
+    def engine(self) -> str:
+        """The engine by its name: "auto" means what the service chose for this model."""
+        if self.given.engine != "auto":
+            return str(self.given.engine)
+        with (
+            service(*self.serve_options()) as running,
+            urlopen(f"{running.url}/v1/models") as response,
+        ):
+            return str(json.load(response)["models"][0]["engine"])
+
     def speed(self) -> None:
         seconds = min(self.given.seconds, 15.0)
+        same = ["--model", str(self.large), "--engine", self.engine]
         sides: dict[str, Side] = {
             "vitrail serve": self.time_ours,
-            "LitServe": partial(self.time_litserve, "eager"),
-            "LitServe, our engine": partial(self.time_litserve, self.given.engine),
+            "LitServe, timm in eager PyTorch": partial(
+                self.time_litserve, ["--timm", TIMM[self.given.model]]
+            ),
+            "LitServe, the same engine": partial(self.time_litserve, same),
         }
         settings = {name: self.choose_setting(name, side) for name, side in sides.items()}
         bare, loads = list[dict[str, float]](), {name: list[Load]() for name in sides}
@@ -107,7 +129,7 @@ class Bench:
             for name, side in sides.items():
                 loads[name].append(side(settings[name], seconds))
         print(
-            f"{self.given.model}, {self.given.engine}, {self.given.threads} threads, {CLIENTS} "
+            f"{self.given.model}, {self.engine}, {self.given.threads} threads, {CLIENTS} "
             f"clients, {len(self.photos)} photos of {len(self.photos[0]) // 1024} kB, "
             f"{self.given.rounds} rounds of {seconds:g} s\n"
         )
@@ -137,7 +159,8 @@ class Bench:
 
     def time_ours(self, setting: Setting, seconds: float) -> Load:
         workers, threads = setting
-        with service(*self.serve_options(f"--workers={workers}", threads=threads)) as running:
+        options = self.serve_options(f"--workers={workers}", threads=threads)
+        with service(*options, f"--engine={self.engine}") as running:
             requests = [predict_request([one]) for one in self.photos]
             return measure(running, requests, clients=CLIENTS, seconds=seconds)
 
@@ -145,17 +168,16 @@ class Bench:
         """Images a second of the engine alone, in a process of its own, and its computing time."""
         command = [
             sys.executable, "-m", "benchmarks.load.bare", str(self.large),
-            str(self.folder / "photos"), "--engine", self.given.engine,
+            str(self.folder / "photos"), "--engine", self.engine,
             "--threads", str(self.given.threads), "--seconds", str(seconds),
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=1200)
         found: dict[str, float] = json.loads(done.stdout)
         return found
 
-    def time_litserve(self, engine: str, setting: Setting, seconds: float) -> Load:
+    def time_litserve(self, what: list[str], setting: Setting, seconds: float) -> Load:
         workers, threads = setting
-        options = ["--model", str(self.large), "--engine", engine]
-        options += ["--workers", str(workers), "--threads", str(threads)]
+        options = [*what, "--workers", str(workers), "--threads", str(threads)]
         port = free_port()
         with peer("benchmarks.load.litserve_peer", port, "/health", *options) as running:
             requests = [json_request(one) for one in self.photos]
@@ -180,7 +202,7 @@ class Bench:
     def overload(self) -> None:
         requests = [predict_request([one]) for one in self.photos]
         seconds = min(self.given.seconds, 30.0)
-        with service(*self.serve_options("--queue=64")) as running:
+        with service(*self.serve_options("--queue=64", f"--engine={self.engine}")) as running:
             capacity = measure(running, requests, clients=CLIENTS, seconds=5.0).speed
             load = overload(running, requests, capacity=capacity, times=OVERLOAD, seconds=seconds)
         print(
@@ -218,11 +240,11 @@ class Bench:
 
     def kills(self) -> None:
         requests = [predict_request([one]) for one in self.photos]
-        with service(*self.serve_options()) as running:
+        with service(*self.serve_options(f"--engine={self.engine}")) as running:
             load = kill_workers(running, requests, kills=self.given.kills, clients=4, on_kill=count)
         print(
             f"{load.kills} kills of the process that computes ({self.given.model}, "
-            f"{self.given.engine}), under the load of 4 clients: ready again after "
+            f"{self.engine}), under the load of 4 clients: ready again after "
             f"{median(load.until_ready):.1f} s, at "
             f"most {max(load.until_ready):.1f} (goal 5); {statuses(load)}, {len(load.lost)} lost"
         )

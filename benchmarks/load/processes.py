@@ -102,14 +102,15 @@ def peer(module: str, port: int, path: str, *arguments: str) -> Iterator[Running
 def starting(
     command: Sequence[str], env: dict[str, str] | None
 ) -> Iterator[tuple["subprocess.Popen[str]", IO[bytes]]]:
-    """A process with a session of its own, all of which ends with the block."""
+    """A process with a group of its own, all of which ends with the block. It stays in this
+    session: Linux shares processors out among sessions, so that it has the priority of this one."""
     with TemporaryFile() as log:
         process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            start_new_session=True,
+            process_group=0,  # Ctrl-C is this process's to pass on
             env={**os.environ, **(env or {})},
         )
         try:

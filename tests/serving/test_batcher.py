@@ -69,6 +69,21 @@ async def test_images_are_shared_out_among_slots() -> None:
 
 
 @in_loop
+async def test_batches_are_whole_runs_of_the_engine() -> None:
+    """An engine that is built for 8 computes 8 also for 6: the rest goes with the next batch."""
+    slots = FakeSlots(total=3)
+    batcher = Batcher(Rules(), slots)
+    batcher.sizes = (1, 4, 8)
+    batcher.submit([task() for _ in range(20)])  # 7 for each slot
+    assert [len(batch) for batch in slots.sent] == [4, 4, 4]
+    batcher.submit([task() for _ in range(12)])  # 11 for each
+    for batch in list(slots.sent):
+        finish(batcher, slots, batch)
+    assert [len(batch) for batch in slots.sent[3:]] == [8, 8, 4]  # 10, 8 and 7 for each
+    assert batcher.count == 0
+
+
+@in_loop
 async def test_batches_grow_with_the_load_up_to_the_limit() -> None:
     slots = FakeSlots(total=1)
     batcher = Batcher(Rules(batch_size=8, max_wait=0), slots)

@@ -1,8 +1,10 @@
 """Images by address: named hosts alone, public addresses alone, also behind redirects and names
 that change."""
 
+import asyncio
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -13,6 +15,8 @@ import pytest
 from tests.serving.running import Running, png, running
 from vitrail.data.download import ALLOW_PRIVATE, download
 from vitrail.data.images import BadImage
+from vitrail.serving.bodies import Given
+from vitrail.serving.fetching import Fetcher
 from vitrail.serving.launcher import Launcher
 
 IMAGE = png(3)
@@ -161,3 +165,17 @@ def test_a_download_has_a_size(web: str) -> None:
 
 def test_requests_without_addresses_do_not_wait(service: Running) -> None:
     assert service.form("/v1/predict", [IMAGE]).status == 200
+
+
+@pytest.mark.usefixtures("_private")
+def test_the_images_of_a_request_have_a_size_together(web: str) -> None:
+    """Each alone is small enough: 64 of them would not be."""
+
+    async def fetch() -> list[Given]:
+        fetcher = Fetcher((web,), max_bytes=2 * len(IMAGE) + 1)
+        images = [Given(address=f"http://{web}/image")] * 5
+        return await fetcher.open_all(images, time.monotonic() + 60)
+
+    found = asyncio.run(fetch())
+    assert [one.data for one in found].count(IMAGE) == 2
+    assert all("bytes" in (one.problem or "") for one in found if not one.data)

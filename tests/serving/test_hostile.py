@@ -329,6 +329,39 @@ def test_deep_and_wide_json_is_refused(limited: Running) -> None:
     other.assert_served(within=WITHIN)
 
 
+def test_json_of_many_short_values_is_refused_before_it_is_parsed(limited: Running) -> None:
+    """Three letters are 64 bytes of memory as an empty list."""
+    many = b"[" + b"[]," * 300_000 + b"[]]"
+    media = {"content-type": "application/json"}
+    form = make_form([("images", b"x"), ("erase", many)])
+    began = time.monotonic()
+    for path, body, headers in (
+        ("/v1/predict", b'{"images": [], "top": ' + many + b"}", media),
+        ("/v1/predict", form, FORM),
+        ("/v2/models/pets/infer", b'{"inputs": ' + many + b"}", media),
+    ):
+        reply = limited.ask("POST", path, body, headers)
+        assert reply.status == 413, reply.body
+        assert "values" in reply.json()["error"]
+    assert time.monotonic() - began < WITHIN
+
+
+def test_empty_elements_of_a_tensor_are_not_all_read(limited: Running) -> None:
+    """Four bytes say that an element is empty: a megabyte has a quarter of a million of them."""
+    elements = bytes(2**19)
+    tensor = {
+        "name": "encoded_images",
+        "datatype": "BYTES",
+        "shape": [2],
+        "parameters": {"binary_data_size": len(elements)},
+    }
+    header = json.dumps({"inputs": [tensor]}).encode()
+    length = {"inference-header-content-length": str(len(header))}
+    reply = limited.ask("POST", "/v2/models/pets/infer", header + elements, length)
+    assert reply.status == 400
+    assert reply.json()["error"] == "encoded_images must have 2 elements, got 3 or more"
+
+
 def hold_slowly(address: str, count: int, seconds: float) -> list[bytes]:
     """Connections that send a byte of a request now and then; what they were told at the end."""
     heads = [

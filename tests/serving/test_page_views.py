@@ -488,8 +488,48 @@ def test_two_photos_are_compared_and_a_broken_file_leaves_them(
     wait_until(
         page, "document.querySelector('[data-side=second] h2').textContent.includes('second')"
     )
-    wait_until(page, "!document.querySelector('[data-side=second]').matches('.waiting')")
+    page.wait_for_selector(READY["compare"])
     assert page.locator("[data-side=second] .answers").inner_text() == before
+
+
+@pytest.mark.slow
+def test_nothing_of_another_comparison_is_shown_under_new_names(visitor: Visitor) -> None:
+    """Another model is chosen, and the server takes its time."""
+    page = visitor.open("view=compare&model=vit&other_model=swin")
+    page.wait_for_selector(READY["compare"])
+    held: list[Any] = []
+    page.route("**/v1/samples?*", held.append)
+    go(page, "view=compare&model=swin&other_model=vit")
+    page.wait_for_selector("[data-side=second].unfilled", state="attached")
+    assert page.locator("[data-side=second] .say").is_hidden()
+    assert page.locator("[data-side=second]").get_attribute("data-layer") is None
+    page.locator(".compare-pickers input[type=range]").fill("1")  # has nothing to move yet
+    page.unroute("**/v1/samples?*")
+    for route in held:
+        route.continue_()
+    page.wait_for_selector(READY["compare"])
+    assert "vit" in page.locator("[data-side=second] h2").inner_text()
+
+
+@pytest.mark.slow
+def test_networks_without_attention_have_maps_in_its_place(
+    browser: Any, first: Image.Image
+) -> None:
+    """Their maps are explanations; nothing speaks of attention that is not there."""
+    with serve_window({name: model_of(name) for name in ("resnet", "bit")}, {"one": first}) as own:
+        visitor = Visitor(browser, own.address)
+        page = visitor.open("view=attention&method=gradcam")
+        wait_until(page, "document.querySelector('#say').textContent.includes('Grad-CAM')")
+        title = page.locator("#attention-title")
+        assert title.inner_text() == "Which parts of the photo drive the prediction?"
+        page.click("#language")
+        settle(page)
+        assert re.search("[가-힣]", title.inner_text())
+        page.click("#language")
+        go(page, "view=compare&method=gradcam")
+        page.wait_for_selector(READY["compare"])
+        assert page.get_by_text("How far attention reaches").is_hidden()
+        visitor.close()
 
 
 @pytest.mark.slow

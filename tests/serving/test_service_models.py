@@ -112,6 +112,9 @@ def test_models_are_swapped_and_unloaded_without_losing_a_request(keyed: Running
     assert [one["name"] for one in user.get("/v1/models").json()["models"]] == ["pets"]
     assert user.get("/v1/models").json()["models"][0]["source"] == "other"
     assert admin.ask("DELETE", "/v1/models/second").status == 404
+    rows = user.get("/metrics").body.decode().splitlines()
+    ready = [row for row in rows if row.startswith("vitrail_workers{")]
+    assert ready == ['vitrail_workers{model="pets"} 1.0']  # of the one in its place
 
 
 def test_without_a_model_requests_are_refused_in_words(keyed: Running) -> None:

@@ -20,13 +20,14 @@ NO_FEATURES = " has no features output: export the model again with features=Tru
 
 class ExportedModel(Model):
     """images (B, C, H, W), preprocessed as ever -> logits, or features where the file has them. It
-    has no weights to train or to look into; `digest` is that of its file."""
+    has no weights to train or to look into; `digest` is that of its file. `threads` compute all
+    calls together, unless told otherwise as many as there are processors."""
 
     digest: Tensor
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, threads: int | None = None) -> None:
         super().__init__()
-        self.file = open_exported(path)
+        self.file = open_exported(path, threads=threads)
         known = self.file.metadata()
         family = find_family(known.passport.family)
         self.config = validate(family.config, known.passport.config, where=str(path))

@@ -59,10 +59,15 @@ def add_health(app: FastAPI, service: Service) -> None:
 
     @app.get("/metrics", **schemas.METRICS)
     async def metrics() -> Response:
+        service.metrics.forget_models()
         for name, served in service.registry.models.items():
-            if served.pool is not None:
-                service.metrics.waiting.labels(name).set(served.pool.batcher.count)
-                service.metrics.shared.labels(name).set(served.pool.batcher.shared)
+            if (pool := served.pool) is not None:
+                service.metrics.set_model(
+                    name,
+                    waiting=pool.batcher.count,
+                    shared=pool.batcher.shared,
+                    workers=len(pool.workers),
+                )
         service.metrics.body_bytes.set(service.budget.used)
         service.metrics.connections.set(service.count_connections())
         content, media = service.metrics.text()

@@ -2,8 +2,8 @@
 
 The size of a batch and the time to wait for one adapt to the load. With nothing to do an image is
 sent at once, alone. The more images are on their way, the larger the batches are: as many as share
-them out among the slots of the processes. Waiting lasts while it promises a fuller batch, and never
-longer than `max_wait`.
+them out among the slots of the processes, in whole runs of an engine that is built for some sizes
+alone. Waiting lasts while it promises a fuller batch, and never longer than `max_wait`.
 """
 
 import asyncio
@@ -85,6 +85,7 @@ class Batcher:
         self, rules: Rules, slots: Slots, now: Callable[[], float] = time.monotonic
     ) -> None:
         self.rules, self.slots, self.now = rules, slots, now
+        self.sizes: tuple[int, ...] = ()  # of an engine's runs, ascending; none: any
         self.waiting: dict[Lane, deque[Task]] = {"logits": deque(), "pooled": deque()}
         self.count = 0  # of waiting images somebody wants
         self.in_flight = 0
@@ -198,9 +199,9 @@ class Batcher:
         return max(left, 0.0)
 
     def target(self) -> int:
-        """Images of a batch that share out all that are on their way."""
+        """Images of a batch that share out all that are on their way, in whole runs."""
         share = math.ceil((self.count + self.in_flight) / max(self.slots.total, 1))
-        return min(max(share, 1), self.rules.batch_size)
+        return whole_runs(min(max(share, 1), self.rules.batch_size), self.sizes)
 
     def take(self) -> list[Task]:
         """The next batch, from the line whose first image has waited longest."""
@@ -307,3 +308,16 @@ class Batcher:
         seconds = self.now() - self.finished[0][0]
         rate = sum(count for _, count in self.finished) / max(seconds, 1e-3)
         return int(min(max(math.ceil(self.count / max(rate, 1e-3)), least), most))
+
+
+def whole_runs(count: int, sizes: tuple[int, ...]) -> int:
+    """As many images as fill runs of an engine: those that would only fill a run in part are left
+    to the next batch, since an engine computes what is missing too.
+
+    >>> [whole_runs(count, (1, 4, 8)) for count in (1, 3, 4, 6, 11, 16, 31)]
+    [1, 1, 4, 4, 8, 16, 24]
+    """
+    if not sizes or count < sizes[0]:
+        return count
+    largest = max(size for size in sizes if size <= count)
+    return count - count % largest if largest == sizes[-1] else largest

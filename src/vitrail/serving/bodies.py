@@ -22,9 +22,10 @@ from vitrail.serving.settings import Limits
 
 IMAGES, OPTIONS = "images", "options"
 MAX_FIELDS = 32  # beside images
-MAX_FIELD_BYTES = 2**20  # of one that is no image
+MAX_FIELD_BYTES = 2**20  # of all fields beside images
 ADDRESSES = ("http://", "https://")
 LARGE_JSON = 2**18  # bytes: decoded in a thread
+MAX_VALUES = 2**19  # of JSON: enough for all cells of an edit, and 64 bytes each
 
 
 @dataclass(frozen=True)
@@ -138,11 +139,10 @@ class Form:
 
     def __init__(self, boundary: bytes, limits: Limits) -> None:
         self.limits, self.upload = limits, Upload()
-        self.fields = 0
+        self.fields = self.field_bytes = 0
         self.header_field = self.header_value = self.disposition = b""
         self.name = ""
         self.parts: list[bytes] = []
-        self.size = 0
         self.ended = False
         try:
             if not boundary:
@@ -176,7 +176,7 @@ class Form:
 
     def on_part_begin(self) -> None:
         self.header_field = self.header_value = self.disposition = b""
-        self.name, self.parts, self.size = "", [], 0
+        self.name, self.parts = "", []
 
     def on_header_field(self, data: bytes, start: int, end: int) -> None:
         self.header_field += data[start:end]
@@ -201,10 +201,11 @@ class Form:
             raise TooLarge(f"a request may have {MAX_FIELDS} fields beside images", close=True)
 
     def on_part_data(self, data: bytes, start: int, end: int) -> None:
-        self.size += end - start
-        if self.name != IMAGES and self.size > MAX_FIELD_BYTES:
+        if self.name != IMAGES:
+            self.field_bytes += end - start
+        if self.field_bytes > MAX_FIELD_BYTES:
             raise TooLarge(
-                f"the field {self.name!r} may have {MAX_FIELD_BYTES:,} bytes", close=True
+                f"the fields beside images may have {MAX_FIELD_BYTES:,} bytes", close=True
             )
         self.parts.append(data[start:end])
 
@@ -248,7 +249,8 @@ def read_text(text: str) -> Given:
         return Given(problem=f"base64 cannot be decoded: {error}")
 
 
-def read_object(text: bytes, where: str) -> dict[str, Any]:
+def read_object(text: bytes, where: str, *, max_values: int = MAX_VALUES) -> dict[str, Any]:
+    check_values(sum(map(text.count, (b",", b"[", b"{"))), max_values)
     try:
         values = json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -256,6 +258,13 @@ def read_object(text: bytes, where: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise BadRequest(f"{where} must be a JSON object, got {type(values).__name__}")
     return values
+
+
+def check_values(count: int, limit: int) -> None:
+    """Refuse JSON with more commas and brackets before it is parsed: a megabyte of short values
+    becomes dozens."""
+    if count > limit:
+        raise TooLarge(f"JSON may have {limit:,} values, got {count:,}", close=True)
 
 
 def refuse_constant(name: str) -> float:
@@ -273,6 +282,7 @@ def plain_value(text: str) -> Any:
     >>> plain_value("3"), plain_value("auto")
     (3, 'auto')
     """
+    check_values(sum(map(text.count, ",[{")), MAX_VALUES)
     try:
         return json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError):

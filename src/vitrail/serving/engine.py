@@ -108,6 +108,7 @@ class BatchEngine:
         first: Lane = "logits" if model.config.num_classes else "pooled"
         self.lanes[first] = open_lane(model, spec, first, spec.engine)
         self.engine = self.lanes[first].runners[0].engine
+        self.sizes = self.lanes[first].sizes
         how = model.passport.preprocessing
         self.lanes[first].compute(torch.zeros(1, channels, *how.size))  # so that the first is quick
 

@@ -28,10 +28,14 @@ def load_model(spec: WorkerSpec) -> Model:
             )
         torch.manual_seed(SEED)
         return create(spec.path).eval()
-    return open_model(spec.path, device="auto" if is_exported(spec.path) else spec.device).eval()
+    if is_exported(spec.path):
+        return ExportedModel(spec.path, threads=spec.threads)
+    return open_model(spec.path, device=spec.device).eval()
 
 
-def describe(model: Model, spec: WorkerSpec, engine: str) -> ModelInfo:
+def describe(
+    model: Model, spec: WorkerSpec, engine: str, batch_sizes: tuple[int, ...] = ()
+) -> ModelInfo:
     """What the service says about it."""
     passport, how = model.passport, model.passport.preprocessing
     classes = model.config.num_classes
@@ -50,6 +54,7 @@ def describe(model: Model, spec: WorkerSpec, engine: str) -> ModelInfo:
         parameters=0 if exported else sum(one.numel() for one in model.parameters()),
         features=count_features(model) if spec.features is None else spec.features,
         engine=engine,
+        batch_sizes=batch_sizes,
         can_inspect=not exported,
         digest=spec.digest or digest_of(model),
         passport=asdict(public_passport(passport)),

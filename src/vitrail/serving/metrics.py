@@ -18,7 +18,6 @@ class ModelMetrics:
     batch_size: Histogram
     batch_seconds: Histogram
     queue_seconds: Histogram
-    workers: Gauge
     restarts: Counter
 
 
@@ -63,9 +62,19 @@ class Metrics:
             batch_size=self.batch_size.labels(name),
             batch_seconds=self.batch_seconds.labels(name),
             queue_seconds=self.queue_seconds.labels(name),
-            workers=self.workers.labels(name),
             restarts=self.restarts.labels(name),
         )
+
+    def set_model(self, name: str, *, waiting: int, shared: int, workers: int) -> None:
+        """What a model has now."""
+        self.waiting.labels(name).set(waiting)
+        self.shared.labels(name).set(shared)
+        self.workers.labels(name).set(workers)
+
+    def forget_models(self) -> None:
+        """Models that were unloaded have nothing any more, rather than what they had last."""
+        for gauge in (self.waiting, self.shared, self.workers):
+            gauge.clear()
 
     def text(self) -> tuple[bytes, str]:
         """The page of /metrics, and its media type."""

@@ -76,6 +76,7 @@ class Pool:
             features=self.info.features,
         )
         self.inspection.spec = self.spec
+        self.batcher.sizes = self.info.batch_sizes
         self.keep(first)
         others = [self.start_worker() for _ in range(self.count - 1)]
         for worker in await asyncio.gather(*others):
@@ -95,7 +96,6 @@ class Pool:
         task = asyncio.create_task(self.listen(worker))
         self.keepers.add(task)
         task.add_done_callback(self.keepers.discard)
-        self.metrics.workers.set(len(self.workers))
         self.batcher.pump()
 
     async def listen(self, worker: Worker) -> None:
@@ -112,7 +112,6 @@ class Pool:
         worker.is_ready = False
         if worker in self.workers:
             self.workers.remove(worker)
-        self.metrics.workers.set(len(self.workers))
         lost = [batch for batch, _ in worker.batches.values()]
         for _, timer in worker.batches.values():
             timer.cancel()
@@ -163,7 +162,6 @@ class Pool:
             keeper.cancel()
         await asyncio.gather(*keepers, return_exceptions=True)
         await self.inspection.close()
-        self.metrics.workers.set(0)
         self.batcher.fail_all(Failed("the model was unloaded"))
 
     # Batches: what `Batcher` asks of its slots

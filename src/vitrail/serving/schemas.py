@@ -198,6 +198,7 @@ MODEL_EXAMPLE = {
     "parameters": 21_666_434,
     "features": 384,
     "engine": "openvino",
+    "batch_sizes": [1, 4, 8],
     "can_inspect": True,
     "digest": "9f2c…",
 }

@@ -90,7 +90,7 @@ class Service:
         """With the bytes of those that were given by address."""
         if all(one.address is None for one in images):
             return images
-        return await asyncio.gather(*(self.fetcher.open(one, deadline) for one in images))
+        return await self.fetcher.open_all(images, deadline)
 
     async def wait(
         self, request: Request, pool: Pool, tasks: Sequence[Task], deadline: float

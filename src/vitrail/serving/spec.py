@@ -44,6 +44,7 @@ class ModelInfo:
     parameters: int
     features: int  # length of an embedding; 0 where there is none
     engine: str
+    batch_sizes: tuple[int, ...]  # that the engine is built for; none: any
     can_inspect: bool
     digest: str
     passport: Mapping[str, Any]  # what a client needs to prepare images; no path of this machine
@@ -60,5 +61,6 @@ class ModelInfo:
 def info_of(facts: Mapping[str, Any]) -> ModelInfo:
     """The same from the message of a process."""
     labels, (height, width) = facts["labels"], facts["image_size"]
-    values = {**facts, "image_size": (height, width)}
+    sizes = tuple(facts["batch_sizes"])
+    values = {**facts, "image_size": (height, width), "batch_sizes": sizes}
     return ModelInfo(**{**values, "labels": None if labels is None else tuple(labels)})

@@ -25,6 +25,7 @@ OUTPUTS: Mapping[str, Want] = {"logits": "logits", "pooled": "features"}  # as e
 BYTES_LENGTH = 4  # before each element of a BYTES tensor
 MAX_DIGITS = 12  # of a length
 MAX_ID = 256  # letters
+MORE_VALUES = 1024  # in the JSON of a request, beside the numbers of its images
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,9 @@ class InferRequest:
     outputs: list[Wanted]
 
 
-def split_body(body: bytes, header: str | None) -> tuple[dict[str, Any], memoryview]:
+def split_body(
+    body: bytes, header: str | None, *, max_values: int
+) -> tuple[dict[str, Any], memoryview]:
     """The JSON of a request, and the bytes behind it."""
     length = len(body)
     if header is not None:
@@ -53,14 +56,16 @@ def split_body(body: bytes, header: str | None) -> tuple[dict[str, Any], memoryv
         if not known or int(header) > len(body):
             raise BadRequest(f"{LENGTH_HEADER} must be at most {len(body)}, got {header!r}")
         length = int(header)
-    return read_object(body[:length], "the request"), memoryview(body)[length:]
+    values = read_object(body[:length], "the request", max_values=max_values)
+    return values, memoryview(body)[length:]
 
 
 def parse_infer(
     body: bytes, header: str | None, info: ModelInfo, *, max_images: int
 ) -> InferRequest:
     """A request, or `BadRequest` with what does not fit."""
-    values, rest = split_body(body, header)
+    numbers = max_images * info.channels * math.prod(info.image_size)
+    values, rest = split_body(body, header, max_values=numbers + MORE_VALUES)
     inputs = values.get("inputs")
     if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
         raise BadRequest(f"inputs must be a list with one tensor, {IMAGES} or {ENCODED}")
@@ -142,7 +147,7 @@ def read_encoded(
     if tensor.get("datatype") != "BYTES" or len(shape) != 1 or data is None:
         raise BadRequest(f"{ENCODED} must be BYTES of shape [N], sent as binary data")
     found: list[Buffer] = []
-    while data:
+    while data and len(found) <= shape[0]:  # one too many is enough: they may be empty
         if len(data) < BYTES_LENGTH:
             raise BadRequest(f"{ENCODED} ends within an element")
         (size,) = struct.unpack("<I", data[:BYTES_LENGTH])
@@ -151,7 +156,8 @@ def read_encoded(
         found.append(data[BYTES_LENGTH : BYTES_LENGTH + size])
         data = data[BYTES_LENGTH + size :]
     if len(found) != shape[0]:
-        raise BadRequest(f"{ENCODED} must have {shape[0]} elements, got {len(found)}")
+        more = " or more" if data else ""
+        raise BadRequest(f"{ENCODED} must have {shape[0]} elements, got {len(found)}{more}")
     return found
 
 

@@ -33,7 +33,8 @@ def run_worker(channel: socket.socket, spec: WorkerSpec) -> None:
     def start() -> tuple[dict[str, Any], "Answer"]:
         model = load_model(spec)
         engine = BatchEngine(model, spec)
-        return asdict(describe(model, spec, engine.engine)), lambda *one: answer(engine, *one)
+        facts = describe(model, spec, engine.engine, engine.sizes)
+        return asdict(facts), lambda *one: answer(engine, *one)
 
     serve_messages(channel, start, threads=spec.threads)
 

@@ -27,10 +27,12 @@ export class CompareSide {
     this.chosen = null;
   }
 
-  /** Takes another inspection; its photo is drawn once. */
+  /** Takes another inspection; its photo is drawn once. Without one nothing is left of the one before. */
   take(inspection) {
     if (this.inspection === inspection) return;
-    [this.inspection, this.chosen] = [inspection, null];
+    [this.inspection, this.chosen, this.shown] = [inspection, null, null];
+    this.root.classList.add("unfilled");
+    for (const key of ["layer", "head", "token", "brightest"]) delete this.root.dataset[key];
     this.photo = inspection ? photoCanvas(inspection.arrays.pixels) : null;
   }
 
@@ -51,6 +53,7 @@ export class CompareSide {
     this.words.textContent = found.words;
     const { prediction } = this.inspection.header;
     this.bars.show((prediction ?? []).slice(0, TOP).map(({ index, label, score }) => ({ index, label, before: score, after: null })));
+    this.root.classList.remove("unfilled");
     Object.assign(this.root.dataset, { layer: layer.index, head, token, brightest: found.values.indexOf(found.top) });
   }
 
@@ -59,7 +62,7 @@ export class CompareSide {
     const values = Float32Array.from(map.flat(), (one) => Math.max(one, 0));
     const like = this.inspection.layers.find((layer) => layer.grid.join() === grid.join());
     return {
-      at: { grid, size, extent: like?.extent ?? size, prefix: 0 }, values, top: Math.max(...values),
+      at: { grid, size, extent: like?.extent ?? size, prefix: 0 }, values, top: Math.max(...values, 1e-12),
       ...describeMap(method, target?.label ?? "", grid, summariseCells(values), values.length),
     };
   }

@@ -15,7 +15,7 @@ export const layerAt = (depth, count) => Math.round(Math.min(Math.max(depth, 0),
 export function resolve(inspection, { depth, head, query, size }) {
   const { layers, header } = inspection;
   const layer = layers[layerAt(depth, layers.length)];
-  return { layer, head: head < 0 ? -1 : head % layer.heads, token: tokenOf(layer, scaleQuery(query, size, header.image_size)) };
+  return { layer, head: head < 0 || !layer.heads ? -1 : head % layer.heads, token: tokenOf(layer, scaleQuery(query, size, header.image_size)) };
 }
 
 /** A query of one image as a query of another: the same place. */

@@ -71,5 +71,6 @@ export function describeRow(layer, head, token, back, shares, found) {
 export function describeMap(method, label, grid, found, count) {
   const top = [Math.floor(found.top / grid[1]), found.top % grid[1]];
   const where = label ? text("attention.say.method.class", { method: methodName(method), label }) : methodName(method);
+  if (!found.total) return { where, words: text("attention.say.zero") };
   return { where, words: text("attention.say.method", { half: found.half, count, patch: patchName(top) }) };
 }

@@ -87,6 +87,8 @@ function draw() {
   const { state, inspection } = ctx;
   const { layer, head, token, method } = chosen();
   const query = state.query === "" && hovered !== null ? queryOf(layer, token) : state.query;
+  ui.title.dataset.text = method === "attention" ? "attention.title" : "attention.title.map";
+  ui.title.textContent = ctx.text(ui.title.dataset.text);
   ui.none.hidden = Boolean(layer.heads);
   for (const part of [ui.headCard, ui.distanceCard, ui.play]) part.hidden = !layer.heads;
   if (layer.heads) drawHeads({

@@ -54,8 +54,8 @@ function addCards(root, stage, parts, { pickers, checks }) {
     element("div", { class: "row checks" }, checks),
     element("div", { class: "row" }, words("attention.save", "span", { class: "soft small" }), parts.png, parts.svg, parts.link),
     keyboard());
-  parts.left = element("section", { class: "card stack", "aria-labelledby": "attention-title" },
-    words("attention.title", "h2", { id: "attention-title" }), stage, parts.controls);
+  parts.title = words("attention.title", "h2", { id: "attention-title" });
+  parts.left = element("section", { class: "card stack", "aria-labelledby": "attention-title" }, parts.title, stage, parts.controls);
   parts.sinkCard = card("attention.sinks.title", words("attention.sinks.text", "p", { class: "small" }), parts.sinkList);
   parts.headCard = card("attention.heads.title", parts.heads);
   const { headCard } = parts;

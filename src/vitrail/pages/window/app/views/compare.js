@@ -61,7 +61,7 @@ export function mount(root, given) {
         element("span", { class: "soft small", data: { text: "compare.second" } }), ui.model.root, ui.photo.root, ui.file)),
     element("div", { class: "sides" }, ui.first.root, ui.second.root),
     ui.waiting,
-    card("compare.distance", note("compare.distance_why"), ui.chart)));
+    ui.chartCard = card("compare.distance", note("compare.distance_why"), ui.chart)));
 }
 
 export function update(state) {
@@ -128,6 +128,7 @@ function askSecond(state) {
 
 async function listSamples(model) {
   samples = { model, list: [], ready: false };
+  [asked, second] = ["", null]; // of another model's comparison
   try {
     const list = await ctx.api.samples(model);
     if (samples.model === model) samples = { model, list, ready: true };
@@ -180,11 +181,12 @@ function depthNow(state) {
 }
 
 function chooseDepth(depth) {
+  if (!ctx.inspection) return;
   ctx.set({ depth: Math.round(depth * 100), layer: layerAt(depth, ctx.inspection.layers.length) });
 }
 
 /** As many as the deeper of the two has layers. */
-const steps = () => Math.max(ctx.inspection.layers.length, second.layers.length);
+const steps = () => Math.max(ctx.inspection?.layers.length ?? 1, second?.layers.length ?? 1);
 
 function pick(token, side) {
   const { image_size: size } = side.inspection.header;
@@ -209,10 +211,10 @@ function showPickers(state) {
   ui.classToken.setAttribute("aria-pressed", String(state.query.startsWith("t")));
 }
 
-// The chosen method where both have it; else attention, or Grad-CAM where a convolutional network has none.
+// The chosen method where both have it; else attention, or Grad-CAM where a convolutional network has none, or another.
 function methodOf({ method }) {
   const both = ctx.inspection.header.methods.filter((name) => second.header.methods.includes(name));
-  return both.includes(method) ? method : both.includes("attention") ? "attention" : "gradcam";
+  return [method, "attention", "gradcam"].find((name) => both.includes(name)) ?? both[0] ?? "attention";
 }
 
 function showSides(state) {
@@ -229,7 +231,7 @@ function showSides(state) {
 // The maps of a method of `explain` for both sides; attention needs none, it is in the inspection.
 function askMaps(state) {
   const method = methodOf(state);
-  const key = `${method} ${ctx.photo.url} ${asked}`;
+  const key = `${method} ${ctx.model.name} ${ctx.photo.url} ${asked}`;
   if (maps.key === key) return;
   maps = { key, first: null, second: null };
   if (method === "attention") return;
@@ -254,8 +256,8 @@ function showChart() {
       depthOf(number, all.length), mean(distance) / Math.max(...header.image_size),
     ]),
   }));
-  ui.chart.hidden = !series.length;
-  if (ui.chart.hidden) return;
+  ui.chartCard.hidden = !series.length; // two convolutional networks
+  if (!series.length) return;
   const most = Math.max(0.1, ...series.flatMap(({ points }) => points.map(([, y]) => y)));
   ui.chart.replaceChildren(lineChart(series, {
     width: chartWidth(ui.chart, 640),
