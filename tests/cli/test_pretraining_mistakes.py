@@ -20,7 +20,8 @@ Said = pytest.CaptureFixture[str]
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs of two steps on digits: one with labels, the others without."""
     folder = tmp_path_factory.mktemp("runs")
-    assert main(["train", "digits", "--out", str(folder / "labels"), *SHORT]) == 0
+    quick = ("--set", "monitor.examine_data=false")
+    assert main(["train", "digits", "--out", str(folder / "labels"), *SHORT, *quick]) == 0
     for objective in ("mae", "simmim", "tokenizer"):
         words = ["--objective", objective, "--out", str(folder / objective), *SHORT]
         assert main(["pretrain", "digits", *words]) == 0
