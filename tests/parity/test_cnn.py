@@ -23,12 +23,14 @@ from torchvision.models import resnet as tv_resnet
 from tests.parity.compare import (
     assert_identical,
     assert_same,
+    blank_timm,
     close,
     images,
     write_safetensors,
 )
 from tests.parity.lively import lively
 from vitrail import UserError, create, load, save
+from vitrail.core.without_init import without_init
 from vitrail.models.catalogue import FAMILIES, find, variant_of
 from vitrail.models.model import Model
 from vitrail.weights.checkpoint import Checkpoint, translate
@@ -217,7 +219,7 @@ def test_maps_of_every_block_are_timms_features(tmp_path: Path) -> None:
 
 def opened(make: Callable[[], nn.Module], source: str = "peer.safetensors") -> Checkpoint:
     """A peer without memory, read as a file of its tensors would be."""
-    with torch.device("meta"):
+    with without_init():
         peer = make()
     foreign = Foreign(source, dict(peer.state_dict()), sidecars_of(peer))
     return translate(foreign, recognise(foreign), origin=source, overrides={})
@@ -228,8 +230,7 @@ def test_published_models_are_timms(family: str) -> None:
     """Every variant is recognised by its tensors, and has as many parameters."""
     aliases = {ours: theirs for theirs, ours in FAMILIES[family].aliases.items()}
     for name, variant in FAMILIES[family].variants.items():
-        with torch.device("meta"):
-            peer = timm.create_model(aliases.get(name, name))
+        peer = blank_timm(aliases.get(name, name))
         checkpoint = opened(lambda peer=peer: peer)  # type: ignore[misc]
         assert variant_of(checkpoint.config) == name
         assert checkpoint.dialect == f"timm-{family}"
@@ -381,7 +382,7 @@ def test_transformers_v1_is_refused(tmp_path: Path) -> None:
 # Modules in memory, and what is no such model
 
 
-@every_case
+@one_of_each
 def test_reads_a_module(name: str) -> None:
     ours = load(copy.deepcopy(peer_of(name)))
     close(ours(images(3, 64, 64)), peer_of(name)(images(3, 64, 64)))
@@ -397,7 +398,7 @@ def test_reads_a_module(name: str) -> None:
     ids=["wide", "grouped", "v2"],
 )
 def test_other_residual_networks_are_refused(make: Callable[[], nn.Module], reason: str) -> None:
-    with torch.device("meta"):
+    with without_init():
         foreign = Foreign("x", dict(make().state_dict()))
     with pytest.raises(UserError, match=reason):
         translate(foreign, recognise(foreign), origin="x", overrides={})
