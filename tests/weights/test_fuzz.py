@@ -538,7 +538,8 @@ def judge(path: Path, said: dict[str, Any], draw: Draw, watch: Watch) -> str:
 
 def fuzz(seeds: dict[str, Path], directory: Path, numbers: range) -> tuple[Counter[str], list[str]]:
     """Outcomes, and a report of each mutant that was neither loaded nor refused."""
-    watch, scratch, outcomes, reports = the_watch(), directory / "scratch", Counter[str](), list[str]()
+    watch, scratch = the_watch(), directory / "scratch"
+    outcomes, reports = Counter[str](), list[str]()
     previous = signal.signal(signal.SIGALRM, too_slow)
     kinds = sorted(seeds)
     for number in numbers:
