@@ -54,20 +54,20 @@ PYTEST := $(ALONE) -n 2 --dist worksteal
 OWN := build/alone.txt
 OWN_FILES = $(shell grep -rl --include='*.py' 'pytest.mark.alone' tests)
 
-# $(call beside,marks of those that run alone,marks of the others)
+# $(call beside,options for those that run alone,options for the others)
 define beside
 	@mkdir -p $(dir $(OWN))
-	@$(ALONE) -m '$(1)' $(OWN_FILES) >$(OWN) 2>&1 & own=$$!; \
-	$(PYTEST) -m '$(2)'; others=$$?; \
+	@$(ALONE) $(1) $(OWN_FILES) >$(OWN) 2>&1 & own=$$!; \
+	$(PYTEST) $(2); others=$$?; \
 	wait $$own; status=$$?; cat $(OWN); exit $$((others | status))
 endef
 
 test: setup
-	$(call beside,alone and not slow,not slow and not alone and not faults)
+	$(call beside,-m 'alone and not slow',)
 
 # Everything: also the slow tests that `make test` leaves out.
 test-all: setup
-	$(call beside,alone,not alone and not faults)
+	$(call beside,-m alone,-m 'not alone and not faults' --hypothesis-profile thorough)
 
 # Processes are killed, disks fill up, machines leave: prints how often, and what was lost.
 # Not timed on a quiet machine yet.
