@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,10 +112,14 @@ def test_a_reader_that_leaves_early_hears_nothing(words: list[str]) -> None:
     assert result.returncode == CLOSED_PIPE
 
 
-def test_an_output_that_is_closed_is_no_bug() -> None:
-    command = f"{shlex.join([sys.executable, '-c', SAYS_A_LINE, 'models'])} >&-"
+@pytest.mark.parametrize("redirected", [">&-", "> /dev/full"])
+def test_an_output_that_is_closed_or_full_is_no_bug(redirected: str) -> None:
+    if "full" in redirected and not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    command = f"{shlex.join([sys.executable, '-c', SAYS_A_LINE, 'models'])} {redirected}"
     result = subprocess.run(command, shell=True, stderr=subprocess.PIPE, timeout=60)
-    assert (result.returncode, result.stderr) == (0, b"")
+    full = b"vitrail: standard output cannot be written: No space left on device\n"
+    assert (result.returncode, result.stderr) == ((2, full) if "full" in redirected else (0, b""))
 
 
 SAYS_A_LINE = """

@@ -203,7 +203,9 @@ def test_a_folder_of_broken_images_leaves_nothing(tmp_path: Path, capsys: Said) 
     assert theirs.read_text() == "dear to me too"
 
 
-@pytest.mark.parametrize("side", [8, 30, 50, 100])
+@pytest.mark.parametrize(
+    "side", [8, 30, *(pytest.param(n, marks=pytest.mark.slow) for n in (50, 100))]
+)
 def test_a_tokenizer_for_images_of_any_side(side: int, tmp_path: Path) -> None:
     data, out = tmp_path / "data.npz", tmp_path / "run"
     images = np.zeros((12, side, side, 3), np.uint8)

@@ -119,7 +119,7 @@ def test_autocast_in_bfloat16_stays_near(kind: str) -> None:
     assert (half.float() - full).abs().max() <= 0.05 * full.abs().max().clamp(min=1)
 
 
-@every_kind
+@every_graph
 def test_gradient_checkpointing_changes_neither_gradients_nor_statistics(kind: str) -> None:
     config = replace(KINDS[kind], dropout=0.1, drop_path=0.1)
     image = random_images(config)
