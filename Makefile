@@ -50,15 +50,24 @@ demo: $(if $(filter $(CURDIR),$(shell cat $(DEV) 2>/dev/null)),$(DEV),$(CORE))
 MEMORY := $(shell df -k --output=avail /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 > 4e6 {print "/dev/shm"}')
 ALONE := $(if $(MEMORY),TMPDIR=$(MEMORY)) OMP_NUM_THREADS=1 $(RUN) pytest
 PYTEST := $(ALONE) -n 2 --dist worksteal
+# Tests that need a process of their own run beside the others; what they printed comes last.
+OWN := build/alone.txt
+OWN_FILES = $(shell grep -rl --include='*.py' 'pytest.mark.alone' tests)
+
+# $(call beside,options for those that run alone,options for the others)
+define beside
+	@mkdir -p $(dir $(OWN))
+	@$(ALONE) $(1) $(OWN_FILES) >$(OWN) 2>&1 & own=$$!; \
+	$(PYTEST) $(2); others=$$?; \
+	wait $$own; status=$$?; cat $(OWN); exit $$((others | status))
+endef
 
 test: setup
-	$(ALONE) -m 'alone and not slow' tests/models tests/exporters tests/training
-	$(PYTEST)
+	$(call beside,-m 'alone and not slow',)
 
 # Everything: also the slow tests that `make test` leaves out.
 test-all: setup
-	$(ALONE) -m alone tests/models tests/exporters tests/training
-	$(PYTEST) -m 'not alone and not faults'
+	$(call beside,-m alone,-m 'not alone and not faults' --hypothesis-profile thorough)
 
 # Processes are killed, disks fill up, machines leave: prints how often, and what was lost.
 # Not timed on a quiet machine yet.

@@ -3,15 +3,27 @@ Each is made for the examples that name it only, because most name none."""
 
 import os
 import re
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.doctest import DoctestModule
 
 CHECKPOINT, PHOTOS = "pets-model", "photos/"
 
 # Some virtual machines advertise AMX and fault at its first instruction: no test depends on it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Generator[None, Any, Any]:
+    """Modules without examples are not imported and searched for them: that takes seconds in each
+    worker."""
+    found = yield
+    if file_path.suffix != ".py" or ">>>" in file_path.read_text(encoding="utf-8"):
+        return found
+    return [one for one in found if not isinstance(one, DoctestModule)]
 
 
 @pytest.fixture(autouse=True)

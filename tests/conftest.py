@@ -15,8 +15,9 @@ from torch.utils.data._utils import signal_handling
 from vitrail.core.torchvision import mend_torchvision
 
 mend_torchvision()
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+settings.register_profile("thorough", deadline=None)  # `make test-all` has this one
+settings.register_profile("quick", deadline=None, max_examples=40)
+settings.load_profile("quick")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,6 @@ import pytest
 import vitrail
 
 PACKAGE = Path(vitrail.__file__).parent
-FILES = {
-    path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-    for path in sorted(PACKAGE.rglob("*.py"))
-}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
@@ -39,6 +36,15 @@ MOST_ARGUMENTS = 9
 # who talks to other processes, starts them, shares tensors with them, or saves with them
 KNOW_PROCESSES = ("world", "launcher", "parallel", "sharded", "sharded_files", "rehearsal")
 OTHER_VERBS = ("serving/run.py",)  # files of public verbs outside tasks
+
+
+@cache
+def every_file() -> dict[str, ast.Module]:
+    """The syntax tree of each file; parsing them all takes seconds, which no collection needs."""
+    return {
+        path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
 
 
 def room_of(name: str) -> str:
@@ -72,9 +78,9 @@ def imported_rooms(name: str, tree: ast.AST) -> set[str]:
 
 
 def test_a_file_lives_in_a_known_room() -> None:
-    strays = [name for name in FILES if room_of(name) and room_of(name) not in MAY_IMPORT]
+    strays = [name for name in every_file() if room_of(name) and room_of(name) not in MAY_IMPORT]
     doors = ("__init__.py", "__main__.py")  # of the package and of the command
-    outside = [name for name in FILES if not room_of(name) and name not in doors]
+    outside = [name for name in every_file() if not room_of(name) and name not in doors]
     assert not strays + outside
 
 
@@ -82,7 +88,7 @@ def test_a_room_imports_only_the_rooms_it_may() -> None:
     # the public surface names every room, lazily: test_imports.py holds it to that
     offences = {
         name: forbidden
-        for name, tree in FILES.items()
+        for name, tree in every_file().items()
         if (room := room_of(name))
         and (forbidden := imported_rooms(name, tree) - MAY_IMPORT[room] - {room})
     }
@@ -93,7 +99,7 @@ def test_few_files_know_that_there_are_several_processes() -> None:
     allowed = {f"training/{name}.py" for name in KNOW_PROCESSES}
     offences = [
         f"{name} imports {module}"
-        for name, tree in FILES.items()
+        for name, tree in every_file().items()
         for module in imported_modules(name, tree)
         if f"{module}.".startswith("torch.distributed.") and name not in allowed
     ]
@@ -102,26 +108,29 @@ def test_few_files_know_that_there_are_several_processes() -> None:
 
 def test_a_file_is_named_after_its_idea() -> None:
     vague = {"utils", "util", "helpers", "common", "misc"}
-    assert not [name for name in FILES if Path(name).stem in vague]
+    assert not [name for name in every_file() if Path(name).stem in vague]
 
 
 def test_a_file_says_its_idea_in_its_first_line() -> None:
     first = {
         name: (ast.get_docstring(tree, clean=False) or "").partition("\n")[0]
-        for name, tree in FILES.items()
+        for name, tree in every_file().items()
     }
     assert not [name for name, line in first.items() if not line.strip()]
 
 
 def test_a_file_holds_one_idea() -> None:
-    lines = {name: len((PACKAGE / name).read_text(encoding="utf-8").splitlines()) for name in FILES}
+    lines = {
+        name: len((PACKAGE / name).read_text(encoding="utf-8").splitlines())
+        for name in every_file()
+    }
     assert not {name: count for name, count in lines.items() if count > MOST_LINES_IN_A_FILE}
 
 
 def test_a_function_fits_a_screen() -> None:
     lengths = {
         f"{name}:{node.name}": (node.end_lineno or node.lineno) - node.lineno + 1
-        for name, tree in FILES.items()
+        for name, tree in every_file().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
@@ -132,7 +141,7 @@ def test_a_function_has_few_arguments() -> None:
     """But for the public verbs: there arguments are options, and keyword-only."""
     counts = {
         f"{name}:{node.name}": count_arguments(node.args)
-        for name, tree in FILES.items()
+        for name, tree in every_file().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and not (name in (f"tasks/{node.name}.py", *OTHER_VERBS) and node.name in vitrail.__all__)

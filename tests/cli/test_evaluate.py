@@ -117,8 +117,10 @@ def test_everything_about_a_model(
     code, _, err = run(capsys, folder, photos, *words)
     assert code == 2
     assert f"{out}: already contains results of vitrail evaluate" in err
-    again = asked(capsys, folder, photos, *words, "--overwrite")
-    assert again["corruptions"] == facts["corruptions"]
+    again = asked(capsys, folder, photos, "--out", out, "--overwrite")
+    assert again["accuracy"] == facts["accuracy"]
+    assert again["corruptions"] is None
+    assert json.loads((out / "evaluation.json").read_text())["resolutions"] == []
 
 
 def test_what_comes_to_nothing_leaves_no_directory(

@@ -4,6 +4,7 @@ import ast
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -221,5 +222,6 @@ def is_korean(text: str) -> bool:
     return any("가" <= letter <= "힣" for letter in text)
 
 
+@cache
 def korean() -> list[Message]:
     return list(read_catalogue(LOCALE / "ko" / "LC_MESSAGES" / "vitrail.po", "ko"))

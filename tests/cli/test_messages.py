@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import cache
 from inspect import isfunction, signature
 from pathlib import Path
 
@@ -36,15 +37,20 @@ def texts_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def messages_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """The strings of every `UserError(…)`."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "UserError":
+        called = node.func if isinstance(node, ast.Call) else None
+        if isinstance(called, ast.Name) and called.id == "UserError":
             yield from texts_of(node)
 
 
-def trees() -> Iterator[tuple[str, ast.AST]]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        name = path.relative_to(SOURCE).as_posix()
-        if not name.startswith("cli/") and name not in COMMANDS:
-            yield name, ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def trees() -> list[tuple[str, ast.AST]]:
+    """All files but those of the shell."""
+    names = (path.relative_to(SOURCE).as_posix() for path in sorted(SOURCE.rglob("*.py")))
+    return [
+        (name, ast.parse((SOURCE / name).read_text(encoding="utf-8")))
+        for name in names
+        if not name.startswith("cli/") and name not in COMMANDS
+    ]
 
 
 def test_no_text_outside_the_shell_names_an_option() -> None:

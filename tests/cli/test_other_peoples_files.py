@@ -44,7 +44,7 @@ THEIRS = (
     "notes.txt",
 )
 VERBS = {
-    "train": "train digits --steps 2 --batch-size 8 --out {out}",
+    "train": ("train digits --steps 2 --batch-size 8 --set monitor.examine_data=false --out {out}"),
     "pretrain": "pretrain digits --steps 2 --batch-size 8 --out {out}",
     "evaluate": "evaluate {model} {data} --out {out}",
     "probe": "probe {model} {data} --method knn --neighbours 1 --no-cache --out {out}",

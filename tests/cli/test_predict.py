@@ -333,7 +333,8 @@ def test_a_new_head_is_told_of(
     assert (code, err) == (0, NEW_HEAD)
 
 
-@pytest.mark.parametrize("redirected", [pytest.param(">&-", marks=pytest.mark.slow), "> /dev/full"])
+@pytest.mark.slow  # tests/cli/test_app.py has a verb that does not import torch
+@pytest.mark.parametrize("redirected", [">&-", "> /dev/full"])
 def test_an_output_that_nobody_can_read_is_no_bug(
     redirected: str, model: str, photos: list[str]
 ) -> None:

@@ -20,7 +20,8 @@ Said = pytest.CaptureFixture[str]
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs of two steps on digits: one with labels, the others without."""
     folder = tmp_path_factory.mktemp("runs")
-    assert main(["train", "digits", "--out", str(folder / "labels"), *SHORT]) == 0
+    quick = ("--set", "monitor.examine_data=false")
+    assert main(["train", "digits", "--out", str(folder / "labels"), *SHORT, *quick]) == 0
     for objective in ("mae", "simmim", "tokenizer"):
         words = ["--objective", objective, "--out", str(folder / objective), *SHORT]
         assert main(["pretrain", "digits", *words]) == 0
@@ -202,7 +203,9 @@ def test_a_folder_of_broken_images_leaves_nothing(tmp_path: Path, capsys: Said) 
     assert theirs.read_text() == "dear to me too"
 
 
-@pytest.mark.parametrize("side", [8, 30, 50, 100])
+@pytest.mark.parametrize(
+    "side", [8, 30, *(pytest.param(n, marks=pytest.mark.slow) for n in (50, 100))]
+)
 def test_a_tokenizer_for_images_of_any_side(side: int, tmp_path: Path) -> None:
     data, out = tmp_path / "data.npz", tmp_path / "run"
     images = np.zeros((12, side, side, 3), np.uint8)

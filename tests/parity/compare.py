@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from vitrail.core.without_init import without_init
 from vitrail.models.model import Model
 
 Peer = TypeVar("Peer", bound=nn.Module)
@@ -100,6 +101,14 @@ def _recorder(into: list[Tensor]) -> Callable[..., None]:
         into.append(output[0] if isinstance(output, tuple) else output)
 
     return record
+
+
+def blank_timm(name: str, **arguments: Any) -> Any:
+    """timm's model of this name without values: its names and shapes."""
+    import timm
+
+    with without_init():
+        return timm.create_model(name, **arguments)
 
 
 def write_blank(peer: nn.Module, path: Path) -> Path:

@@ -16,6 +16,7 @@ from torch import nn
 from tests.parity.compare import (
     assert_identical,
     assert_same,
+    blank_timm,
     close,
     images,
     write_safetensors,
@@ -177,7 +178,7 @@ def test_the_paper_resizes_linearly() -> None:
 @cache
 def bare(name: str, **changes: Any) -> Foreign:
     """A file of timm with its tensors' names and shapes, and nothing beside it."""
-    model = timm.create_model(name, device="meta", **changes)
+    model = blank_timm(name, **changes)
     return Foreign(f"{name}.safetensors", model.state_dict())
 
 

@@ -21,6 +21,7 @@ from tests.parity.compare import (
     VERSIONS,
     assert_identical,
     assert_same,
+    blank_timm,
     close,
     images,
     in_both_versions,
@@ -154,7 +155,7 @@ def test_another_size_equals_timms(
 def test_a_published_file_tells_everything_in_its_config(tmp_path: Path) -> None:
     """timm's hub has an architecture and a pretrained_cfg beside the tensors, and no arguments."""
     name = "swin_base_patch4_window12_384"
-    peer = timm.create_model(name, num_classes=3, depths=(1, 1, 1, 1), device="meta")
+    peer = blank_timm(name, num_classes=3, depths=(1, 1, 1, 1))
     write_blank(peer, tmp_path / "model.safetensors")
     settings = '{"architecture": "%s", "pretrained_cfg": {"input_size": [3, 384, 384]}}'
     (tmp_path / "config.json").write_text(settings % name)
@@ -443,7 +444,7 @@ def test_every_dialect_into_every_other_keeps_every_bit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", ["swin_t", "swin_tiny_patch4_window7_224"])
 def test_a_bare_file_of_a_published_shape_is_looked_up(model: str, tmp_path: Path) -> None:
-    peer = timm.create_model("swin_tiny_patch4_window7_224", num_classes=2, device="meta")
+    peer = blank_timm("swin_tiny_patch4_window7_224", num_classes=2)
     source = write_blank(peer, tmp_path / "peer.safetensors")
     opened = open_checkpoint(source)
     assert opened.config.image_size == (224, 224)
@@ -529,7 +530,7 @@ def test_strange_tables_end_in_a_sentence(shape: tuple[int, ...], tmp_path: Path
 def test_timms_pretrained_cfg_travels(name: str, tmp_path: Path) -> None:
     """As timm evaluates, whether its config.json says so or not."""
     config = timm.get_pretrained_cfg(name)
-    peer = timm.create_model(name, num_classes=2, depths=(1, 1, 1, 1), device="meta")
+    peer = blank_timm(name, num_classes=2, depths=(1, 1, 1, 1))
     source = write_blank(peer, tmp_path / "peer.safetensors")
     size = config.input_size[1:]
     ours = open_checkpoint(source, grid=(size[0] // 4,) * 2).passport.preprocessing

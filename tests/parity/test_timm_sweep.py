@@ -1,6 +1,7 @@
 """timm's architectures by name: each gives timm's own logits or is refused, nothing else."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from timm.models import model_entrypoint
 from timm.models._hub import save_config_for_hf
 from torch import nn
 
-from tests.parity.compare import shaken
+from tests.parity.compare import blank_timm, shaken
 from vitrail.core.errors import UserError
+from vitrail.core.without_init import without_init
 from vitrail.models.model import Model
 from vitrail.weights.checkpoint import Checkpoint, build_model, translate
 from vitrail.weights.dialect import Foreign
@@ -78,7 +80,7 @@ def module_of(name: str) -> str:
 def small(name: str, device: str) -> tuple[nn.Module, dict[str, Any]]:
     """The architecture with fewer blocks, and on fewer patches where it is a ViT."""
     arguments: dict[str, Any] = dict(DEPTHS.get(module_of(name), {"depth": 1}))
-    with torch.device(device):
+    with without_init() if device == "meta" else nullcontext():
         model = timm.create_model(name, num_classes=5, **arguments)
     return model, arguments
 
@@ -115,8 +117,7 @@ def outcome(name: str, source: Path, *, config: bool = True) -> str:
     try:
         model, arguments = small(name, "meta")
     except (TypeError, ValueError, AssertionError):  # no such argument: no family of ours
-        with torch.device("meta"):
-            model, arguments = timm.create_model(name), {}
+        model, arguments = blank_timm(name), {}
     sidecars = with_config(model, arguments, source) if config else {}
     if not config:  # values decide whether positions are sines
         model = small(name, "cpu")[0]

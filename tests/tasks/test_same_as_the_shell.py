@@ -73,7 +73,7 @@ CALLS: dict[str, Callable[[str, Path], Any]] = {
     "plan vit_ti_16 --gpus 16 --memory 8 --batch-size 64 --without-ema": (
         lambda model, out: vitrail.plan("vit_ti_16", gpus=16, memory=8, batch_size=64, ema=False)
     ),
-    "doctor digits": lambda model, out: vitrail.doctor("digits"),
+    "doctor {photos}": lambda model, out: vitrail.doctor(out.parent / "photos"),
     "evaluate {model} digits --by-index --resolutions 16,24": lambda model, out: vitrail.evaluate(
         model, "digits", by_index=True, resolutions=[(16, 16), (24, 24)]
     ),

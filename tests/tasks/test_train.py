@@ -26,11 +26,14 @@ from vitrail.training.reconstructions import as_pixels
 from vitrail.training.stream import make_stream
 from vitrail.training.world import World
 
-SMALL = {"fields.dim": 16, "fields.depth": 1, "fields.heads": 2, "fields.mlp_dim": 32}
+SMALL: dict[str, Any] = {
+    "fields.dim": 16, "fields.depth": 1, "fields.heads": 2, "fields.mlp_dim": 32,
+    "monitor.examine_data": False,  # tests/cli/test_training.py has what it finds
+}  # fmt: skip
 SHORT: dict[str, Any] = {"steps": 6, "batch_size": 16, "set": SMALL, "threads": 1}
 WORDS = [
     "--steps", "6", "--batch-size", "16", "--threads", "1", "--json",
-    *(word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")),
+    *(word for name, value in SMALL.items() for word in ("--set", f"{name}={json.dumps(value)}")),
 ]  # fmt: skip
 
 
@@ -115,7 +118,7 @@ def test_several_processes_report_to_python(tmp_path: Path) -> None:
         processes=2,
         on_step=lambda now: steps.append(now.step),
         on_progress=lambda what, *_: work.add(what),
-        **SHORT,
+        **{**SHORT, "set": {**SMALL, "monitor.examine_data": True}},
     )
     assert steps == list(range(7))
     assert work == {"training", "examining the data"}

@@ -3,15 +3,15 @@
 from typing import Any
 
 import pytest
-import timm
-import torch
 from torch import nn
 
 from tests.models.kinds import KINDS
 from tests.models.test_coatnet import KINDS_COATNET
 from tests.models.test_half_precision import SMALL_TOKENIZER
 from tests.models.test_swin import KINDS_SWIN
+from tests.parity.compare import blank_timm
 from tests.parity.test_every_family import CONFIGS
+from vitrail.core.without_init import without_init
 from vitrail.models.catalogue import build, change, find
 from vitrail.models.config import Config
 from vitrail.objectives.supervised import Supervised
@@ -70,7 +70,7 @@ def test_only_matrices_of_layers_decay_or_go_to_muon(kind: str) -> None:
 )
 def test_as_many_numbers_decay_as_with_timm(peer: str) -> None:
     """By timm's own lists of exceptions, on models of the same name."""
-    theirs: Any = timm.create_model(peer, num_classes=7, device="meta")
+    theirs: Any = blank_timm(peer, num_classes=7)
     # Swin V2's own code excepts the scale of its logits, which timm takes for a matrix
     excepted = {*theirs.no_weight_decay(), "logit_scale"}
     expected = sum(
@@ -78,7 +78,7 @@ def test_as_many_numbers_decay_as_with_timm(peer: str) -> None:
         for name, p in theirs.named_parameters()
         if p.ndim > 1 and not any(part in name for part in excepted)
     )
-    with torch.device("meta"):
+    with without_init():
         model = build(change(find(peer), {"num_classes": 7}))
     groups = group_parameters(Supervised(model), Optimiser(weight_decay=0.1))
     found = sum(p.numel() for g in groups if g["weight_decay"] for p in g["params"])

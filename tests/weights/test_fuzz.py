@@ -21,6 +21,7 @@ import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -507,6 +508,13 @@ class Watch:
         self.seen.append(f"{event} {arguments[:1]}")
 
 
+@cache
+def the_watch() -> Watch:
+    """One for all mutants, and none before the first: Python calls it for every `id()`, so it
+    makes all tests slower."""
+    return Watch()
+
+
 def judge(path: Path, said: dict[str, Any], draw: Draw, watch: Watch) -> str:
     """ "loaded" or "refused"; anything else is an error of ours."""
     if draw.random() < 0.2:
@@ -530,7 +538,8 @@ def judge(path: Path, said: dict[str, Any], draw: Draw, watch: Watch) -> str:
 
 def fuzz(seeds: dict[str, Path], directory: Path, numbers: range) -> tuple[Counter[str], list[str]]:
     """Outcomes, and a report of each mutant that was neither loaded nor refused."""
-    watch, scratch, outcomes, reports = WATCH, directory / "scratch", Counter[str](), list[str]()
+    watch, scratch = the_watch(), directory / "scratch"
+    outcomes, reports = Counter[str](), list[str]()
     previous = signal.signal(signal.SIGALRM, too_slow)
     kinds = sorted(seeds)
     for number in numbers:
@@ -547,9 +556,6 @@ def fuzz(seeds: dict[str, Path], directory: Path, numbers: range) -> tuple[Count
         shutil.rmtree(scratch)
     signal.signal(signal.SIGALRM, previous)
     return outcomes, reports
-
-
-WATCH = Watch()
 
 
 @pytest.fixture(scope="module")
