@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats  # type: ignore[import-untyped]
 
+from vitrail.evaluation.intervals import wilson_interval
 from vitrail.evaluation.paired import (
     holm,
     mcnemar_test,
@@ -49,7 +50,8 @@ def test_images_that_agree_leave_the_variance_of_the_seeds() -> None:
 def test_the_same_predictions_do_not_differ() -> None:
     right = np.random.default_rng(2).random((3, 100)) < 0.5
     found = paired_difference(right, right)
-    assert (found.difference, found.interval, found.p_value) == (0.0, (0.0, 0.0), 1.0)
+    assert (found.difference, found.p_value) == (0.0, 1.0)
+    assert found.interval == pytest.approx((-0.037, 0.037), abs=1e-3)  # 0 of 100 by Wilson
     assert mcnemar_test(right[0], right[0]) == 1.0
 
 
@@ -76,3 +78,22 @@ def test_holm_is_what_its_paper_says() -> None:
     assert holm([0.02]) == [0.02]
     assert holm([0.01, 0.02, 0.03, 0.04]) == pytest.approx([0.04, 0.06, 0.06, 0.06])
     assert holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+def test_no_variance_is_no_certainty() -> None:
+    """Four images that all models are right on, or wrong on in turn, prove little."""
+    sure = np.ones((2, 4), dtype=np.bool_)
+    assert mean_accuracy(sure) == (1.0, wilson_interval(4, 4))
+    turns = np.array([[True, True, False, False], [False, False, True, True]])
+    assert mean_accuracy(turns) == (0.5, wilson_interval(2, 4))
+    found = paired_difference(turns, sure)
+    low, high = found.interval
+    assert found.difference == -0.5
+    assert found.p_value == max(found.mcnemar) == 0.5
+    assert -0.9 < low < -0.5 < 0 < high < 0.2
+    same = paired_difference(sure, sure)
+    assert (same.difference, same.p_value) == (0.0, 1.0)
+    assert same.interval == pytest.approx((-0.49, 0.49), abs=0.01)
+    many = np.ones((3, 10_000), dtype=np.bool_)
+    assert paired_difference(many, many).interval[1] < 4e-4
+    assert paired_difference(many, ~many).p_value < 1e-9

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 import torch
 from tests.models.kinds import KINDS, perturbed, random_images
-from tests.parity.test_every_family import FAMILIES, make, picture
+from tests.parity.test_every_family import FAMILIES, SHALLOW, make, picture
 from torch import Tensor, nn
 
 import vitrail
@@ -17,6 +17,7 @@ from vitrail.explanation.equivariance import (
     permute_tiles,
     receptive_fields,
 )
+from vitrail.explanation.equivariance_figure import equivariance_panel
 from vitrail.models.config import Config, Shape
 from vitrail.models.model import Model
 
@@ -199,3 +200,12 @@ def test_patches_that_are_no_squares_are_shifted_and_permuted_by_their_sides() -
         assert max(moved.blocks, default=0.0) < EXACT
         assert moved.logits is not None
         assert moved.logits < EXACT
+
+
+def test_a_map_of_one_cell_is_drawn_beside_others() -> None:
+    """An image of one patch cannot be shifted by a patch: nothing to draw is no error."""
+    small = make("mobilenetv2", configs=SHALLOW, image_size=(32, 32))
+    images = random_images(small.config)
+    found = {name: measure_equivariance(small, images) for name in ("one", "two")}
+    assert found["one"].shifted is None
+    assert equivariance_panel(found).name == "equivariance"

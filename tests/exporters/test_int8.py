@@ -10,6 +10,7 @@ import pytest
 import vitrail
 from tests.inference.photos import LABELS, write_photos
 from tests.models.kinds import SMALL, perturbed
+from tests.parity.test_every_family import CNNS, SHALLOW, make
 from vitrail import UserError
 from vitrail.exporters.export import Export
 from vitrail.inference.onnx_file import OnnxFile
@@ -49,6 +50,21 @@ def test_a_file_in_int8_says_what_it_lost(model: Model, photos: Path, tmp_path: 
     written = OnnxFile(file)
     assert written.metadata().graph.precision == "int8"
     assert vitrail.predict(file, next(photos.rglob("*.jpg"))).label in LABELS
+
+
+@pytest.mark.parametrize(
+    "family", ["resnet", *(pytest.param(name, marks=pytest.mark.slow) for name in CNNS[1:])]
+)
+def test_convolutional_networks_in_int8(family: str, photos: Path, tmp_path: Path) -> None:
+    """Their activations have calibrated scales."""
+    cnn = make(family, configs=SHALLOW)
+    file = tmp_path / "model.onnx"
+    done = vitrail.export(cnn, file, images=photos, precision="int8", max_drop=100)
+    assert isinstance(done, Export)
+    assert done.quantisation is not None
+    assert done.quantisation.method == "static"
+    assert 0 < done.quantisation.error < 0.1
+    assert vitrail.predict(file, next(photos.rglob("*.jpg"))).score is not None
 
 
 @pytest.mark.slow

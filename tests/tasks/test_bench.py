@@ -105,6 +105,17 @@ def test_python_measures_what_the_shell_measures(
 
 
 @pytest.mark.slow
+def test_a_convolutional_network_beside_the_guest_of_its_own_kind() -> None:
+    found = vitrail.bench("resnet18", guest="torchvision:resnet18", **QUICK)
+    ours, theirs = found.rows
+    assert (ours.model, theirs.model) == ("resnet18", "torchvision:resnet18")
+    assert ours.problem is theirs.problem is None
+    assert ours.images_per_second is not None
+    assert theirs.images_per_second is not None
+    assert ours.macs == 1_814_073_344
+
+
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
 def test_models_in_memory_guests_and_accuracy() -> None:
     fields: Any = {"image_size": 16, "patch_size": 8, "dim": 16, "depth": 1, "heads": 2}

@@ -11,6 +11,8 @@ import vitrail
 from tests.pages.html import check_page
 from vitrail import UserError
 from vitrail.cli.app import main
+from vitrail.models.config import Config
+from vitrail.models.measure import measure
 from vitrail.tasks import compare_runs
 from vitrail.tasks.compare_plan import make_plan, model_choices, parse_model, slug
 from vitrail.tasks.comparison import Comparison
@@ -134,6 +136,21 @@ def test_a_dry_run_lists_runs_with_their_cost_and_writes_nothing(tmp_path: Path)
     assert [cell["labelled"] for cell in plan.details["cells"]] == [160, 160, 1618, 1618]
     assert all(cell["flops"] > 0 and cell["seconds"] > 0 for cell in plan.details["cells"])
     assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_measures_maps_of_one_cell(tmp_path: Path) -> None:
+    """In training a batch norm refuses the only value of a channel, but no run reads one image."""
+    small = "resnet18:width=8,depths=[1,1,1,1],channels=1,image_size=32"
+    plan = vitrail.compare(
+        "digits", models=small, shares=0.1, seeds=1, steps=1, batch_size=2, threads=1,
+        out=tmp_path / "out", dry_run=True,
+    )  # fmt: skip
+    assert isinstance(plan, DryRun)
+    assert plan.details["cells"][0]["flops"] == 6 * 2 * measure(small_config(small)).macs
+
+
+def small_config(text: str) -> Config:
+    return parse_model(text).config(None)
 
 
 def test_a_plan_is_a_small_file_and_options_win(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import random
 import string
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from tests.zoo.styles import STYLES, Style
 from tests.zoo.unusual import (
     UNUSUAL,
+    ColumnsFirst,
+    Gated,
     HeadsOutside,
     ManyLists,
     Matrices,
@@ -225,12 +228,45 @@ def test_unusual_habits_are_adopted(kind: type[nn.Module]) -> None:
         SequenceFirst: {"image_size": (32, 48), "norm_placement": "post", "dropout": 0.1},
         HeadsOutside: {"activation": "gelu_tanh", "layer_scale": 1e-5, "final_norm": "none"},
         WithBuffers: {"norm_placement": "pre", "activation": "relu"},
+        ColumnsFirst: {"image_size": (16, 24), "heads": 3},
+        Gated: {"activation": "swiglu", "mlp_dim": 24, "positions": "none", "heads": 2},
         ManyLists: {"channels": 1, "dim_head": 8, "activation": "relu", "pool": "mean"},
     }
     wanted = expected[kind]
     assert {name: getattr(config, name) for name in wanted} == wanted
     if kind is SequenceFirst:  # the layer that nn.TransformerEncoder copies
         assert len(match.checkpoint.coverage.dropped) == 12
+
+
+def test_heads_and_patches_in_another_order_are_permuted_and_said() -> None:
+    rows = {row["ours"]: row for row in adopted(build(ColumnsFirst)).rows.rows}
+    assert rows["positions.table"]["columns_first"]
+    assert rows["blocks.{i}.attention.qkv.{p}"]["op"] == "(d h) ... -> (h d) ..."
+    assert rows["blocks.{i}.attention.out.weight"]["op"] == "o (d h) -> o (h d)"
+    rows = {row["ours"]: row for row in adopted(build(Gated)).rows.rows}
+    gate = ["layers.{i}.w1.weight", "layers.{i}.w3.weight"]
+    assert rows["blocks.{i}.mlp.fc1.weight"]["theirs"] == gate
+    assert rows["blocks.{i}.attention.qkv.{p}"]["op"] == "(d h qkv) ... -> (qkv h d) ..."
+
+
+def test_rows_of_another_order_are_proved(tmp_path: Path) -> None:
+    """The rows that adoption wrote, read again and compared with the module."""
+    for kind in (ColumnsFirst, Gated):
+        module = build(kind)
+        match = adopted(module)
+        (tmp_path / "rows.yaml").write_text(to_yaml(match.rows, "x", match.how), encoding="utf-8")
+        rows = read_rows(tmp_path / "rows.yaml")
+        again = match_module(module, {}, noise, source="m", origin="m", rows=rows)
+        assert again.proof is not None
+        assert again.proof.points == match.proof.points  # type: ignore[union-attr]
+
+
+def test_a_gate_of_another_kind_is_refused_in_one_sentence() -> None:
+    """A bare file by words and order; GEGLU is none of ours."""
+    match = bare(build(Gated), heads=2, image_size=(32, 32))
+    assert "assumed: silu is applied to layers.{i}.w1" in match.assumed
+    with pytest.raises(UserError, match=r"three matrices and the activation gelu, but .*SwiGLU"):
+        bare(build(Gated), heads=2, activation="gelu")
 
 
 @pytest.mark.parametrize("name", [*STYLES, *(kind.__name__ for kind in UNUSUAL)])

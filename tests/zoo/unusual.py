@@ -187,7 +187,90 @@ class WithBuffers(nn.Module):
         return self.head(self.norm(x)[:, 0])
 
 
-UNUSUAL = (Matrices, SequenceFirst, HeadsOutside, ManyLists, WithBuffers)
+class ColumnsFirst(nn.Module):
+    """Patches column by column, q, k and v split as (d h) and joined as (d h), and images that are
+    not square."""
+
+    def __init__(self, width=24, heads=3, depth=2):
+        super().__init__()
+        self.heads, self.image_size = heads, (16, 24)
+        self.conv = nn.Conv2d(3, width, 8, 8)
+        self.cls = nn.Parameter(torch.randn(1, 1, width))
+        self.pos = nn.Parameter(torch.randn(1, 7, width))
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict(
+                {
+                    "ln1": nn.LayerNorm(width),
+                    "query": nn.Linear(width, width),
+                    "key": nn.Linear(width, width),
+                    "value": nn.Linear(width, width),
+                    "out": nn.Linear(width, width),
+                    "ln2": nn.LayerNorm(width),
+                    "fc1": nn.Linear(width, 40),
+                    "fc2": nn.Linear(40, width),
+                }
+            )
+            for _ in range(depth)
+        )
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 5)
+
+    def forward(self, images):
+        x = rearrange(self.conv(images), "b d h w -> b (w h) d")
+        x = torch.cat([self.cls.expand(len(x), -1, -1), x], 1) + self.pos
+        for block in self.blocks:
+            y = block["ln1"](x)
+            parts = (block[name](y) for name in ("query", "key", "value"))
+            q, k, v = (rearrange(p, "b n (d h) -> b h n d", h=self.heads) for p in parts)
+            y = F.scaled_dot_product_attention(q, k, v)
+            x = x + block["out"](rearrange(y, "b h n d -> b n (d h)"))
+            x = x + block["fc2"](F.gelu(block["fc1"](block["ln2"](x))))
+        return self.head(self.norm(x)[:, 0])
+
+
+class Gated(nn.Module):
+    """An MLP of three matrices, as language models have it: w2(silu(w1 x) * w3 x); one qkv layer
+    whose heads lie innermost, patches column by column, and no table of positions."""
+
+    def __init__(self, width=16, heads=2, depth=2):
+        super().__init__()
+        self.n_heads, self.img_size = heads, 32
+        self.patch = nn.Linear(3 * 64, width)
+        self.cls_token = nn.Parameter(torch.randn(1, 1, width))
+        self.layers = nn.ModuleList(
+            nn.ModuleDict(
+                {
+                    "ln1": nn.LayerNorm(width),
+                    "qkv": nn.Linear(width, 3 * width),
+                    "proj": nn.Linear(width, width),
+                    "ln2": nn.LayerNorm(width),
+                    "w1": nn.Linear(width, 24, bias=False),
+                    "w2": nn.Linear(24, width, bias=False),
+                    "w3": nn.Linear(width, 24, bias=False),
+                }
+            )
+            for _ in range(depth)
+        )
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 5)
+
+    def forward(self, images):
+        x = rearrange(images, "b c (h p) (w q) -> b (w h) (c p q)", p=8, q=8)
+        x = self.patch(x)
+        x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], 1)
+        for block in self.layers:
+            y = block["qkv"](block["ln1"](x))
+            q, k, v = rearrange(y, "b n (d h t) -> t b h n d", t=3, h=self.n_heads)
+            y = F.scaled_dot_product_attention(q, k, v)
+            x = x + block["proj"](rearrange(y, "b h n d -> b n (h d)"))
+            y = block["ln2"](x)
+            x = x + block["w2"](F.silu(block["w1"](y)) * block["w3"](y))
+        return self.head(self.norm(x)[:, 0])
+
+
+UNUSUAL = (
+    Matrices, SequenceFirst, HeadsOutside, ManyLists, WithBuffers, ColumnsFirst, Gated
+)  # fmt: skip
 
 
 def build(kind: type[nn.Module], seed: int = 0) -> nn.Module:

@@ -10,6 +10,10 @@ interval.
 
 Two models are compared by the difference of each seed and image. With one seed the test is
 McNemar's, exact. p-values of many pairs are corrected by Holm's method.
+
+Few test images may show no variance at all, as where every model is right on all of them. That is
+no certainty: a mean has Wilson's interval of one run then, a difference Newcombe's (Statistics in
+Medicine 1998, method 10) and the largest of McNemar's p-values.
 """
 
 import math
@@ -53,8 +57,15 @@ def mean_accuracy(right: Right) -> tuple[float, tuple[float, float]]:
     if len(right) == 1:
         return float(right.mean()), wilson_interval(int(right.sum()), right.shape[1])
     mean, parts = crossed_mean(right.astype(np.float64))
+    if not varies(parts):
+        return mean, one_run_interval(right)
     width = reach(parts, 1 - LEVEL)
     return mean, (max(mean - width, 0.0), min(mean + width, 1.0))
+
+
+def one_run_interval(right: Right) -> tuple[float, float]:
+    """Wilson's interval of a single run that is right as often as these on average."""
+    return wilson_interval(round(float(right.mean()) * right.shape[1]), right.shape[1])
 
 
 def paired_difference(first: Right, second: Right) -> PairedDifference:
@@ -62,13 +73,36 @@ def paired_difference(first: Right, second: Right) -> PairedDifference:
     assert first.shape == second.shape, "pairs need the same seeds and images"
     mcnemar = tuple(mcnemar_test(one, two) for one, two in zip(first, second, strict=True))
     mean, parts = crossed_mean(first.astype(np.float64) - second)
+    if not varies(parts):
+        return PairedDifference(mean, newcombe_interval(first, second), max(mcnemar), mcnemar)
     p_value = mcnemar[0] if len(first) == 1 else p_value_of(mean, parts)
     width = reach(parts, 1 - LEVEL)
     interval = (max(mean - width, -1.0), min(mean + width, 1.0))
     return PairedDifference(mean, interval, p_value, mcnemar)
 
 
+def newcombe_interval(first: Right, second: Right) -> tuple[float, float]:
+    """The interval of a difference from Wilson's of both; where both are right on the same images,
+    from Wilson's of how many they are not.
+
+    >>> low, high = newcombe_interval(np.ones((2, 4), bool), np.ones((2, 4), bool))
+    >>> round(low, 2), round(high, 2)
+    (-0.49, 0.49)
+    """
+    if bool((first == second).all()):
+        width = wilson_interval(0, first.shape[1])[1]
+        return -width, width
+    one, two = float(first.mean()), float(second.mean())
+    (low_1, high_1), (low_2, high_2) = one_run_interval(first), one_run_interval(second)
+    down, up = math.hypot(one - low_1, high_2 - two), math.hypot(high_1 - one, two - low_2)
+    return max(one - two - down, -1.0), min(one - two + up, 1.0)
+
+
 Part = tuple[float, int]  # a variance of the mean, and its degrees of freedom
+
+
+def varies(parts: Sequence[Part]) -> bool:
+    return any(part for part, _ in parts)
 
 
 def crossed_mean(values: Float[np.ndarray, "S N"]) -> tuple[float, list[Part]]:
@@ -93,8 +127,8 @@ def reach(parts: Sequence[Part], outside: float) -> float:
 
 def p_value_of(mean: float, parts: Sequence[Part]) -> float:
     """The probability that is left outside of the interval that just reaches 0."""
-    if mean == 0 or not any(part for part, _ in parts):
-        return 1.0 if mean == 0 else 0.0
+    if mean == 0:
+        return 1.0
 
     def beyond(logarithm: float) -> float:
         return reach(parts, math.exp(logarithm)) - abs(mean)

@@ -51,7 +51,7 @@ def line_style(place: int) -> dict[str, Any]:
 
 
 def depths(count: int) -> Any:
-    return np.linspace(0, 1, count) if count > 1 else np.array([1.0])
+    return np.array([1.0]) if count == 1 else np.linspace(0, 1, count)
 
 
 def finish(axis: Any, title: str, label: str) -> None:

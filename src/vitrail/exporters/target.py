@@ -19,6 +19,7 @@ from vitrail.inference.any_size import for_any_size, size_step
 from vitrail.inference.calibration import Samples
 from vitrail.inference.graph import Graph, GraphOutput, ReduceWeights, trace
 from vitrail.inference.quantisation import MAX_DROP, Quantisation
+from vitrail.inference.rewrites.kernels import bake_kernels
 from vitrail.models.attention_outputs import attention_layouts
 from vitrail.models.model import Model
 
@@ -74,7 +75,7 @@ class Request:
     def graph(self) -> Graph:
         """The module that is exported."""
         return Graph(
-            self.model,
+            bake_kernels(self.model),
             self.output,
             attention=self.attention or self.maps is not None,
             features=self.both,
@@ -83,9 +84,10 @@ class Request:
         )
 
     def program(self, batch: int | None) -> ExportedProgram:
-        """What torch.export makes of it."""
+        """What torch.export makes of it. Kernels are standardised beforehand: phones lack the
+        operator, and a converter takes the 1e-10 under the root for nothing."""
         return trace(
-            self.model,
+            bake_kernels(self.model),
             output=self.output,
             batch=batch,
             attention=self.attention or self.maps is not None,

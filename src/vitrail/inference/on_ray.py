@@ -91,8 +91,10 @@ def _connect(ray: Any, cluster: Cluster) -> None:
             logging_level=logging.ERROR,
             **({} if cluster.address else own),
         )
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except Exception as error:  # Ray raises its base class where a node does not start in time
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        if cluster.address is None:
+            raise UserError(f"Ray could not be started on this machine: {reason}") from None
         raise UserError(f"no Ray cluster at {cluster.address}: {reason}") from None
 
 

@@ -105,7 +105,20 @@ class Stem(nn.Module):
         )
 
     def forward(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D rows columns"]:
-        return F.max_pool2d(F.pad(self.conv(image), (1, 1, 1, 1)), 3, 2)
+        return F.max_pool2d(zero_border(self.conv(image)), 3, 2)
+
+
+def zero_border(x: Float[Tensor, "B D H W"]) -> Float[Tensor, "B D H+2 W+2"]:
+    """One cell of zeros around a map, as a part of it: ONNX Runtime makes `F.pad` the padding of
+    the pool that follows (its PadFusion), and there padding never wins.
+
+    >>> zero_border(torch.ones(1, 1, 1, 1)).sum(dim=(0, 1)).tolist()
+    [[0.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0]]
+    """
+    row = torch.zeros_like(x[:, :, :1])
+    x = torch.cat([row, x, row], dim=2)
+    column = torch.zeros_like(x[:, :, :, :1])
+    return torch.cat([column, x, column], dim=3)
 
 
 class Bottleneck(nn.Module):

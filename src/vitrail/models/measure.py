@@ -46,6 +46,9 @@ def measure(config: Config, batch_size: int = 1) -> Measure:
     17563828224
     """
     model = build_meta(config)
+    for norm in model.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            norm.eval()  # in training one image whose map is a single cell would be refused
     image = torch.empty(batch_size, config.channels, *config.image_size, device="meta")
     outputs: dict[str, tuple[int, ...]] = {}
     handles = [
@@ -98,7 +101,8 @@ def saved_storages(model: nn.Module) -> Iterator[dict[int, int]]:
     """Bytes by storage that autograd keeps. The meta device computes attention unfused and would
     keep its matrices; the fused kernels keep q, k, v and the result, so inside `Attend` these
     alone are counted."""
-    own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+    held = (*model.parameters(), *model.buffers())
+    own = {tensor.untyped_storage()._cdata for tensor in held}
     saved: dict[int, int] = {}
     alive = []  # a freed storage's address would be used again
     inside = [False]

@@ -122,7 +122,9 @@ def table_row(row: Mapping[str, Any]) -> tuple[str, str, str]:
     if "fill" in row:
         return "(none)", row["ours"], f"{row['fill']}: {row.get('why', '')}"
     op = row.get("op", "" if len(listed) == 1 else "one after the other")
-    return names, row["ours"], op + (", last row first" if row.get("last_first") else "")
+    moves = {"last_first": "last row first", "columns_first": "patches column by column"}
+    done = [op, *(words for key, words in moves.items() if row.get(key))]
+    return names, row["ours"], ", ".join(filter(None, done))
 
 
 def adopt(

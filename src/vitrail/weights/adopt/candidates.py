@@ -16,8 +16,10 @@ from vitrail.core.errors import UserError
 from vitrail.models.catalogue import build_empty, shapes_of
 from vitrail.models.model import Model
 from vitrail.weights.adopt.propose import Proposal
+from vitrail.weights.adopt.rows_file import RowsFile
 from vitrail.weights.adopt.trace import (
     BLOCK_POINTS,
+    Arrangement,
     Difference,
     Trace,
     first_difference,
@@ -32,16 +34,16 @@ from vitrail.weights.translate import check_total
 
 # What is decided by which points; the points of a stage, counted from the first of a block.
 STAGES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
-    (("pixels", "class_token_place", "positions", "prefix_positions"), ("input",)),
+    (("pixels", "patch_order", "class_token_place", "positions", "prefix_positions"), ("input",)),
     (
-        ("merge", "norm_placement", "transposed", "qkv", "heads", "norm_eps"),
+        ("merge", "split", "norm_placement", "transposed", "qkv", "heads", "norm_eps"),
         ("attention", "attention output", "sum"),
     ),
-    (("activation",), ("activation", "mlp output")),
+    (("activation", "gated"), ("activation", "mlp output")),
 )
 LAST = ("pool", "final_norm")
 MOST_KEPT = 32  # candidates that go on to the next stage
-MOST_TRIED = 600  # in one stage
+MOST_TRIED = 1000  # in one stage
 
 
 def build(
@@ -83,8 +85,7 @@ def choose(
     def compare(candidate: Proposal, depth: int | None) -> tuple[int, Difference | None]:
         try:
             model = build(candidate, foreign, overrides, depth=depth)
-            last = candidate.settings.get("class_token_place") == "last"
-            ours = trace_ours(model, images, class_last=last)
+            ours = trace_ours(model, images, arrangement_of(candidate.settings))
         except UserError as error:
             return -1, Difference("file", str(error), float("inf"))
         count = proposal.roles.depth if depth is None else depth
@@ -106,6 +107,29 @@ def choose(
             best = agreeing, difference, one
     assert best is not None
     return best[2], best[1]
+
+
+def arrangement_of(settings: Mapping[str, Any]) -> Arrangement:
+    """How the tokens and heads of a candidate lie."""
+    return Arrangement(
+        class_last=settings.get("class_token_place") == "last",
+        columns_first=settings.get("patch_order") == "columns",
+        heads_last=settings.get("merge") == "d h",
+    )
+
+
+def arrangements_in(rows: RowsFile) -> list[Arrangement]:
+    """How tokens and heads lie in a model with rows that somebody has written. No row shows the
+    order of patches where there is no table of positions."""
+    outputs = [one for one in rows.rows if str(one.get("ours")).endswith("attention.out.weight")]
+    found = Arrangement(
+        class_last=any(one.get("last_first") for one in rows.rows),
+        columns_first=any(one.get("columns_first") for one in rows.rows),
+        heads_last=any("(d h)" in one.get("op", "").partition("->")[0] for one in outputs),
+    )
+    if any(one.get("ours") == "positions.table" for one in rows.rows):
+        return [found]
+    return [found, replace(found, columns_first=True)]
 
 
 def number_of_points(theirs: Trace, stage: int) -> int:

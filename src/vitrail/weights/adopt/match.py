@@ -1,7 +1,7 @@
 """Matching a hand-written ViT with ours: a bare file, or a file and the module that it is of."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,13 +11,15 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
 from vitrail.models.model import Model
-from vitrail.weights.adopt.candidates import choose
+from vitrail.weights.adopt.assumptions import assumed_preparation, sentences
+from vitrail.weights.adopt.candidates import arrangement_of, arrangements_in, choose
 from vitrail.weights.adopt.module_facts import facts_of
 from vitrail.weights.adopt.other_families import refuse_other
 from vitrail.weights.adopt.propose import UNUSED, Proposal, propose
 from vitrail.weights.adopt.roles import Roles, find_roles
 from vitrail.weights.adopt.rows_file import RowsFile
 from vitrail.weights.adopt.trace import (
+    Arrangement,
     Difference,
     Trace,
     exact,
@@ -34,20 +36,6 @@ from vitrail.weights.patterns import THEIRS, Pattern, pairs_of
 from vitrail.weights.translate import some
 
 Images = Callable[[int, tuple[int, int]], Tensor]  # of so many channels and that size
-ASSUMED = {
-    "norm_eps": "LayerNorm eps {}",
-    "activation": "activation {}",
-    "norm_placement": "{}-norm blocks",
-    "pool": "pooling: {}",
-    "final_norm": "the last norm is on: {}",
-    "pixels": "pixels of a patch in the order {}",
-    "qkv": "q, k and v in the order {}",
-    "positions": "positions: {} (the file has no table)",
-    "transposed": "square parameters used as x @ w: {}",
-    "class_token_place": "the class token comes {}",
-    "merge": "heads are joined in the order {}",
-}
-QUIET = ("merge", "class_token_place", "final_norm")  # defaults that need no mention by themselves
 
 
 @dataclass(frozen=True)
@@ -142,16 +130,6 @@ def assume_final_norm(proposal: Proposal) -> Proposal:
     return proposal
 
 
-def sentences(proposal: Proposal) -> tuple[str, ...]:
-    """What was assumed, a sentence each."""
-    settings = {
-        name: proposal.settings[name]
-        for name, how in proposal.how.items()
-        if how == "assumed" and name not in QUIET
-    }
-    return tuple(f"assumed: {ASSUMED[name].format(value)}" for name, value in settings.items())
-
-
 def config_sources(proposal: Proposal, rows: RowsFile) -> dict[str, str]:
     return {name: proposal.how[name] for name in rows.config if name in proposal.how}
 
@@ -188,19 +166,6 @@ def is_finite(tensor: Tensor) -> bool:
     return not tensor.is_floating_point() or bool(tensor.float().isfinite().all())
 
 
-def assumed_preparation(mean: Any, std: Any) -> str:
-    """How images are prepared, as far as nobody said it.
-
-    >>> assumed_preparation((0.4,), ())
-    'assumed: images resized to the image size without cropping, std 0.5'
-    """
-    resized = "assumed: images resized to the image size without cropping"
-    if mean and std:
-        return resized
-    values = "values in [-1, 1]" if not (mean or std) else "std 0.5" if mean else "mean 0.5"
-    return f"{resized}, {values}"
-
-
 def match_module(
     module: nn.Module,
     given: Mapping[str, Any],
@@ -233,19 +198,20 @@ def match_module(
         used = without(foreign, unused)
         chosen, difference = choose(proposal, used, theirs, pictures, facts)
         refuse_difference(difference, source)
+        arrangements = [arrangement_of(chosen.settings)]
         kept = tuple(name for name in unused if name in module.state_dict())
         rows = with_dropped(chosen.rows(), kept, UNUSED)
         how = sources_after(chosen, given)
     else:
         rows = RowsFile({**rows.config, **given}, rows.rows)
+        arrangements = arrangements_in(rows)
         how = {name: "given" if name in given else "rows" for name in rows.config}
     notes = fixed_tables(module, foreign, unused)
     state = module.state_dict()
     whole = without(foreign, tuple(name for name in unused if name not in state))
     checkpoint = checkpoint_of(rows, whole, facts, origin, notes, mean=mean, std=std)
     ours = build_model(checkpoint, checkpoint.config, dtype=torch.float64)
-    last = any(entry.get("last_first") for entry in rows.rows)
-    proof = prove(ours, theirs, pictures, roles.depth, source, class_last=last)
+    proof = prove(ours, theirs, pictures, roles.depth, source, arrangements)
     return Match(checkpoint, rows, how, (), proof)
 
 
@@ -384,11 +350,18 @@ def refuse_difference(difference: Difference | None, source: str) -> None:
 
 
 def prove(
-    ours: Model, theirs: Trace, images: Tensor, depth: int, source: str, *, class_last: bool
+    ours: Model,
+    theirs: Trace,
+    images: Tensor,
+    depth: int,
+    source: str,
+    arrangements: Sequence[Arrangement],
 ) -> Proof:
     """Both compute the same of real images, point by point, or the first difference is named."""
-    mine = trace_ours(ours, images, class_last=class_last)
-    agreeing, difference = first_difference(mine, theirs, depth, last=True)
+    traces = [trace_ours(ours, images, one) for one in arrangements]
+    found = [first_difference(one, theirs, depth, last=True) for one in traces]
+    agreeing, difference = next((one for one in found if one[1] is None), found[0])
+    mine = traces[0]
     refuse_difference(difference, source)
     logits, others = mine["logits"][0], theirs["logits"][0]
     apart = float((logits - others).abs().max())

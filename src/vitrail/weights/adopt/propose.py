@@ -10,19 +10,25 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vitrail.core.errors import UserError
+from vitrail.core.layout import simplify_sides
 from vitrail.weights.adopt.roles import Roles, given_by, read_by
 from vitrail.weights.adopt.rows_file import Entry, RowsFile, pair_of
 from vitrail.weights.adopt.structure import Layer
 from vitrail.weights.adopt.words import ROLES, own_words
 
 PIXELS = ("p q c", "c p q", "q p c", "c q p")
-FUSED = ("qkv h d", "h qkv d", "h d qkv", "qkv d h", "kqv h d", "qvk h d", "vkq h d", "kvq h d")
+FUSED = (
+    "qkv h d", "h qkv d", "h d qkv", "qkv d h", "d h qkv", "d qkv h",
+    "kqv h d", "qvk h d", "vkq h d", "kvq h d",
+)  # fmt: skip
 SEPARATE = ("qkv", "kqv", "qvk", "vkq", "kvq", "vqk")  # which role of theirs is really which
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "quick_gelu")
 EPS = (1e-5, 1e-6, 1e-12)
 TORCH_LAYER = {"self_attn", "linear1", "linear2", "norm1", "norm2"}  # of nn.TransformerEncoderLayer
 # Settings that decide rows; every other one is a field of the config.
-ROW_SETTINGS = ("pixels", "qkv", "merge", "class_token_place", "transposed")
+ROW_SETTINGS = (
+    "pixels", "patch_order", "qkv", "split", "merge", "class_token_place", "transposed", "gated",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,8 @@ class Proposal:
     def rows(self) -> RowsFile:
         config = {name: value for name, value in self.settings.items() if name not in ROW_SETTINGS}
         settings = {**dict.fromkeys(ROW_SETTINGS), **self.settings}
+        if settings["patch_order"] == "columns":
+            config |= kernel_sides(self.roles)  # which columns_first needs to know the grid
         entries = [*outside_rows(self.roles, settings), *block_rows(self.roles, settings)]
         return RowsFile({k: v for k, v in config.items() if v is not None}, tuple(entries))
 
@@ -68,6 +76,8 @@ def propose(roles: Roles, given: Mapping[str, Any], source: str) -> Proposal:
                 f"{source}: a block has layers for {heads} heads, but heads is {given['heads']}: "
                 "leave it out"
             )
+    elif "k" in roles.block:
+        choices["split"] = ("h d", "d h")
     if any(one.raw and square(one) for one in roles.block.values()):
         choices["transposed"] = (True, False)
     choices["merge"] = ("h d", "d h")
@@ -76,6 +86,8 @@ def propose(roles: Roles, given: Mapping[str, Any], source: str) -> Proposal:
     relu = post and torch_layer >= TORCH_LAYER
     choices["norm_placement"] = ("post", "pre") if post else ("pre", "post")
     choices["activation"] = ("relu", *ACTIVATIONS[:2]) if relu else ACTIVATIONS
+    if "gate" in roles.block:
+        choices |= {"activation": ("swiglu",), "gated": gates(roles, given, source)}
     choices["norm_eps"] = EPS
     has_class = "cls" in roles.outside
     choices["pool"] = ("cls", "all", "mean") if has_class else ("mean",)
@@ -84,6 +96,8 @@ def propose(roles: Roles, given: Mapping[str, Any], source: str) -> Proposal:
         choices["final_norm"] = ("pooled", "tokens") if pooled else ("tokens", "pooled")
     if has_class and "positions" in roles.outside:
         choices["class_token_place"] = ("first", "last")
+    if "positions" not in roles.outside or len(roles.outside["positions"].shape) < 4:
+        choices["patch_order"] = ("rows", "columns")
     if "positions" not in roles.outside:
         choices["positions"] = ("none", "sincos2d", "sincos1d")
     how = dict.fromkeys(settings, "file")
@@ -92,10 +106,30 @@ def propose(roles: Roles, given: Mapping[str, Any], source: str) -> Proposal:
             continue
         settings[name] = values[0]
         how[name] = "assumed"
+    if "gate" in roles.block and is_gate(roles.block["gate"]):
+        how["gated"] = "file"
     settings |= given
     how |= {name: "file" if how.get(name) == "file" else "given" for name in given}
     left = {name: values for name, values in choices.items() if name not in given}
     return Proposal(roles, settings, left, how)
+
+
+def gates(roles: Roles, given: Mapping[str, Any], source: str) -> tuple[str, str]:
+    """Which of the two layers of a gated MLP silu may be applied to, most likely first."""
+    activation = given.get("activation", "swiglu")
+    if activation != "swiglu":
+        raise UserError(
+            f"{source}: its MLP has three matrices and the activation {activation}, but Vitrail's "
+            "ViT has a gate with silu alone (SwiGLU)"
+        )
+    gate, other = sorted(
+        (roles.block["gate"], roles.block["fc1"]), key=lambda one: (not is_gate(one), one.place)
+    )
+    return gate.path, other.path
+
+
+def is_gate(layer: Layer) -> bool:
+    return bool(set(own_words(layer.path)) & ROLES["gate"])
 
 
 def is_told(roles: Roles) -> bool:
@@ -121,6 +155,14 @@ def patch_sides(values: int, given: Mapping[str, Any], source: str) -> dict[str,
         f"{source}: its patches have {values} values, which make no square patch of 3 channels or "
         "1: give channels=N, or patch_size=(height, width)"
     )
+
+
+def kernel_sides(roles: Roles) -> dict[str, Any]:
+    """The sides of a patch, where a convolution embeds it."""
+    patch = roles.outside.get("patch")
+    if patch is None or len(patch.shape) != 4:
+        return {}
+    return {"patch_size": simplify_sides((patch.shape[2], patch.shape[3]))}
 
 
 def named(layer: Layer, *, bias: bool) -> str | list[str]:
@@ -188,7 +230,12 @@ def outside_rows(roles: Roles, settings: Mapping[str, Any]) -> list[Entry]:
         row = entry(named(outside["positions"], bias=False), "positions.table",
                     table_op(outside["positions"], roles.dim))  # fmt: skip
         last = settings["class_token_place"] == "last"
-        found.append(row | ({"last_first": True} if last else {}))
+        columns = settings["patch_order"] == "columns"
+        found.append(
+            row
+            | ({"last_first": True} if last else {})
+            | ({"columns_first": True} if columns else {})
+        )
     if "norm" in outside:
         found += norm_rows(outside["norm"], "norm", "norm.weight")
     for role, ours in (("hidden", "head.hidden"), ("head", "head.classes")):
@@ -239,7 +286,11 @@ def block_rows(roles: Roles, settings: Mapping[str, Any]) -> list[Entry]:
             found += [filled(f"{ours}{role}.weight", fc2, "ones", why),
                       filled(f"{ours}{role}.bias", fc2, "zeros", why)]  # fmt: skip
     found += qkv_rows(roles, settings)
+    if "gate" in block:
+        found += gated_rows(roles, settings, f"{ours}mlp.fc1")
     for role, name in (("out", "attention.out"), ("fc1", "mlp.fc1"), ("fc2", "mlp.fc2")):
+        if role == "fc1" and "gate" in roles.block:
+            continue
         if role in block:
             merge = settings["merge"] if role == "out" else None
             op = matrix_op(block[role], roles, role, settings, merge or "")
@@ -313,15 +364,32 @@ def separate_rows(
 ) -> list[Entry]:
     """Rows of layers that come one after the other in ours."""
     weight = matrix_op(layers[0], roles, "q", settings, "")
+    turned = settings["split"] == "d h"  # how the heads lie in what each of them gives
+    bias = "(d h) ... -> (h d) ..." if turned else None
+    if turned:
+        weight = weight.replace("o", "(d h)", 1).replace("-> o", "-> (h d)") if weight else bias
     joined = [joint_names(one) for one in layers if one.bias]
-    if weight is None and len(joined) == len(layers) and all(joined):
+    if weight == bias and len(joined) == len(layers) and all(joined):
         names = [name for one in joined for name in ([one] if isinstance(one, str) else one or [])]
-        return [entry(names, f"{target}.{{p}}") | shares]
+        return [entry(names, f"{target}.{{p}}", weight) | shares]
     weights = [name for one in layers for name in one.weight]
     biases = [name for one in layers for name in one.bias]
     found = [entry(weights, f"{target}.weight", weight) | shares]
     if all(one.bias for one in layers):
-        found.append(entry(biases, f"{target}.bias") | shares)
+        found.append(entry(biases, f"{target}.bias", bias) | shares)
     elif biases and len(layers) == 3 and not layers[1].bias and len(biases) == 2:
-        found.append(entry(biases, "blocks.{i}.attention.qv_bias", "e -> 1 e"))
+        op = "(d h) -> 1 (h d)" if turned else "e -> 1 e"
+        found.append(entry(biases, "blocks.{i}.attention.qv_bias", op))
+    return found
+
+
+def gated_rows(roles: Roles, settings: Mapping[str, Any], target: str) -> list[Entry]:
+    """The gate of an MLP and its values as one layer of ours, the gate first."""
+    pair = [roles.block["gate"], roles.block["fc1"]]
+    if settings["gated"] == pair[1].path:
+        pair.reverse()
+    found = separate_rows(pair, roles, {**settings, "split": None}, target, {})
+    if not all(one.bias for one in pair):
+        why = "their layers have no bias"
+        found.append(filled(f"{target}.bias", f"{target}.weight", "zeros", why))
     return found

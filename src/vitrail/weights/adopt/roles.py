@@ -26,6 +26,9 @@ SCHEMES = (
     ("q", "kv", "out", "fc1", "fc2"),
     ("qkv", "fc1", "fc2"),
     ("q", "k", "v", "fc1", "fc2"),
+    ("qkv", "out", "gate", "fc1", "fc2"),
+    ("q", "k", "v", "out", "gate", "fc1", "fc2"),
+    ("q", "kv", "out", "gate", "fc1", "fc2"),
 )
 SHARES = {"qkv": 3, "kv": 2, "q": 1, "k": 1, "v": 1}  # of the width of all heads
 
@@ -140,7 +143,8 @@ def width_of_heads(found: Assigned, dim: int) -> int | None:
                 return None
             widths.add(given // share)
     widths.add(read_by(found["out"], dim) if "out" in found else dim)
-    if given_by(found["fc1"], dim) != read_by(found["fc2"], dim):
+    hidden = [given_by(found[role], dim) for role in ("gate", "fc1") if role in found]
+    if set(hidden) != {read_by(found["fc2"], dim)}:
         return None
     return widths.pop() if len(widths) == 1 else None
 

@@ -16,9 +16,11 @@
 
 {i} is the number of a block and may stand in a sum, {p} is weight or bias. In `op`, c is the
 channels, p and q the height and width of a patch, h the heads, and qkv, kqv, … three parts in that
-order. `last_first: true` moves the last row of a table to its start.
+order. `last_first: true` moves the last row of a table to its start, and `columns_first: true` is
+for a table of patches that come column by column.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -41,7 +43,8 @@ from vitrail.weights.rows import Facts, Op, Row, drop, fill, fuse, reshape, same
 NAME = "rows.yaml"
 SUFFIXES = (".yaml", ".yml")
 MAX_BYTES = 2**20
-KEYS = ("theirs", "ours", "op", "last_first", "shares", "drop", "fill", "like", "why")
+FLAGS = ("last_first", "columns_first")
+KEYS = ("theirs", "ours", "op", *FLAGS, "shares", "drop", "fill", "like", "why")
 ORDERS = ("qkv", "qvk", "kqv", "kvq", "vqk", "vkq")
 PATTERN = re.compile(r"[A-Za-z0-9_ ().]+->[A-Za-z0-9_ ().]+")
 Entry = dict[str, Any]
@@ -140,10 +143,9 @@ def check_entry(entry: object, where: str) -> None:
         raise UserError(
             f"{where}: shares: must be whole numbers such as [1, 2], got {shorten(shares)}"
         )
-    if not isinstance(entry.get("last_first", False), bool):
-        raise UserError(
-            f"{where}: last_first: must be true or false, got {shorten(entry['last_first'])}"
-        )
+    for key in FLAGS:
+        if not isinstance(entry.get(key, False), bool):
+            raise UserError(f"{where}: {key}: must be true or false, got {shorten(entry[key])}")
     if "op" in entry and PATTERN.fullmatch(entry["op"]) is None:
         raise UserError(
             f"{where}: op: must be axes like 'd (p q c) -> d c p q', got {entry['op']!r}"
@@ -173,6 +175,8 @@ def to_row(entry: Entry) -> Row:
     op = axes_op(entry["op"]) if "op" in entry else None
     if entry.get("last_first"):
         op = rolled(op)
+    if entry.get("columns_first"):
+        op = turned(op)
     if isinstance(theirs, list):
         shares = entry.get("shares")
         return replace(fuse(theirs, ours, op), shares=tuple(shares) if shares else None)
@@ -249,6 +253,40 @@ def rolled(op: Op | None) -> Op:
         return op.write(x, config) if op else x
 
     return Op(read, write)
+
+
+def turned(op: Op | None) -> Op:
+    """After `op`, the patches of a table (1, N, D) come row by row, not column by column."""
+
+    def read(x: Tensor, hints: Mapping[str, Any]) -> Tensor:
+        x = op.read(x, hints) if op else x
+        rows, columns = grid_of(x, hints)
+        return swap(x, columns, rows)
+
+    def write(x: Tensor, config: Any) -> Tensor:
+        x = swap(x, *grid_of(x, vars(config)))
+        return op.write(x, config) if op else x
+
+    return Op(read, write)
+
+
+def grid_of(table: Tensor, config: Mapping[str, Any]) -> tuple[int, int]:
+    """Rows and columns of patches in a table: a square where the config does not name them."""
+    sizes, side = sizes_of(config), math.isqrt(table.shape[1])
+    return sizes.get("rows", side), sizes.get("columns", side)
+
+
+def swap(table: Tensor, outer: int, inner: int) -> Tensor:
+    """The places behind the prefix the other way round.
+
+    >>> swap(torch.arange(5).view(1, 5, 1), 2, 2).flatten().tolist()
+    [0, 1, 3, 2, 4]
+    """
+    first = table.shape[1] - outer * inner
+    if first < 0:
+        raise ValueError(f"its rows should be those of {outer}x{inner} patches")
+    places = rearrange(table[:, first:], "b (o i) d -> b (i o) d", o=outer)
+    return torch.cat([table[:, :first], places], dim=1)
 
 
 def to_yaml(rows: RowsFile, source: str, how: Mapping[str, str]) -> str:

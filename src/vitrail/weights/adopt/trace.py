@@ -6,13 +6,16 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
+from einops import rearrange
 from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
 from vitrail.models.model import Model
+from vitrail.models.vit import ViTConfig
 from vitrail.weights.adopt.roles import Roles
 from vitrail.weights.adopt.structure import Layer
 from vitrail.weights.patterns import THEIRS, Pattern, pairs_of
@@ -252,15 +255,38 @@ def output_of(answer: Any) -> Tensor | None:
     return answer if isinstance(answer, Tensor) else None
 
 
+@dataclass(frozen=True)
+class Arrangement:
+    """How their tokens and heads lie where both compute the same, but not in our order."""
+
+    class_last: bool = False
+    columns_first: bool = False  # patches column by column
+    heads_last: bool = False  # the heads are joined as (d h)
+
+    def apply(self, key: str, value: Tensor, config: ViTConfig) -> Tensor:
+        """Tokens (B, N, D) of ours in their order."""
+        if value.ndim != 3:
+            return value
+        if self.heads_last and key.endswith(" attention"):
+            value = rearrange(value, "b n (h d) -> b n (d h)", h=config.heads)
+        if self.columns_first:
+            first = value.shape[1] - prod(config.grid)
+            prefix, patches = value[:, :first], value[:, first:]
+            turned = rearrange(patches, "b (r c) d -> b (c r) d", r=config.grid[0])
+            value = torch.cat([prefix, turned], dim=1)
+        return value.roll(-1, dims=1) if self.class_last else value
+
+
 @torch.no_grad()
-def trace_ours(model: Model, images: Tensor, *, class_last: bool = False) -> Trace:
-    """The same points of one of our ViTs; with `class_last` in the order of their tokens."""
+def trace_ours(model: Model, images: Tensor, arrangement: Arrangement) -> Trace:
+    """The same points of one of our ViTs, in the order of theirs."""
     trace: Trace = {}
+    config = model.config
+    assert isinstance(config, ViTConfig)
 
     def keep(key: str, value: Any, _: nn.Module) -> None:
         value = value[0] if isinstance(value, tuple) else value
-        turned = value.roll(-1, dims=1) if class_last and value.ndim == 3 else value
-        trace.setdefault(key, []).append(turned)
+        trace.setdefault(key, []).append(arrangement.apply(key, value, config))
 
     hooks = []
     for key, part, side in our_parts(model):

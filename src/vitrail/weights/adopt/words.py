@@ -14,13 +14,14 @@ ROLES: dict[str, set[str]] = {
     "v": {"v", "wv", "value", "values", "vs"},
     "kv": {"kv", "wkv"},
     "out": {"out", "o", "wo", "output", "proj", "projection", "dense", "unify", "fc", "merge"},
+    "gate": {"gate", "g", "silu", "swish"},
     "fc1": {"1", "fc", "up", "expand", "intermediate", "in", "hidden", "first"},
     "fc2": {"2", "proj", "down", "contract", "output", "out", "second"},
     "norm1": {"1", "attn", "attention", "before", "first", "pre", "a"},
     "norm2": {"2", "mlp", "ff", "ffn", "after", "second", "post", "b"},
 }
 IN_ATTENTION = {"qkv", "q", "k", "v", "kv", "out"}
-IN_MLP = {"fc1", "fc2"}
+IN_MLP = {"gate", "fc1", "fc2"}
 POSITIONS = {"pos", "position", "positions", "positional", "wpe", "pe"}
 CLASS = {"cls", "class", "token", "clf"}
 # Prefix tokens that are something else than the class token.
