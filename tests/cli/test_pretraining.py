@@ -48,7 +48,14 @@ def begin(photos: Path, out: Path, objective: str) -> None:
     assert pretrain(photos, *words) == 0
 
 
-@pytest.mark.parametrize("objective", [*BESIDE, "tokenizer"])
+# beit trains a tokenizer first; tests/training/test_resume.py runs all of them
+@pytest.mark.parametrize(
+    "objective",
+    [
+        pytest.param(name, marks=[] if name in ("mae", "beit") else [pytest.mark.slow])
+        for name in (*BESIDE, "tokenizer")
+    ],
+)
 def test_every_objective_runs_on_a_folder_without_labels_and_is_fine_tuned(
     objective: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,7 +18,15 @@ from vitrail.explanation.walk import STEP_IDS, Walk, walk
 from vitrail.explanation.walk_record import Step
 from vitrail.models.model import Model
 
-every_model = pytest.mark.parametrize("kind", ATTENTIVE)
+# they differ from another one behind their last attention alone, or in names
+AFTERWARDS = (
+    "vit, class and mean", "vit, mean pooling", "vit, no head", "labels", "several labels",
+    "headless swin",
+)  # fmt: skip
+every_model = pytest.mark.parametrize(
+    "kind",
+    [pytest.param(k, marks=[pytest.mark.slow] if k in AFTERWARDS else []) for k in ATTENTIVE],
+)
 
 
 @cache

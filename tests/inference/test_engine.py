@@ -113,7 +113,7 @@ def photos_of_a_camera(count: int) -> Iterator[bytes]:
 
 def test_the_fast_way_says_what_the_exact_one_says(tmp_path: Path) -> None:
     names = []
-    for number, data in enumerate(photos_of_a_camera(60)):
+    for number, data in enumerate(photos_of_a_camera(30)):
         path = tmp_path / f"{number}.jpg"
         path.write_bytes(data)
         names.append(str(path))

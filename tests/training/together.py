@@ -31,8 +31,8 @@ from vitrail.training.progress import Progress
 from vitrail.training.shards import shard_name
 from vitrail.training.world import World, process_group
 
-LIMIT = 4.0  # seconds, for a process that does not answer
-SECONDS = 5.0  # that the main process writes, longer than that
+LIMIT = 8.0  # seconds, for a process that does not answer
+SECONDS = 9.0  # that the main process writes, longer than that
 
 
 def checkpoints_differ(folder: Path) -> None:
