@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from vitrail.core.torchvision import mend_torchvision
 from vitrail.serving.engine import BatchEngine, Item
 from vitrail.serving.loading import load_model
 from vitrail.serving.spec import WorkerSpec
@@ -70,6 +71,7 @@ class TimmClassifier(litserve.LitAPI):  # type: ignore[misc]
         self.name, self.classes, self.threads = name, classes, threads
 
     def setup(self, device: str) -> None:
+        mend_torchvision()  # where it is a build for CUDA beside torch for CPUs, timm cannot
         import timm
 
         torch.set_num_threads(self.threads)
