@@ -5,7 +5,6 @@ import re
 # Patterns of whole commands; the first that is found gives the reason.
 COMMANDS = {
     r"^vitrail serve": "does not end by itself: tests/serving runs it",
-    r"^vitrail demo": "takes a minute: tools/release.py runs it from a wheel",
     r"^vitrail bench": "measures for long, in processes of its own: tests/tasks/test_bench.py",
     r"^vitrail compare": "trains many models: tests/tasks/test_compare.py",
     r"://|bucket": "needs a network or a service",
@@ -23,12 +22,10 @@ COMMANDS = {
     r"--objective (beit|tokenizer)|runs/beit|runs/tokenizer": "tests/cli/test_pretraining.py",
     r"--rows edited|--to mine/rows": "an edited file: tests/cli/test_adopt.py",
     r"--and ": "two models of one size: tests/cli/test_explain.py",
-    r"--method linear|--corruptions": "takes minutes: tests/cli/test_probe.py, test_evaluate.py",
     r"plan\.yaml": "trains many models: tests/tasks/test_compare.py",
     r"--standby|birds\.onnx": "tests/serving",
     r"--against vit_b_16": "takes minutes: tests/tasks/test_check.py",
     r"--target roses": "a class of another data set: tests/cli/test_explain.py",
-    r"\./photos --out labels\.csv --engine": "tests/inference/test_engines.py",
 }
 
 # (page, what the block has): the reason.

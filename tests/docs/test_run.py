@@ -75,7 +75,8 @@ def in_two_steps(verb: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def run_command(command: Command) -> Iterator[str]:
-    """What is wrong with a command: its exit code, or a line that it does not print."""
+    """What is wrong with a command: its exit code, or lines that it does not print (however they
+    are wrapped, and with … for those that are left out)."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main(shortened(command.words[1:]))
@@ -83,9 +84,9 @@ def run_command(command: Command) -> Iterator[str]:
     if code != (2 if refused else 0):
         yield f"{command.block.place}: {command.text}: exit code {code}\n{err.getvalue()[-1500:]}"
     elif command.block.page in DETERMINISTIC:
-        printed = {line.rstrip() for line in (out.getvalue() + err.getvalue()).splitlines()}
-        lost = [line for line in command.printed if line.strip() not in ("", "…")]
-        lost = [line for line in lost if line.rstrip() not in printed]
+        printed = " ".join((out.getvalue() + err.getvalue()).split())
+        parts = re.split(r"^…$", "\n".join(command.printed), flags=re.MULTILINE)
+        lost = [part for part in parts if " ".join(part.split()) not in printed]
         if lost:
             yield f"{command.block.place}: {command.text}: not printed:\n" + "\n".join(lost)
 
