@@ -52,9 +52,8 @@ def test_a_file_in_int8_says_what_it_lost(model: Model, photos: Path, tmp_path: 
     assert vitrail.predict(file, next(photos.rglob("*.jpg"))).label in LABELS
 
 
-@pytest.mark.parametrize(
-    "family", ["resnet", *(pytest.param(name, marks=pytest.mark.slow) for name in CNNS[1:])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("family", CNNS)
 def test_convolutional_networks_in_int8(family: str, photos: Path, tmp_path: Path) -> None:
     """Their activations have calibrated scales."""
     cnn = make(family, configs=SHALLOW)
