@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +36,7 @@ def photos(place: Path, count: int = 16) -> None:
 def small_model(**changes: int) -> Model:
     """A ViT that tells photos apart: with fresh weights every output would be the same."""
     torch.manual_seed(0)
-    sizes = {"image_size": 32, "patch_size": 8, "num_classes": 2} | SMALL | changes
+    sizes: dict[str, Any] = {"image_size": 32, "patch_size": 8, "num_classes": 2} | SMALL | changes
     model = vitrail.create("vit_ti_16", **sizes).eval()
     torch.nn.init.normal_(model.get_parameter("head.classes.weight"))
     model.passport = replace(model.passport, labels=LABELS)
@@ -51,6 +52,10 @@ def trained_run(place: Path) -> None:
 def code(place: Path) -> None:
     """A ViT as a learner writes it, under the names of the pages."""
     place.write_text(CODE.read_text(encoding="utf-8") + "\n\nMyViT = ViT\n", encoding="utf-8")
+
+
+def keys(place: Path) -> None:
+    place.write_text("a-key-of-sixteen-letters admin\n", encoding="utf-8")
 
 
 class Sandbox:
@@ -74,7 +79,7 @@ class Sandbox:
             "my_model.py": code,
             "my.py": code,
             "B_16.npz": lambda path: self.convert(path, "vit_jax"),
-            "keys.txt": lambda path: path.write_text("a-key-of-sixteen-letters admin\n") and None,
+            "keys.txt": keys,
         }
         for name, make in makers.items():
             if name in self.text:
@@ -120,5 +125,6 @@ def user_module() -> torch.nn.Module:
     """An object of the class that `code` writes."""
     from tests.zoo import einops_blocks
 
-    module: torch.nn.Module = einops_blocks.ViT()
+    made: Any = einops_blocks.ViT
+    module: torch.nn.Module = made()
     return module.eval()

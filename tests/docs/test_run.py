@@ -55,7 +55,7 @@ def test_a_page_runs(
     sandbox = Sandbox(tmp_path, shared, read(page))
     sandbox.fill()
     names = sandbox.names()
-    problems = []
+    problems: list[str] = []
     for one in to_run(page):
         if isinstance(one, Command):
             problems += run_command(one)
