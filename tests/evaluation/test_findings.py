@@ -85,17 +85,22 @@ def test_welch_needs_two_values_of_each() -> None:
     assert welch_interval([1.0], [0.0, 0.5])[1] == (-math.inf, math.inf)
     assert welch_interval([1.0, 1.0], [0.0, 0.0]) == (1.0, (1.0, 1.0))
     difference, (low, high) = welch_interval([5.0, 5.1, 4.9], [1.0, 1.1, 0.9])
-    assert low > 3.5 and difference == pytest.approx(4.0) and high < 4.5
+    assert low > 3.5
+    assert difference == pytest.approx(4.0)
+    assert high < 4.5
 
 
 def test_ranks_that_agree_and_that_do_not() -> None:
     numbers = [float(one) for one in range(8)]
     agree, (low, _) = rank_correlation(numbers, [one**3 for one in numbers])
-    assert agree == 1 and low > 0.9
+    assert agree == 1
+    assert low > 0.9
     against, (_, high) = rank_correlation(numbers, numbers[::-1])
-    assert against == -1 and high < -0.9
+    assert against == -1
+    assert high < -0.9
     none, (low, high) = rank_correlation(numbers, [3.0, 5.0, 2.0, 4.0, 3.5, 4.5, 2.5, 5.5])
-    assert low < 0 < high and low < none < high
+    assert low < 0 < high
+    assert low < none < high
     assert math.isnan(rank_correlation(numbers, [1.0] * 8)[0])
 
 
@@ -104,4 +109,6 @@ def test_exponents_with_noise_have_an_interval() -> None:
     x = np.repeat([1.0, 2.0, 4.0], 5)
     y = x**1.5 * np.exp(generator.normal(0, 0.05, len(x)))
     exponent, (low, high) = power_law(x.tolist(), y.tolist())
-    assert low < 1.5 < high and high - low < 0.3 and low < exponent < high
+    assert low < 1.5 < high
+    assert high - low < 0.3
+    assert low < exponent < high

@@ -18,6 +18,7 @@ from vitrail.tasks.claims import catalogue, claim, lab, pooling, positions
 from vitrail.tasks.claims.claim import Citation, Scale, Setting, bare_setting
 from vitrail.tasks.claims.lab import steps_of
 from vitrail.tasks.claims.public_weights import PublicWeights, claim_of
+from vitrail.tasks.dry_run import DryRun
 
 TINY = Scale(name="quick", steps=2, pretrain_steps=2, batch_size=8, dim=32, depth=2, images=16)
 TRAINED = [name for name, one in catalogue.CLAIMS.items() if one.data]
@@ -36,9 +37,9 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
 @pytest.mark.parametrize("name", TRAINED)
 def test_every_claim_has_runs_whose_models_can_be_built(name: str, setting: Setting) -> None:
     steps = list(steps_of(catalogue.CLAIMS[name].stages(setting)))
-    names = [stage.name if cell is None else cell.name for stage, cell in steps]  # type: ignore
+    names = [getattr(cell or stage, "name") for stage, cell in steps]
     assert len(set(names)) == len(names) > 1
-    for stage, cell in steps:
+    for _stage, cell in steps:
         if cell is not None:
             assert cell.model.config(cell.size).channels == 1
             start = cell.model.start  # begins from a run that comes before
@@ -51,12 +52,14 @@ def test_claims_are_listed_with_their_source() -> None:
     assert len({row["claim"] for row in rows}) == 17
     for row in rows:
         assert row["sentence"].endswith(".")
-        assert row["source"]["arxiv"] and row["source"]["where"]
+        assert row["source"]["arxiv"]
+        assert row["source"]["where"]
         assert row["minutes"]["quick"] <= row["minutes"]["full"]
 
 
 def test_a_dry_run_lists_runs_and_writes_nothing(tmp_path: Path, tiny: None) -> None:
     found = vitrail.reproduce("masks", data="digits", seeds=1, out=tmp_path / "out", dry_run=True)
+    assert isinstance(found, DryRun)
     runs = [one["run"] for one in found.details["runs"]]
     assert runs[:3] == ["tokenizer", "beit-blockwise-seed0", "beit-random-seed0"]
     assert len(runs) == 6
@@ -84,7 +87,8 @@ def test_a_claim_end_to_end(
     again = vitrail.reproduce("positions", data="digits", seeds=2, threads=1, out=out)
     assert again.facts() == printed
     assert again.save_html(tmp_path / "page.html").stat().st_size < 300_000
-    assert again._repr_html_().startswith("<iframe") and len(repr(again)) < 800
+    assert again._repr_html_().startswith("<iframe")
+    assert len(repr(again)) < 800
     with pytest.raises(UserError, match="holds the result of positions"):
         vitrail.reproduce("hybrid", data="digits", out=out)
     monkeypatch.setitem(claim.SCALES, "quick", Scale(name="quick", steps=3, pretrain_steps=2))
@@ -97,7 +101,9 @@ def test_a_claim_end_to_end(
 def test_every_claim_comes_to_a_verdict(name: str, tmp_path: Path, tiny: None) -> None:
     found = vitrail.reproduce(name, data="digits", seeds=2, threads=1, out=tmp_path / "out")
     assert found.verdict in ("shown", "not shown at this scale", "contradicted")
-    assert found.findings and found.evidence.tables and found.evidence.drawings
+    assert found.findings
+    assert found.evidence.tables
+    assert found.evidence.drawings
     check_page(found.html())
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 
 from vitrail.core.errors import UserError
 from vitrail.models.config import Config
@@ -29,6 +29,7 @@ from vitrail.tasks.compare_plan import Cell
 from vitrail.tasks.compare_runs import Place, StoppedError, read_result
 from vitrail.tasks.dry_run import DryRun
 from vitrail.tasks.html_record import PAGE
+from vitrail.tasks.keywords import ReproduceKeywords
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.results import Results
 
@@ -36,35 +37,17 @@ VERB = "reproduce"
 
 
 @overload
-def reproduce(claim: None = None) -> ClaimList: ...
+def reproduce(
+    claim: None = None, *, dry_run: bool = False, **options: Unpack[ReproduceKeywords]
+) -> ClaimList: ...
 @overload
 def reproduce(
-    claim: str,
-    *,
-    data: str | Path | None = None,
-    weights: str | Path | None = None,
-    seeds: int | Sequence[int] | None = None,
-    scale: ScaleName = "quick",
-    device: str = "auto",
-    threads: int | None = None,
-    out: str | Path | None = None,
-    dry_run: Literal[False] = False,
-    on_progress: OnProgress = silent,
+    claim: str, *, dry_run: Literal[False] = False, **options: Unpack[ReproduceKeywords]
 ) -> Reproduction: ...
 @overload
 def reproduce(
-    claim: str | None = None,
-    *,
-    data: str | Path | None = None,
-    weights: str | Path | None = None,
-    seeds: int | Sequence[int] | None = None,
-    scale: ScaleName = "quick",
-    device: str = "auto",
-    threads: int | None = None,
-    out: str | Path | None = None,
-    dry_run: bool = False,
-    on_progress: OnProgress = silent,
-) -> Reproduction | ClaimList | DryRun: ...
+    claim: str, *, dry_run: bool, **options: Unpack[ReproduceKeywords]
+) -> Reproduction | DryRun: ...
 def reproduce(
     claim: str | None = None,
     *,
