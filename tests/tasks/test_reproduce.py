@@ -16,7 +16,7 @@ from vitrail.cli.app import main
 from vitrail.evaluation.findings import Verdict
 from vitrail.tasks.claims import catalogue, claim, lab, pooling, positions
 from vitrail.tasks.claims.claim import Citation, Scale, Setting, bare_setting
-from vitrail.tasks.claims.lab import steps_of
+from vitrail.tasks.claims.lab import run_name, steps_of
 from vitrail.tasks.claims.public_weights import PublicWeights, claim_of
 from vitrail.tasks.dry_run import DryRun
 
@@ -37,7 +37,7 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
 @pytest.mark.parametrize("name", TRAINED)
 def test_every_claim_has_runs_whose_models_can_be_built(name: str, setting: Setting) -> None:
     steps = list(steps_of(catalogue.CLAIMS[name].stages(setting)))
-    names = [getattr(cell or stage, "name") for stage, cell in steps]
+    names = [run_name(*step) for step in steps]
     assert len(set(names)) == len(names) > 1
     for _stage, cell in steps:
         if cell is not None:

@@ -169,5 +169,13 @@ def steps_of(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Cell | None]]:
             yield stage, None
 
 
+def run_name(stage: Stage, cell: Cell | None) -> str:
+    """The directory of a run."""
+    if cell is not None:
+        return cell.name
+    assert isinstance(stage, Pretraining)
+    return stage.name
+
+
 def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
