@@ -43,8 +43,8 @@ class Scale:
     steps: int
     pretrain_steps: int
     batch_size: int = 64
-    dim: int = 64
-    depth: int = 4
+    dim: int = 32
+    depth: int = 3
     heads: int = 4
     images: int = 128  # that attention and shifts are measured on
 

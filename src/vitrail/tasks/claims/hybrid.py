@@ -5,21 +5,20 @@ from collections.abc import Sequence
 from vitrail.tasks.claims.accuracies import accuracy_lines, accuracy_table, ahead, difference_grows
 from vitrail.tasks.claims.claim import Citation, Claim, Evidence, Setting, Stage
 from vitrail.tasks.claims.lab import Lab
-from vitrail.tasks.claims.small_models import hybrid, vit
+from vitrail.tasks.claims.small_models import hybrid, stem, vit
 
 NAMES = ("small ViT", "small hybrid", "large ViT", "large hybrid")
 
 
 def stages(setting: Setting) -> Sequence[Stage]:
     dim, depth = setting.scale.dim, setting.scale.depth
-    stem = {"blocks": [1], "width": dim // 4, "groups": 8}
     small = {"dim": dim // 2}
     large = {"dim": 3 * dim // 2, "depth": depth + 1}
     models = [
         vit(setting, NAMES[0], **small),
-        hybrid(setting, NAMES[1], depth=2, stem={**stem, "width": dim // 8}, **small),
+        hybrid(setting, NAMES[1], stem=stem(dim // 8), **small),
         vit(setting, NAMES[2], **large),
-        hybrid(setting, NAMES[3], stem=stem, **(large | {"depth": depth})),
+        hybrid(setting, NAMES[3], stem=stem(3 * dim // 8), **(large | {"depth": depth})),
     ]
     return [setting.plan(models)]
 

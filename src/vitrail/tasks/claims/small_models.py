@@ -38,11 +38,20 @@ def hybrid(setting: Setting, name: str = "hybrid", **fields: Any) -> ModelChoice
     """A ViT whose patches are cells of the map of a small ResNet stem, as many as those of `vit`;
     one block less makes up for the stem."""
     shape = {
-        "stem": {"blocks": [1], "width": setting.scale.dim // 4, "groups": 8},
+        "stem": stem(setting.scale.dim // 4),
         "patch_size": 1,
         "depth": setting.scale.depth - 1,
     }
     return vit(setting, name, **(shape | fields))
+
+
+def stem(width: int) -> dict[str, Any]:
+    """One bottleneck block after the root: a cell for every 4 x 4 pixels.
+
+    >>> stem(8)
+    {'blocks': [1], 'width': 8, 'groups': 2}
+    """
+    return {"blocks": [1], "width": width, "groups": max(width // 4, 1)}
 
 
 def resnet(setting: Setting, name: str = "ResNet", **fields: Any) -> ModelChoice:
