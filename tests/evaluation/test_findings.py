@@ -22,8 +22,9 @@ from vitrail.evaluation.findings import (
 from vitrail.evaluation.paired import paired_difference
 
 
-def found(low: float, high: float, **expected: float) -> Finding:
-    return Finding(sentence="", estimate=(low + high) / 2, interval=(low, high), **expected)
+def found(low: float, high: float, *, above: float = -math.inf, below: float = math.inf) -> Finding:
+    middle = (low + high) / 2
+    return Finding(sentence="", estimate=middle, interval=(low, high), above=above, below=below)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,8 @@ def test_crossed_interval_is_that_of_paired_tests() -> None:
     first, second = (generator.random((3, 200)) < rate for rate in (0.8, 0.6))
     paired = paired_difference(first, second)
     mean, interval = crossed_interval(first.astype(float) - second)
-    assert (mean, interval) == (paired.difference, pytest.approx(paired.interval))
+    assert mean == paired.difference
+    assert interval == pytest.approx(paired.interval)
 
 
 def test_welch_needs_two_values_of_each() -> None:

@@ -28,11 +28,11 @@ def reproduction_page(facts: Mapping[str, Any]) -> str:
 
 def lead(facts: Mapping[str, Any]) -> Markup:
     source = facts["source"]
+    trained = {"seeds": ", ".join(map(str, facts["seeds"])), "runs": f"{len(facts['runs']):,}"}
     shown = {
         "data": facts["data"] or "none",
         "scale": facts["scale"]["name"],
-        "seeds": ", ".join(map(str, facts["seeds"])),
-        "runs": f"{len(facts['runs']):,}",
+        **(trained if facts["runs"] else {}),
         "computing": duration(sum(facts["seconds"].values())),
         "machine": facts["machine"],
     }

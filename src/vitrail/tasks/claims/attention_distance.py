@@ -1,6 +1,7 @@
 """`attention-distance`: how far heads look, by depth, in a ViT and in a hybrid."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from vitrail.evaluation.findings import Finding, rank_correlation, welch_interval
@@ -22,7 +23,7 @@ def stages(setting: Setting) -> Sequence[Stage]:
 def judge(lab: Lab) -> Evidence:
     found: dict[str, list[Heads]] = {
         model: [
-            lab.once(f"distance-{cell.name}", lambda run=cell.name: distances(lab, run))
+            lab.once(f"distance-{cell.name}", partial(distances, lab, cell.name))
             for cell in lab.cells(model)
         ]
         for model in MODELS

@@ -1,6 +1,7 @@
 """`equivariance`: what a shift of the image does to a ViT, Swin, CoAtNet and a CNN."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +48,7 @@ def stages(setting: Setting) -> Sequence[Stage]:
 def judge(lab: Lab) -> Evidence:
     measured = {
         model: [
-            lab.once(f"shift-{cell.name}", lambda run=cell.name: moved(lab, run))
+            lab.once(f"shift-{cell.name}", partial(moved, lab, cell.name))
             for cell in lab.cells(model)
         ]
         for model in MODELS

@@ -1,6 +1,7 @@
 """`few-shot`: the quick few-shot score of frozen features against fine-tuned accuracy."""
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -54,7 +55,7 @@ def judge(lab: Lab) -> Evidence:
     rows: list[tuple[Any, ...]] = []
     for name in checkpoints(lab.setting):
         run = lab.cells(name)[0].name
-        score = lab.once(f"few-shot-{run}", lambda run=run: few_shot_score(lab, run))
+        score = lab.once(f"few-shot-{run}", partial(few_shot_score, lab, run))
         rows.append((name, score, lab.cells(f"{name}, fine-tuned")[0].accuracy))
     shots, tuned = ([row[place] for row in rows] for place in (1, 2))
     rho, interval = rank_correlation(shots, tuned)

@@ -1,6 +1,7 @@
 """`hybrid`: a ViT on the feature map of a small ResNet, ahead of a ViT at small compute."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from vitrail.tasks.claims.accuracies import accuracy_lines, accuracy_table, ahead, difference_grows
 from vitrail.tasks.claims.claim import Citation, Claim, Evidence, Setting, Stage
@@ -12,8 +13,8 @@ NAMES = ("small ViT", "small hybrid", "large ViT", "large hybrid")
 
 def stages(setting: Setting) -> Sequence[Stage]:
     dim, depth = setting.scale.dim, setting.scale.depth
-    small = {"dim": dim // 2}
-    large = {"dim": 3 * dim // 2, "depth": depth + 1}
+    small: dict[str, Any] = {"dim": dim // 2}
+    large: dict[str, Any] = {"dim": 3 * dim // 2, "depth": depth + 1}
     models = [
         vit(setting, NAMES[0], **small),
         hybrid(setting, NAMES[1], stem=stem(dim // 8), **small),

@@ -130,7 +130,8 @@ class Lab:
     def test_split(self) -> tuple[str, Source]:
         """The split that runs are tested on."""
         data, share = self.setting.data, self.setting.val_share
-        return choose_test(open_data(data, **({} if share is None else {"val_share": share})), data)
+        parts = open_data(data) if share is None else open_data(data, val_share=share)
+        return choose_test(parts, data)
 
     def images(self, model: Model, count: int | None = None) -> Tensor:
         """Images that are spread over the test split, prepared for a model."""

@@ -59,9 +59,7 @@ def stages(setting: Setting) -> Sequence[Stage]:
 def judge(lab: Lab) -> Evidence:
     seconds = lab.once("latency", lambda: latencies(lab))
     vit, net = (lab.cells(name)[0] for name in MODELS)
-    logs = np.log(
-        [one / two for one, two in zip(ratios[MODELS[0]], ratios[MODELS[1]], strict=True)]
-    )
+    logs = np.log(np.array(seconds[MODELS[0]]) / np.array(seconds[MODELS[1]]))
     low, high = t_interval(logs.tolist()) or (-np.inf, np.inf)
     milliseconds = [(name, 1e3 * median(seconds[name])) for name in MODELS]
     return Evidence(

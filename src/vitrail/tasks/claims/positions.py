@@ -50,7 +50,7 @@ def similarities(lab: Lab) -> dict[str, object]:
     found, grid = [], (0, 0)
     for cell in lab.cells("1-D"):
         model = lab.load(cell.name)
-        layout = model.config.layout  # type: ignore[attr-defined]
+        layout = model.config.layout
         table = position_table(model, layout)
         assert table is not None
         grid = layout.grid

@@ -17,11 +17,10 @@ from vitrail.tasks.html_record import HtmlRecord
 
 RESULT = "result.json"
 WORDS: dict[Verdict, str] = {
-    "shown": "The claim is shown: every finding is as the paper has it.",
-    "not shown at this scale": "The claim is not shown at this scale: at least one difference may "
-    "be chance, or is too small.",
-    "contradicted": "The claim is contradicted at this scale: at least one finding is the opposite "
-    "of what the paper has.",
+    "shown": "Every finding is as the paper has it.",
+    "not shown at this scale": "No finding is outside of what the paper has, but the interval of "
+    "at least one reaches beyond it.",
+    "contradicted": "At least one finding is outside of what the paper has, at this scale.",
 }
 
 

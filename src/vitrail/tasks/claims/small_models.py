@@ -37,7 +37,7 @@ def vit(
 def hybrid(setting: Setting, name: str = "hybrid", **fields: Any) -> ModelChoice:
     """A ViT whose patches are cells of the map of a small ResNet stem, as many as those of `vit`;
     one block less makes up for the stem."""
-    shape = {
+    shape: dict[str, Any] = {
         "stem": stem(setting.scale.dim // 4),
         "patch_size": 1,
         "depth": setting.scale.depth - 1,
