@@ -17,7 +17,6 @@ from vitrail.evaluation.findings import (
     power_law,
     rank_correlation,
     verdict_of,
-    welch_interval,
 )
 from vitrail.evaluation.paired import paired_difference
 
@@ -81,15 +80,6 @@ def test_crossed_interval_is_that_of_paired_tests() -> None:
     mean, interval = crossed_interval(first.astype(float) - second)
     assert mean == paired.difference
     assert interval == pytest.approx(paired.interval)
-
-
-def test_welch_needs_two_values_of_each() -> None:
-    assert welch_interval([1.0], [0.0, 0.5])[1] == (-math.inf, math.inf)
-    assert welch_interval([1.0, 1.0], [0.0, 0.0]) == (1.0, (1.0, 1.0))
-    difference, (low, high) = welch_interval([5.0, 5.1, 4.9], [1.0, 1.1, 0.9])
-    assert low > 3.5
-    assert difference == pytest.approx(4.0)
-    assert high < 4.5
 
 
 def test_ranks_that_agree_and_that_do_not() -> None:

@@ -15,7 +15,14 @@ from tests.pages.html import check_page
 from vitrail import UserError
 from vitrail.cli.app import main
 from vitrail.evaluation.findings import Verdict
-from vitrail.tasks.claims import catalogue, claim, lab, pooling, positions
+from vitrail.tasks.claims import (
+    attention_distance,
+    catalogue,
+    claim,
+    lab,
+    pooling,
+    positions,
+)
 from vitrail.tasks.claims.claim import Citation, Scale, Setting, bare_setting
 from vitrail.tasks.claims.lab import run_name, steps_of
 from vitrail.tasks.claims.public_weights import PublicWeights, claim_of
@@ -138,6 +145,14 @@ def test_rows_and_columns_are_found_where_they_are() -> None:
     assert positions.rows_and_columns([noise @ noise.T]).verdict == "not shown at this scale"
     diagonal = np.where((row[:, None] != row) & (column[:, None] != column), 1.0, 0.0)
     assert positions.rows_and_columns([diagonal]).verdict == "contradicted"
+
+
+def test_heads_of_one_run_are_not_counted_as_chance() -> None:
+    assert attention_distance.depth_correlation([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]) > 0.9
+    how = {"how": "made"}
+    assert attention_distance.over_seeds("a", [0.5, 0.6, 0.7], **how).verdict == "shown"
+    assert attention_distance.over_seeds("a", [-0.5, -0.6], **how).verdict == "contradicted"
+    assert attention_distance.over_seeds("a", [0.9], **how).verdict == "not shown at this scale"
 
 
 def test_the_best_rate_is_chosen_on_even_images() -> None:

@@ -82,24 +82,6 @@ def crossed_interval(values: Float[np.ndarray, "S N"]) -> tuple[float, tuple[flo
     return mean, (mean - width, mean + width)
 
 
-def welch_interval(
-    first: Sequence[float], second: Sequence[float]
-) -> tuple[float, tuple[float, float]]:
-    """The difference of two means, and its interval by Welch's t; nothing is known of one value.
-
-    >>> difference, (low, high) = welch_interval([3.0, 4.0, 5.0], [1.0, 2.0, 3.0])
-    >>> difference, low < 2 < high
-    (2.0, True)
-    """
-    difference = float(np.mean(first) - np.mean(second))
-    if min(len(first), len(second)) < 2:
-        return difference, (-math.inf, math.inf)
-    if not np.var(first) and not np.var(second):
-        return difference, (difference, difference)
-    found = stats.ttest_ind(first, second, equal_var=False).confidence_interval(LEVEL)
-    return difference, (float(found.low), float(found.high))
-
-
 def rank_correlation(
     first: Sequence[float], second: Sequence[float]
 ) -> tuple[float, tuple[float, float]]:

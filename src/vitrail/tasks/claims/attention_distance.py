@@ -1,10 +1,13 @@
 """`attention-distance`: how far heads look, by depth, in a ViT and in a hybrid."""
 
+import math
 from collections.abc import Sequence
 from functools import partial
+from statistics import mean
 from typing import Any
 
-from vitrail.evaluation.findings import Finding, rank_correlation, welch_interval
+from vitrail.evaluation.findings import Finding, Unit, rank_correlation
+from vitrail.evaluation.intervals import t_interval
 from vitrail.explanation.capture import capture
 from vitrail.explanation.distance import mean_distance
 from vitrail.tasks.claims.accuracies import accuracy_table
@@ -28,10 +31,8 @@ def judge(lab: Lab) -> Evidence:
         ]
         for model in MODELS
     }
-    lowest = {model: [head for run in runs for head in run[0]] for model, runs in found.items()}
-    points = [(depth, d) for run in found["ViT"] for depth, heads in enumerate(run) for d in heads]
-    rho, ends = rank_correlation(*zip(*points, strict=True)) if points else (float("nan"), (0, 0))
-    gap, interval = welch_interval(lowest["hybrid"], lowest["ViT"])
+    by_depth = [depth_correlation(run) for run in found["ViT"]]
+    gaps = [mean(two[0]) - mean(one[0]) for one, two in zip(*found.values(), strict=True)]
     rows = [
         (model, seed, block + 1, min(heads), sum(heads) / len(heads), max(heads))
         for model, runs in found.items()
@@ -41,20 +42,16 @@ def judge(lab: Lab) -> Evidence:
     columns = ("model", "#seed", "#block", "#nearest head", "#mean of heads", "#farthest head")
     return Evidence(
         findings=(
-            Finding(
-                sentence="heads of the ViT look farther the deeper their block",
-                estimate=rho,
-                interval=ends,
-                above=0.0,
-                how="Spearman's rank correlation of depth and distance over heads and seeds",
+            over_seeds(
+                "heads of the ViT look farther the deeper their block",
+                by_depth,
+                how="Spearman's rank correlation of depth and distance over the heads of a run",
             ),
-            Finding(
-                sentence="heads of the hybrid's first block look farther than those of the ViT's",
-                estimate=gap,
-                interval=interval,
-                above=0.0,
+            over_seeds(
+                "heads of the hybrid's first block look farther than those of the ViT's",
+                gaps,
                 unit="pixels",
-                how="Welch's interval over heads and seeds",
+                how="difference of the means over heads",
             ),
         ),
         tables=(
@@ -62,6 +59,26 @@ def judge(lab: Lab) -> Evidence:
             accuracy_table(lab, MODELS),
         ),
         drawings=(lines_by_block(found),),
+    )
+
+
+def depth_correlation(run: Heads) -> float:
+    """Whether heads of deeper blocks look farther, in one run."""
+    points = [(depth, reach) for depth, heads in enumerate(run) for reach in heads]
+    return rank_correlation(*zip(*points, strict=True))[0]
+
+
+def over_seeds(
+    sentence: str, values: Sequence[float], *, how: str, unit: Unit = "number"
+) -> Finding:
+    """That a number of each run is above 0. Heads of one run learn together: seeds alone count."""
+    return Finding(
+        sentence=sentence,
+        estimate=mean(values),
+        interval=t_interval(values) or (-math.inf, math.inf),
+        above=0.0,
+        unit=unit,
+        how=f"{how}; Student's interval over seeds",
     )
 
 
