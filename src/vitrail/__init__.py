@@ -38,6 +38,7 @@ __all__ = [
     "register_dialect",
     "register_family",
     "report",
+    "reproduce",
     "resume",
     "save",
     "search",
@@ -70,6 +71,7 @@ if TYPE_CHECKING:  # type checkers and editors read these, and so refuse any oth
     from vitrail.tasks.pretrain import pretrain
     from vitrail.tasks.probe import probe
     from vitrail.tasks.report import report
+    from vitrail.tasks.reproduce import reproduce
     from vitrail.tasks.resume import resume
     from vitrail.tasks.search import search
     from vitrail.tasks.train import train
@@ -107,6 +109,7 @@ else:
         "register_dialect": "vitrail.weights.registered",
         "register_family": "vitrail.models.catalogue",
         "report": "vitrail.tasks.report",
+        "reproduce": "vitrail.tasks.reproduce",
         "resume": "vitrail.tasks.resume",
         "save": "vitrail.weights.native",
         "search": "vitrail.tasks.search",

@@ -109,6 +109,10 @@ SIGNATURES = {
     "register_dialect": "dialect",
     "register_family": "name, *, config, model, variants, aliases=None",
     "report": "*runs, out=None, overwrite=False",
+    "reproduce": (
+        "claim=None, *, data=None, weights=None, seeds=None, scale='quick', device='auto', "
+        "threads=None, out=None, dry_run=False, on_progress=<silent>"
+    ),
     "resume": (
         "run_directory, *, workers=None, parallel=None, device='auto', threads=None, processes=1, "
         "on_step=None, on_progress=<silent>"
@@ -124,7 +128,7 @@ NAMES = [
     "convert", "create",
     "doctor", "duplicates", "embed", "evaluate", "explain", "export", "figures", "info",
     "list_models", "load", "open_data", "plan", "predict", "pretrain", "probe", "register_dialect",
-    "register_family", "report", "resume", "save", "search", "serve", "train",
+    "register_family", "report", "reproduce", "resume", "save", "search", "serve", "train",
 ]  # fmt: skip
 
 

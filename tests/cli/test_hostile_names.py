@@ -53,6 +53,7 @@ MISTAKES = {
     "explain": "explain {model} {photos} --target {evil}! --out {out}",
     "train": "train {evil}",
     "compare": "compare {data} --models {evil} --out {out}",
+    "reproduce": "reproduce {evil} --out {out}",
     "an option": "predict {model} --{evil}",
     "a verb": "{evil}",
 }

@@ -305,6 +305,7 @@ WRONG = {
     "report": ["no-such-run"],
     "plan": ["no-such-model", "--gpus", "8"],
     "compare": ["no-such-data", "--models", "vit_ti_16", "--out", "{out}"],
+    "reproduce": ["no-such-claim", "--out", "{out}"],
     "bench": ["vit_ti_16", "--batch-size", "0"],
     "demo": ["--epochs", "0", "--out", "{out}"],
     "serve": ["no-such-model", "--batch-size", "0"],

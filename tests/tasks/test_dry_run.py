@@ -23,7 +23,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(vitrail.save(made, tmp_path_factory.mktemp("model") / "model"))
 
 
-@pytest.mark.parametrize("verb", [*VERBS, "compare"])
+@pytest.mark.parametrize("verb", [*VERBS, "compare", "reproduce"])
 def test_type_checkers_know_every_argument(verb: str) -> None:
     parameters = signature(getattr(vitrail, verb)).parameters.values()
     options = {one.name for one in parameters if one.kind is Parameter.KEYWORD_ONLY}

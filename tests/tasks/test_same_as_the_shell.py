@@ -148,6 +148,12 @@ CALLS: dict[str, Callable[[str, Path], Any]] = {
             [model, model], out.parent / "photos", verdict=False, out=out, overwrite=True
         )
     ),
+    "reproduce": lambda model, out: vitrail.reproduce(),
+    "reproduce hybrid --data digits --seeds 1 --out {out} --dry-run": (
+        lambda model, out: vitrail.reproduce(
+            "hybrid", data="digits", seeds=1, out=out, dry_run=True
+        )
+    ),
     "report {runs}/a {runs}/b": lambda model, out: vitrail.report(
         out.parent / "runs/a", out.parent / "runs/b"
     ),

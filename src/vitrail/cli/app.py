@@ -59,6 +59,7 @@ from vitrail.cli.predict import Predict, predict
 from vitrail.cli.pretrain import Pretrain, pretrain
 from vitrail.cli.probe import Probe, probe
 from vitrail.cli.report import Report, report
+from vitrail.cli.reproduce import Reproduce, reproduce
 from vitrail.cli.search import Duplicates, Search, duplicates, search
 from vitrail.cli.serve import Serve, serve
 from vitrail.cli.train import Train, train
@@ -107,6 +108,7 @@ VERBS: dict[type, Callable[[Any], object]] = {
     Figures: figures,
     Report: report,
     Compare: compare,
+    Reproduce: reproduce,
     Bench: bench,
     Serve: serve,
     Demo: demo,

@@ -9,7 +9,7 @@ Axes: N patches, n of them hidden · D width · V words of the tokenizer
 """
 
 from collections.abc import Callable
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -22,7 +22,14 @@ from vitrail.core.errors import UserError
 from vitrail.models.beit import Beit, trunc_normal_
 from vitrail.models.model import Model
 from vitrail.models.tokenizer import Tokenizer
-from vitrail.objectives.masks import LEAST_BLOCK, blockwise_mask, hidden, in_pixels, veil
+from vitrail.objectives.masks import (
+    LEAST_BLOCK,
+    blockwise_mask,
+    hidden,
+    in_pixels,
+    random_mask,
+    veil,
+)
 from vitrail.objectives.objective import Drawn, Losses, Objective
 from vitrail.objectives.patches import (
     at_least_float32,
@@ -37,9 +44,10 @@ RATIO = 75 / 196  # as the paper's code has it, at 224 pixels
 
 
 class BeitObjective(Objective):
-    """A share of `ratio` of the patches is hidden, in blocks of `least` patches or more, and what
-    the tokenizer calls them is guessed. The tokenizer is frozen; it sees the same image without the
-    model's normalisation, scaled so that it has one word for each patch.
+    """A share of `ratio` of the patches is hidden, in blocks of `least` patches or more, or with
+    `masking="random"` anywhere, and what the tokenizer calls them is guessed. The tokenizer is
+    frozen; it sees the same image without the model's normalisation, scaled so that it has one word
+    for each patch.
 
     The encoder norms every token and has no classes; one bias that all blocks share is the paper's
     choice, and loading with new classes copies it to every block (`weights.families.beit`).
@@ -49,7 +57,13 @@ class BeitObjective(Objective):
     model: Beit
 
     def __init__(
-        self, model: Model, tokenizer: Model, *, ratio: float = RATIO, least: int = LEAST_BLOCK
+        self,
+        model: Model,
+        tokenizer: Model,
+        *,
+        ratio: float = RATIO,
+        least: int = LEAST_BLOCK,
+        masking: Literal["blockwise", "random"] = "blockwise",
     ) -> None:
         super().__init__(check_encoder(model))
         config, reader = self.model.config, check_tokenizer(tokenizer, model)
@@ -58,6 +72,7 @@ class BeitObjective(Objective):
             raise UserError(f"least must be at least 1 patch, got {least}")
         self.count = hidden(ratio, rows * columns)
         self.least = least
+        self.ratio, self.masking = ratio, masking
         self.mask_token = nn.Parameter(torch.empty(1, 1, config.dim))
         self.head = nn.Linear(config.dim, reader.config.words)
         # kept out of the module tree: the tokenizer is not trained, saved or wrapped
@@ -80,8 +95,12 @@ class BeitObjective(Objective):
         return self._tokenizer[0]
 
     def draw(self, seed: int, epoch: int, indices: NDArray[np.int64]) -> Bool[Tensor, "B N"]:
+        grid = self.model.config.grid
+        if self.masking == "random":
+            cells = grid[0] * grid[1]
+            return random_mask(cells, self.ratio, seed=seed, epoch=epoch, indices=indices)
         return blockwise_mask(
-            self.model.config.grid,
+            grid,
             self.count,
             least=self.least,
             seed=seed,

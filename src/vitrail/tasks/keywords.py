@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from vitrail.data.reader import ImageSource
+from vitrail.tasks.claims.claim import ScaleName
 from vitrail.tasks.compare_runs import CellResult
 from vitrail.tasks.models import Device, Precision
 from vitrail.tasks.progress import OnProgress
@@ -107,4 +108,15 @@ class CompareKeywords(TypedDict, total=False):
     address: str | None
     out: str | Path | None
     on_cell: OnCell | None
+    on_progress: OnProgress
+
+
+class ReproduceKeywords(TypedDict, total=False):
+    data: str | Path | None
+    weights: str | Path | None
+    seeds: int | Sequence[int] | None
+    scale: ScaleName
+    device: str
+    threads: int | None
+    out: str | Path | None
     on_progress: OnProgress
