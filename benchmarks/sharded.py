@@ -50,6 +50,7 @@ def main() -> None:
         type=int,
         help="fewer, where memory is short: ddp needs as much in each, however many there are",
     )
+    parser.add_argument("--kinds", nargs="+", choices=("ddp", "fsdp"), default=("ddp", "fsdp"))
     parser.add_argument("--saves", type=int, default=3)
     parser.add_argument("--side", type=int, default=224, help="pixels, of steps beside a save")
     parser.add_argument("--only", choices=("memory", "saving"))
@@ -58,6 +59,7 @@ def main() -> None:
     print(f"{arguments.model}: {params:,} parameters; load {os.getloadavg()[0]:.1f}")
     if arguments.only != "saving":
         ranks = {"ddp": arguments.ddp_ranks or arguments.ranks, "fsdp": arguments.ranks}
+        ranks = {kind: ranks[kind] for kind in arguments.kinds}
         compare_memory(arguments.model, ranks, params)
     if arguments.only != "memory":
         compare_saving(arguments.model, arguments.saves, arguments.side)
@@ -94,8 +96,8 @@ def batch_of(run: Trainer) -> Batch:
 
 
 def compare_memory(model: str, ranks: dict[str, int], params: int) -> None:
-    need = 22 * params * ranks["ddp"]  # weights, gradients, two numbers of AdamW, a margin
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    need = 20 * params * ranks.get("ddp", 0)  # weights, gradients, two numbers of AdamW, a margin
+    free = available()
     if need > 0.8 * free:
         sys.exit(
             f"ddp with {ranks['ddp']} processes needs {need / 1e9:.0f} GB, {free / 1e9:.0f} GB are "
@@ -108,7 +110,8 @@ def compare_memory(model: str, ranks: dict[str, int], params: int) -> None:
             found = [int(file.read_text()) for file in Path(folder).glob("rank-*")]
         peaks[kind] = max(found)
         print(f"{kind}: {peaks[kind] / 1e9:.2f} GB a process at its peak, of {count}", flush=True)
-    print(f"fsdp : ddp {peaks['fsdp'] / peaks['ddp']:.2f}")
+    if len(peaks) == 2:
+        print(f"fsdp : ddp {peaks['fsdp'] / peaks['ddp']:.2f}")
 
 
 def measure_rank(folder: Path, model: str, kind: str) -> None:
@@ -143,6 +146,12 @@ def resident() -> int:
     """Memory that is not a file's, and that a fork has not left shared."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+
+def available() -> int:
+    """Memory that processes can have without others losing theirs."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
 
 
 def compare_saving(model: str, saves: int, side: int) -> None:

@@ -64,6 +64,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--sides", type=int, nargs="*", help="only these sizes")
+    parser.add_argument("--drop-path", type=float, help="only this rate")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     mend_torchvision()
@@ -79,10 +80,11 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         write_photos(Path(folder) / "photos")
         for case in CASES:
-            if not arguments.sides or case.side in arguments.sides:
-                steps = make_steps(case, Path(folder), workers)
-                times = alternate(steps, arguments.rounds, arguments.steps, clock)
-                print_row(case, times)
+            if arguments.sides and case.side not in arguments.sides:
+                continue
+            if arguments.drop_path in (None, case.drop_path):
+                steps, ahead = make_steps(case, Path(folder), workers), AHEAD * (workers > 0)
+                print_row(case, alternate(steps, arguments.rounds, arguments.steps, ahead, clock))
 
 
 def print_row(case: Case, times: dict[str, list[float]]) -> None:
@@ -172,13 +174,18 @@ def their_steps(model: Model, case: Case, photos: str, workers: int) -> Iterator
 
 
 def alternate(
-    steps: dict[str, Iterator[None]], rounds: int, count: int, clock: Callable[[], float]
+    steps: dict[str, Iterator[None]],
+    rounds: int,
+    count: int,
+    ahead: int,
+    clock: Callable[[], float],
 ) -> dict[str, list[float]]:
-    """Milliseconds of a step, by turn; the first round warms up."""
+    """Milliseconds of a step, by turn, after those of batches that were read `ahead`; the first
+    round warms up."""
     times: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(rounds + 1):
         for name in sorted(steps, reverse=turn % 2 == 1):
-            for _ in range(AHEAD):
+            for _ in range(ahead):
                 next(steps[name])
             began = clock()
             for _ in range(count):
