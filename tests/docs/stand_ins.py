@@ -44,9 +44,11 @@ def small_model(**changes: int) -> Model:
 
 
 def trained_run(place: Path) -> None:
-    """A run of two steps."""
+    """A run of two steps, of a plain ViT, which other libraries can read."""
     photos(place / "photos")
-    vitrail.train(place / "photos", steps=2, out=place / "run", set={"monitor.examine_data": False})
+    vitrail.save(small_model(), place / "start")
+    options: dict[str, Any] = {"monitor.examine_data": False}
+    vitrail.train(place / "photos", start=place / "start", steps=2, out=place / "run", set=options)
 
 
 def code(place: Path) -> None:
