@@ -78,10 +78,10 @@ def train(
     in `set={"optimiser.weight_decay": 0.1}`. With `native_resolution` images keep their aspect
     ratio, and their size up to `max_tokens` patches (ViT, DeiT, DINOv2). `minutes` is a budget for
     the whole run, or for all `folds`: steps follow from the measured speed. With `folds` there is a
-    run for each of so many equal shares of the images, and a `CrossValidation` comes back. The directory `out`
-    (default runs/DATA) gets checkpoints, metrics.jsonl, recipe.yaml and report.html. Ctrl-C ends
-    the step, saves, and returns a run that is `stopped`: `vitrail.resume(run.out)` continues it, to
-    the same bits.
+    run for each of so many equal shares of the images, and a `CrossValidation` comes back. The
+    directory `out` (default runs/DATA) gets checkpoints, metrics.jsonl, recipe.yaml and
+    report.html. Ctrl-C ends the step, saves, and returns a run that is `stopped`:
+    `vitrail.resume(run.out)` continues it, to the same bits.
 
     >>> run = train("digits", out="run", steps=2, batch_size=8, set={"fields.depth": 1})
     >>> run.step, run.metric, sorted(path.name for path in (run.best, run.last))
