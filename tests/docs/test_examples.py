@@ -106,8 +106,10 @@ def run_cell(source: str, names: dict[str, Any]) -> Any:
     import ast
 
     tree = ast.parse(source)
-    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    last = tree.body.pop()
+    if not isinstance(last, ast.Expr):
+        tree.body.append(last)
     exec(compile(tree, "cell", "exec"), names)
-    return (
-        None if last is None else eval(compile(ast.Expression(last.value), "cell", "eval"), names)
-    )
+    if not isinstance(last, ast.Expr):
+        return None
+    return eval(compile(ast.Expression(last.value), "cell", "eval"), names)

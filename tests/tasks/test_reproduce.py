@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -149,10 +150,10 @@ def test_rows_and_columns_are_found_where_they_are() -> None:
 
 def test_heads_of_one_run_are_not_counted_as_chance() -> None:
     assert attention_distance.depth_correlation([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]) > 0.9
-    how = {"how": "made"}
-    assert attention_distance.over_seeds("a", [0.5, 0.6, 0.7], **how).verdict == "shown"
-    assert attention_distance.over_seeds("a", [-0.5, -0.6], **how).verdict == "contradicted"
-    assert attention_distance.over_seeds("a", [0.9], **how).verdict == "not shown at this scale"
+    over_seeds = partial(attention_distance.over_seeds, "a", how="made")
+    assert over_seeds([0.5, 0.6, 0.7]).verdict == "shown"
+    assert over_seeds([-0.5, -0.6]).verdict == "contradicted"
+    assert over_seeds([0.9]).verdict == "not shown at this scale"
 
 
 def test_the_best_rate_is_chosen_on_even_images() -> None:
