@@ -15,12 +15,33 @@ from vitrail.models.measure import count, saved_storages
 
 
 @dataclass(frozen=True)
+class Parameters:
+    """Rows of each parameter, and numbers in a row: how they are shared by processes."""
+
+    rows: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Parameters:
+        shapes = [tensor.shape or torch.Size([1]) for tensor in module.parameters()]
+        return cls(tuple((shape[0], shape[1:].numel()) for shape in shapes))
+
+    def share(self, processes: int) -> int:
+        """Numbers that one of so many processes keeps: whole rows, as many as any other keeps.
+
+        >>> Parameters(rows=((8, 10), (1, 10))).share(4)  # 2 rows of 8, and the only row
+        30
+        """
+        return sum(-(-rows // processes) * row for rows, row in self.rows)
+
+
+@dataclass(frozen=True)
 class BlockCost:
     """One block: its parameters, bytes kept of one image, and bytes of what goes into it."""
 
     params: int
     kept: int
     entering: int
+    parameters: Parameters
 
 
 @dataclass(frozen=True)
@@ -30,6 +51,7 @@ class ModelCost:
     blocks: tuple[BlockCost, ...]
     params: int
     kept: int  # bytes of one image, all blocks included
+    parameters: Parameters
 
     @property
     def outside(self) -> int:
@@ -39,6 +61,11 @@ class ModelCost:
     @property
     def outside_params(self) -> int:
         return self.params - sum(block.params for block in self.blocks)
+
+    def outside_share(self, processes: int) -> int:
+        """Numbers outside the blocks that one of so many processes keeps."""
+        inside = sum(block.parameters.share(processes) for block in self.blocks)
+        return self.parameters.share(processes) - inside
 
 
 def count_activations(config: Config, *, half: bool) -> ModelCost:
@@ -87,7 +114,12 @@ def count_activations(config: Config, *, half: bool) -> ModelCost:
     for handle in handles:
         handle.remove()
     costs = tuple(
-        BlockCost(count(block), (after[name][1] - after[name][0]) // 2, entering[name] // 2)
+        BlockCost(
+            count(block),
+            (after[name][1] - after[name][0]) // 2,
+            entering[name] // 2,
+            Parameters.of(block),
+        )
         for name, block in blocks.items()
     )
-    return ModelCost(costs, count(model), total // 2)
+    return ModelCost(costs, count(model), total // 2, Parameters.of(model))

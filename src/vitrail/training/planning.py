@@ -3,9 +3,9 @@
 All of it is modelled: bytes are counted from shapes, nothing is run. What is counted for each GPU:
 
 - weights, gradients, optimiser and average in float32: whole (ddp), or the share of one of the
-  processes that have a copy together (fsdp, hsdp);
-- ddp's buckets, a second copy of the gradients; with fsdp the blocks that are gathered at a time
-  and the gradients of one block before they are summed;
+  processes that have a copy together (fsdp, hsdp), which is cut into rows of each parameter;
+- with fsdp the blocks that are gathered at a time, and the gradients of one block before they are
+  summed; ddp exchanges gradients where they are computed;
 - activations: what autograd keeps of the images of a part, by `models/activations.py`;
 - RESERVED for the CUDA context, NCCL and what the allocator loses.
 
@@ -50,7 +50,7 @@ class Memory:
     gradients: int
     optimiser: int
     average: int
-    communication: int  # buckets, or gathered blocks and their gradients
+    communication: int  # gathered blocks and their gradients
     activations: int
     reserved: int = RESERVED
 
@@ -141,16 +141,18 @@ def make_strategy(
 
 
 def memory_of(cost: ModelCost, setting: Setting, kind: Kind, share: int, kept: int) -> Memory:
-    own = -(-cost.params // share)  # numbers of the model in this GPU
+    own = cost.parameters.share(share)  # numbers of the model in this GPU
     numbers = {"adamw": 2, "sgd": 1, "muon": 1}[setting.optimiser]
     if kind == "ddp":
-        communication = 4 * cost.params if setting.gpus > 1 else 0
+        communication = 0  # gradients are computed in the buckets that are exchanged
     else:
         width = 2 if setting.half else 4
-        largest = max(block.params for block in cost.blocks)
+        # all shares are as large as the largest, so what is gathered has rows of padding
+        largest = share * max(block.parameters.share(share) for block in cost.blocks)
+        outside = share * cost.outside_share(share)
         # gathered blocks and the rest of the model, gradients of one block as they are computed
         # and in float32 as they are summed
-        gathered = width * ((1 + setting.prefetch) * largest + cost.outside_params)
+        gathered = width * ((1 + setting.prefetch) * largest + outside)
         communication = gathered + (width + 4) * largest
     return Memory(
         weights=4 * own,
