@@ -28,7 +28,8 @@ def reproduction_page(facts: Mapping[str, Any]) -> str:
 
 def lead(facts: Mapping[str, Any]) -> Markup:
     source = facts["source"]
-    trained = {"seeds": ", ".join(map(str, facts["seeds"])), "runs": f"{len(facts['runs']):,}"}
+    used = sorted({one["seed"] for one in facts["runs"]})  # a claim may need fewer than are given
+    trained = {"seeds": ", ".join(map(str, used)), "runs": f"{len(facts['runs']):,}"}
     shown = {
         "data": facts["data"] or "none",
         "scale": facts["scale"]["name"],
