@@ -57,6 +57,7 @@ convert run/best timm.safetensors --to timm
 pretrain digits --objective mae --epochs 1 --out mae
 bench run/best --engine eager --batch-size 1 --seconds 0.5
 compare digits --models vit_ti_16 resnet18 --seeds 1 --steps 1 --out compared --dry-run
+reproduce positions --out reproduced --dry-run
 plan vit_b_16 --gpus 8
 check my_model.py:ViT
 adopt my.pth --code my_model.py:ViT --out mine
