@@ -152,7 +152,7 @@ def test_heads_of_one_run_are_not_counted_as_chance() -> None:
     assert attention_distance.depth_correlation([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]) > 0.9
     over_seeds = partial(attention_distance.over_seeds, "a", how="made")
     assert over_seeds([0.5, 0.6, 0.7]).verdict == "shown"
-    assert over_seeds([-0.5, -0.6]).verdict == "contradicted"
+    assert over_seeds([-0.5, -0.6, -0.7]).verdict == "contradicted"
     assert over_seeds([0.9]).verdict == "not shown at this scale"
 
 

@@ -95,8 +95,8 @@ def reproduce(
         lab.run(stages)
     except StoppedError:
         raise KeyboardInterrupt(
-            f"Interrupted; {len(lab.results)} runs are finished. Resume with the same command and "
-            f"--out {target}"
+            f"Interrupted; {len(lab.results)} runs are finished. Resume with the same command: "
+            f"they are in {target}"
         ) from None
     return judge(chosen, lab, target, command_of(chosen, setting, weights, target))
 

@@ -32,7 +32,7 @@ from vitrail.training.loggers import flat_settings
 from vitrail.training.micro_batch import more_parts, read_accumulate
 from vitrail.training.nan_policy import NanPolicy
 from vitrail.training.optimiser import freeze, set_rate
-from vitrail.training.outage import BRIEF, Lost, OutageError, Waiting, count_lost
+from vitrail.training.outage import Lost, OutageError, Waiting, count_lost
 from vitrail.training.parallel import parallelise, sync_gradients
 from vitrail.training.parts import Parts, fewest_images
 from vitrail.training.precision import autocast, check_precision
@@ -156,7 +156,7 @@ class Trainer:
         began, seen = time.perf_counter(), 0
         for batch in self.waited_for():
             lost = self.lost_images(batch)
-            if lost.found and self.wait_for(lost):
+            if lost.wait(self.waiting, self.run_state.broken, self.step):
                 return "again"
             if lost.why_stop is not None:
                 self.stop(lost.why_stop)
@@ -265,13 +265,6 @@ class Trainer:
         found = [bad for part in self.world.gather(batch.broken) for bad in part] if lost else []
         images, share = len(self.task.train), self.recipe.max_broken
         return count_lost(self.run_state, found, batch.epoch, self.step, (read, images), share)
-
-    def wait_for(self, lost: Lost) -> bool:
-        """Whether storage that does not answer was waited for, so that the step is to be read
-        again. Too many images at the first step are a mistake rather than an outage."""
-        if not lost.may_return(self.run_state.broken) or (lost.why_stop and not self.step):
-            return False
-        return self.waiting.wait(at_most=math.inf if lost.why_stop else BRIEF)
 
     def train_step_in_memory(self, batch: Batch) -> None:
         """One step; where memory runs out it is computed in twice as many parts, from then on."""

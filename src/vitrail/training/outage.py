@@ -60,6 +60,13 @@ class Lost:
             return is_storage(self.found)
         return is_storage([bad for bad in self.found if bad.path not in known])
 
+    def wait(self, waiting: "Waiting", known: Collection[str], step: int) -> bool:
+        """Whether storage that does not answer was waited for, so that the step is to be read
+        again. Too many images at the first step are a mistake rather than an outage."""
+        if not self.may_return(known) or (self.why_stop is not None and not step):
+            return False
+        return waiting.wait(at_most=math.inf if self.why_stop is not None else BRIEF)
+
 
 def count_lost(
     run_state: RunState,
