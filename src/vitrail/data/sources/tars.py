@@ -158,7 +158,8 @@ def index_tar(shard: str) -> list[Sample]:
 def list_tar(shard: str) -> list[Sample]:
     """Every image of a tar, sorted as the tar is, with the label found beside it."""
     try:
-        images, labels = retried(partial(scan, shard))
+        # of a remote tar a read that broke off looks like a damaged one
+        images, labels = retried(partial(scan, shard), None if is_remote(shard) else ())
     except (tarfile.TarError, EOFError) as error:
         hint = ": unpack the gzip first" if shard.endswith(("gz", "bz2", "xz")) else ""
         raise UserError(f"{shard}: cannot be read as tar: {first_line(error)}{hint}") from None
