@@ -162,6 +162,25 @@ def test_what_is_held_of_an_image_is_its_maps(
         np.testing.assert_array_equal(maps["5/attribution"], found[5].map)
 
 
+def test_html_alone_writes_one_page_and_no_directory(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    photos: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = make("vit", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    before = set(tmp_path.iterdir())
+    words = [model, photos / "0.png", "--no-verdict", "--html", "page.html"]
+    code, out, err = run(capsys, *words)
+    assert code == 0, err
+    assert "page.html" in out and "report:" not in out
+    assert {path.name for path in set(tmp_path.iterdir()) - before} == {"page.html"}
+    code, out, err = run(capsys, *words[:-1], "both.html", "--out", "maps")
+    assert code == 0, err
+    assert (tmp_path / "maps" / "report.html").is_file() and (tmp_path / "both.html").is_file()
+
+
 def test_a_record_shows_itself(tmp_path: Path, photos: Path) -> None:
     model = vitrail.load(make("vit", tmp_path))
     from_file = vitrail.explain(model, photos / "0.png", checks=1)

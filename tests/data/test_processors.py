@@ -213,7 +213,8 @@ def test_fast_is_close_to_exact(width: int, height: int, interpolation: str) -> 
     how = plain(size=(112, 112), resize=(128, 128), interpolation=interpolation)
     pixels = sample("coffee")[:height, :width]
     difference = 255 * (prepare(pixels, how, exact=False) - prepare(pixels, how)).abs()
-    # 2 was seen once, on 405x144 pixels; probably both passes, across and down, round to a byte
+    # Both round after each pass, across and down, so each may be 1 from the unrounded value: on
+    # 405x144 pixels one value is 182 and 184 for an unrounded 183.
     assert difference.max() < (2.01 if interpolation == "bilinear" else 12)
     assert difference.mean() < 0.3
     assert (difference > 2.01).sum() <= 10

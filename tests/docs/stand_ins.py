@@ -86,8 +86,9 @@ class Sandbox:
         for name, make in makers.items():
             if name in self.text:
                 make(self.place / name)
-        for name in ("pets", "digits", "flowers", "photos", "vit", "resnet", "a", "b", "phone"):
-            if f"runs/{name}" in self.text and f"train {name}" not in self.text:
+        runs = ("pets", "digits", "flowers", "photos", "vit", "resnet", "a", "b", "phone", "other")
+        for name in runs:
+            if f"runs/{name}" in self.text:
                 shutil.copytree(self.shared / "run", self.place / "runs" / name)
         if "my.pth" in self.text:
             torch.save(user_module().state_dict(), self.place / "my.pth")
@@ -103,7 +104,10 @@ class Sandbox:
         """What Python blocks may use without having made it."""
         import timm
 
-        image = Image.open(self.place / "cat.jpg") if (self.place / "cat.jpg").exists() else None
+        image = None
+        if (self.place / "cat.jpg").exists():
+            with Image.open(self.place / "cat.jpg") as opened:
+                image = opened.copy()
         return {
             "vitrail": vitrail,
             "vt": vitrail,
@@ -117,7 +121,7 @@ class Sandbox:
             "my_vit": user_module() if "my_vit" in self.text else None,
             "vit": self.model,
             "resnet": small_model(depth=1),
-            "timm_model": timm.create_model("vit_tiny_patch16_224", depth=1, num_classes=3).eval()
+            "timm_model": timm.create_model("vit_tiny_patch16_224", depth=2, num_classes=3).eval()
             if "timm_model" in self.text
             else None,
         }

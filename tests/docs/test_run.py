@@ -57,11 +57,29 @@ def test_a_page_runs(
     names = sandbox.names()
     problems: list[str] = []
     for one in to_run(page):
+        remove_outputs(one)
         if isinstance(one, Command):
             problems += run_command(one)
         else:
             problems += run_python(one, names)
     assert not problems, "\n\n".join(problems)
+
+
+def remove_outputs(one: Block | Command) -> None:
+    """Commands and blocks of a page are often alternatives, such as a verb in the shell and in
+    Python: each may write where the one before it wrote."""
+    text = one.text
+    outputs = re.findall(r"""(?:--out |out=["'])([\w./-]+)""", text) or ["explained"]
+    training = r"(train|pretrain)(?: |\([\"'])(?:\./)?(\w+)"
+    for verb, data in re.findall(training, text) if "resume" not in text else []:
+        objective = re.search(r"objective[ =\"']+([\w-]+)", text)
+        suffix = f"-{objective[1] if objective else 'mae'}" if verb == "pretrain" else ""
+        outputs.append(f"runs/{data}{suffix}")
+    for output in outputs:
+        if (found := Path(output)).is_dir():
+            shutil.rmtree(found)
+        else:
+            found.unlink(missing_ok=True)
 
 
 def in_two_steps(verb: Callable[..., Any]) -> Callable[..., Any]:

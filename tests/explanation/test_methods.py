@@ -553,7 +553,7 @@ def test_a_convolutional_network_says_that_it_has_no_attention(family: str) -> N
     for method in set(METHODS) - set(WITHOUT_ATTENTION):
         with pytest.raises(UserError, match="has no attention, it is a convolutional network"):
             explain_tensor(model, x, method)
-        with pytest.raises(UserError, match=r"choose method gradcam, hirescam, .* or occlusion"):
+        with pytest.raises(UserError, match=r"explain it by gradcam, hirescam, .* or occlusion"):
             select_methods(method, model, {}, "model")
     with pytest.raises(UserError, match="has no attention"), capture(model):
         model(x)

@@ -20,7 +20,7 @@ from vitrail.explanation.rollout import attention, rollout
 from vitrail.inference.graph import trace
 from vitrail.inference.merging import Tokens, merge, merge_plan, merge_tokens
 from vitrail.inference.rewrites.optimise import compute, optimise
-from vitrail.layers.merged import gather_weights, mean_bias, spread_weights
+from vitrail.layers.merged import gather_weights, mean_bias, unmerge_attention
 from vitrail.models.beit import Beit
 from vitrail.models.catalogue import change
 from vitrail.models.config import Config
@@ -227,7 +227,7 @@ def test_spread_attention_keeps_its_mass(data: st.DataObject, tokens: int, heads
     more = torch.randint(count, (tokens - count,), generator=generator)
     group = torch.cat([torch.arange(count), more])[order][None]
     weights = torch.rand(1, heads, count, count, generator=generator, dtype=torch.float64)
-    spread = spread_weights(weights, group)
+    spread = unmerge_attention(weights, group)
     assert spread.shape == (1, heads, tokens, tokens)
     torch.testing.assert_close(spread.sum(dim=-1), weights.sum(dim=-1)[:, :, group[0]])
     received = spread.new_zeros(1, heads, tokens, count)

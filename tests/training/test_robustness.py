@@ -117,14 +117,14 @@ def test_losses_that_stay_on_the_device_are_the_same(tmp_path: Path) -> None:
     """As on a GPU: brought from there for lines of metrics and checkpoints alone."""
     trainer(tmp_path / "each").run()
     run = trainer(tmp_path / "seldom")
-    run.settle_every = run.flags_every = 10
+    run.read_losses_every = run.flags_every = 10
     run.run()
     assert fingerprint(tmp_path / "seldom") == fingerprint(tmp_path / "each")
 
 
 def test_a_loss_that_is_not_finite_is_found_late_but_never_saved(tmp_path: Path) -> None:
     run = trainer(tmp_path)
-    run.settle_every = 10
+    run.read_losses_every = 10
     forward = run.task.objective.forward
 
     def spoil(images: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -63,8 +63,9 @@ class Explain(ModelOptions, ComputeOptions, DryRunOption, OverwriteOption, Outpu
     """Test whether the maps track the model: about 60 forward passes."""
     checks: int = 4
     """Number of images used for the verdict."""
-    out: Annotated[str, Parameter(group=OUTPUT)] = "explained"
-    """Directory for report.html, explain.json, maps.npz and overlays as PNG."""
+    out: Annotated[str | None, Parameter(group=OUTPUT)] = None
+    """Directory for report.html, explain.json, maps.npz and overlays as PNG. [default: explained;
+    none with --html]"""
     html: Annotated[str | None, Parameter(group=OUTPUT)] = None
     """File for an offline page of the attention of every layer and head."""
 
@@ -88,7 +89,8 @@ def explain(options: Explain) -> None:
     query = parse_query(options.query)
     use_threads(options.threads)
     with progress() as on_progress:
-        parsed = {"method": methods, "query": query, "on_progress": on_progress}
+        out = options.out or (None if options.html else "explained")
+        parsed = {"method": methods, "query": query, "out": out, "on_progress": on_progress}
         images = list(options.images)
         found = run(model_sources(options), images, **arguments_of(options, run, **parsed))
     if options.json:
@@ -134,7 +136,7 @@ def print_explanations(found: Explanation | Explanations) -> None:
     if run.auto is not None:
         say(f"auto chose {run.auto.method}: {run.auto.reason}")
     for image in found:
-        say(f"{image.name}  {image.answer}  {image.files[image.method]}")
+        say("  ".join(filter(None, [image.name, image.answer, image.files.get(image.method)])))
     say_broken(list_broken(run.problems))
     for path, note in run.notes.items():
         say(f"{path}  {note}")
@@ -145,6 +147,7 @@ def print_explanations(found: Explanation | Explanations) -> None:
         say("", RULE)
     if run.checks:
         say("", ERRORS)
-    say("", f"report: {facts['report']}")
+    if "report" in facts:
+        say("", f"report: {facts['report']}")
     if run.html is not None:
         say(f"attention: {run.html} (open it in a browser: it needs no server)")

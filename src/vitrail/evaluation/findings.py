@@ -16,7 +16,7 @@ from jaxtyping import Float
 from scipy import stats  # type: ignore[import-untyped]
 
 from vitrail.evaluation.intervals import LEVEL
-from vitrail.evaluation.paired import crossed_mean, reach
+from vitrail.evaluation.paired import crossed_mean, half_width
 
 Verdict: TypeAlias = Literal["shown", "not shown at this scale", "contradicted"]
 Unit: TypeAlias = Literal["points", "number", "pixels", "share"]
@@ -78,7 +78,7 @@ def crossed_interval(values: Float[np.ndarray, "S N"]) -> tuple[float, tuple[flo
     True
     """
     mean, parts = crossed_mean(values)
-    width = reach(parts, 1 - LEVEL)
+    width = half_width(parts, 1 - LEVEL)
     return mean, (mean - width, mean + width)
 
 

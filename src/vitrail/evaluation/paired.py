@@ -32,7 +32,8 @@ HOW = (
     "Intervals of 95 % count seeds and test images as chance: Student's intervals of both, added "
     "in squares; of one run Wilson's. Two models are compared by the differences of each seed and "
     "test image, with one seed by McNemar's exact test; p-values are corrected by Holm's method "
-    "over all pairs."
+    "over all pairs. Where seeds or images do not vary at all, intervals are Wilson's and "
+    "Newcombe's of one run, and the p-value is the largest of McNemar's."
 )
 
 
@@ -59,7 +60,7 @@ def mean_accuracy(right: Right) -> tuple[float, tuple[float, float]]:
     mean, parts = crossed_mean(right.astype(np.float64))
     if not varies(parts):
         return mean, one_run_interval(right)
-    width = reach(parts, 1 - LEVEL)
+    width = half_width(parts, 1 - LEVEL)
     return mean, (max(mean - width, 0.0), min(mean + width, 1.0))
 
 
@@ -76,7 +77,7 @@ def paired_difference(first: Right, second: Right) -> PairedDifference:
     if not varies(parts):
         return PairedDifference(mean, newcombe_interval(first, second), max(mcnemar), mcnemar)
     p_value = mcnemar[0] if len(first) == 1 else p_value_of(mean, parts)
-    width = reach(parts, 1 - LEVEL)
+    width = half_width(parts, 1 - LEVEL)
     interval = (max(mean - width, -1.0), min(mean + width, 1.0))
     return PairedDifference(mean, interval, p_value, mcnemar)
 
@@ -119,7 +120,7 @@ def crossed_mean(values: Float[np.ndarray, "S N"]) -> tuple[float, list[Part]]:
     return float(values.mean()), parts
 
 
-def reach(parts: Sequence[Part], outside: float) -> float:
+def half_width(parts: Sequence[Part], outside: float) -> float:
     """Half of an interval's width that leaves this probability outside."""
     squares = [part * float(stats.t.isf(outside / 2, freedom)) ** 2 for part, freedom in parts]
     return math.sqrt(sum(squares))
@@ -131,7 +132,7 @@ def p_value_of(mean: float, parts: Sequence[Part]) -> float:
         return 1.0
 
     def beyond(logarithm: float) -> float:
-        return reach(parts, math.exp(logarithm)) - abs(mean)
+        return half_width(parts, math.exp(logarithm)) - abs(mean)
 
     if beyond(LOWEST) < 0:
         return math.exp(LOWEST)

@@ -12,7 +12,7 @@ from vitrail.explanation.attention_sinks import FeatureNorms, feature_norms, rec
 from vitrail.explanation.capture import AttentionMap
 from vitrail.explanation.cka import CKA, gram
 from vitrail.explanation.distance import attention_distances
-from vitrail.explanation.drawing import spread_out
+from vitrail.explanation.drawing import evenly_spaced
 from vitrail.explanation.hooks import attention_blocks, forward_hooks, named_blocks, token_layouts
 from vitrail.explanation.positions import bias_by_offset, shared_bias
 from vitrail.explanation.tokens import tokens_on_grid
@@ -57,7 +57,7 @@ def collect_statistics(
     model.eval()
     seen = ActivationStatistics(token_layouts(model), torch.empty(0))
     steps = list(named_blocks(model))
-    chosen = {steps[place] for place in spread_out(len(steps), MAX_BLOCKS + 1)[:-1]}
+    chosen = {steps[place] for place in evenly_spaced(len(steps), MAX_BLOCKS + 1)[:-1]}
     attending = set(attention_blocks(model))
     weight = next(model.parameters())
     grams: dict[str, Tensor] = {}

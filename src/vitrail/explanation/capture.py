@@ -17,7 +17,7 @@ from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
 from vitrail.explanation.propagation import attention_groups, check_weights, count_tokens
 from vitrail.layers.attention import Attend, SeparableAttend
-from vitrail.layers.merged import gather_weights, spread_weights
+from vitrail.layers.merged import gather_weights, unmerge_attention
 
 # Methods that explain an image without any attention, the classical one first.
 WITHOUT_ATTENTION = ("gradcam", "hirescam", "saliency", "smoothgrad", "integrated", "occlusion")
@@ -100,7 +100,7 @@ class AttentionQKV:
     def to_map(self) -> AttentionMap:
         """The attention map of these scores, as `capture` gives it."""
         weights = self.scores.softmax(dim=-1)
-        weights = weights if self.group is None else spread_weights(weights, self.group)
+        weights = weights if self.group is None else unmerge_attention(weights, self.group)
         return AttentionMap(weights, self.layout)
 
 
@@ -218,7 +218,7 @@ def no_attention(model: nn.Module) -> str:
     """Why nothing that reads attention can be had of a convolutional network, and what can."""
     *others, last = WITHOUT_ATTENTION
     return (
-        f"{type(model).__name__} has no attention, it is a convolutional network: choose method "
+        f"{type(model).__name__} has no attention, it is a convolutional network: explain it by "
         f"{', '.join(others)} or {last}"
     )
 
@@ -261,7 +261,7 @@ def attention_weights(
     of merged tokens, spread over the tokens that `group` says they were merged from."""
     with torch.autocast(q.device.type, enabled=False):
         weights = attention_scores(q, k, bias, scale).softmax(dim=-1)
-        return weights if group is None else spread_weights(weights, group)
+        return weights if group is None else unmerge_attention(weights, group)
 
 
 def attention_scores(

@@ -86,10 +86,10 @@ def by_depth(axis: "Axes", names: Sequence[str], label: str) -> None:
     axis.set_axisbelow(True)
 
 
-def spread_out(count: int, most: int) -> list[int]:
+def evenly_spaced(count: int, most: int) -> list[int]:
     """At most `most` of `count` indices, evenly spread, with the first and the last.
 
-    >>> spread_out(12, 4)
+    >>> evenly_spaced(12, 4)
     [0, 4, 7, 11]
     """
     return sorted({round(place) for place in np.linspace(0, count - 1, min(most, count))})

@@ -16,7 +16,7 @@ from vitrail.explanation.drawing import (
     mosaic,
     new_figure,
     show,
-    spread_out,
+    evenly_spaced,
     with_holes,
 )
 from vitrail.explanation.filters import (
@@ -99,9 +99,9 @@ def similarity_panel(
     tokens of an empty image; `convolved` is the block of a convolutional network that gave them."""
     tiles = position_similarity(vectors).cpu().numpy()
     rows, columns = tiles.shape[:2]
-    down = spread_out(rows, MAX_TILES if rows <= 2 * columns else 7)
+    down = evenly_spaced(rows, MAX_TILES if rows <= 2 * columns else 7)
     # of a broad image fewer, so that the figure is at most twice as wide as high
-    across = spread_out(columns, min(MAX_TILES, max(2 * len(down) * rows // columns, 3)))
+    across = evenly_spaced(columns, min(MAX_TILES, max(2 * len(down) * rows // columns, 3)))
     shown = tiles[np.ix_(down, across)]
     image = mosaic(shown, gap=max(1, round(max(rows, columns) / 12)))
     width = 5.6
@@ -191,7 +191,7 @@ def enlarge_tile(tile: NDArray[Any], high: int, wide: int) -> NDArray[Any]:
 def bias_panel(biases: dict[str, Float[Tensor, "h down across"]]) -> Panel:
     """The nearest thing to positions that models with relative biases have."""
     names = list(biases)
-    chosen = [names[place] for place in spread_out(len(names), MAX_LAYERS)]
+    chosen = [names[place] for place in evenly_spaced(len(names), MAX_LAYERS)]
     heads = min(MAX_HEADS, max(len(bias) for bias in biases.values()))
     high, wide = (max(bias.shape[axis] for bias in biases.values()) for axis in (1, 2))
     fine = -(-FINE // max(high, wide))  # cells of smaller windows come out about square

@@ -50,7 +50,7 @@ def shares(group: Int[Tensor, "B N"], like: Float[Tensor, "B ... M"]) -> Float[T
     return parts / parts.sum(dim=2, keepdim=True)
 
 
-def spread_weights(
+def unmerge_attention(
     weights: Float[Tensor, "B h m M"], group: Int[Tensor, "B N"]
 ) -> Float[Tensor, "B h n N"]:
     """Attention among merged tokens as attention among the tokens they were merged from: tokens of
@@ -58,7 +58,7 @@ def spread_weights(
     their sums. Where a few tokens alone attended, their rows stay as many.
 
     >>> merged = torch.tensor([[[[0.4, 0.6], [1.0, 0.0]]]])
-    >>> spread_weights(merged, torch.tensor([[0, 1, 1]]))[0, 0]
+    >>> unmerge_attention(merged, torch.tensor([[0, 1, 1]]))[0, 0]
     tensor([[0.4000, 0.3000, 0.3000],
             [1.0000, 0.0000, 0.0000],
             [1.0000, 0.0000, 0.0000]])
@@ -73,7 +73,7 @@ def spread_weights(
 def gather_weights(
     spread: Float[Tensor, "B h N N"], group: Int[Tensor, "B N"], count: int
 ) -> Float[Tensor, "B h M M"]:
-    """The inverse of `spread_weights`: the mean over the parts that attend, the sum over those that
+    """The inverse of `unmerge_attention`: the mean over the parts that attend, the sum over those that
     are attended to."""
     parts = membership(group, count).to(spread.dtype)
     mean = parts / parts.sum(dim=2, keepdim=True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vitrail.core.layout import TokenLayout
 from vitrail.layers.attention import Attend, SeparableAttend, exported_weights
-from vitrail.layers.merged import spread_weights
+from vitrail.layers.merged import unmerge_attention
 
 
 def attention_layouts(model: nn.Module) -> dict[str, TokenLayout]:
@@ -61,6 +61,6 @@ def _record(name: str, weights: dict[str, Tensor]) -> Callable[..., None]:
             del given["v"]
             group = given.pop("group", None)  # of merged tokens
             found = exported_weights(**given)
-            weights[name] = found if group is None else spread_weights(found, group)
+            weights[name] = found if group is None else unmerge_attention(found, group)
 
     return hook

@@ -24,7 +24,7 @@ class DryRun:
         return plain_values({"dry_run": True, "verb": self.verb, "out": self.out, **self.details})
 
     def __repr__(self) -> str:
-        details = ", ".join(f"{name} {brief(value)}" for name, value in self.details.items())
+        details = ", ".join(f"{name} {summarise(value)}" for name, value in self.details.items())
         where = "" if self.out is None else f" to {self.out}"
         return f"DryRun({self.verb}{where}: {details})"
 
@@ -32,10 +32,10 @@ class DryRun:
         return html_table(f"Dry run of {self.verb}", {"out": self.out, **self.details})
 
 
-def brief(value: Any) -> Any:
+def summarise(value: Any) -> Any:
     """A value for one line: of a list of records their number.
 
-    >>> brief([{"run": "a"}, {"run": "b"}]), brief(["report.html"])
+    >>> summarise([{"run": "a"}, {"run": "b"}]), summarise(["report.html"])
     (2, ['report.html'])
     """
     records = isinstance(value, list) and value and all(isinstance(one, dict) for one in value)

@@ -113,8 +113,8 @@ def with_photos(request: Request, images: Any) -> tuple[Request, list[ImageSourc
     cannot be read is found here, before the conversion."""
     if request.needs_samples:
         every = [] if images is None else find_photos(images, most=None)
-        request = with_samples(request, spread(every, MAX_IMAGES))
-        photos = spread(every, MOST_PHOTOS)
+        request = with_samples(request, evenly_chosen(every, MAX_IMAGES))
+        photos = evenly_chosen(every, MOST_PHOTOS)
     else:
         photos = find_photos(images, most=MOST_PHOTOS)
     read_photos(request, photos)
@@ -179,10 +179,10 @@ def read_record(path: Path) -> dict[str, Any]:
         return {}
 
 
-def spread(photos: list[ImageSource], most: int) -> list[ImageSource]:
+def evenly_chosen(photos: list[ImageSource], most: int) -> list[ImageSource]:
     """At most this many, evenly from all: a list of folders begins with one class.
 
-    >>> spread(list("abcdef"), 3)
+    >>> evenly_chosen(list("abcdef"), 3)
     ['a', 'c', 'e']
     """
     count = min(most, len(photos))

@@ -37,7 +37,7 @@ def find_lr(run: Trainer) -> LearningRateCurve:
         lr = LOWEST * (HIGHEST / LOWEST) ** (step / (STEPS - 1))
         try:
             run.train_step(batch, lr)
-            run.settle()
+            run.read_losses()
         except UserError:  # the loss is not finite: this was too much
             break
         run.step += 1

@@ -63,7 +63,7 @@ def launch(module: str, arguments: Sequence[str], processes: int) -> None:
         shutdown_timeout=SECONDS_TO_SAVE,
     )
     try:
-        with kept_signal_handlers():
+        with restored_signal_handlers():
             elastic_launch(config, sys.executable)("-m", module, *arguments)
     except SignalException:
         raise KeyboardInterrupt from None  # the processes have saved
@@ -77,7 +77,7 @@ def launch(module: str, arguments: Sequence[str], processes: int) -> None:
 
 
 @contextmanager
-def kept_signal_handlers() -> Iterator[None]:
+def restored_signal_handlers() -> Iterator[None]:
     """torchrun's agent installs handlers of its own and leaves them behind."""
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     before = {number: signal.getsignal(number) for number in numbers}

@@ -47,7 +47,7 @@ from vitrail.training.tally import Tally
 from vitrail.training.task import Outcome, Task
 from vitrail.training.train_state import TrainState
 from vitrail.training.validate import dummy_images
-from vitrail.training.world import World, watch
+from vitrail.training.world import World, start_heartbeat
 
 FLAGS_EVERY = 10  # steps, where asking a GPU or other processes would hold them up
 MAX_DEATHS = 3  # of processes that read images, one after another
@@ -87,7 +87,7 @@ class Trainer:
         self.waiting = Waiting(recipe.monitor.outage_minutes)
         cuda = self.world.device.type == "cuda"
         self.flags_every = FLAGS_EVERY if cuda else 1
-        self.settle_every = FLAGS_EVERY if cuda and recipe.monitor.nan == "stop" else 1
+        self.read_losses_every = FLAGS_EVERY if cuda and recipe.monitor.nan == "stop" else 1
         self.heartbeat: Heartbeat | None = None
         self.fewest = fewest_images(objective)
         self.step_began = time.perf_counter()
@@ -102,7 +102,7 @@ class Trainer:
         if resume:
             self.restore()
         self.accumulate = read_accumulate(self.out, self.recipe.accumulate, self.world)
-        self.heartbeat = watch(self.world)
+        self.heartbeat = start_heartbeat(self.world)
         log = self.open_log() if self.world.is_main else None
         self.world.wait()  # however long the main process takes to open it
         try:
@@ -176,7 +176,7 @@ class Trainer:
                 return "done"
             asks = self.step % self.flags_every == 0 and self.step < self.total
             if asks and self.world.any(interrupted.is_set()):
-                self.settle()
+                self.read_losses()
                 return "interrupted"
         return "done"
 
@@ -191,7 +191,7 @@ class Trainer:
         asks = monitor.save_every_steps is not None or self.step % self.flags_every == 0
         saves = last or (asks and self.saver.is_due(self.step))
         if logs or saves:
-            self.settle()
+            self.read_losses()
         loss = self.run_state.tally.mean_loss
         if evaluates:
             began = time.perf_counter()
@@ -314,7 +314,7 @@ class Trainer:
         sums = world.total(self.backward(images, targets, noise, parts))
         norm = self.clip_gradients()
         self.results.append((self.step, torch.cat([sums, norm.to(sums)[None]])))
-        if len(self.results) < self.settle_every or self.settle():
+        if len(self.results) < self.read_losses_every or self.read_losses():
             self.update_weights()
 
     def mixing(self) -> Augmentation:
@@ -366,7 +366,7 @@ class Trainer:
         clip = self.recipe.optimiser.clip
         return full_tensor(clip_grad_norm_(parameters, clip if clip is not None else math.inf))
 
-    def settle(self) -> bool:
+    def read_losses(self) -> bool:
         """Bring the losses of the last steps from the device, all at once, and add them to the
         tally. Whether the last step may change the weights: what is not finite must not."""
         results, self.results = self.results, []

@@ -165,7 +165,7 @@ def rank_device(device: str | None) -> torch.device:
     return torch.device("cuda", int(os.environ["LOCAL_RANK"])) if chosen.type == "cuda" else chosen
 
 
-def watch(world: World) -> Heartbeat | None:
+def start_heartbeat(world: World) -> Heartbeat | None:
     """Tell the others how far this process is, and end a run in which one of them hangs."""
     if world.store is None:
         return None

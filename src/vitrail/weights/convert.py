@@ -128,7 +128,7 @@ def plan_conversion(
             raise UserError(
                 f"{out}: a Vitrail checkpoint is a directory: give a name without suffix"
             )
-        beside = kept_beside(source, opened, config)
+        beside = pretraining_tensors(source, opened, config)
         done = without_loss(done, beside)
         return Conversion(opened, out, to, len(state), done, ()), lambda overwrite: write_native(
             state, passport, out, beside=beside, overwrite=overwrite
@@ -140,7 +140,7 @@ def plan_conversion(
         )
     target = choose(to, config)
     ours = target.name in AUTOENCODERS and objective_of(opened.passport) == "mae"
-    beside = kept_beside(source, opened, config) if ours else {}
+    beside = pretraining_tensors(source, opened, config) if ours else {}
     done = without_loss(done, beside)
     foreign = to_foreign(state, passport, config, target, out, beside)
     cautions = losses(foreign, target, config, passport)
@@ -148,7 +148,7 @@ def plan_conversion(
     return found, partial(write_foreign, foreign, target, out)
 
 
-def kept_beside(source: str | Path, opened: Checkpoint, config: Config) -> Tensors:
+def pretraining_tensors(source: str | Path, opened: Checkpoint, config: Config) -> Tensors:
     """What pre-training had beside a model of ours, unless that has become another."""
     same = opened.dialect == "vitrail" and config == opened.config
     return read_beside(located(source)) if same else {}

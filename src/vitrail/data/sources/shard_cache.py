@@ -91,7 +91,7 @@ class ShardCache:
             with draft.open("wb") as file:
                 for start in range(0, size, CHUNK):
                     end = min(start + CHUNK, size)
-                    file.write(retried(partial(whole, system, remote, start, end)))
+                    file.write(retried(partial(read_range, system, remote, start, end)))
             os.replace(draft, path)
             return True
         except OSError as error:
@@ -133,7 +133,7 @@ class ShardCache:
             yield
 
 
-def whole(system: Any, remote: str, start: int, end: int) -> bytes:
+def read_range(system: Any, remote: str, start: int, end: int) -> bytes:
     data = bytes(system.cat_file(remote, start=start, end=end))
     if len(data) != end - start:
         raise OSError(f"{len(data)} bytes in place of {end - start}")

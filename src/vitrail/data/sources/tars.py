@@ -179,11 +179,11 @@ def scan(
     labels: dict[str, str | tuple[str, ...]] = {}
     with open_file(shard) as file, tarfile.open(fileobj=file, mode="r:") as tar:
         for member in tar:
-            take(shard, tar, member, images, labels)
+            note_member(shard, tar, member, images, labels)
     return images, labels
 
 
-def take(
+def note_member(
     shard: str,
     tar: tarfile.TarFile,
     member: tarfile.TarInfo,

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.core.errors import UserError
-from vitrail.explanation.drawing import mosaic, spread_out
+from vitrail.explanation.drawing import mosaic, evenly_spaced
 from vitrail.explanation.filters import (
     first_filters,
     kernels_to_rgb,
@@ -100,7 +100,7 @@ def position_image(model: Model) -> dict[str, Any] | None:
         return None
     tiles = position_similarity(table).cpu().numpy()
     rows, columns = tiles.shape[:2]
-    down, across = spread_out(rows, MAX_TILES), spread_out(columns, MAX_TILES)
+    down, across = evenly_spaced(rows, MAX_TILES), evenly_spaced(columns, MAX_TILES)
     sheet = mosaic(tiles[np.ix_(down, across)], gap=1)
     colours = with_gaps(sheet)
     return {
