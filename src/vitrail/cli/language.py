@@ -5,7 +5,7 @@ place of values, so a message is found by its words, and its values are put into
 
     image side 225 is not a multiple of patch 16: use 224 or 240
     image side {} is not a multiple of patch {}: use {} or {}
-    이미지 변 {}은(는) 패치 {}의 배수가 아닙니다: {} 또는 {}을(를) 쓰세요
+    이미지 변 {}은(는) 패치 {}의 배수가 아닙니다. {} 또는 {}을(를) 쓰세요
 
 `python -m tools.messages` collects the sentences of the source code into the catalogue.
 """
@@ -91,9 +91,19 @@ def translate_to(language: str, text: str) -> str:
         if (match := pattern.fullmatch(text)) is not None:
             # a value may be a sentence itself: "unknown model x, did you mean y?"
             values = [translate_to(language, value) for value in match.groups()]
-            return translation.replace("{{", "{").format(*values)
+            return fill(translation, values)
     place, colon, sentence = text.partition(": ")  # config.json: unknown field x
     return f"{place}{colon}{translate_to(language, sentence)}" if colon else text
+
+
+def fill(translation: str, values: Sequence[str]) -> str:
+    """Values into their places, in order or by number; other braces stay.
+
+    >>> fill("{1}개 중 {0}", ["3", "10"]), fill("{}: {a,b}", ["x"])
+    ('10개 중 3', 'x: {a,b}')
+    """
+    rest = iter(values)
+    return re.sub(r"\{(\d*)\}", lambda m: values[int(m[1])] if m[1] else next(rest), translation)
 
 
 @cache

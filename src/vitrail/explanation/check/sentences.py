@@ -194,7 +194,7 @@ DIFFERENCES: dict[str, tuple[str, str]] = {
     ),
     "overlap": (
         "patches overlap or leave pixels out (kernel and stride differ), {reference} cuts a grid",
-        "커널과 보폭이 달라 패치가 겹치거나 픽셀이 빠집니다. {reference}: 격자",
+        "커널과 스트라이드가 달라 패치가 겹치거나 픽셀이 빠집니다. {reference}: 격자",
     ),
     "token_columns": (
         "patches are read column by column, {reference} reads them row by row",
@@ -245,7 +245,7 @@ DIFFERENCES: dict[str, tuple[str, str]] = {
     ),
     "unused": (
         "parameters that the forward pass never uses: {names}",
-        "forward에서 한 번도 쓰이지 않는 매개변수: {names}",
+        "forward에서 한 번도 쓰이지 않는 파라미터: {names}",
     ),
     "size": (
         "{field} is {yours}, {reference} has {theirs}",
@@ -286,20 +286,20 @@ WORDS: dict[str, tuple[str, str]] = {
     "every_block": ("every block", "모든 블록"),
     "blocks": ("block {numbers}", "블록 {numbers}"),
     "step": ("step", "단계"),
-    "shape": ("shape", "모양"),
+    "shape": ("shape", "형태"),
     "yours": ("yours", "내 값"),
     "reference": ("reference", "기준"),
     "difference": ("difference", "차이"),
     "where": ("line", "줄"),
     "missing": ("missing", "없음"),
-    "unseen": ("inside a fused call", "내부 계산"),
+    "unseen": ("inside a fused call", "융합 호출 내부"),
     "first": ("<- first difference", "<- 첫 차이"),
     "paper": ("the paper", "논문"),
     "sizes": (
         "dim {dim}, depth {depth}, heads {heads}, mlp_dim {mlp_dim}, patch {patch}, {tokens} "
         "tokens, {params} parameters",
         "dim {dim}, depth {depth}, heads {heads}, mlp_dim {mlp_dim}, 패치 {patch}, "
-        "토큰 {tokens}개, 매개변수 {params}개",
+        "토큰 {tokens}개, 파라미터 {params}개",
     ),
 }
 
@@ -325,8 +325,8 @@ VALUES: dict[str, tuple[str, str]] = {
     "images": ("images", "이미지"),
     "unbiased": ("sqrt(unbiased variance + eps)", "sqrt(비편향 분산 + eps)"),
     "rms": ("the root mean square (RMSNorm)", "제곱평균제곱근 (RMSNorm)"),
-    "std_eps": ("standard deviation + eps", "표준 편차 + eps"),
-    "unbiased_std_eps": ("unbiased standard deviation + eps", "비편향 표준 편차 + eps"),
+    "std_eps": ("standard deviation + eps", "표준편차 + eps"),
+    "unbiased_std_eps": ("unbiased standard deviation + eps", "비편향 표준편차 + eps"),
     "first token": ("0", "0번"),
     "last token": ("-1", "마지막"),
     "attention": ("attention", "attention"),
