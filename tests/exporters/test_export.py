@@ -94,10 +94,11 @@ def test_every_output_is_compared_and_the_file_knows_its_model(
 
 
 @pytest.mark.slow
-def test_a_mobilevit_takes_any_size(folder: Path) -> None:
+@pytest.mark.parametrize("family", ["mobilevit", "mobilevitv2"])
+def test_a_mobilevit_takes_any_size(family: str, folder: Path) -> None:
     with pytest.raises(UserError, match="64x96 is no multiple of 64"):
-        export(make("mobilevit", configs=SHALLOW), folder / "m.onnx", dynamic_size=True)
-    mobile = vitrail.load(make("mobilevit", configs=SHALLOW), image_size=64)
+        export(make(family, configs=SHALLOW), folder / "m.onnx", dynamic_size=True)
+    mobile = vitrail.load(make(family, configs=SHALLOW), image_size=64)
     done = export(mobile, folder / "m.onnx", dynamic_size=True)
     assert done.check is not None
     assert len(set(done.check.sizes)) >= 3

@@ -25,6 +25,8 @@ from vitrail.layers.position import (
 from vitrail.models import vit
 from vitrail.models.beit import Beit
 from vitrail.models.coatnet import CoAtNet
+from vitrail.models.mobilevit import MobileViT
+from vitrail.models.mobilevitv2 import MobileViTV2
 from vitrail.models.model import Model
 from vitrail.models.swin import Swin
 from vitrail.models.swinv2 import SwinV2
@@ -144,6 +146,28 @@ class AnySizeViT(vit.ViT):
         return x
 
 
+class AnySizeMobileViT(MobileViT):
+    """Its image sizes are written as multiples."""
+
+    def encode(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D rows columns"]:
+        return super().encode(as_multiple(image, size_step(self)))
+
+
+class AnySizeMobileViTV2(MobileViTV2):
+    """Its image sizes are written as multiples."""
+
+    def encode(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D rows columns"]:
+        return super().encode(as_multiple(image, size_step(self)))
+
+
+def as_multiple(image: Float[Tensor, "B C H W"], step: int) -> Float[Tensor, "B C H W"]:
+    """The image, whose sides are multiples of `step`, with sides that torch.export reads as
+    step * (H // step). It then knows that half of a side is whole; otherwise every stride of two
+    adds a rounding to the sizes after it, and V2 is not exported within ten minutes."""
+    rows, columns = (side // step for side in image.shape[2:])
+    return image[:, :, : rows * step, : columns * step]
+
+
 def for_any_size(model: Model) -> Model:
     """The model for images of any size, over the same weights; refused where a family has parts
     that are made for one.
@@ -157,6 +181,10 @@ def for_any_size(model: Model) -> Model:
             f"dynamic_size must be off for this {type(model).__name__}, because {reason}: load the "
             "model with image_size=… and export it for each size"
         )
+    if isinstance(model, MobileViT):
+        return recast(share_weights(model), AnySizeMobileViT)
+    if isinstance(model, MobileViTV2):
+        return recast(share_weights(model), AnySizeMobileViTV2)
     if model.any_size:
         return model
     shared = share_weights(model)
