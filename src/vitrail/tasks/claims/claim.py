@@ -50,7 +50,7 @@ class Scale:
 
 
 SCALES = {
-    "quick": Scale(name="quick", steps=200, pretrain_steps=600),
+    "quick": Scale(name="quick", steps=600, pretrain_steps=1_200),
     "full": Scale(name="full", steps=2_000, pretrain_steps=6_000, dim=96, depth=6),
 }
 ScaleName: TypeAlias = Literal["quick", "full"]
