@@ -69,14 +69,15 @@ def remove_outputs(one: Block | Command) -> None:
     """Commands and blocks of a page are often alternatives, such as a verb in the shell and in
     Python: each may write where the one before it wrote."""
     text = one.text
-    if re.search(r"resume|dry.run", text):
+    if re.search(r"--resume|resume\(|dry.run", text):
         return
-    outputs = re.findall(r"""(?:--out |out=["'])([\w./-]+)""", text) or ["explained"]
+    outputs = re.findall(r"""(?:--out |out=["'])([\w./-]+)""", text)
     training = r"(train|pretrain)(?: |\([\"'])(?:\./)?(\w+)"
-    for verb, data in re.findall(training, text):
+    for verb, data in re.findall(training, text) if not outputs else []:
         objective = re.search(r"objective[ =\"']+([\w-]+)", text)
         suffix = f"-{objective[1] if objective else 'mae'}" if verb == "pretrain" else ""
         outputs.append(f"runs/{data}{suffix}")
+    outputs = outputs or ["explained"]
     for output in outputs:
         if (found := Path(output)).is_dir():
             shutil.rmtree(found)
