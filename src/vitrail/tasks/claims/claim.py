@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SEEDS = 3
 GRAY_SIDE, COLOUR_SIDE = 28, 32  # pixels: seven and eight patches of 4
-LR = 0.002
+LR = 0.005
 
 
 @dataclass(frozen=True, kw_only=True)
