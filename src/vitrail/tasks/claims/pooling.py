@@ -13,7 +13,7 @@ from vitrail.tasks.claims.claim import Citation, Claim, Evidence, Setting, Stage
 from vitrail.tasks.claims.lab import Lab
 from vitrail.tasks.claims.small_models import vit
 
-RATES = (0.0005, 0.002, 0.008)
+RATES = (0.002, 0.008, 0.032)
 POOLS: dict[str, dict[str, Any]] = {
     "class token": {"pool": "cls", "class_token": True},
     "mean": {"pool": "mean", "class_token": False},
