@@ -201,7 +201,8 @@ def test_edited_rows_are_used_and_are_a_dialect(
     back = tmp_path / "back.pth"
     code, printed, _ = run(capsys, "convert", out, back, "--to", out / "rows.yaml")
     assert code == 0
-    named = f"its names are those of no known dialect: give --dialect {out / 'rows.yaml'}"
+    named = "its names are those of no known dialect: to load it later, give --dialect "
+    named += str(out / "rows.yaml")
     assert f"caution: {named}" in printed
     before, after = (torch.load(path, weights_only=True) for path in (my_pth, back))
     assert before.keys() == after.keys()

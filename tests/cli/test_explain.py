@@ -174,11 +174,13 @@ def test_html_alone_writes_one_page_and_no_directory(
     words = [model, photos / "0.png", "--no-verdict", "--html", "page.html"]
     code, out, err = run(capsys, *words)
     assert code == 0, err
-    assert "page.html" in out and "report:" not in out
+    assert "page.html" in out
+    assert "report:" not in out
     assert {path.name for path in set(tmp_path.iterdir()) - before} == {"page.html"}
     code, out, err = run(capsys, *words[:-1], "both.html", "--out", "maps")
     assert code == 0, err
-    assert (tmp_path / "maps" / "report.html").is_file() and (tmp_path / "both.html").is_file()
+    assert (tmp_path / "maps" / "report.html").is_file()
+    assert (tmp_path / "both.html").is_file()
 
 
 def test_a_record_shows_itself(tmp_path: Path, photos: Path) -> None:

@@ -28,7 +28,7 @@ def test_a_page_and_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     told = capsys.readouterr().out
     assert {path.suffix for path in out.glob("[!.]*")} == {".html", ".json", ".npz", ".svg", ".png"}
     assert "Mean attention distance: A dot for each head, over 8 images" in told
-    assert "give data, and more images of it" in told  # than the similarity of layers needs
+    assert "use at least 32" in told  # than the similarity of layers needs
     assert f"report: {out / 'report.html'}" in told
 
 

@@ -16,7 +16,9 @@ from vitrail.cli.options import (
     OverwriteOption,
     Source,
     SpeedUp,
+    Threads,
     model_source,
+    use_threads,
 )
 from vitrail.cli.output import say, say_json
 from vitrail.cli.progress import progress
@@ -68,6 +70,7 @@ class Export(ModelOptions, DryRunOption, OverwriteOption, OutputOptions):
     dynamic_size: bool = False
     """Take images whose sides are any multiples of the patches (ONNX; ViT, DeiT, MobileViT)."""
     speed_up: SpeedUp = None
+    threads: Threads = None
     runtime: str | None = None
     """For --to web: a directory or .tgz of the npm package onnxruntime-web. [default: fetched by
     npm]"""
@@ -88,6 +91,7 @@ def export(options: Export) -> None:
 
     if options.out is None:
         raise UserError("missing --out FILE: its suffix, such as .onnx, names the format")
+    use_threads(options.threads)
     with progress() as on_progress:
         done = run(
             model_source(options),

@@ -77,8 +77,10 @@ def no_better_than_chance(outputs: Outputs, advice: str) -> list[str]:
     share = counts[most] / outputs.images
     if share == 1 or binomtest(right, outputs.images, share, alternative="greater").pvalue <= MAX_P:
         return []
+    accuracy = right / outputs.images
+    verdict = "is no better than" if accuracy <= share else "may still be"
     return [
-        f"accuracy {right / outputs.images:.1%} is no better than chance: always predicting "
+        f"accuracy {accuracy:.1%} {verdict} chance: always predicting "
         f"{outputs.labels[most]!r} gives {share:.1%}; {advice}"
     ]
 

@@ -197,8 +197,7 @@ def cka_panel(seen: ActivationStatistics) -> Panel:
     )
     few = seen.cka.images < 32
     doubt = (
-        f" {seen.cka.images} images are few, so these numbers are rough: "
-        "give data, and more images of it."
+        f" {seen.cka.images} images are few, so these numbers are rough: use at least 32."
         if few
         else ""
     )

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from vitrail.core.passport import Preprocessing
 from vitrail.explanation.drawing import (
+    evenly_spaced,
     in_rows,
     key,
     mosaic,
     new_figure,
     show,
-    evenly_spaced,
     with_holes,
 )
 from vitrail.explanation.filters import (

@@ -73,8 +73,8 @@ def unmerge_attention(
 def gather_weights(
     spread: Float[Tensor, "B h N N"], group: Int[Tensor, "B N"], count: int
 ) -> Float[Tensor, "B h M M"]:
-    """The inverse of `unmerge_attention`: the mean over the parts that attend, the sum over those that
-    are attended to."""
+    """The inverse of `unmerge_attention`: the mean over the parts that attend, the sum over those
+    that are attended to."""
     parts = membership(group, count).to(spread.dtype)
     mean = parts / parts.sum(dim=2, keepdim=True)
     return mean[:, None] @ spread @ parts.mT[:, None]

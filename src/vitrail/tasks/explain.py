@@ -191,7 +191,7 @@ def explain_each(
 ) -> ExplainedTogether | DryRun:
     """The same images with each model, on one page."""
     if given.html is not None:
-        raise UserError("html shows the attention of one model, got several: leave it out")
+        raise UserError("html shows one model, got several: leave out html, or the other models")
     if not isinstance(images, str | Path | list | tuple) and not is_one_image(images):
         images = list(images)  # each model reads them anew
     alone, out = replace(given, out=None), given.out

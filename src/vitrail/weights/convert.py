@@ -235,7 +235,7 @@ def losses(written: Foreign, dialect: Dialect, config: Config, passport: Passpor
     if labels != passport.labels:
         sentences.append("it does not contain the names of the classes")
     if (mistaken := mistaken_for(written, dialect)) is not None:
-        sentences.append(f'{mistaken}: give dialect="{dialect.name}"')
+        sentences.append(f'{mistaken}: to load it later, give dialect="{dialect.name}"')
     return sentences
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.core.errors import UserError
-from vitrail.explanation.drawing import mosaic, evenly_spaced
+from vitrail.explanation.drawing import evenly_spaced, mosaic
 from vitrail.explanation.filters import (
     first_filters,
     kernels_to_rgb,
