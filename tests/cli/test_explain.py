@@ -171,7 +171,7 @@ def test_html_alone_writes_one_page_and_no_directory(
     model = make("vit", tmp_path)
     monkeypatch.chdir(tmp_path)
     before = set(tmp_path.iterdir())
-    words = [model, photos / "0.png", "--no-verdict", "--html", "page.html"]
+    words: list[str | Path] = [model, photos / "0.png", "--no-verdict", "--html", "page.html"]
     code, out, err = run(capsys, *words)
     assert code == 0, err
     assert "page.html" in out
