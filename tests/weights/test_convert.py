@@ -84,7 +84,10 @@ def test_labels_and_preparation_that_get_lost_are_told(tmp_path: Path) -> None:
 def test_a_file_that_would_be_read_as_another_dialect_says_so(tmp_path: Path) -> None:
     native = saved(SQUARE, tmp_path / "native")
     cautions = convert(native, tmp_path / "out.pth", to="deit").cautions
-    assert any('it is read as timm: to load it later, give dialect="deit"' in sentence for sentence in cautions)
+    assert any(
+        'it is read as timm: to load it later, give dialect="deit"' in sentence
+        for sentence in cautions
+    )
 
 
 CLIP = replace(KINDS["clip"], image_size=(32, 32), norm_eps=1e-5)
