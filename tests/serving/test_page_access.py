@@ -154,7 +154,7 @@ def test_an_answer_to_an_older_key_changes_nothing(visitor: Visitor) -> None:
     page.wait_for_selector("html[data-inspected]")
     refuse = {"status": 401, "json": {"error": "an API key is needed", "code": 401}}
     page.route("**/v1/inspect*", lambda route: route.fulfill(**refuse))
-    page.route("**/v1/model?model=*", held.append)
+    page.route("**/v1/model?model=*", lambda route: held.append(route))
     page.click("#tab-model")
     wait_until(page, "document.querySelector('#panel-model.waiting') !== null")
     page.set_input_files("#file", {"name": "a.png", "mimeType": "image/png", "buffer": png(1)})

@@ -498,15 +498,15 @@ def test_nothing_of_another_comparison_is_shown_under_new_names(visitor: Visitor
     page = visitor.open("view=compare&model=vit&other_model=swin")
     page.wait_for_selector(READY["compare"])
     held: list[Any] = []
-    page.route("**/v1/samples?*", held.append)
+    page.route("**/v1/samples?*", lambda route: held.append(route))
     go(page, "view=compare&model=swin&other_model=vit")
     page.wait_for_selector("[data-side=second].unfilled", state="attached")
     assert page.locator("[data-side=second] .say").is_hidden()
     assert page.locator("[data-side=second]").get_attribute("data-layer") is None
     page.locator(".compare-pickers input[type=range]").fill("1")  # has nothing to move yet
-    page.unroute("**/v1/samples?*")
     for route in held:
         route.continue_()
+    page.unroute("**/v1/samples?*")
     page.wait_for_selector(READY["compare"])
     assert "vit" in page.locator("[data-side=second] h2").inner_text()
 
