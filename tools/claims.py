@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 PAGES = DOCS / "reproduce"
 HEADING = "| claim | what | verdict | findings | runs | steps | computing |\n" + "|---" * 7 + "|\n"
 WHAT = {
-    "data-scale": "ViT against a ResNet of equal compute as data grows",
+    "data-scale": "ViT against a ResNet as data grows",
     "hybrid": "hybrid ahead of ViT at small compute",
     "positions": "none, 1-D, 2-D, relative; rows and columns",
     "attention-distance": "attention distance by depth",
