@@ -31,7 +31,9 @@ class Demo(OverwriteOption, OutputOptions):
     """Epochs to train."""
     seed: int = 0
     """Random seed."""
-    threads: Annotated[int, Parameter(group=COMPUTING)] = 2
+    # a model this small gains nothing from two threads, and with one core taken they wait for
+    # each other for many minutes
+    threads: Annotated[int, Parameter(group=COMPUTING)] = 1
     """CPU threads."""
     serve: bool = False
     """Then serve the model, and open the page that shows it at work in a browser."""
