@@ -31,8 +31,7 @@ class Demo(OverwriteOption, OutputOptions):
     """Epochs to train."""
     seed: int = 0
     """Random seed."""
-    # a model this small gains nothing from two threads, and with one core taken they wait for
-    # each other for many minutes
+    # two threads on a model this small wait for each other where a core is taken: minutes, not one
     threads: Annotated[int, Parameter(group=COMPUTING)] = 1
     """CPU threads."""
     serve: bool = False
