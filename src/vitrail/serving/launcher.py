@@ -35,9 +35,10 @@ SECONDS_TO_END = 5.0  # for a process whose connection was closed, before it is 
 
 
 class Process:
-    """One that can be killed, and never another one that has got its number since."""
+    """One that can be killed, from any thread, and never another that has got its number since."""
 
     def __init__(self, started: "int | subprocess.Popen[bytes]") -> None:
+        self.lock = Lock()  # a descriptor that was closed may be another file by now
         self.popen = None if isinstance(started, int) else started
         self.pid = started if isinstance(started, int) else started.pid
         self.descriptor: int | None = None
@@ -46,7 +47,7 @@ class Process:
                 self.descriptor = os.pidfd_open(started)
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
+        with self.lock, contextlib.suppress(ProcessLookupError):
             if self.popen is not None:
                 self.popen.kill()
             elif self.descriptor is not None:
@@ -56,9 +57,10 @@ class Process:
         """What the system keeps for it."""
         if self.popen is not None:
             self.popen.wait()
-        if self.descriptor is not None:
-            os.close(self.descriptor)
-            self.descriptor = None
+        with self.lock:
+            if self.descriptor is not None:
+                os.close(self.descriptor)
+                self.descriptor = None
 
 
 class Launcher:
