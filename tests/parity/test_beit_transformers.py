@@ -203,7 +203,7 @@ def test_without_config_what_is_missing_is_noted(tmp_path: Path) -> None:
     ours = load(tmp_path)
     assert ours.passport.origin.changes == (
         "LayerNorm eps 1e-12, the default of transformers",
-        "4x4: square grid, as nothing specifies another",
+        "4x4: assumed to be a square grid: the file has none",
     )
     close(ours(picture(peer)), answer(peer, picture(peer)))
 

@@ -19,6 +19,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from cyclopts import (
     App,
     ArgumentCollection,
+    CoercionError,
     CycloptsError,
     MissingArgumentError,
     Parameter,
@@ -75,6 +76,7 @@ OTHER_NAMES = {
 }
 
 # What people take for a command.
+KINDS = {int: "a whole number", float: "a number"}
 OTHER_VERBS = {"resume": "Use vitrail train DATA --out RUN --resume"}
 
 # Options that earlier versions had, and what takes their place.
@@ -310,6 +312,9 @@ def explain_parse_error(error: CycloptsError) -> str:
     """A command line that cannot be parsed, in one sentence."""
     command = " ".join(["vitrail", *(error.command_chain or ())])
     sentence = str(error).rstrip(".")
+    if isinstance(error, CoercionError) and error.token and error.target_type in KINDS:
+        name, kind = error.token.keyword or "the argument", KINDS[error.target_type]
+        sentence = f"{name} must be {kind}, got {error.token.value}"
     if isinstance(error, UnusedCliTokensError):
         sentence = f"too many arguments: {' '.join(error.unused_tokens or ())}"
     if isinstance(error, UnknownCommandError):

@@ -9,19 +9,20 @@ from cyclopts import Parameter
 
 from vitrail.cli.options import (
     MODEL,
-    Device,
     ModelOptions,
     Out,
     OutputOptions,
     OverwriteOption,
+    PlaceOptions,
     arguments_of,
     model_source,
+    use_threads,
 )
 from vitrail.cli.output import plural, say, say_json, say_report
 
 
 @dataclass(frozen=True)
-class Search(ModelOptions, OverwriteOption, OutputOptions):
+class Search(ModelOptions, PlaceOptions, OverwriteOption, OutputOptions):
     """Which embeddings to search, and what for."""
 
     directory: str
@@ -33,7 +34,6 @@ class Search(ModelOptions, OverwriteOption, OutputOptions):
     """Number of images to find."""
     checkpoint: Annotated[str | None, Parameter(group=MODEL)] = None
     """Model that embedded the directory. [default: the path recorded by vitrail embed]"""
-    device: Device = "auto"
     out: Out = None
     """Directory for report.html, a page with the images, and search.json."""
 
@@ -52,6 +52,7 @@ def search(options: Search) -> None:
         check_paths([options.image])
     from vitrail.tasks.search import search as run
 
+    use_threads(options.threads)
     moved = options.checkpoint
     source = None if moved is None else model_source(options, moved)
     found = run(options.directory, options.image, **arguments_of(options, run, checkpoint=source))

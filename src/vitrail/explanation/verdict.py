@@ -70,7 +70,7 @@ RULE = (
 ERRORS = (
     "The test is strict: it passed 10 of 20 correct maps with one image, 17 of 20 with four "
     "(rejected: 1 and 0), and of 20 random maps 0 and 2; maps of shuffled models and of edges "
-    "never passed (docs/benchmarks.md)."
+    "never passed."
 )
 
 

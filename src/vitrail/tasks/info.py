@@ -3,6 +3,7 @@ parameters comes from."""
 
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -112,7 +113,7 @@ class ModelInfo:
         model = build_meta(self.config)
         modules = dict(model.named_modules())
         if module not in modules or not module:
-            raise UserError(f"unknown module {module!r}, {nearest(module, list(modules)[1:])}")
+            raise UserError(f"unknown module {module!r}, {nearest_module(module, modules)}")
         terms = tuple(
             Term(name, tuple(tensor.shape), tensor.numel())
             for name, tensor in modules[module].named_parameters()
@@ -176,6 +177,19 @@ def info(
     config = change(opened.config, fine_tuned(opened.config, changes))
     _, passport = resize_checkpoint(opened, config)
     return ModelInfo(name, config, batch_size, opened, passport)
+
+
+def nearest_module(name: str, modules: Mapping[str, nn.Module]) -> str:
+    """A hint for the name of a module that is not there.
+
+    >>> nearest_module("blocks.99", dict(build_meta(find("vit_ti_16")).named_modules()))
+    'blocks has blocks.0 to blocks.11'
+    """
+    parent, _, last = name.rpartition(".")
+    children = [child for child, _ in modules[parent].named_children()] if parent in modules else []
+    if last.isdecimal() and children and all(child.isdecimal() for child in children):
+        return f"{parent} has {parent}.{children[0]} to {parent}.{children[-1]}"
+    return nearest(name, [known for known in modules if known])
 
 
 def is_checkpoint(model: str) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import UserError, nearest
-from vitrail.core.ranges import check
+from vitrail.core.ranges import check, check_count
 from vitrail.core.records import validate
 from vitrail.data.source import Source
 from vitrail.data.sources import open_data
@@ -192,6 +192,10 @@ def with_duration(options: RunOptions, recipe: Recipe, steps: int) -> dict[str, 
     """Another length, and the same share of it for the warm-up; `steps` are those of an epoch."""
     if options.epochs is not None and options.steps is not None:
         raise UserError("epochs and steps both set the length of the run: give one")
+    if options.steps is not None:
+        check_count("steps", options.steps, at_least=1)
+    if options.epochs is not None:
+        check("epochs", options.epochs, above=0)
     schedule = recipe.schedule
     before = schedule.steps or schedule.epochs * steps
     after = options.steps or (options.epochs or 0) * steps

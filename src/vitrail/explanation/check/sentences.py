@@ -292,7 +292,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "difference": ("difference", "차이"),
     "where": ("line", "줄"),
     "missing": ("missing", "없음"),
-    "unseen": ("inside a fused call", "융합 호출 내부"),
+    "unseen": ("not visible (fused kernel)", "보이지 않음 (융합 커널)"),
     "first": ("<- first difference", "<- 첫 차이"),
     "paper": ("the paper", "논문"),
     "sizes": (

@@ -124,7 +124,10 @@ def find_grid(patch_size: int, relations: int, given: Any, request: Request) -> 
     if isinstance(named, BeitConfig) and fits(named.grid):
         return named.grid, ""
     if fits(square):
-        return square, f"{side}x{side}: square grid, as nothing specifies another"
+        return (
+            square,
+            f"{side}x{side}: assumed to be a square grid: the file has none",
+        )
     raise UserError(
         f"{where}: it holds {relations} relations, and nothing known so far specifies its grid: "
         "give grid=(rows, columns), or image_size"

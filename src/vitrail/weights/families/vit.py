@@ -191,7 +191,7 @@ def candidate_grids(
     if square and table is not None:
         for slots in range(3):
             side = math.isqrt(max(table - slots, 0))
-            yield (side, side), "square grid, as nothing specifies another"
+            yield (side, side), "assumed to be a square grid: the file has none"
 
 
 def requested_grid(
