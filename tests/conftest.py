@@ -12,6 +12,7 @@ import torch
 from hypothesis import settings
 from torch.utils.data._utils import signal_handling
 
+from tests.sampling import mark_others_slow
 from vitrail.core.torchvision import mend_torchvision
 
 mend_torchvision()
@@ -59,6 +60,11 @@ def disable_signal_stack() -> None:
     if sys.platform == "linux":
         disable = SignalStack(None, 2, 0)  # SS_DISABLE
         ctypes.CDLL(None).sigaltstack(ctypes.byref(disable), None)
+
+
+@pytest.hookimpl(tryfirst=True)  # before cases are chosen by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_others_slow(items)
 
 
 def pytest_collection_finish() -> None:
