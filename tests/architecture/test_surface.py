@@ -44,7 +44,7 @@ SIGNATURES = {
     ),
     "convert": (
         "source, out, *, to='vitrail', model=None, dialect=None, grid=None, method=None, "
-        "overwrite=False, dry_run=False, **changes"
+        "mean=(), std=(), overwrite=False, dry_run=False, **changes"
     ),
     "doctor": (
         "data, *, val_share=0.1, out=None, overwrite=False, threads=None, on_progress=<silent>"

@@ -126,6 +126,7 @@ def test_a_class_that_needs_arguments_asks_for_them_with_the_sizes_of_the_file(
     assert (code, "--args must be name=value" in said) == (2, True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("entry", ["model", "state_dict", "net", "ema", "model_state_dict"])
 def test_a_training_checkpoint_is_unwrapped_and_that_is_said(
     entry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -112,6 +112,7 @@ def test_a_reader_that_leaves_early_hears_nothing(words: list[str]) -> None:
     assert result.returncode == CLOSED_PIPE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("redirected", [">&-", "> /dev/full"])
 def test_an_output_that_is_closed_or_full_is_no_bug(redirected: str) -> None:
     if "full" in redirected and not Path("/dev/full").exists():
@@ -136,6 +137,7 @@ sys.exit(app.main(sys.argv[1:]))
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("verb", ["train", "pretrain", "evaluate", "probe", "figures", "doctor"])
 def test_help_lists_every_source_of_data(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert app.main([verb, "--help"]) == 0
@@ -156,6 +158,7 @@ def own_verbs() -> None:
     app.build_parser.cache_clear()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("own_verbs")
 @pytest.mark.parametrize("verb", [verb.__name__ for verb in app.VERBS.values()])
 def test_help_ends_with_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,6 +195,7 @@ def every_argument() -> dict[str, Any]:
     return {verb: app.build_parser()[verb].assemble_argument_collection() for verb in names}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("option", SHARED)
 def test_an_option_stands_in_the_same_group_of_every_verb(
     option: str, every_argument: dict[str, Any]

@@ -12,6 +12,7 @@ from tests.pages.html import check_page
 from vitrail.cli.app import main
 
 
+@pytest.mark.slow
 def test_four_hundred_images_of_which_forty_are_broken(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

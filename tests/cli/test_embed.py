@@ -107,6 +107,7 @@ def test_ctrl_c_says_how_to_go_on(
 NEW = ["embed", "{model}", "{photo}", "--out", "{new}"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -165,6 +166,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("loading", [{"changes": 5}, {"grid": 3}, {"colour": "red"}])
 def test_a_manifest_that_somebody_wrote_is_checked(
     loading: dict[str, Any],

@@ -136,6 +136,7 @@ def test_what_comes_to_nothing_leaves_no_directory(
 FORMATS = "JPEG, PNG, WEBP, GIF, BMP, TIFF, PPM, AVIF"
 
 
+@pytest.mark.slow
 def test_text_says_the_same(
     capsys: pytest.CaptureFixture[str], photos: Path, tmp_path: Path
 ) -> None:
@@ -198,6 +199,7 @@ def test_another_seed_changes_intervals_only(
     assert (one["accuracy"], one["ece"]) == (two["accuracy"], two["ece"])
 
 
+@pytest.mark.slow
 def test_several_labels(capsys: pytest.CaptureFixture[str], photos: Path, tmp_path: Path) -> None:
     table = tmp_path / "photos.csv"
     lines = ["path,labels,split"]
@@ -281,6 +283,7 @@ def test_patches_of_a_hybrid_are_counted_in_pixels_of_the_image(
     assert "multiples of 4" in capsys.readouterr().err
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -332,6 +335,7 @@ def test_what_a_file_does_not_tell_about_pixels_may_be_said(
         assert (code, sentence in err) == (2, True)
 
 
+@pytest.mark.slow
 def test_the_digits_of_a_foreign_model(capsys: pytest.CaptureFixture[str]) -> None:
     """Its known result is 97.25 % of all 10,000; every tenth is asked here, in a seventh of the
     time."""

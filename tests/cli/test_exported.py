@@ -39,6 +39,7 @@ LEFT = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("line", PLAIN)
 def test_a_plain_command_line_is_parsed_as_by_the_parser_of_all_verbs(line: str) -> None:
     quick, full = parse_exported(line.split()), build_parser()(line.split())

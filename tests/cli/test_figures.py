@@ -21,6 +21,7 @@ def saved(tmp_path: Path, **changes: object) -> str:
     return str(save(build(replace(SMALL, **changes)), tmp_path / "model"))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_page_and_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, out = saved(tmp_path), tmp_path / "out"
     words = ["figures", model, "digits", "--out", str(out), "--ablated", "0"]
@@ -32,6 +33,7 @@ def test_a_page_and_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert f"report: {out / 'report.html'}" in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("installed", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_same_photos_serve_on_every_machine_where_no_data_is_given(
     installed: bool,
@@ -62,6 +64,7 @@ def test_more_channels_than_photos_have(tmp_path: Path, capsys: pytest.CaptureFi
     assert "give DATA" in facts["figures"]["distance"]["caption"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -112,6 +115,7 @@ def test_a_hybrid_says_that_it_has_a_stem(
     assert found["positions"]["grid"] == [12, 42]
 
 
+@pytest.mark.slow
 def test_a_record_shows_its_figures(tmp_path: Path) -> None:
     """That Python and the shell give the same is tested with the other verbs, in tests/tasks."""
     found = vitrail.figures(saved(tmp_path), "digits", ablated=0, max_images=5)

@@ -129,6 +129,7 @@ def check_page(path: Path) -> None:
     assert "\u202e" not in text, "it would turn what follows around"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("verb", "as_json"),
     [(verb, False) for verb in VERBS] + [(verb, True) for verb in VERBS if verb not in SLOW],
@@ -158,6 +159,7 @@ def test_nothing_steers_a_terminal_or_a_page(
         assert places["photo"] in names, "files keep names as they are"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_nor_does_a_mistake(
     mistake: str, places: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -104,6 +104,7 @@ def test_an_unknown_language_is_refused(capsys: pytest.CaptureFixture[str]) -> N
     assert "--lang must name a language, got 'kr'" in capsys.readouterr().err
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("verb", ["", *(verb.__name__ for verb in VERBS.values())])
 def test_the_help_of_a_verb_has_no_english_text(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -134,6 +135,7 @@ def test_marks_of_options_are_korean(
     assert not is_korean(english_help)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("english", "translated"),
     [

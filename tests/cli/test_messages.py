@@ -53,6 +53,7 @@ def trees() -> list[tuple[str, ast.AST]]:
     ]
 
 
+@pytest.mark.slow
 def test_no_text_outside_the_shell_names_an_option() -> None:
     found = [
         f"{name}:{line}: {text}"
@@ -69,6 +70,7 @@ def test_the_scan_sees_options_and_not_docstrings() -> None:
     assert seen == ["choose another --out"]
 
 
+@pytest.mark.slow
 def test_every_argument_of_a_verb_that_a_message_names_is_an_option() -> None:
     tasks = [getattr(vitrail, verb.__name__, None) for verb in VERBS.values()]
     keywords = {name for task in tasks if isfunction(task) for name in signature(task).parameters}

@@ -96,6 +96,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("verb", VERBS)
 def test_files_of_others_are_left_alone(
@@ -124,6 +125,7 @@ def test_files_of_others_are_left_alone(
     assert after == before
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name", ["metrics.jsonl", "report.html", "best/notes.txt", "steps/notes.txt"]
 )
@@ -143,6 +145,7 @@ def test_a_run_begins_only_where_none_of_its_names_is_taken(
     assert contents(out) == before
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("verb", VERBS)
 def test_other_names_may_stay_where_results_go(
     verb: str, places: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -155,6 +158,7 @@ def test_other_names_may_stay_where_results_go(
     assert {name: after[name] for name in before} == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["evaluate", "probe", "doctor", "explain", "figures"])
 def test_results_are_replaced_as_a_whole_and_only_when_asked(
     verb: str, places: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -187,6 +191,7 @@ def test_results_are_replaced_as_a_whole_and_only_when_asked(
 
 
 # figures are written as explanations are
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "verb",
     [

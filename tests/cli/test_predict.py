@@ -126,6 +126,7 @@ def test_every_format_says_the_same(
             assert third == one["top"][2]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("count", [1, 3, 19])
 @pytest.mark.parametrize("fast", [False, True])
 def test_python_and_the_shell_agree_to_the_bit(
@@ -147,6 +148,7 @@ def interrupted(names: list[str], after: int) -> Iterator[str]:
     raise KeyboardInterrupt
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
     capsys: pytest.CaptureFixture[str],
@@ -245,6 +247,7 @@ def test_a_file_is_written_whole_or_not_at_all(
     assert list(folder.iterdir()) == [out]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

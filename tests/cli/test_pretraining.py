@@ -110,6 +110,7 @@ def labelled(photos: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_same_objective_goes_on_with_all_of_it(photos: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     begin(photos, first, "mae")
@@ -124,6 +125,7 @@ def test_the_same_objective_goes_on_with_all_of_it(photos: Path, tmp_path: Path)
     assert len([one for one in changes if "left out" in one]) == 1  # by this loading alone
 
 
+@pytest.mark.slow
 def test_a_masked_autoencoder_leaves_with_its_decoder_and_comes_back(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,6 +145,7 @@ def test_a_masked_autoencoder_leaves_with_its_decoder_and_comes_back(
         torch.testing.assert_close(after[name], tensor, msg=name)
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     begin(photos, out, "simmim")

@@ -37,6 +37,7 @@ def refused(said: Said, *words: str | Path) -> str:
     return error
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -91,6 +92,7 @@ def test_blocks_have_patches(runs: Path, tmp_path: Path, capsys: Said) -> None:
         assert sentence in refused(capsys, "pretrain", "digits", *words, *said)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "words",
     [
@@ -157,6 +159,7 @@ def test_a_copy_in_our_own_format_keeps_the_decoder(runs: Path, tmp_path: Path) 
     assert all(before[name].equal(after[name]) for name in before)
 
 
+@pytest.mark.slow
 def test_a_tokenizer_stays_what_it_was(runs: Path, tmp_path: Path, capsys: Said) -> None:
     words, out = tmp_path / "words", tmp_path / "run"
     shutil.copytree(runs / "tokenizer" / "last", words)

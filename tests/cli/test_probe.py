@@ -98,6 +98,7 @@ def test_neighbours(
     assert "note:" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_lines(
     model: str, data: str, cache: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,6 +133,7 @@ def test_regression_that_would_take_too_much_is_left_out(
     assert "no logistic regression: it needs" in facts["notes"][-1]
 
 
+@pytest.mark.slow
 def test_an_encoder_without_classes(
     data: str, cache: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -209,6 +211,7 @@ def test_several_labels_are_refused_and_broken_images_named(
     assert "4.png" in capsys.readouterr().out  # which is kept too
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("words", "told"),
     [

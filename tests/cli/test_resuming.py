@@ -103,6 +103,7 @@ def test_one_command_is_repeated_until_the_run_is_done(
     assert f"{out / 'best'}: missing, although the run is finished" in capsys.readouterr().err
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("recipe", [(), ("--recipe", "small"), ("--recipe", "{yaml}")])
 def test_options_may_be_repeated_and_not_changed(
     recipe: tuple[str, ...], photos: Path, tmp_path: Path

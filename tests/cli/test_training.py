@@ -96,6 +96,7 @@ def test_train_evaluate_predict(
     assert {pair["label"] for pair in lines[0]["top"]} == {"bright", "dark"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -140,6 +141,7 @@ def test_a_mistake_is_one_sentence(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_trials_choose_what_is_left_to_them(
     photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

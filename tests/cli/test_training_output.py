@@ -123,6 +123,7 @@ def press_at(
 
 
 # before the first evaluation, and after it; a scheduler sends SIGTERM
+@pytest.mark.slow
 @pytest.mark.parametrize(("step", "number"), [(1, signal.SIGINT), (3, signal.SIGTERM)])
 def test_an_interrupted_run_has_a_report(
     step: int,

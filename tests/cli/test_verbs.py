@@ -63,6 +63,7 @@ def test_info_prints_the_layer_table_and_totals(capsys: pytest.CaptureFixture[st
     assert sum(layer["macs"] for layer in (*top, *blocks)) == facts["macs"]
 
 
+@pytest.mark.slow
 def test_info_explains_a_number(capsys: pytest.CaptureFixture[str]) -> None:
     """Batches of two: 1.65 G is what torchinfo prints for ViT-H/14, where there are 334.6 G."""
     code, out, _ = run(capsys, "info", "vit_h_14", "--why", "blocks.0", "--batch-size", "2")
@@ -107,6 +108,7 @@ def memory(name: str) -> int:
     return int(status.partition(f"{name}:")[2].split()[0]) // 1024
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's own figures")
 def test_info_of_the_largest_model_takes_little_memory(
     capsys: pytest.CaptureFixture[str],
@@ -184,6 +186,7 @@ def test_convert_warns_where_the_other_computes_differently(
     assert "caution: the format does not store preprocessing" in printed
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -312,6 +315,7 @@ WRONG = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("verb", [verb.__name__ for verb in VERBS.values()])
 def test_an_error_is_json_where_that_is_wanted(
     verb: str, capsys: pytest.CaptureFixture[str], tmp_path: Path

@@ -14,6 +14,7 @@ from vitrail.training.prepare import prepare_task
 from vitrail.training.recipe import Lora
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", CONFIGS)
 def test_every_family(family: str) -> None:
     torch.manual_seed(3)
@@ -31,6 +32,7 @@ def test_every_family(family: str) -> None:
         assert torch.equal(deferred.fill(name), state[name]), name
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["labels", "lora", "mae", "simmim", "masked-patch", "tokenizer"])
 def test_every_objective(kind: str) -> None:
     changes = unlabelled(kind) if kind not in ("labels", "lora") else {}

@@ -68,6 +68,7 @@ def test_the_product_is_tried_once_and_only_where_it_is_advertised(
     assert product_faults.cache_info().misses == 1
 
 
+@pytest.mark.slow
 def test_the_real_product_agrees_with_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """conftest.py keeps this process from instructions that some virtual machines refuse."""
     advertise(monkeypatch, product=matrix_unit.PRODUCT)

@@ -95,6 +95,7 @@ def test_a_recipe_augments_as_published(name: str) -> None:
     assert (asked.erase, asked.erase_fill == "noise") == (erase.probability, erase.per_pixel)
 
 
+@pytest.mark.slow
 def test_the_policy_changes_images_as_much_as_timms() -> None:
     """The mean change over many draws: at a third of the strength it is far less."""
     asked = recipe("deit").augmentation
@@ -189,6 +190,7 @@ GEOMETRY: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("order", ["rgb", "bgr"])
 @pytest.mark.parametrize("size", [(32, 32), (24, 40)])
 @pytest.mark.parametrize("kind", GEOMETRY)

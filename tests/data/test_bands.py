@@ -161,6 +161,7 @@ def test_bands_are_measured(fields: Path) -> None:
     assert bands.std == pytest.approx(every.std(axis=(0, 1, 2)), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_from_a_folder_of_tiffs_to_an_explanation(fields: Path, tmp_path: Path) -> None:
     run = vitrail.train(fields, out=tmp_path / "run", epochs=12, batch_size=16, threads=1)
     assert run.recipe.bands is not None
@@ -185,6 +186,7 @@ def test_from_a_folder_of_tiffs_to_an_explanation(fields: Path, tmp_path: Path) 
     assert found.colour is None
 
 
+@pytest.mark.slow
 def test_arrays_of_a_data_set(tmp_path: Path) -> None:
     for kind in (np.uint8, np.uint16):
         x = RNG.integers(0, np.iinfo(kind).max, (40, 8, 8, 5)).astype(kind)

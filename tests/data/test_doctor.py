@@ -127,6 +127,7 @@ def test_colour_statistics_are_those_of_all_pixels(tmp_path: Path) -> None:
     assert colour.std == pytest.approx(values.std(axis=0), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_tenth_of_2000_images_is_broken_and_named_exactly(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     pixels = random.integers(0, 256, (2000, 8, 8, 3), dtype=np.uint8)
@@ -149,6 +150,7 @@ def test_a_tenth_of_2000_images_is_broken_and_named_exactly(tmp_path: Path) -> N
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", ["pngsuite", "image-rs"])
 def test_golden_bad_images(data: str) -> None:
     found = find(golden(f"bad-images/{data}"))
@@ -207,6 +209,7 @@ def real_thumbs(real: list[Image.Image]) -> Pixels:
     return thumbs_of(real)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", COPIES)
 def test_copies_of_photos_are_found_and_nothing_else(
     real: list[Image.Image], real_thumbs: Pixels, kind: str
@@ -219,6 +222,7 @@ def test_copies_of_photos_are_found_and_nothing_else(
     assert len(pairs) == len(right)
 
 
+@pytest.mark.slow
 def test_a_leak_in_a_published_data_set_is_found() -> None:
     """The same cat, and the same pixels, are in training and test of the pets."""
     found = find(golden("pets"))
@@ -255,6 +259,7 @@ def test_blank_pictures_are_no_look_alikes(tmp_path: Path) -> None:
     assert len(found.colour.blank) == 4
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.integers(2, 200), st.sampled_from([0, 3, 4, 7, RADIUS]))
 @settings(max_examples=60, deadline=None)
 def test_close_pairs_are_all_close_pairs(seed: int, count: int, radius: int) -> None:

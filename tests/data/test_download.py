@@ -102,6 +102,7 @@ def test_a_picture_and_one_that_moved(server: str) -> None:
     assert web.download(f"{server}/a photo\u00e9.png?width=\u00e9") == png()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
@@ -131,6 +132,7 @@ def test_what_goes_wrong_is_the_pictures_trouble(
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "host",
     [

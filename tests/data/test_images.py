@@ -311,6 +311,7 @@ def test_libraries_agree(mode: str, kind: str, scale: int, monkeypatch: pytest.M
         assert np.abs(ours.astype(int) - theirs).max() <= 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("filter_", [Image.Resampling.BILINEAR, Image.Resampling.BICUBIC])
 @pytest.mark.parametrize("name", ["coffee", "chelsea", "astronaut"])
 def test_scaled_decoding_stays_close(name: str, filter_: Image.Resampling, library: str) -> None:
@@ -571,6 +572,7 @@ def cuts(size: int) -> Iterator[int]:
     yield from range(max(0, size - 40), size)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", WHOLE)
 def test_what_ends_too_early_is_bad_or_whole_but_never_grey(kind: str, library: str) -> None:
     file = WHOLE[kind]()
@@ -633,6 +635,7 @@ def test_any_bytes_are_a_picture_or_bad(beginning: bytes, rest: bytes, channels:
     assert pixels.shape[2] == channels
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(sorted(WHOLE)),
     st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=6),
@@ -696,6 +699,7 @@ def probed() -> tuple[dict[str, Any], dict[str, float], int]:
     return outcomes, {name: seconds for name, _, seconds in results}, int(memory)
 
 
+@pytest.mark.slow
 def test_no_file_crashes_hangs_or_eats(
     probed: tuple[dict[str, Any], dict[str, float], int],
 ) -> None:

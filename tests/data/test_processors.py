@@ -206,6 +206,7 @@ def test_fast_is_torchvisions_for_tensors(
     torch.testing.assert_close(fast, expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 @given(st.integers(60, 600), st.integers(60, 400), st.sampled_from(["bilinear", "bicubic"]))
 @settings(max_examples=100, deadline=None)
 def test_fast_is_close_to_exact(width: int, height: int, interpolation: str) -> None:

@@ -167,6 +167,7 @@ def test_flips_mirror_and_happen_as_often_as_asked() -> None:
     assert abs(mirrored - 600) < 4 * (2000 * 0.21) ** 0.5
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["mixup", "cutmix", "both"])
 def test_mixing_shares_pixels_and_targets_alike(kind: str) -> None:
     asked = Augmentation(mixup=0.8 * (kind != "cutmix"), cutmix=1.0 * (kind != "mixup"))

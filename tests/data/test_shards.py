@@ -28,6 +28,7 @@ from vitrail.data.sources.tar_index import main as index_tars
 from vitrail.data.sources.tars import index_tar, list_tar
 
 
+@pytest.mark.slow
 @given(count=st.integers(1, 3000), seed=st.integers(0, 2**63 - 1), epoch=st.integers(0, 1000))
 def test_a_bijection_of_any_size(count: int, seed: int, epoch: int) -> None:
     order = FeistelPermutation("order", count, seed, epoch)
@@ -99,6 +100,7 @@ def test_every_sample_once_whatever_the_world_size(
         assert np.array_equal(np.sort(np.concatenate(shares)), np.sort(whole))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("world", [1, 2, 8, 64])
 def test_a_process_reads_its_own_shards_alone(world: int) -> None:
     shards = np.repeat(np.arange(128), 50)

@@ -745,6 +745,7 @@ def arrays(root: Path) -> str:
     return str(root / "a.npz")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", [folder, tars, arrays, lambda _: "digits"])
 def test_sources_are_cheap_to_pickle_and_safe_to_share(tmp_path: Path, make: Make) -> None:
     source = open_data(make(tmp_path))["train"]

@@ -78,6 +78,7 @@ def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[S
     thread.join()
 
 
+@pytest.mark.slow
 def test_a_tenth_of_all_requests_may_fail(
     storage: tuple[Storage, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ def shell_commands(page: str) -> list[Command]:
     return [command for block in blocks(page) for command in commands(block)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("page", pages())
 def test_commands_parse(page: str) -> None:
     problems = [problem for one in shell_commands(page) if (problem := problem_of(one))]

@@ -36,6 +36,7 @@ def make(
     return logits.astype(np.float32), targets.astype(np.float32)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("scale", [0.3, 1, 2, 4])
 def test_the_error_of_one_label_is_torchmetrics(scale: float) -> None:
     metrics = pytest.importorskip("torchmetrics.functional.classification")

@@ -44,6 +44,7 @@ def test_there_are_the_fifteen_of_the_paper_each_with_five_severities() -> None:
     assert all(len(part) == 5 for parts in STRENGTHS.values() for part in parts)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [(8, 8, 1), (7, 13, 3), (32, 32, 3), (2, 3, 1), (96, 128, 3)])
 def test_every_corruption_takes_every_size(size: tuple[int, ...]) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, size, dtype=np.uint8)
@@ -55,6 +56,7 @@ def test_every_corruption_takes_every_size(size: tuple[int, ...]) -> None:
         assert np.array_equal(pixels, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", [32, 224])
 def test_harder_is_farther_from_the_image(side: int) -> None:
     image = photo(side)
@@ -99,6 +101,7 @@ def test_small_images_have_the_constants_of_small_images() -> None:
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("severity", SEVERITIES)
 def test_noise_has_the_published_strength(severity: int) -> None:
     flat_grey = np.full((224, 224, 3), 128, dtype=np.uint8)
@@ -115,6 +118,7 @@ def test_noise_has_the_published_strength(severity: int) -> None:
         assert noisy.std() == pytest.approx(STRENGTHS["gaussian noise"][0][severity - 1], rel=0.02)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("radius", "smoothing"), STRENGTHS["defocus blur"][0])
 def test_defocus_is_opencvs(radius: float, smoothing: float) -> None:
     cv2 = pytest.importorskip("cv2")

@@ -55,6 +55,7 @@ def test_the_same_predictions_do_not_differ() -> None:
     assert mcnemar_test(right[0], right[0]) == 1.0
 
 
+@pytest.mark.slow
 def test_intervals_cover_and_tests_hold_their_level() -> None:
     """Seeds and images are drawn anew each time: 95 % intervals must hold the mean in at least
     93 of 100 cases, and equal models must seldom be called different."""

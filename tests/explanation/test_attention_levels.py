@@ -70,6 +70,7 @@ def test_rows_of_padding_do_not_count() -> None:
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", ATTENTIVE)
 def test_factors_bring_the_weights_below_the_limit(family: str) -> None:
     model = make(family)

@@ -16,6 +16,7 @@ def image(batch: int = 2, channels: int = 3) -> torch.Tensor:
     return torch.randn(batch, channels, 32, 48, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_are_identical_to_the_bit_and_hooks_go(kind: str) -> None:
     config = KINDS[kind]
@@ -30,6 +31,7 @@ def test_logits_are_identical_to_the_bit_and_hooks_go(kind: str) -> None:
     assert not any(module._forward_hooks for module in model.modules())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["plain", "relative positions", "registers", "hybrid"])
 def test_weights_are_those_of_the_fused_attention(kind: str) -> None:
     model = ViT(KINDS[kind]).double().eval()
@@ -89,6 +91,7 @@ def test_nothing_seen_is_an_error() -> None:
         pass
 
 
+@pytest.mark.slow
 def test_compiled_models_are_refused_with_the_way_out() -> None:
     model = ViT(SMALL)
     with pytest.raises(UserError, match=r"before torch\.compile"), capture(torch.compile(model)):  # type: ignore[call-overload]

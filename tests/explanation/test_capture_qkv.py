@@ -14,6 +14,7 @@ from vitrail.models.vit import ViT
 WITH_QUERIES = [name for name in ATTENTIVE if name != "mobilevitv2"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", WITH_QUERIES)
 def test_scores_make_the_weights_of_every_family(family: str) -> None:
     model, image = make(family, configs=SHALLOW).eval(), picture(family)
@@ -33,6 +34,7 @@ def test_scores_make_the_weights_of_every_family(family: str) -> None:
     assert not any(module._forward_hooks for module in model.modules())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["plain", "relative positions", "norm after adding", "hybrid"])
 def test_they_are_the_projections_of_the_block(kind: str) -> None:
     model = perturbed(KINDS[kind]).double().eval()

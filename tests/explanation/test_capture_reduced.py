@@ -24,6 +24,7 @@ from vitrail.models.vit import ViT
 every_family = pytest.mark.parametrize("family", ATTENTIVE)
 
 
+@pytest.mark.sampled(2)
 @every_family
 @pytest.mark.parametrize("how", ["mean", "max", "min"])
 def test_heads_are_fused_as_they_are_seen(family: str, how: Fusion) -> None:
@@ -64,6 +65,7 @@ def test_what_is_reduced_to_something_else_is_refused() -> None:
     assert not any(module._forward_hooks for module in model.modules())
 
 
+@pytest.mark.sampled(2)
 @every_family
 def test_weights_times_values_are_the_fused_output(family: str) -> None:
     """What takes the place of an attention is what it gave, and so is what comes of it."""
@@ -89,6 +91,7 @@ def test_weights_times_values_are_the_fused_output(family: str) -> None:
         torch.testing.assert_close(given, fused, rtol=0, atol=1e-12)
 
 
+@pytest.mark.sampled(2)
 @every_family
 def test_gradients_reach_every_weight_and_are_right(family: str) -> None:
     """The gradient at the weights foretells what a small change of them does to the logits."""
@@ -123,6 +126,7 @@ def logits_with(model: nn.Module, image: Tensor, name: str, step: Tensor) -> flo
     return total
 
 
+@pytest.mark.sampled(2)
 @every_family
 def test_autocast_goes_on_in_its_own_precision(family: str) -> None:
     model, image = make(family), picture(family)

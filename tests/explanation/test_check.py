@@ -41,6 +41,7 @@ def codes(found: Check, kind: str) -> list[str]:
     return [one.code for one in found.findings if one.kind == kind]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
 def test_no_false_alarm_on_a_right_one(style: Style) -> None:
     found = check(style.spec)
@@ -53,6 +54,7 @@ def test_no_false_alarm_on_a_right_one(style: Style) -> None:
     assert sizes["patch_size"] == (style.config["patch_size"],) * 2
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
 def test_choices_are_differences_and_no_mistakes(style: Style) -> None:
     found = {one.code: one for one in check(style.spec).differences}
@@ -71,6 +73,7 @@ def test_choices_are_differences_and_no_mistakes(style: Style) -> None:
     assert ("position_rows" in found) == (style.config.get("prefix_positions") == 0)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mistake", MISTAKES, ids=str)
 def test_a_mistake_is_named_and_nothing_else(mistake: Mistake, tmp_path: Path) -> None:
     found = check(mistake.plant(tmp_path))
@@ -84,6 +87,7 @@ def test_a_mistake_is_named_and_nothing_else(mistake: Mistake, tmp_path: Path) -
     check_korean(found)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("difference", DIFFERENCES, ids=str)
 def test_a_difference_is_named_and_raises_no_alarm(difference: Mistake, tmp_path: Path) -> None:
     found = check(difference.plant(tmp_path))
@@ -232,6 +236,7 @@ SAME: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SAME)
 def test_other_ways_to_write_the_same_raise_no_alarm(name: str, tmp_path: Path) -> None:
     style, changes = SAME[name]
@@ -271,6 +276,7 @@ def vit_pytorch_model() -> nn.Module:
     return made
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("peer", PEERS)
 def test_no_false_alarm_on_well_known_ones(peer: str) -> None:
     found = check(PEERS[peer]())
@@ -278,6 +284,7 @@ def test_no_false_alarm_on_well_known_ones(peer: str) -> None:
     assert found.inspection.reproduced < 1e-12
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("fields", [{}, {"pool": "mean"}, {"activation": "gelu_tanh"}])
 def test_the_reference_is_our_vit(fields: dict[str, Any]) -> None:
     """Step by step, with the weights of ours."""

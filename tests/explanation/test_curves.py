@@ -36,6 +36,7 @@ PADDED = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", PADDED, ids=lambda layout: str(layout.grid))
 def test_a_cell_takes_away_the_pixels_that_it_was_made_of(layout: TokenLayout) -> None:
     """And no other cell's, where the last cells reach beyond the image."""

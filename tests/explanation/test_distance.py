@@ -101,6 +101,7 @@ def test_even_attention_in_shifted_windows_respects_what_is_kept_apart(layout: T
     assert uniform_distance(layout) == pytest.approx(found, rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", ATTENTIVE)
 def test_every_family_has_distances_within_its_picture(family: str) -> None:
     model, image = make(family, torch.float64), picture(family, torch.float64)

@@ -116,6 +116,7 @@ def test_a_vit_without_positions_does_not_know_places() -> None:
     assert min(found.pixel.blocks) > 0.01, "a pixel is less than a patch"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("positions", ["learned", "sincos2d", "relative"])
 def test_a_vit_with_positions_does(positions: str) -> None:
     found = measure_equivariance(small_vit(positions=positions), images())
@@ -168,6 +169,7 @@ def test_a_receptive_field_grows_with_every_convolution() -> None:
     assert receptive_fields(model, images(1)) == (0.0,)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_measured(family: str) -> None:
     found = measure_equivariance(make(family), picture(family, batch=2))
@@ -176,6 +178,7 @@ def test_every_family_is_measured(family: str) -> None:
     assert all(0 <= value < float("inf") for value in values)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["no head", "hybrid", "registers", "every token pooled"])
 def test_every_kind_of_vit_is_measured(kind: str) -> None:
     found = measure_equivariance(perturbed(KINDS[kind]), random_images(KINDS[kind]))

@@ -82,6 +82,7 @@ def test_a_family_without_positions_says_so() -> None:
 
 
 # a bias in windows is drawn below, in half precision
+@pytest.mark.slow
 @pytest.mark.parametrize("family", quick_or_slow(FAMILIES, ["vit"]))
 def test_every_family_has_every_figure_or_says_why_not(family: str, tmp_path: Path) -> None:
     found = drawn(family)
@@ -133,6 +134,7 @@ def test_without_images_weights_are_drawn_and_the_rest_says_so(tmp_path: Path) -
         assert "&lt;b&gt;no pictures" in page
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "kind",
     quick_or_slow(KINDS, ["hybrid", "no head", "registers", "no positions"]),

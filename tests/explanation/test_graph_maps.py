@@ -10,6 +10,7 @@ from vitrail.explanation.rollout import attention, rollout
 from vitrail.models.attention_outputs import attention_layouts, attention_outputs
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", ATTENTIVE)
 def test_maps_are_those_of_a_running_model(family: str) -> None:
     model, images = make(family, configs=CONFIGS), picture(family)

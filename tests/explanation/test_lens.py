@@ -12,6 +12,7 @@ from vitrail.models.vit import ViT
 WITH_HEAD = [kind for kind, config in KINDS.items() if config.num_classes]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_last_logits_are_the_models_in_every_family(family: str) -> None:
     model, image = make(family, torch.float64), picture(family, torch.float64, batch=1)
@@ -64,6 +65,7 @@ def test_tokens_inside_the_last_block_are_followed_too(family: str) -> None:
     torch.testing.assert_close(lens.logits[-2], expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", ["vit", "beit", "swin", "coatnet"])
 def test_one_pass_and_two_agree(family: str) -> None:
     model, image = make(family, torch.float64), picture(family, torch.float64, batch=1)

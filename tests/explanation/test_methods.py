@@ -107,6 +107,7 @@ DEAR = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("family", "method"),
     [
@@ -123,6 +124,7 @@ def test_every_method_for_every_family(family: str, method: str) -> None:
     assert_sane(make(family, torch.float64), picture(family, torch.float64), method)
 
 
+@pytest.mark.sampled(2)
 @one_path_each
 @pytest.mark.parametrize("kind", KIND)
 def test_every_method_for_every_kind_of_vit(kind: str, method: str) -> None:
@@ -130,6 +132,7 @@ def test_every_method_for_every_kind_of_vit(kind: str, method: str) -> None:
     assert_sane(shaken(config), image(config), method)
 
 
+@pytest.mark.sampled(2)
 @one_path_each
 @pytest.mark.parametrize("size", [(40, 72), (33, 79)])
 @pytest.mark.parametrize("family", ["mobilevit", "mobilevitv2"])
@@ -138,6 +141,7 @@ def test_maps_that_were_stretched(family: str, size: tuple[int, int], method: st
     assert_sane(model, torch.randn(2, 3, *size, dtype=torch.float64), method)
 
 
+@pytest.mark.sampled(2)
 @by_method("attribution")
 @pytest.mark.parametrize("window_policy", ["paper", "timm", "torchvision", "hf"])
 def test_windows_of_every_origin(window_policy: str, method: str) -> None:
@@ -152,17 +156,20 @@ def test_beit_with_either_pool(pool: str, method: str) -> None:
     assert_sane(model, picture("beit", torch.float64), method)
 
 
+@pytest.mark.sampled(2)
 @one_path_each
 @with_attention
 def test_under_autocast_in_inference_mode_and_without_gradients(family: str, method: str) -> None:
     assert_same_in_every_mode(family, method)
 
 
+@pytest.mark.sampled(2)
 @every_method
 def test_every_method_under_autocast_and_in_inference_mode(method: str) -> None:
     assert_same_in_every_mode("swin", method)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", CNNS)
 def test_convolutional_networks_too(family: str) -> None:
     assert_same_in_every_mode(family, "gradcam")
@@ -181,6 +188,7 @@ def assert_same_in_every_mode(family: str, method: str) -> None:
     assert half.map.isfinite().all()
 
 
+@pytest.mark.sampled(2)
 @every_method
 def test_the_likeliest_class_where_none_is_named(method: str) -> None:
     model, x = shaken(SMALL), image(SMALL)
@@ -298,6 +306,7 @@ def test_discarding_keeps_what_is_highest() -> None:
     assert discard_lowest(weights, 0.0) is weights
 
 
+@pytest.mark.sampled(2)
 @with_attention
 def test_rollout_keeps_the_whole(family: str) -> None:
     """What is read out is a mixture of all tokens: with what is on prefix tokens it sums to one."""
@@ -309,6 +318,7 @@ def test_rollout_keeps_the_whole(family: str) -> None:
         torch.testing.assert_close(total, torch.ones_like(total), rtol=0, atol=1e-12)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", ["swin", "swinv2", "coatnet", "mobilevit", "mobilevitv2"])
 def test_rollout_is_a_product_of_global_matrices(family: str) -> None:
     """The same numbers from dense matrices, stage by stage, with every cell split among the finer
@@ -374,6 +384,7 @@ READ = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", READ)
 def test_relevance_is_the_rule_on_global_matrices(family: str) -> None:
     """R = R + (∇A ⊙ A)⁺ R, densely, through padding, shifts, merging, folds and strides."""
@@ -443,6 +454,7 @@ def test_raw_attention_is_one_row() -> None:
     assert torch.equal(explain_tensor(model, x, "attention", layer=0, head=3, query=18).map, found)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "family",
     [
@@ -456,10 +468,13 @@ def test_integrated_gradients_are_complete_or_say_by_how_much_not(family: str) -
     with torch.no_grad():
         ends = model(x) - model(torch.full_like(x, 0.25))
     difference = ends[[0, 1], CLASSES]
-    found = explain_tensor(model, x, "integrated", target=CLASSES, baseline=0.25)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", IncompleteWarning)
+        found = explain_tensor(model, x, "integrated", target=CLASSES, baseline=0.25)
     allowed = (MAX_DELTA * difference.abs()).clamp(min=SMALL_DELTA)
     missing = found.map.sum(dim=(1, 2)) - difference
-    assert (missing.abs() <= allowed).all()
+    assert bool((missing.abs() <= allowed).all()) is not bool(warned)
+    assert (missing.abs() <= 2 * allowed).all()
     assert found.delta is not None
     torch.testing.assert_close(found.delta, missing)
 
@@ -547,11 +562,12 @@ def test_windows_folds_and_convolutions_are_reasons_too() -> None:
         assert reason in choices[family].reason
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", CNNS)
 def test_a_convolutional_network_says_that_it_has_no_attention(family: str) -> None:
     model, x = make(family), picture(family)
     for method in set(METHODS) - set(WITHOUT_ATTENTION):
-        with pytest.raises(UserError, match="has no attention, it is a convolutional network"):
+        with pytest.raises(UserError, match="a convolutional network has no attention"):
             explain_tensor(model, x, method)
         with pytest.raises(UserError, match=r"explain it by gradcam, hirescam, .* or occlusion"):
             select_methods(method, model, {}, "model")
@@ -635,6 +651,7 @@ def test_a_layer_that_does_not_look_at_the_picture_is_refused() -> None:
             explain_tensor(model, picture("beit"), "gradcam", layer="blocks.0.relative")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", ["attention", "rollout", "relevance", "attribution"])
 def test_attention_to_pictures_of_another_size_has_no_place(method: str) -> None:
     model = make("mobilevit")

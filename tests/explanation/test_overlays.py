@@ -91,6 +91,7 @@ def test_enlarging_keeps_the_shape_and_hard_edges_of_small_pictures() -> None:
     assert enlarge(large, 30).shape == (20, 30, 3)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_panel_has_a_row_a_layer_and_a_column_a_head(family: str) -> None:
     model, image = model_of(family)
@@ -187,6 +188,7 @@ def test_no_more_than_one_attention_is_held_for_the_panel(monkeypatch: pytest.Mo
     assert counts == [0, 0]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", ["vit", "swin", "mobilevitv2"])
 def test_maps_of_a_grid_of_queries_are_those_of_each_query(family: str) -> None:
     """What a page lets a person pick: the mean of the heads and each head, in 256 levels."""

@@ -121,6 +121,7 @@ def biases_of(model: nn.Module, image: Tensor) -> dict[str, Tensor]:
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", ["swin", "swinv2", "coatnet"])
 def test_all_places_forgotten_is_a_model_without_bias(family: str) -> None:
     """Every bias becomes the mean of its head, which attention does not see."""
@@ -146,6 +147,7 @@ def test_all_places_forgotten_is_a_model_without_bias(family: str) -> None:
         torch.testing.assert_close(flat[name].weights, kept[name].weights, rtol=0, atol=1e-10)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", ["swin", "swinv2", "beit", "coatnet"])
 def test_a_forgotten_tile_has_the_mean_bias_and_masks_stay(family: str) -> None:
     model, image = make(family, torch.float64), picture(family, torch.float64)

@@ -140,6 +140,7 @@ def test_the_context_of_separable_attention_is_reproduced(layout: TokenLayout) -
     close((matrix @ keys.flatten(2).mT).mT.unflatten(2, layout.grid), expected)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("window_policy", get_args(WindowPolicy))
 def test_a_padded_block_is_its_matrix_and_what_padding_says(window_policy: WindowPolicy) -> None:
     """Within a model, empty cells have a value too, the bias's: the rest of each row goes there."""

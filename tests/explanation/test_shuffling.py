@@ -47,6 +47,7 @@ MODELS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", MODELS)
 def test_all_weights_change_places_and_the_model_is_spared(family: str) -> None:
     torch.manual_seed(0)

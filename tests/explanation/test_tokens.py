@@ -20,6 +20,7 @@ CHANNELS_LAST = ("swin", "swinv2")
 CHANNELS_FIRST = ("mobilevit", "mobilevitv2", "coatnet", "resnet", "bit", "mobilenetv2")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_step_of_every_family_is_a_grid(family: str) -> None:
     model, image = make(family), picture(family)

@@ -60,6 +60,7 @@ def test_evidence_in_a_single_cell_of_one_image_is_rarely_turned_down(model: Tem
     assert turned_down <= 2
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("count", [1, 4, 64])
 def test_a_random_map_does_not(model: Templates, count: int) -> None:
     images, kinds, _ = pictures(model, count)
@@ -69,6 +70,7 @@ def test_a_random_map_does_not(model: Templates, count: int) -> None:
     assert check.verdict.tracks != "yes"
 
 
+@pytest.mark.slow
 def test_random_maps_stop_the_test_early_and_rarely_pass(model: Templates) -> None:
     """One image: at most 5 % pass, as the level says, and few orders are drawn for most."""
     images, kinds, _ = pictures(model, 1)

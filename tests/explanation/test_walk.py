@@ -54,6 +54,7 @@ def close(one: Tensor, other: Tensor, atol: float = 2e-5) -> None:
     torch.testing.assert_close(one.double(), other.double(), rtol=1e-4, atol=atol)
 
 
+@pytest.mark.sampled(2)
 @every_model
 def test_the_softmax_of_the_scores_are_the_captured_weights(kind: str) -> None:
     for found, one in walks(model_of(kind)):
@@ -71,6 +72,7 @@ def test_the_softmax_of_the_scores_are_the_captured_weights(kind: str) -> None:
                 assert grid[token - one.layout.prefix].item() == pytest.approx(weight, rel=1e-4)
 
 
+@pytest.mark.sampled(2)
 @every_model
 def test_the_weighted_sum_is_what_attention_gives(kind: str) -> None:
     for found, one in walks(model_of(kind)):
@@ -152,6 +154,7 @@ def test_norms_are_those_of_their_equation(kind: str) -> None:
             close(normed * weight + bias, value(step, "after"))
 
 
+@pytest.mark.sampled(2)
 @every_model
 def test_the_head_gives_the_logits_of_the_model(kind: str) -> None:
     model = model_of(kind)
@@ -174,6 +177,7 @@ def test_the_head_gives_the_logits_of_the_model(kind: str) -> None:
     assert step.facts["best"] == int(logits.argmax())
 
 
+@pytest.mark.sampled(2)
 @every_model
 def test_patches_are_projected_and_positions_added(kind: str) -> None:
     model = model_of(kind)
@@ -242,6 +246,7 @@ CNN_STEPS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", CNN_STEPS)
 def test_a_cell_of_a_convolutional_network_is_followed_through_a_block(kind: str) -> None:
     model = model_of(kind)

@@ -104,6 +104,7 @@ def test_biases_of_beit_move_along_too() -> None:
     torch.testing.assert_close(again, model(image), rtol=0, atol=1e-10)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", ["swin", "mobilevit", "coatnet"])
 def test_positions_that_are_built_in_cannot_move(family: str) -> None:
     with (

@@ -75,6 +75,7 @@ def metadata_of(file: Path) -> Exported:
     return (OnnxFile if file.suffix == ".onnx" else OpenVinoFile)(file).metadata()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["model.onnx", "model.xml"])
 def test_every_output_is_compared_and_the_file_knows_its_model(
     name: str, model: Model, folder: Path
@@ -105,6 +106,7 @@ def test_a_mobilevit_takes_any_size(family: str, folder: Path) -> None:
     assert done.check.max_difference < 1e-4
 
 
+@pytest.mark.slow
 def test_a_model_that_merges_tokens_is_exported_as_it_is(model: Model, folder: Path) -> None:
     merged = merge_tokens(model.eval(), 4)
     done = export(merged, folder / "MERGED.ONNX")
@@ -134,6 +136,7 @@ def test_a_file_for_any_size_is_compared_at_several(
 
 
 @pytest.mark.alone
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["model.mlpackage", "model.pte", "model.tflite"])
 def test_a_phone_gets_labels_attention_and_pixels(name: str, model: Model, folder: Path) -> None:
     """Core ML does not run here; the others are compared."""
@@ -171,6 +174,7 @@ def stored_texts(file: Path) -> dict[str, str]:
             return texts
 
 
+@pytest.mark.slow
 def test_half_precision_is_smaller_and_near(model: Model, plain: Path, folder: Path) -> None:
     for suffix in ("onnx", "xml"):
         full = json.loads((plain / f"model.{suffix}.json").read_text(encoding="utf-8"))["size"]
@@ -205,6 +209,7 @@ def test_a_file_that_differs_is_not_kept(
     assert not list(folder.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [pytest.param("onnx", marks=pytest.mark.slow), "xml"])
 def test_a_full_disk_is_one_sentence_and_nothing_is_left(
     suffix: str, model: Model, folder: Path
@@ -293,6 +298,7 @@ def test_a_converter_that_is_not_installed_names_its_extra(model: Model, folder:
         missing.check(Request(model=model))
 
 
+@pytest.mark.slow
 def test_a_file_that_exists_is_kept_unless_overwritten(
     model: Model, plain: Path, folder: Path
 ) -> None:
@@ -309,6 +315,7 @@ def test_a_file_that_exists_is_kept_unless_overwritten(
     assert metadata_of(file).passport.labels == model.passport.labels
 
 
+@pytest.mark.slow
 def test_weights_too_large_for_one_file_lie_beside_it(
     model: Model, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,6 +327,7 @@ def test_weights_too_large_for_one_file_lie_beside_it(
     assert OnnxFile(folder / "model.onnx").run(images)["logits"].shape == (1, 5)
 
 
+@pytest.mark.slow
 def test_a_model_without_a_head_gives_features(model: Model, folder: Path) -> None:
     done = export(model.reset_head(0), folder / "model.onnx")
     assert done.outputs == ("pooled",)
@@ -327,6 +335,7 @@ def test_a_model_without_a_head_gives_features(model: Model, folder: Path) -> No
     assert done.check.label_agreement is None
 
 
+@pytest.mark.slow
 def test_an_untrained_head_is_noted(model: Model, folder: Path) -> None:
     done = export(model.reset_head(4), folder / "model.xml")
     assert any("untrained" in note for note in done.notes)

@@ -33,6 +33,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.slow
 def test_a_file_in_int8_says_what_it_lost(model: Model, photos: Path, tmp_path: Path) -> None:
     file = tmp_path / "model.onnx"
     done = vitrail.export(

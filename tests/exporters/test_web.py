@@ -92,6 +92,7 @@ def base64_of(array: np.ndarray) -> str:
     return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
 
 
+@pytest.mark.slow
 def test_the_folder_holds_what_a_page_needs(page: Path, model: Model) -> None:
     record = json.loads((page / "export.json").read_text())
     found = exporting.files_in(page)
@@ -114,6 +115,7 @@ def test_the_folder_holds_what_a_page_needs(page: Path, model: Model) -> None:
             assert icon["sizes"] == f"{image.width}x{image.height}"
 
 
+@pytest.mark.slow
 def test_the_service_worker_knows_every_file(page: Path) -> None:
     code = (page / "sw.js").read_text()
     listed = re.search(r"const FILES = (\[.*?\]);", code, re.DOTALL)
@@ -215,6 +217,7 @@ def some_preprocessing(place: int, draw: np.random.Generator) -> Preprocessing:
     )
 
 
+@pytest.mark.slow
 @needs_node
 def test_pixels_equal_pillows_to_the_byte() -> None:
     draw = np.random.default_rng(0)
@@ -234,6 +237,7 @@ def test_pixels_equal_pillows_to_the_byte() -> None:
     assert [tuple(map(base64.b64decode, pair)) for pair in found] == expected
 
 
+@pytest.mark.sampled(2)
 @needs_node
 @pytest.mark.parametrize(("classes", "photos", "width"), [(2, 1, 8), (3, 5, 192), (5, 7, 16)])
 def test_the_taught_head_is_the_few_shot_probe(classes: int, photos: int, width: int) -> None:

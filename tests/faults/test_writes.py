@@ -95,6 +95,7 @@ def check(run: Trainer, out: Path) -> int:
     return found.step
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("how", ["kill", "ENOSPC", "EIO"])
 def test_a_save_that_fails_here_and_there(
     how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

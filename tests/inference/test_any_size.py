@@ -28,6 +28,7 @@ def test_a_matrix_an_axis_resizes_as_torch_does(method: Any, old: tuple[int, int
         torch.testing.assert_close(found.reshape(1, -1, 3), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "changes",
     [

@@ -5,7 +5,9 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from email import message_from_bytes
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import pytest
 from PIL import Image
 
 import vitrail
-from tests.inference.photos import write_photos
+from tests.inference.photos import small_model, write_photos
 from tests.inference.scripted_service import Answer, Asked, json_answer, scripted
 from vitrail import Client, UserError
 from vitrail.inference.service_http import ServiceError, parse_address
@@ -301,6 +303,7 @@ def test_the_client_needs_no_torch(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["label"] == str(Path(name).stat().st_size)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("option", ["--device=cuda", "--precision=int8", "--fast", "--mean=0.5"])
 def test_what_a_service_has_decided_cannot_be_changed(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -312,10 +315,47 @@ def test_what_a_service_has_decided_cannot_be_changed(
     assert "serve the model with it" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        lambda client: client.predict(np.zeros(5, np.uint8)),
+        lambda client: client.infer("x"),
+        lambda client: client.explain(b"x", foo=object()),
+        lambda client: type(client)(5),
+        lambda client: type(client)("http://127.0.0.1:9", api_key=5),
+    ],
+)
+def test_a_mistake_of_the_caller_is_one_sentence(mistake: Callable[[Any], object]) -> None:
+    with scripted(predict_each) as (url, _), Client(url) as client, pytest.raises(UserError) as bad:
+        mistake(client)
+    assert "\n" not in str(bad.value)
+
+
+def test_a_model_that_is_being_loaded_is_waited_for() -> None:
+    row = {"name": "pets", "state": "loading"}
+    known = {"family": "vit", "image_size": [32, 32], "channels": 3, "classes": 2}
+    passport = asdict(small_model().passport)
+    asked = []
+
+    def answer(request: Asked) -> Answer:
+        asked.append(request)
+        if request.path == "/v1/models":
+            return json_answer({"models": [row]})
+        loaded = len(asked) > 3
+        return json_answer({**row, **known, "passport": passport} if loaded else row)
+
+    with scripted(answer) as (url, _):
+        assert Client(url).models()[0].state == "loading"
+        with pytest.raises(UserError, match="being loaded"):
+            Client(f"{url}#pets", retry=False).model()
+        served, _ = Client(f"{url}#pets").model()
+    assert served.classes == 2
+
+
 SLOW_BENCH = pytest.param("bench", marks=pytest.mark.slow)  # it imports every engine
 
 
-@pytest.mark.parametrize("verb", ["info", "load", "export", "figures", "convert", SLOW_BENCH])
+@pytest.mark.parametrize("verb", ["load", "export", "figures", "convert", SLOW_BENCH])
 def test_what_needs_weights_refuses_an_address(verb: str, tmp_path: Path) -> None:
     address = "http://127.0.0.1:9"
     outs = {"export": "m.onnx", "convert": "converted"}

@@ -39,6 +39,7 @@ def rows_of(folder: Path) -> dict[str, Any]:
     return {row["id"]: row for row in pq.read_table(folder).to_pylist()}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("output", "shape"), [("pooled", (32,)), ("tokens", (25, 32))])
 @pytest.mark.parametrize("precision", ["float16", "float32"])
 def test_every_picture_has_a_row(
@@ -126,6 +127,7 @@ def test_parts_that_call_a_problem_a_reason_are_gone_on_with(tmp_path: Path) -> 
     assert [name for name, row in found.items() if row["problem"] is not None] == [names[1]]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("harm", ["cut", "empty", "foreign"])
 def test_a_damaged_part_is_named(harm: str, tmp_path: Path) -> None:
     names = write_photos(tmp_path / "photos", 5)

@@ -39,6 +39,7 @@ def bits(output: Output) -> bytes | str | None:
     return output.problem if output.values is None else output.values.tobytes()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_bits_do_not_depend_on_order_on_company_or_on_threads(
     output: OutputKind, tmp_path: Path
@@ -57,6 +58,7 @@ def test_bits_do_not_depend_on_order_on_company_or_on_threads(
     assert alone == {name: first[name] for name in names[:3]}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", OUTPUTS)
 def test_values_are_those_of_the_model(kind: OutputKind, tmp_path: Path) -> None:
     names = write_photos(tmp_path, 3)

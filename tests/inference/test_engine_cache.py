@@ -53,6 +53,7 @@ def test_what_was_built_is_opened_by_the_next_start(engine: Double) -> None:
     assert engine.built == 2
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("damage", ["content", "gone", "record", "no record", "wrong record"])
 def test_a_damaged_entry_is_built_again(engine: Double, damage: str) -> None:
     open_it()

@@ -63,6 +63,7 @@ def lively(model: Model) -> Model:
     return model.eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", EVERY)
 @pytest.mark.parametrize(
     "output",

@@ -40,6 +40,7 @@ PASSPORTS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", PASSPORTS)
 def test_without_torch_pixels_are_the_same_to_the_bit(kind: str) -> None:
     how = PASSPORTS[kind]
@@ -124,6 +125,7 @@ def test_both_ways_print_the_same(
     assert done.stdout == capsys.readouterr().out
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "mistake", ["{file} none.jpg", "{file} {broken}", "none.onnx {photo}", "{file} {photo} --top 0"]
 )
@@ -140,6 +142,7 @@ def test_both_ways_name_a_mistake_alike(
     assert done.stderr.startswith("vitrail: ")
 
 
+@pytest.mark.slow
 def test_an_image_that_cannot_be_read_has_its_problem(
     pixels_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,6 +154,7 @@ def test_an_image_that_cannot_be_read_has_its_problem(
     assert bad["problem"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["file", "pixels_file"])
 def test_python_takes_an_exported_file(
     which: str, model: Model, request: pytest.FixtureRequest, tmp_path: Path
@@ -219,6 +223,7 @@ def flip(path: Path, share: float) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("where", DAMAGE)
 def test_a_damaged_onnx_file_is_refused(
     where: str, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -127,6 +127,7 @@ def test_every_kind_of_vit_has_them(kind: str) -> None:
     assert all(piece.shape[0] == 2 and piece.ndim == 2 for piece in vectors.values())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "width", "widths"),
     [
@@ -204,6 +205,7 @@ def test_other_weights_another_preparation_or_another_image_are_computed_anew(
     assert len(more.head) == len(first.head) + 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("damage", [b"", b"nonsense", None])
 def test_a_damaged_file_is_written_anew(damage: bytes | None, photos: Path, tmp_path: Path) -> None:
     model, source, cache = made(SMALL), whole(photos), tmp_path / "kept"

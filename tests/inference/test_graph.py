@@ -95,6 +95,7 @@ def test_deeper_and_awkward_models_run_in_onnx_runtime(kind: str) -> None:
     check_graph(make(kind, configs=AWKWARD), attention=False)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("output", get_args(GraphOutput))
 def test_each_output_is_that_of_the_model(output: GraphOutput) -> None:
     model = make("vit", configs=SHALLOW)

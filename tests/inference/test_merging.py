@@ -49,6 +49,7 @@ REST = [("vit", False), ("beit", False), ("beit", True)]  # of the graphs
 every_record = pytest.mark.parametrize("record", RECORDS)
 
 
+@pytest.mark.sampled(2)
 @every_record
 def test_without_merges_it_is_identical_to_the_bit(record: str) -> None:
     model = filled(RECORDS[record]).float()
@@ -141,6 +142,7 @@ class Reference:
         return [*prefix, *first, *(result[place] for place in targets)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("record", sorted(PARITY))
 @pytest.mark.parametrize("r", [3, pytest.param(7, marks=pytest.mark.slow)])
 def test_it_is_the_algorithm_of_the_paper(record: str, r: int) -> None:
@@ -152,6 +154,7 @@ def test_it_is_the_algorithm_of_the_paper(record: str, r: int) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.sampled(2)
 @every_record
 def test_heads_read_merged_patches_by_their_size(record: str) -> None:
     """Features and logits are those that the head makes of every token again; in the blocks there
@@ -243,6 +246,7 @@ def test_a_bias_between_merged_tokens_is_the_mean_over_their_parts() -> None:
     assert found[0].tolist() == expected
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("record", ["vit, plain", "vit, registers and distilled", "beit"])
 def test_captured_attention_lies_on_the_original_patches(record: str) -> None:
     model = filled(RECORDS[record]).float()
@@ -268,6 +272,7 @@ def test_captured_attention_lies_on_the_original_patches(record: str) -> None:
         assert one.on_grid((0, 0)).shape[-2:] == one.layout.grid
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", [attention, rollout, relevance, attribution, gradcam, hirescam])
 @pytest.mark.parametrize("record", ["vit, plain", "beit"])
 def test_explanations_map_to_pixels(record: str, method: Any) -> None:
@@ -308,6 +313,7 @@ def test_weights_are_shared_and_the_model_stays_as_it_is() -> None:
     assert torch.equal(merged(batch), merge_tokens(model, 4)(batch))
 
 
+@pytest.mark.sampled(2)
 @every_record
 def test_rewrites_and_merging_combine(record: str) -> None:
     model = filled(RECORDS[record])
@@ -331,6 +337,7 @@ def test_a_last_block_for_the_class_token_merges_nothing() -> None:
     assert seen == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "attention"),
     [("vit", True), *(pytest.param(f, a, marks=pytest.mark.slow) for f, a in REST)],

@@ -70,6 +70,7 @@ def test_an_image_of_the_budget_keeps_every_patch() -> None:
     assert NativeSize(14, 256).grid(224, 224) == (16, 16)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("max_tokens", [None, 12, 60])
 def test_predictions_are_those_of_the_model_loaded_at_each_size(
@@ -146,6 +147,7 @@ def test_shell_and_python_agree(
     assert [one["label"] for one in written] == [one["label"] for one in printed]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -162,6 +164,7 @@ def test_what_cannot_be_combined_is_refused(
         vitrail.predict(small_model(), photos, **options)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", ["swin", "beit", "mobilevit"])
 def test_other_families_are_refused(photos: list[str], family: str, tmp_path: Path) -> None:
     model = build(change(CONFIGS[family], {"num_classes": 3}))

@@ -97,6 +97,7 @@ def test_an_image_that_pillow_has_opened_is_read_as_its_file(model: Model, tmp_p
             assert predict(model, image).top == predict(model, path).top
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("images", "sentence"),
     [
@@ -141,6 +142,7 @@ def test_a_model_without_a_head_says_so() -> None:
         predict(build(KINDS["no head"]), [photo(0)])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", [(0, 5, 3), (5, 0, 3), (0, 0), (0, 7, 1)])
 def test_an_image_without_pixels_is_refused(model: Model, shape: tuple[int, ...]) -> None:
     nothing = np.zeros(shape, np.uint8)

@@ -64,6 +64,7 @@ def queries_of(attend: nn.Module, call: Callable[[], object]) -> list[int]:
     return seen
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", CLASS_TOKEN)
 def test_logits_and_features_are_those_of_the_whole_model(kind: str) -> None:
     config = RECORDS[kind]
@@ -76,6 +77,7 @@ def test_logits_and_features_are_those_of_the_whole_model(kind: str) -> None:
             torch.testing.assert_close(pruned(model, images), whole(images), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in CLASS_TOKEN])
 def test_heads_that_read_patches_get_them_all(kind: str) -> None:
     model = filled(KINDS[kind])
@@ -84,17 +86,20 @@ def test_heads_that_read_patches_get_them_all(kind: str) -> None:
     assert torch.equal(pruned_logits(model, images), model(images))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", [name for name in CONFIGS if name != "vit"])
 def test_other_families_are_computed_whole(family: str) -> None:
     assert not can_prune_last_block(make(family))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["plain", "registers", "distilled", "registers, distilled"])
 def test_capture_around_predict_sees_whole_maps(kind: str) -> None:
     config = RECORDS[kind]
     check_capture(filled(config).float())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", ATTENTIVE)
 def test_capture_around_predict_in_every_family(family: str) -> None:
     check_capture(make(family))
@@ -165,6 +170,7 @@ OBSERVERS: dict[str, Callable[[Model, list[str]], Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", OBSERVERS)
 def test_a_hook_of_any_kind_sees_every_token(kind: str) -> None:
     """Registered after the engine was made, which goes back to pruning when it is removed."""

@@ -78,6 +78,7 @@ def to_graph() -> Any:
     return to_graph
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["dynamic", "static"])
 def test_int8_is_close_and_smaller(method: Method, samples: Samples, to_graph: Any) -> None:
     proto, record = quantise(wide_model(), samples, to_graph, method=method)
@@ -93,6 +94,7 @@ def test_int8_is_close_and_smaller(method: Method, samples: Samples, to_graph: A
     assert not any(node.metadata_props for node in proto.graph.node)
 
 
+@pytest.mark.slow
 def test_the_range_of_weights_suits_the_processor(samples: Samples, to_graph: Any) -> None:
     proto = to_graph(wide_model())
     nodes = layers_of(proto, "dynamic")
@@ -106,6 +108,7 @@ def test_the_range_of_weights_suits_the_processor(samples: Samples, to_graph: An
     assert best == bytes_overflow()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overflows_here", [False, True])
 @pytest.mark.parametrize("portable", [False, True])
 def test_the_range_follows_the_processor_and_files_go_anywhere(
@@ -153,6 +156,7 @@ def test_balancing_helps_where_channels_differ_in_size(samples: Samples, to_grap
     assert quantise(wide_model(), samples, to_graph)[1].balanced
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "norm after adding"])
 def test_balancing_changes_nothing_else(kind: str) -> None:
     model = perturbed(KINDS[kind]).double().eval()

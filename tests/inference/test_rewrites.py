@@ -133,6 +133,7 @@ def test_every_rewrite_has_its_count() -> None:
     assert set(REMOVED) == set(REWRITES)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rewrite", REWRITES, ids=lambda rewrite: rewrite.__name__)
 def test_the_operators_it_is_about_run_no_longer(rewrite: Callable[[Model], Model]) -> None:
     for record, operators in REMOVED[rewrite].items():
@@ -142,6 +143,7 @@ def test_the_operators_it_is_about_run_no_longer(rewrite: Callable[[Model], Mode
         assert not any(after[one] for one in operators), (record, after)
 
 
+@pytest.mark.sampled(2)
 @every_record
 def test_each_rewrite_alone_is_equal_and_leaves_the_model_alone(record: str) -> None:
     model = filled(RECORDS[record])
@@ -160,6 +162,7 @@ def test_each_rewrite_alone_is_equal_and_leaves_the_model_alone(record: str) -> 
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in state.items())
 
 
+@pytest.mark.sampled(2)
 @every_record
 def test_all_of_them_together_are_equal(record: str) -> None:
     model = filled(RECORDS[record])
@@ -172,6 +175,7 @@ def test_all_of_them_together_are_equal(record: str) -> None:
             assert_close(fast(batch), compute(model, batch, output))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("rewrite", "applies"),
     [
@@ -193,6 +197,7 @@ def test_where_it_does_not_apply_the_model_is_returned(
     assert changed == applies
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["swin", "swinv2", "mobilevit"])
 def test_norms_of_grids_and_folds_see_sequences(name: str) -> None:
     model, ranks = flatten_norms(make(name).double()), set[int]()
@@ -249,6 +254,7 @@ def test_a_last_block_for_the_mean_has_one_output_of_its_mlp() -> None:
     assert saved == 23 * 32 * 64  # 24 patches become one
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", CONFIGS)
 def test_memory_of_unchanged_weights_is_shared(family: str) -> None:
     model = make(family)
@@ -335,6 +341,7 @@ def test_capture_sees_a_rewritten_model() -> None:
         last.on_grid((0, 0))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", [name for name in ATTENTIVE if name != "vit"])
 def test_capture_sees_other_rewritten_families_whole(family: str) -> None:
     model = make(family, torch.float64)

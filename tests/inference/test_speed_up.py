@@ -89,6 +89,7 @@ def test_fewer_tokens_for_more_merges() -> None:
     assert ratios[1] == pytest.approx(12 * 197 / sum(197 - 8 * i for i in range(1, 13)))
 
 
+@pytest.mark.slow
 def test_a_real_model_is_measured() -> None:
     """On a machine that others use, a modest wish; what is reported is what was measured."""
     model = create("vit_ti_16", image_size=256, patch_size=8, depth=3, num_classes=3).eval()

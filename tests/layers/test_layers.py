@@ -39,6 +39,7 @@ def test_attend_is_softmax_attention_with_a_bias() -> None:
     assert not list(Attend(LAYOUT).parameters())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("qkv_bias", ["qkv", "qv", "none"])
 def test_self_attention_head_by_head(qkv_bias: QkvBias) -> None:
     attention = SelfAttention(LAYOUT, dim=12, heads=3, dim_head=5, qkv_bias=qkv_bias)

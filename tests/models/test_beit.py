@@ -44,6 +44,7 @@ KINDS = {
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "side", "params"),
     [
@@ -74,6 +75,7 @@ def test_recipes_name_models_that_exist() -> None:
         assert set(tuning.rows) <= set(VARIANTS)
 
 
+@pytest.mark.sampled(2)
 @every_kind
 def test_gives_logits_features_and_tokens(kind: str) -> None:
     config = KINDS[kind]
@@ -128,6 +130,7 @@ def test_an_index_is_computed_and_never_stored() -> None:
     assert torch.equal(empty.eval()(random_images(SMALL)), fresh(random_images(SMALL)))
 
 
+@pytest.mark.sampled(2)
 @every_kind
 def test_attention_is_seen_with_its_bias(kind: str) -> None:
     config = KINDS[kind]
@@ -182,6 +185,7 @@ def test_exports_with_any_batch_and_no_more_than_five_axes(kind: str) -> None:
     assert max(value.ndim for value in made if isinstance(value, Tensor)) <= 5
 
 
+@pytest.mark.sampled(2)
 @every_kind
 def test_autocast_in_bfloat16_stays_near(kind: str) -> None:
     model, image = perturbed(KINDS[kind]).eval(), random_images(KINDS[kind])
@@ -195,6 +199,7 @@ def test_autocast_in_bfloat16_stays_near(kind: str) -> None:
         assert (answer.float() - full).abs().max() <= 0.05 * full.abs().max().clamp(min=1)
 
 
+@pytest.mark.sampled(2)
 @every_kind
 def test_gradient_checkpointing_from_outside_changes_no_gradient(kind: str) -> None:
     config = replace(KINDS[kind], dropout=0.1, drop_path=0.1)
@@ -212,6 +217,7 @@ def test_gradient_checkpointing_from_outside_changes_no_gradient(kind: str) -> N
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
+@pytest.mark.sampled(2)
 @every_kind
 def test_every_parameter_takes_part(kind: str) -> None:
     model = perturbed(KINDS[kind])

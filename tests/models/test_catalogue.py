@@ -49,6 +49,7 @@ def first_of_their_sort() -> set[str]:
     return set({sort_of(name): name for name in reversed(TIMM)}.values())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name",
     [

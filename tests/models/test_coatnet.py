@@ -82,6 +82,7 @@ def test_names() -> None:
     assert create("coatnet_pico_rw", image_size=32, num_classes=2).config.grid == (2, 2)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS_COATNET)
 def test_gives_logits_features_and_cells(kind: str) -> None:
     config = KINDS_COATNET[kind]
@@ -94,6 +95,7 @@ def test_gives_logits_features_and_cells(kind: str) -> None:
     ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS_COATNET)
 def test_every_attention_owns_its_layout_and_is_captured(kind: str) -> None:
     config = KINDS_COATNET[kind]
@@ -128,6 +130,7 @@ def test_compiles_and_exports(kind: str) -> None:
     torch.testing.assert_close(program.module()(other), model(other), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS_COATNET)
 def test_gradient_checkpointing_from_outside_changes_no_gradient(kind: str) -> None:
     config = replace(KINDS_COATNET[kind], dropout=0.1, drop_path=0.3)
@@ -171,6 +174,7 @@ def test_a_new_head_says_nothing() -> None:
         assert not CoAtNet(config).eval()(random_images(config)).any()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS_COATNET)
 def test_init_leaves_nothing_as_it_was(kind: str) -> None:
     models = [CoAtNet(KINDS_COATNET[kind]) for _ in range(2)]

@@ -137,6 +137,7 @@ def together(family: str) -> Iterator[Config]:
         yield config
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("accepted", [together, pytest.param(alone, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", SMALLEST)
 def test_what_is_accepted_is_computed(

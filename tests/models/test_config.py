@@ -201,16 +201,19 @@ def test_a_field_without_a_purpose_is_a_mistake_of_ours() -> None:
         purposes(Bare)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("family", "name"), cases(Purpose.SHAPE))
 def test_shape_fields_change_tensors(family: str, name: str) -> None:
     assert shapes_of(with_other(family, name)) != shapes_of(BASES[family])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("family", "name"), cases(Purpose.NUMERICS, Purpose.RUNTIME))
 def test_numerics_and_runtime_leave_tensors_alone(family: str, name: str) -> None:
     assert shapes_of(with_other(family, name)) == shapes_of(BASES[family])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("family", "name"), cases(Purpose.RUNTIME))
 def test_runtime_leaves_evaluation_alone(family: str, name: str) -> None:
     first, second = build(BASES[family]).eval(), build(with_other(family, name)).eval()

@@ -78,6 +78,7 @@ def in_float32(kind: str) -> tuple[Tensor, Tensor]:
 
 
 # by default in each format and in each way once
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("kind", "dtype", "way"),
     [
@@ -99,6 +100,7 @@ def test_forward_and_backward_stay_near_float32(kind: str, dtype: torch.dtype, w
     assert difference <= most * step * expected_gradient.norm()
 
 
+@pytest.mark.sampled(2)
 @every_kind
 def test_black_images_are_numbers_too(kind: str) -> None:
     """Their features are as small as they get, and some vectors have no direction at all: float16

@@ -105,6 +105,7 @@ def test_a_hybrids_blocks_start_as_their_shortcuts() -> None:
     assert torch.equal(unit(x), x)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_leaves_no_parameter_as_it_was(kind: str) -> None:
     models = [ViT(KINDS[kind]) for _ in range(2)]

@@ -56,6 +56,7 @@ def shaken(config: Any) -> Any:
     return lively(build(config)).float()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", EVERY)
 def test_timms_names_mean_timms_models(name: str) -> None:
     theirs = blank_timm(name)
@@ -64,6 +65,7 @@ def test_timms_names_mean_timms_models(name: str) -> None:
     assert EVERY[name].config.features == theirs.num_features
 
 
+@pytest.mark.sampled(2)
 @every_kind
 def test_gives_logits_features_and_a_map(kind: str) -> None:
     config = KINDS[kind]
@@ -109,6 +111,7 @@ def test_exports_with_any_batch_and_what_phones_know(kind: str) -> None:
         assert not re.search("unfold|im2col|col2im|shuffle", str(node.target)), node
 
 
+@pytest.mark.sampled(2)
 @every_kind
 def test_autocast_in_bfloat16_stays_near(kind: str) -> None:
     model, image = shaken(KINDS[kind]).eval(), random_images(KINDS[kind])
@@ -137,6 +140,7 @@ def test_gradient_checkpointing_changes_neither_gradients_nor_statistics(kind: s
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
 
 
+@pytest.mark.sampled(2)
 @every_kind
 def test_state_goes_round_through_a_file(kind: str, tmp_path: Path) -> None:
     model, image = shaken(KINDS[kind]), random_images(KINDS[kind])
@@ -237,6 +241,7 @@ def test_the_trunk_is_every_block_in_order() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("size", "grids"),
     [
@@ -305,6 +310,7 @@ def test_a_config_that_does_not_fit_says_why(changes: dict[str, Any], sentence: 
                 replace(config, **changes)
 
 
+@pytest.mark.sampled(2)
 @every_kind
 def test_looking_inside_changes_no_bit(kind: str) -> None:
     config = KINDS[kind]

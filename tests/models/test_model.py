@@ -19,6 +19,7 @@ from vitrail.models.vit import ViT
 CLASSIFIERS = [name for name in BASES if name != "tokenizer"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", BASES)
 def test_every_block_has_a_map_of_the_declared_layout(family: str) -> None:
     model = build(BASES[family]).eval()
@@ -31,6 +32,7 @@ def test_every_block_has_a_map_of_the_declared_layout(family: str) -> None:
         assert info.module in dict(model.named_modules())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_vit_has_maps(kind: str) -> None:
     model = ViT(KINDS[kind]).eval()
@@ -67,6 +69,7 @@ def test_maps_need_every_patch() -> None:
         model.intermediates(torch.zeros(1, 3, 64, 64))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", CLASSIFIERS)
 def test_a_new_head_is_zero_and_only_the_head_is_new(family: str, tmp_path: Path) -> None:
     model = build(BASES[family]).to(torch.bfloat16).eval()
@@ -87,6 +90,7 @@ def test_a_new_head_is_zero_and_only_the_head_is_new(family: str, tmp_path: Path
     assert again.config == model.config
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["distilled", "pre-training head", "no head", "clip"])
 def test_every_kind_of_head_can_be_replaced(kind: str) -> None:
     model = ViT(KINDS[kind]).double()

@@ -50,6 +50,7 @@ EQUAL = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("record", "dtype", "tolerance"), EQUAL)
 @torch.no_grad()
 def test_equal_to_one_by_one(record: str, dtype: torch.dtype, tolerance: float) -> None:
@@ -99,6 +100,7 @@ def test_an_image_does_not_see_another() -> None:
     assert not torch.equal(before[1], after[1])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", ["paper", "timm", "hf", "torchvision", "dinov2"])
 @torch.no_grad()
 def test_positions_are_resized_as_the_passport_says(method: Any) -> None:
@@ -110,6 +112,7 @@ def test_positions_are_resized_as_the_passport_says(method: Any) -> None:
     assert close(packed_logits(model, [image]), alone(image[None]), 1e-10)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("record", [*CHECKED, "2-D positions", "no key bias", "normed patches"])
 def test_gradients_are_those_of_one_by_one(record: str) -> None:
     """In training mode, without chance: every weight gets the sum of what each image gives it; the
@@ -194,6 +197,7 @@ def test_a_merged_model_is_refused() -> None:
         check_packable(merge_tokens(build(SMALL).eval(), 2))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", [(3, 20, 24), (1, 24, 24), (3, 24), (3, 0, 24)])
 def test_images_that_cannot_be_cut_are_refused(shape: tuple[int, ...]) -> None:
     model: Any = create("vit_ti_16", patch_size=8, depth=1)

@@ -33,6 +33,7 @@ def made(kind: str) -> tuple[Any, Tensor]:
     return model, torch.randn(2, model.config.channels, *model.config.image_size)
 
 
+@pytest.mark.sampled(2)
 @every_kind
 def test_a_corruption_that_does_nothing_changes_no_bit(kind: str) -> None:
     model, image = made(kind)
@@ -48,6 +49,7 @@ def test_a_corruption_that_does_nothing_changes_no_bit(kind: str) -> None:
     assert torch.equal(tokens, model.encode(image))
 
 
+@pytest.mark.sampled(2)
 @every_kind
 def test_a_corrupted_patch_keeps_its_place_and_loses_its_content(kind: str) -> None:
     model, image = made(kind)

@@ -91,6 +91,7 @@ def test_the_first_are_among_timms_names() -> None:
     assert set(FIRST) <= set(TIMM)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[] if n in FIRST else [pytest.mark.slow]) for n in TIMM]
 )
@@ -115,6 +116,7 @@ def test_torchvisions_names_are_known(alias: str, name: str) -> None:
     assert find(alias) == find(name)
 
 
+@pytest.mark.sampled(2)
 @every_kind
 def test_gives_logits_features_and_grid(kind: str) -> None:
     config = KINDS_SWIN[kind]
@@ -161,6 +163,7 @@ def test_exports_with_any_batch_and_no_more_than_five_axes(kind: str, grad: bool
         assert not re.search(r"unfold|fold|im2col|col2im", str(node.target)), node
 
 
+@pytest.mark.sampled(2)
 @every_kind
 def test_autocast_in_bfloat16_stays_near(kind: str) -> None:
     model, image = perturbed(KINDS_SWIN[kind]).eval(), random_images(KINDS_SWIN[kind])
@@ -172,6 +175,7 @@ def test_autocast_in_bfloat16_stays_near(kind: str) -> None:
         assert (half.float() - full).abs().max() <= 0.05 * full.abs().max().clamp(min=1)
 
 
+@pytest.mark.sampled(2)
 @every_kind
 def test_runs_in_half_precision(kind: str) -> None:
     model, image = perturbed(KINDS_SWIN[kind]).eval().bfloat16(), random_images(KINDS_SWIN[kind])
@@ -180,6 +184,7 @@ def test_runs_in_half_precision(kind: str) -> None:
             assert model(image.bfloat16()).dtype is torch.bfloat16
 
 
+@pytest.mark.sampled(2)
 @every_kind
 def test_gradient_checkpointing_from_outside_changes_no_gradient(kind: str) -> None:
     config = replace(KINDS_SWIN[kind], dropout=0.1, drop_path=0.1)
@@ -198,6 +203,7 @@ def test_gradient_checkpointing_from_outside_changes_no_gradient(kind: str) -> N
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
+@pytest.mark.sampled(2)
 @every_kind
 def test_state_dict_goes_round_and_holds_nothing_computed(kind: str) -> None:
     config = KINDS_SWIN[kind]
@@ -216,6 +222,7 @@ def test_every_parameter_takes_part() -> None:
         assert not idle, (kind, idle)
 
 
+@pytest.mark.sampled(2)
 @every_kind
 def test_capture_sees_every_attention_and_changes_no_bit(kind: str) -> None:
     config = KINDS_SWIN[kind]

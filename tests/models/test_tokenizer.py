@@ -51,6 +51,7 @@ def picture(channels: int = 3, size: tuple[int, int] = (16, 24), batch: int = 3)
     return (0.8 * F.interpolate(cells, size) + 0.2 * noise).double() * 2 - 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_table_says_what_a_variant_costs(name: str) -> None:
     row = VARIANTS[name]
@@ -63,6 +64,7 @@ def test_the_table_says_what_a_variant_costs(name: str) -> None:
     assert counter.get_total_flops() // 2 == row.macs
 
 
+@pytest.mark.sampled(2)
 @both_kinds
 @pytest.mark.parametrize(("channels", "size"), [(3, (16, 24)), (1, (8, 4)), (5, (20, 32))])
 def test_a_picture_becomes_a_grid_of_words_and_pixels_again(

@@ -16,12 +16,14 @@ QUICK = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_parameters_are_those_of_the_table(family: str) -> None:
     table = {name: row.params for name, row in FAMILIES[family].variants.items()}
     assert {name: count(build_meta(VARIANTS[name].config)) for name in table} == table
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in VARIANTS],

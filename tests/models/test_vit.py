@@ -20,6 +20,7 @@ from vitrail.models.measure import count, measure
 from vitrail.models.vit import ViT
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "changes", "params"),
     [
@@ -72,6 +73,7 @@ def test_huge_with_the_pre_training_head_part_by_part() -> None:
     assert count(model.get_submodule("head.classes")) == 1_281_000
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "changes", "giga"),
     [
@@ -143,6 +145,7 @@ def test_autocast_in_bfloat16_stays_near(kind: str) -> None:
     assert (half.float() - full).abs().max() <= 0.05 * full.abs().max().clamp(min=1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradient_checkpointing_from_outside_changes_no_gradient(kind: str) -> None:
     config = replace(KINDS[kind], dropout=0.1, drop_path=0.1)
@@ -161,6 +164,7 @@ def test_gradient_checkpointing_from_outside_changes_no_gradient(kind: str) -> N
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_state_dict_goes_round(kind: str) -> None:
     one, other = perturbed(KINDS[kind]).eval(), ViT(KINDS[kind]).eval()

@@ -26,6 +26,7 @@ def test_tensors_with_memory_are_filled_as_ever() -> None:
     assert table.tolist() == [[10.0] * 3] * 2
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_model_has_the_same_tensors_as_ever(family: str) -> None:
     config = next(iter(FAMILIES[family].variants.values())).config
@@ -46,6 +47,7 @@ print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
 """
 
 
+@pytest.mark.slow
 def test_no_family_loads_a_compiler_to_be_without_values() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True

@@ -145,6 +145,7 @@ def test_the_answer_is_loss_and_share_of_words_guessed_for_each_image() -> None:
     assert objective.outputs(image, mask)[0, 1] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "backend",
     ["eager", pytest.param("aot_eager_decomp_partition", marks=pytest.mark.slow)],

@@ -74,6 +74,7 @@ def gradients_of(peer: Any, objective: MAE) -> dict[str, Tensor]:
     return read_mae(theirs, shapes)[0]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("norm_pix", [True, False])
 @pytest.mark.parametrize(
     ("changes", "ratio"),
@@ -122,6 +123,7 @@ def test_guesses_are_transformers() -> None:
     close(objective.guess(image, order), said.gather(1, hidden))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", OPEN)
 def test_hidden_patches_do_not_reach_the_encoder(kind: str) -> None:
     """Fewer tokens in every block, and pixels that are hidden change nothing but the target."""

@@ -98,6 +98,7 @@ def test_a_draw_is_a_function_of_seed_epoch_and_index(
         assert torch.equal(row, objective.draw(seed, epoch, np.array([index]))[0])
 
 
+@pytest.mark.sampled(2)
 @every_target
 @pytest.mark.parametrize("kind", ["plain", "registers", "clip", "hybrid", "2-D positions"])
 def test_the_loss_is_that_of_a_plain_loop(kind: str, target: Target) -> None:
@@ -185,6 +186,7 @@ def test_a_masked_patch_hides_its_pixels_and_a_kept_one_does_not() -> None:
     assert not torch.equal(objective.predict(changed, drawn), objective.predict(images, drawn))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_vit_learns_by_it(kind: str) -> None:
     target: Target = "pixels" if KINDS[kind].channels > 4 else "downsized"
@@ -198,6 +200,7 @@ def test_every_kind_of_vit_learns_by_it(kind: str) -> None:
     assert objective.model.patches.projection.weight.grad.abs().max() > 0
 
 
+@pytest.mark.sampled(2)
 @every_target
 def test_a_few_steps_teach_it_something(target: Target) -> None:
     torch.manual_seed(0)
@@ -209,6 +212,7 @@ def test_a_few_steps_teach_it_something(target: Target) -> None:
         assert losses[0] == pytest.approx(math.log(512), abs=0.2), "knowing nothing at first"
 
 
+@pytest.mark.sampled(2)
 @every_target
 def test_pictures_show_what_the_model_got_and_said(target: Target) -> None:
     objective = made(target=target)
@@ -241,6 +245,7 @@ def patches(image: Tensor) -> Tensor:
     return F.unfold(image, 8, stride=8).mT.unflatten(2, (3, 8, 8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "target",
     [
@@ -258,6 +263,7 @@ def test_it_is_one_graph_whatever_is_drawn(target: Target) -> None:
         assert torch.equal(compiled(images, drawn)["loss"], objective(images, drawn)["loss"])
 
 
+@pytest.mark.sampled(2)
 @every_target
 def test_losses_keep_their_precision_where_matrices_have_half_of_it(target: Target) -> None:
     objective = made(target=target).float()

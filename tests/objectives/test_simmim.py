@@ -51,6 +51,7 @@ def _quiet() -> None:
     hf.logging.disable_progress_bar()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", PEERS)
 def test_loss_pixels_and_every_gradient_are_those_of_transformers(
     kind: str, tmp_path: Path
@@ -103,6 +104,7 @@ def photos(objective: Any) -> Tensor:
     return torch.randn(4, config.channels, *config.image_size, generator=generator)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", EVERY)
 def test_every_kind_learns_by_it_and_only_what_is_hidden_counts(kind: str) -> None:
     objective = made(kind).train()
@@ -116,6 +118,7 @@ def test_every_kind_learns_by_it_and_only_what_is_hidden_counts(kind: str) -> No
     assert objective.model.patches.projection.weight.grad.abs().max() > 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["vit: plain", "swin: plain", "swin: odd grids", "swin: second"])
 def test_the_loss_is_that_of_a_plain_loop(kind: str) -> None:
     """And a hidden patch tells nothing of its pixels, which come back as the target alone."""
@@ -156,6 +159,7 @@ def test_what_a_swin_paints_beyond_the_image_is_below_and_to_the_right() -> None
     assert torch.equal(reconstructed, cell.repeat(1, 5, 7)[:, :36, :52].expand(4, 3, 36, 52))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["vit: plain", "swin: plain"])
 def test_a_few_steps_teach_it_something(kind: str) -> None:
     torch.manual_seed(0)
@@ -165,6 +169,7 @@ def test_a_few_steps_teach_it_something(kind: str) -> None:
     assert losses[-1] < 0.5 * losses[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["vit: plain", pytest.param("swin: odd grids", marks=pytest.mark.slow)]
 )

@@ -59,6 +59,7 @@ def test_a_dvae_mixes_words_by_chance_and_pays_for_leaving_some_out() -> None:
     torch.testing.assert_close(losses["loss"], losses["fit"] + losses["price"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)])
 @both_kinds
 def test_every_parameter_learns_also_compiled(kind: str, backend: str) -> None:
@@ -203,6 +204,7 @@ def test_usage_tells_a_collapse() -> None:
         usage(torch.zeros(0, dtype=torch.int64), 8)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

@@ -56,6 +56,7 @@ def evaluated(classes: int, images: int, **changes: Any) -> str:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("classes", "images"), CLASSES)
 def test_an_evaluation(classes: int, images: int) -> None:
     page = evaluated(classes, images)
@@ -78,6 +79,7 @@ def test_an_evaluation(classes: int, images: int) -> None:
         assert words in read.text
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("classes", "images"), CLASSES)
 def test_the_table_of_classes_has_all_of_them_and_the_worst_first(
     classes: int, images: int
@@ -206,6 +208,7 @@ def test_a_pretraining_report_shows_the_last_sheet_first() -> None:
     check_page(pretraining_page(run_facts(), sheets={}))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("classes", [2, 37, 1000])
 def test_a_data_report(classes: int) -> None:
     facts, samples, thumbnails = doctor_facts(classes)
@@ -268,6 +271,7 @@ def test_search_and_duplicates() -> None:
     )
 
 
+@pytest.mark.slow
 def test_runs_side_by_side() -> None:
     recipes = [{"lr": rate, "optimiser": {"kind": NASTY}, "data": "d"} for rate in (1e-3, 3e-3)]
     runs = [
@@ -303,6 +307,7 @@ def test_a_benchmark_draws_each_batch_size_with_the_fastest_first() -> None:
     assert check_page(alone).charts == 0
 
 
+@pytest.mark.slow
 def test_only_what_has_images_is_a_link() -> None:
     found = classified(37, 800)
     one = found.by_class[0]

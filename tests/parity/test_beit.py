@@ -55,6 +55,7 @@ def size_of(arguments: dict[str, Any]) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else size
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_equals_timm_and_back(kind: str, tmp_path: Path) -> None:
     theirs, size = peer(**KINDS[kind]), size_of(KINDS[kind])
@@ -78,6 +79,7 @@ def test_equals_timm_and_back(kind: str, tmp_path: Path) -> None:
 NARROW = {"embed_dim": 96, "num_heads": 4}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
@@ -109,6 +111,7 @@ def _double() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("_double")
 @pytest.mark.filterwarnings("ignore:Using a non-tuple sequence", "ignore:torch.searchsorted")
 @pytest.mark.parametrize("arguments", [{}, SHARED], ids=["own", "shared"])
@@ -152,6 +155,7 @@ def pre_training(*, v2: bool = False) -> tuple[Any, State]:
     return theirs, {name: tensor.clone() for name, tensor in state.items()}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("container", ["model", "module"])
 @pytest.mark.parametrize("dialect", ["beit", "beitv2"])
 def test_authors_fine_tuned(dialect: str, container: str, tmp_path: Path) -> None:
@@ -264,6 +268,7 @@ def test_a_named_model_says_what_the_file_does_not(tmp_path: Path) -> None:
         read_config(foreign, beit.BEIT, Request("pretrained.pth", replace(named, depth=4)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("dialect", "side", "resize", "mean"),
     [
@@ -351,6 +356,7 @@ def test_a_grid_that_is_not_square_is_asked_for(tmp_path: Path) -> None:
     assert load(source, grid=(4, 6), image_size=64).config.grid == (8, 8)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("to", "changes", "sentence"),
     [

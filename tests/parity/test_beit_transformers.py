@@ -83,6 +83,7 @@ def picture(peer: Any) -> Tensor:
     return images(peer.config.num_channels, height, width)
 
 
+@pytest.mark.sampled(2)
 @both_versions
 @pytest.mark.parametrize("kind", KINDS)
 def test_equals_transformers_and_back(kind: str, version: str, tmp_path: Path) -> None:
@@ -106,6 +107,7 @@ def test_equals_transformers_and_back(kind: str, version: str, tmp_path: Path) -
     assert_identical(load_file(tmp_path / "back" / "model.safetensors"), before)
 
 
+@pytest.mark.sampled(2)
 @both_versions
 @pytest.mark.parametrize("kind", KINDS)
 def test_transformers_builds_what_we_write(kind: str, version: str, tmp_path: Path) -> None:
@@ -148,6 +150,7 @@ def test_masked_pre_training_is_left_for_a_reason(version: str, tmp_path: Path) 
     assert (tuned.config.relative_bias, tuned.config.pool) == ("block", "mean")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["classifier", "shared", "class token"])
 @pytest.mark.parametrize("size", [(16, 16), (48, 48), (24, 64)])
 def test_resizing_equals_transformers(kind: str, size: tuple[int, int], tmp_path: Path) -> None:
@@ -160,6 +163,7 @@ def test_resizing_equals_transformers(kind: str, size: tuple[int, int], tmp_path
     assert_same(ours, peer, image, blocks=(ours.blocks, blocks(peer)), call=answer)
 
 
+@pytest.mark.sampled(2)
 @both_versions
 @pytest.mark.parametrize("size", [(32, 48), (48, 16)])
 def test_a_grid_that_is_not_square_is_read_as_transformers_reads_it(
@@ -174,6 +178,7 @@ def test_a_grid_that_is_not_square_is_read_as_transformers_reads_it(
         convert(tmp_path / "peer", tmp_path / "back", to="transformers")
 
 
+@pytest.mark.sampled(2)
 @both_versions
 @pytest.mark.parametrize("kind", KINDS)
 def test_exactly_one_dialect_claims_a_file(kind: str, version: str, tmp_path: Path) -> None:
@@ -208,6 +213,7 @@ def test_without_config_what_is_missing_is_noted(tmp_path: Path) -> None:
     close(ours(picture(peer)), answer(peer, picture(peer)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "said",
     [

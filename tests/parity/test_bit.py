@@ -119,6 +119,7 @@ def backward(logits: Tensor) -> None:
     torch.autograd.backward((logits * weights).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(64, 96), (33, 47)], ids=["even", "odd"])
 def test_equals_the_maths_of_big_transfer(size: tuple[int, int], tmp_path: Path) -> None:
     """Logits, every unit, and the gradients of the image and of every array."""

@@ -72,6 +72,7 @@ def write_open(folder: Path, peer: nn.Module, vision: dict[str, Any], **model: A
     return folder
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_equals_open_clip_and_back(kind: str, tmp_path: Path) -> None:
     fields, quick = KINDS[kind]
@@ -143,6 +144,7 @@ def test_leaves_the_text_tower_out(tmp_path: Path) -> None:
     assert_same(load(tmp_path / "clip.pt"), whole.visual, images(3, 32, 32))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_tower_in_memory_is_read(kind: str) -> None:
     fields, quick = KINDS[kind]
@@ -167,6 +169,7 @@ def test_a_whole_model_in_memory_is_its_image_tower(quick: bool) -> None:
     assert_same(load(whole.visual), whole.visual, images(3, 32, 32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["avg", "token"])
 def test_a_timm_tower_in_memory_is_read(pool: str) -> None:
     trunk = {"timm_model_name": "vit_tiny_patch16_224", "timm_pool": pool, "image_size": 224}
@@ -269,6 +272,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", REFUSED)
 def test_refuses_in_one_sentence(kind: str, tmp_path: Path) -> None:
     vision, sentence = REFUSED[kind]
@@ -285,6 +289,7 @@ def test_a_lone_tower_hides_nothing_behind_the_text_tower(tmp_path: Path) -> Non
         load(tmp_path / "tower.safetensors")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("said", "expected"),
     [

@@ -142,6 +142,7 @@ def loaded(name: str, folder: Path, **changes: Any) -> Model:
     return load(written(name, folder), dialect=named, **changes)
 
 
+@pytest.mark.slow
 @every_case
 def test_equals_its_peer_and_back(name: str, tmp_path: Path) -> None:
     """Logits, every block and the gradient at the input."""
@@ -160,6 +161,7 @@ def test_equals_its_peer_and_back(name: str, tmp_path: Path) -> None:
     assert_identical(again.state_dict(), ours.state_dict())
 
 
+@pytest.mark.slow
 @one_of_each
 def test_trains_as_its_peer_does(name: str, tmp_path: Path) -> None:
     """In training mode: logits, gradients of every weight, and the statistics of batch norms."""
@@ -191,6 +193,7 @@ def names_of(model: nn.Module) -> dict[nn.Parameter, str]:
     return {parameter: name for name, parameter in model.named_parameters()}
 
 
+@pytest.mark.sampled(2)
 @one_of_each
 def test_another_head_and_channels(name: str, tmp_path: Path) -> None:
     ours = loaded(name, tmp_path, num_classes=3, channels=1)
@@ -198,6 +201,7 @@ def test_another_head_and_channels(name: str, tmp_path: Path) -> None:
     assert not ours.state_dict()["head.classes.weight"].any()
 
 
+@pytest.mark.slow
 def test_maps_of_every_block_are_timms_features(tmp_path: Path) -> None:
     peer = lively(timm.create_model("resnet18", features_only=True))
     whole = lively(timm.create_model("resnet18", num_classes=7))
@@ -225,6 +229,7 @@ def opened(make: Callable[[], nn.Module], source: str = "peer.safetensors") -> C
     return translate(foreign, recognise(foreign), origin=source, overrides={})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", CNNS)
 def test_published_models_are_timms(family: str) -> None:
     """Every variant is recognised by its tensors, and has as many parameters."""
@@ -237,6 +242,7 @@ def test_published_models_are_timms(family: str) -> None:
         assert sum(p.numel() for p in peer.parameters()) == variant.params
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "mobilenetv2_035"])
 def test_timm_builds_what_we_write(name: str, tmp_path: Path) -> None:
     peer = lively(timm.create_model(name, num_classes=3))
@@ -382,12 +388,14 @@ def test_transformers_v1_is_refused(tmp_path: Path) -> None:
 # Modules in memory, and what is no such model
 
 
+@pytest.mark.sampled(2)
 @one_of_each
 def test_reads_a_module(name: str) -> None:
     ours = load(copy.deepcopy(peer_of(name)))
     close(ours(images(3, 64, 64)), peer_of(name)(images(3, 64, 64)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
@@ -420,6 +428,7 @@ def test_an_architecture_with_the_same_tensors_is_refused(tmp_path: Path) -> Non
 # Preparation of images
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("file", "make", "side"),
     [
@@ -445,6 +454,7 @@ def test_prepares_as_torchvision(file: str, make: Callable[[], nn.Module], side:
     assert noted == (side == 256)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name", ["resnet18.a1_in1k", "mobilenetv2_100.ra_in1k", "resnetv2_50x1_bit.goog_in21k_ft_in1k"]
 )

@@ -86,6 +86,7 @@ def blocks_of(ours: nn.Module, peer: nn.Module) -> tuple[nn.ModuleList, nn.Modul
     return nn.ModuleList(ours.blocks_by_depth().values()), nn.ModuleList(theirs)  # type: ignore[operator]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("kind", "size"), SIZES)
 def test_equals_timm_and_back(kind: str, size: tuple[int, int], tmp_path: Path) -> None:
     peer = make_peer(kind, size)
@@ -115,6 +116,7 @@ def _encode(peer: nn.Module, picture: torch.Tensor) -> torch.Tensor:
 WRITTEN = ("paper", "one channel", "other heads", "attention everywhere", "0_rw", "rmlp_2_rw")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "kind",
     [pytest.param(kind, marks=[] if kind in WRITTEN else [pytest.mark.slow]) for kind in KINDS],
@@ -129,6 +131,7 @@ def test_timm_builds_what_we_write(kind: str, tmp_path: Path) -> None:
     torch.testing.assert_close(theirs.eval()(picture), peer.float()(picture), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore::UserWarning:timm.layers.interpolate")
 @pytest.mark.parametrize(
     ("kind", "size"),
@@ -191,6 +194,7 @@ def settled(foreign: Foreign, **said: Any) -> tuple[CoAtNetConfig, list[str]]:
     return config, notes
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("alias", FAMILIES["coatnet"].aliases)
 def test_a_published_file_is_known_by_its_shapes(alias: str) -> None:
     config, notes = settled(bare(alias, num_classes=1000))
@@ -199,6 +203,7 @@ def test_a_published_file_is_known_by_its_shapes(alias: str) -> None:
     assert len(told) == ("rw" in alias)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("alias", FAMILIES["coatnet"].aliases)
 def test_pictures_are_prepared_as_timm_does(alias: str) -> None:
     told = timm.get_pretrained_cfg(alias)

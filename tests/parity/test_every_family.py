@@ -156,6 +156,7 @@ def quickly(*names: str) -> pytest.MarkDecorator:
 
 # One family of each sort of code is compiled quickly: ViT for BEiT, below without a backward pass
 # Swin V2 for Swin, and with checkpoints CoAtNet, for the convolutions of the others.
+@pytest.mark.slow
 @shallow_or_deep
 @quickly("vit")
 def test_compiled_in_one_graph_forwards_and_backwards(
@@ -172,6 +173,7 @@ def test_compiled_in_one_graph_forwards_and_backwards(
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 def test_windows_are_traced_in_one_graph() -> None:
     model, image = make("swinv2", torch.float64, SHALLOW), picture("swinv2", torch.float64)
     with torch.no_grad():
@@ -185,6 +187,7 @@ def export(model: Model, image: Tensor) -> torch.export.ExportedProgram:
 
 
 # The operators of every family are checked without exporting it, below; Swin V2 is traced above.
+@pytest.mark.slow
 @shallow_or_deep
 @quickly("vit", "mobilevit")
 def test_exported_for_any_batch_in_what_phones_read(
@@ -246,6 +249,7 @@ class Operators(TorchDispatchMode):
         return result
 
 
+@pytest.mark.sampled(2)
 @every_family
 def test_phones_have_its_operators_and_axes(family: str) -> None:
     model, image = make(family), picture(family)
@@ -264,6 +268,7 @@ def test_an_operator_that_phones_lack_is_seen() -> None:
     assert seen.axes > MOST_AXES
 
 
+@pytest.mark.sampled(2)
 @every_family
 def test_autocast_in_bfloat16_stays_near(family: str) -> None:
     model, image = make(family), picture(family)
@@ -274,6 +279,7 @@ def test_autocast_in_bfloat16_stays_near(family: str) -> None:
     assert (half.float() - full).abs().max() <= 0.05 * full.abs().max().clamp(min=1)
 
 
+@pytest.mark.sampled(2)
 @every_family
 def test_checkpointed_blocks_give_the_same_gradients_and_statistics(family: str) -> None:
     results = []
@@ -289,6 +295,7 @@ def test_checkpointed_blocks_give_the_same_gradients_and_statistics(family: str)
     assert_identical(same_state, state)
 
 
+@pytest.mark.slow
 def test_checkpointed_and_compiled_statistics_count_a_batch_once() -> None:
     model, image = make("coatnet", configs=SHALLOW).train(), picture("coatnet")
     plain = copy.deepcopy(model)
@@ -307,6 +314,7 @@ def test_checkpointed_and_compiled_statistics_count_a_batch_once() -> None:
         )
 
 
+@pytest.mark.sampled(2)
 @with_attention
 def test_looked_into_to_the_bit(family: str) -> None:
     model, image = make(family), picture(family)
@@ -323,6 +331,7 @@ def test_looked_into_to_the_bit(family: str) -> None:
         assert one.weights.shape[-1] == one.layout.tokens
 
 
+@pytest.mark.sampled(2)
 @every_family
 def test_saved_and_loaded_to_the_bit(family: str, tmp_path: Path) -> None:
     model, image = make(family), picture(family)
@@ -332,6 +341,7 @@ def test_saved_and_loaded_to_the_bit(family: str, tmp_path: Path) -> None:
     assert torch.equal(again(image), model(image))
 
 
+@pytest.mark.sampled(2)
 @every_family
 def test_laid_out_without_memory_and_filled(family: str) -> None:
     """What no checkpoint brings back, such as indices and masks, has its values all the same."""
@@ -343,6 +353,7 @@ def test_laid_out_without_memory_and_filled(family: str) -> None:
     assert torch.equal(filled(image), model(image))
 
 
+@pytest.mark.sampled(2)
 @every_family
 def test_a_training_step_never_waits_for_the_device(family: str) -> None:
     """On a device without values, whatever asks for one fails."""

@@ -67,6 +67,7 @@ PLACES = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", CAMS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_class_activation_is_that_of_pytorch_grad_cam(family: str, method: str) -> None:
@@ -103,6 +104,7 @@ def test_without_a_name_it_is_what_the_last_attention_reads(
     np.testing.assert_allclose(ours(model, x, None), expected, rtol=0, atol=5e-6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("family", "layer", "reshape"),
     [
@@ -122,6 +124,7 @@ def test_or_what_the_head_reads_where_maps_are_folded_or_convolved(
     np.testing.assert_allclose(ours(model, x, None), expected, rtol=0, atol=5e-6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("baseline", [0.0, 0.5])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_integrated_gradients_are_those_of_captum(family: str, baseline: float) -> None:
@@ -143,6 +146,7 @@ def test_what_integrated_gradients_miss_is_what_captum_says() -> None:
     torch.testing.assert_close(found.delta, delta, rtol=1e-3, atol=1e-7)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_saliency_is_that_of_captum(family: str) -> None:
     """Summed over the pixels of each cell of the finest attention."""
@@ -179,6 +183,7 @@ def test_integrated_gradients_of_a_patch_are_the_sum_of_its_pixels() -> None:
     near(found, patches)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("window", "step"), [(0.5, 0.5), (0.5, 0.25), (0.25, 0.25), (1.0, 0.5)])
 @pytest.mark.parametrize("family", ["vit", "beit"])
 def test_occlusion_is_that_of_captum(family: str, window: float, step: float) -> None:

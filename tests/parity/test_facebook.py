@@ -54,6 +54,7 @@ def deit_state(peer: nn.Module) -> State:
     return {re.sub(r"ls(\d)\.gamma", r"gamma_\1", k): t for k, t in peer.state_dict().items()}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("kind", "arguments", "dialect"),
     [
@@ -173,6 +174,7 @@ def dinov2_timm(kind: str) -> VisionTransformer:
     return VisionTransformer(**arguments)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["plain", "registers", "giant"])
 def test_dinov2(kind: str, tmp_path: Path) -> None:
     peer = dinov2_peer(kind)
@@ -198,6 +200,7 @@ def test_dinov2(kind: str, tmp_path: Path) -> None:
     assert_same(ours, read_by_timm(tmp_path / "back.pth", dinov2_timm(kind)), images(3, 32, 32))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("block_chunks", [1, 2, 4])
 def test_dinov2_training_run(block_chunks: int, tmp_path: Path) -> None:
     """A teacher whose blocks are wrapped in chunks, beside the heads that trained it."""
@@ -318,6 +321,7 @@ def test_a_linear_head_alone_is_refused(prefix: str, tmp_path: Path) -> None:
         load(source)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("to", "changes", "why"),
     [
@@ -342,6 +346,7 @@ def test_what_their_code_cannot_compute_is_not_written(
     assert not (tmp_path / "out.pth").exists()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("dialect", "side", "resize"),
     [

@@ -29,6 +29,7 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_maps_and_their_layout_are_timms(name: str) -> None:
     peer: Any = shaken(timm.create_model(name, num_classes=5, **CASES[name])).double().eval()

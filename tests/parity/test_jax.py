@@ -71,6 +71,7 @@ READ: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", READ)
 def test_timm_reads_what_we_write(kind: str, tmp_path: Path) -> None:
     dialect, fields, arguments = READ[kind]
@@ -278,6 +279,7 @@ FORMS: dict[str, tuple[tuple[str, str, str], str | None, bool, int, str, str]] =
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", FORMS)
 def test_equals_numpy_on_the_file_itself(kind: str, tmp_path: Path) -> None:
     names, positions, cls, slots, dialect, tree = FORMS[kind]
@@ -295,6 +297,7 @@ def test_equals_numpy_on_the_file_itself(kind: str, tmp_path: Path) -> None:
 # there and back
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dialect", ["vit_jax", "big_vision"])
 @pytest.mark.parametrize(
     "fields",
@@ -322,6 +325,7 @@ def test_ours_there_and_back(dialect: str, fields: dict[str, Any], tmp_path: Pat
     close(again(images(config.channels, 32, 32)), ours(images(config.channels, 32, 32)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", FORMS)
 def test_theirs_there_and_back(kind: str, tmp_path: Path) -> None:
     """Every form comes back as the form that is written, with the same bits."""
@@ -377,6 +381,7 @@ def test_facts_of_the_papers_code(tmp_path: Path) -> None:
     assert "positions resized from 4x4 to 8x8 (paper)" in model.passport.origin.changes
 
 
+@pytest.mark.slow
 def test_facts_of_big_vision(tmp_path: Path) -> None:
     config = ViTConfig(dim=192, depth=12, heads=3, mlp_dim=768, activation="gelu_tanh", **GAP)
     written(replace(config, positions="sincos2d"), tmp_path / "sines.npz", "big_vision")
@@ -486,6 +491,7 @@ def test_attention_pooling_is_refused(key: str, tmp_path: Path) -> None:
         load(tmp_path / "siglip.npz", grid=(2, 3))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("dialect", "fields", "why"),
     [

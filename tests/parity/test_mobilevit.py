@@ -95,6 +95,7 @@ def said(family: str) -> dict[str, Any]:
     return {"heads": 4} if family == "mobilevit" else {}
 
 
+@pytest.mark.slow
 @every_family
 def test_equals_timm_and_back(family: str, tmp_path: Path) -> None:
     peer = timm_peer(family)
@@ -116,6 +117,7 @@ def test_equals_timm_and_back(family: str, tmp_path: Path) -> None:
         close(fresh(images(3, *size)), ours(images(3, *size)))
 
 
+@pytest.mark.sampled(2)
 @every_family
 @pytest.mark.parametrize("arguments", [{"in_chans": 1}, {"num_classes": 0}], ids=str)
 def test_equals_timm_with_other_ends(family: str, arguments: Any, tmp_path: Path) -> None:
@@ -130,6 +132,7 @@ def test_equals_timm_with_other_ends(family: str, arguments: Any, tmp_path: Path
     assert_same(ours, peer, images(channels, 64, 48))
 
 
+@pytest.mark.slow
 @every_family
 def test_timm_builds_what_we_write(family: str, tmp_path: Path) -> None:
     """timm itself makes the same model from our directory, config.json and all."""
@@ -165,6 +168,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 VARIED = ("one channel", "large eps", "no labels")
 
 
+@pytest.mark.sampled(2)
 @every_family
 @pytest.mark.parametrize(
     "kind",
@@ -203,6 +207,7 @@ WHOLE = {
 }
 
 
+@pytest.mark.slow
 @every_family
 def test_equals_transformers_at_any_size(family: str, tmp_path: Path) -> None:
     peer = hf_peer(family)
@@ -305,6 +310,7 @@ def test_equals_cvnets_and_back(family: str, tmp_path: Path) -> None:
 PHOTOS = {"wide": (slice(0, 297), slice(0, 449)), "tall": (slice(0, 300), slice(90, 301))}
 
 
+@pytest.mark.sampled(2)
 @every_family
 @pytest.mark.parametrize(
     ("photo", "flips"),
@@ -400,6 +406,7 @@ STRANGE: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.sampled(2)
 @every_family
 @pytest.mark.parametrize(("file", "told"), STRANGE, ids=[str(told) for _, told in STRANGE])
 def test_strange_sidecars_end_in_a_sentence(
@@ -458,6 +465,7 @@ def test_normalised_pictures_get_another_processor(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.sampled(2)
 @every_family
 @pytest.mark.parametrize("told", [{"global_pool": "max"}, {"act_layer": "relu"}], ids=str)
 def test_timms_other_layers_are_refused(family: str, told: dict[str, str], tmp_path: Path) -> None:

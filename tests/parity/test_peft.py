@@ -61,6 +61,7 @@ def layers_of(peer: Any, names: list[str]) -> dict[str, Any]:
     return {name: peer.base_model.model.get_submodule(name) for name in names}
 
 
+@pytest.mark.sampled(2)
 @every_family
 def test_changes_and_merged_weights_are_pefts(family: str) -> None:
     plain, model, changes = adapted(family)
@@ -86,6 +87,7 @@ def test_changes_and_merged_weights_are_pefts(family: str) -> None:
     assert not torch.equal(model(images), plain(images))
 
 
+@pytest.mark.sampled(2)
 @every_family
 def test_it_starts_as_pefts_does(family: str) -> None:
     """A is uniform, at most 1/√width: the same bound as peft's, and no change at first."""
@@ -107,6 +109,7 @@ def test_it_starts_as_pefts_does(family: str) -> None:
     assert mine == pytest.approx(theirs, rel=0.15)
 
 
+@pytest.mark.sampled(2)
 @every_family
 def test_the_default_changes_attention_and_the_mlp_of_every_block_alone(family: str) -> None:
     plain, _, changes = adapted(family, Lora())
@@ -117,6 +120,7 @@ def test_the_default_changes_attention_and_the_mlp_of_every_block_alone(family: 
     assert rest == {f"{block}.mlp.{layer}" for block in blocks for layer in ("fc1", "fc2")}
 
 
+@pytest.mark.sampled(2)
 @every_family
 def test_training_changes_nothing_but_what_is_trained(family: str) -> None:
     """Statistics of batch norms neither, which a frozen model has learnt with its weights."""

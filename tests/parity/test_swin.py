@@ -84,6 +84,7 @@ TIMM: dict[str, dict[str, Any]] = {
 ALIKE = ("tall", "padded rectangle")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "kind",
     [pytest.param(kind, marks=[pytest.mark.slow] if kind in ALIKE else []) for kind in TIMM],
@@ -108,6 +109,7 @@ def test_equals_timm_and_back(kind: str, tmp_path: Path) -> None:
     close(again(image), peer(image))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["windows divide", "padded", "odd grids", "windows shrink"])
 def test_timm_builds_what_we_write(kind: str, tmp_path: Path) -> None:
     """timm itself makes the same model from our directory, config.json and all. (It does not load
@@ -123,6 +125,7 @@ def test_timm_builds_what_we_write(kind: str, tmp_path: Path) -> None:
     assert load(tmp_path / "timm").config == load(source, grid=grid).config
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:Using a non-tuple sequence", "ignore:torch.searchsorted")
 @pytest.mark.parametrize(
     ("size", "window", "resized"),
@@ -169,6 +172,7 @@ def torchvision_peer(window: int, **arguments: Any) -> Any:
     return torchvision.SwinTransformer(**shape | arguments)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("size", "window"),
     [
@@ -234,6 +238,7 @@ AUTHORS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", AUTHORS)
 def test_equals_its_authors_and_back(kind: str, tmp_path: Path) -> None:
     peer = timm_peer(**AUTHORS[kind])
@@ -268,6 +273,7 @@ def test_reads_the_encoder_of_simmim(tmp_path: Path) -> None:
     close(load(tmp_path / "peer.pth")(images(3, 64, 64)), peer(images(3, 64, 64)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("window", [3, 6, 7])
 def test_tables_are_resized_as_the_authors_do(window: int, tmp_path: Path) -> None:
     peer = timm_peer(img_size=64, window_size=4)
@@ -343,6 +349,7 @@ def seen(modules: Iterable[nn.Module], run: Callable[[], Any]) -> list[Tensor]:
     return found
 
 
+@pytest.mark.sampled(2)
 @in_both_versions(HF, ["square", "no head", "masked"])
 def test_equals_transformers_and_back(kind: str, version: str, tmp_path: Path) -> None:
     peer = hf_peer(kind)
@@ -369,6 +376,7 @@ def test_equals_transformers_and_back(kind: str, version: str, tmp_path: Path) -
     assert_identical(load_file(tmp_path / "back" / "model.safetensors"), before)
 
 
+@pytest.mark.sampled(2)
 @in_both_versions(HF, ["square", "no head", "masked"])
 def test_transformers_builds_what_we_write(kind: str, version: str, tmp_path: Path) -> None:
     peer = hf_peer(kind)
@@ -386,6 +394,7 @@ def test_transformers_builds_what_we_write(kind: str, version: str, tmp_path: Pa
     hf.AutoImageProcessor.from_pretrained(tmp_path / "ours")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [(96, 96), (64, 128), (72, 104)])
 def test_another_image_size_equals_transformers(size: tuple[int, int], tmp_path: Path) -> None:
     peer = hf_peer("square")
@@ -426,6 +435,7 @@ def test_exactly_one_dialect_claims_a_file(tmp_path: Path) -> None:
         assert [dialect.name for dialect in DIALECTS if dialect.claims(foreign)] == [name]
 
 
+@pytest.mark.slow
 def test_every_dialect_into_every_other_keeps_every_bit(tmp_path: Path) -> None:
     files = everyone(tmp_path)
     for name, path in files.items():
@@ -493,6 +503,7 @@ def test_what_would_be_computed_otherwise_is_refused(
     assert dialects_called(dialect)[-1].reason_unsupported(SQUARE) is None or dialect == "timm"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [

@@ -83,6 +83,7 @@ def windows_of(arguments: dict[str, Any]) -> dict[str, Any]:
     return {"window_size": arguments["window_size"], "pretrained_windows": grown}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "kind",
     [pytest.param(kind, marks=[pytest.mark.slow] if kind in ALIKE else []) for kind in TIMM],
@@ -117,6 +118,7 @@ def test_equals_timm_and_back(kind: str, tmp_path: Path) -> None:
         assert load(tmp_path / "timm").config == ours.config
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("size", "window", "changed"),
     [((128, 128), 4, 0), ((64, 128), 4, 0), ((32, 32), 4, 1), ((96, 96), 6, 3), ((128, 64), 8, 3)],
@@ -209,6 +211,7 @@ def no_key_bias(peer: Any) -> Any:
     return peer
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("size", "window"),
     [
@@ -279,6 +282,7 @@ AUTHORS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", AUTHORS)
 def test_equals_its_authors_and_back(kind: str, tmp_path: Path) -> None:
     arguments = AUTHORS[kind]
@@ -326,6 +330,7 @@ def _hf_peer(kind: str) -> Any:
     return shaken(getattr(hf, name)(hf.Swinv2Config(**shape)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "kind",
     [pytest.param(kind, marks=[pytest.mark.slow] if kind in ALIKE else []) for kind in HF],
@@ -384,6 +389,7 @@ def test_exactly_one_dialect_claims_a_file(tmp_path: Path) -> None:
         assert [dialect.name for dialect in DIALECTS if dialect.claims(foreign)] == [name]
 
 
+@pytest.mark.slow
 def test_every_dialect_into_every_other_keeps_every_bit(tmp_path: Path) -> None:
     files = everyone(tmp_path)
     whole: dict[str, Any] = {"grid": (16, 16), "changes": {"window_size": 4}}
@@ -426,6 +432,7 @@ def test_what_would_be_computed_otherwise_is_refused(
     assert why in (one.reason_unsupported(SwinV2Config(**{**vars(SQUARE), **changes})) or "")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
@@ -447,6 +454,7 @@ def test_strange_sidecars_end_in_a_sentence(
         load(tmp_path)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "arguments",
     [{"window_size": [4, 8]}, {"window_size": "4"}, {"pretrained_window_sizes": "abc"},
@@ -464,6 +472,7 @@ def test_strange_arguments_of_timm_end_in_a_sentence(
 
 
 # every value in a table of the right shape, and every wrong shape once
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("shape", "value"),
     [

@@ -33,6 +33,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_equals_timm_and_back(kind: str, tmp_path: Path) -> None:
     arguments = SMALL | KINDS[kind]
@@ -53,6 +54,7 @@ def test_equals_timm_and_back(kind: str, tmp_path: Path) -> None:
     assert_identical(load_file(tmp_path / "back.safetensors"), load_file(source))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "heads", "arguments"),
     [

@@ -132,12 +132,14 @@ def outcome(name: str, source: Path, *, config: bool = True) -> str:
     return "noted" if checkpoint.notes and not config else "different"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", QUICK)
 def test_an_architecture_is_equal_or_refused(name: str, tmp_path: Path) -> None:
     expected = "refused" if name in REFUSED else "equal"
     assert outcome(name, tmp_path) == expected
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

@@ -56,6 +56,7 @@ KINDS: dict[str, tuple[dict[str, Any], Callable[[nn.Module], nn.Module]]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_equals_torchvision_and_back(kind: str, tmp_path: Path) -> None:
     arguments, changed = KINDS[kind]
@@ -102,6 +103,7 @@ def shapes(make: Callable[..., nn.Module], **arguments: Any) -> dict[str, Tensor
         return make(**arguments).state_dict()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("make", "weights"),
     [

@@ -136,6 +136,7 @@ def picture(peer: Any) -> Tensor:
     return images(peer.config.num_channels, height, width)
 
 
+@pytest.mark.sampled(2)
 @in_both_versions(KINDS, CLASSIC)
 def test_equals_transformers_and_back(kind: str, version: str, tmp_path: Path) -> None:
     peer = make(kind)
@@ -178,6 +179,7 @@ def check_built(peer: Any, written: Path) -> None:
     close(tokens(theirs, picture(peer)), tokens(peer, picture(peer)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "kind",
     [pytest.param(kind, marks=[] if kind in CLASSIC else [pytest.mark.slow]) for kind in KINDS],
@@ -217,6 +219,7 @@ def claiming(foreign: Foreign) -> list[str]:
     return [d.name for d in DIALECTS if d.claims(foreign) and is_computed(foreign, d)]
 
 
+@pytest.mark.sampled(2)
 @both_versions
 @pytest.mark.parametrize("name", ["BeitModel", "IJepaModel", "DINOv3ViTModel", "ViTMSNModel"])
 def test_cousins_are_not_claimed(name: str, version: str, tmp_path: Path) -> None:
@@ -239,6 +242,7 @@ def test_without_config_what_is_missing_is_asked_for_or_noted(tmp_path: Path) ->
     close(ours(picture(peer)), answer(peer, picture(peer)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["vit", "deit", "deit, two heads"])
 @pytest.mark.parametrize("side", [16, 40, 64])
 def test_resizing_equals_transformers(kind: str, side: int, tmp_path: Path) -> None:
@@ -248,6 +252,7 @@ def test_resizing_equals_transformers(kind: str, side: int, tmp_path: Path) -> N
     close(ours(image), peer(image, interpolate_pos_encoding=True).logits)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["dinov2", "registers"])
 @pytest.mark.parametrize("size", [(14, 14), (42, 42), (35, 56)])
 def test_resizing_equals_dinov2(kind: str, size: tuple[int, int], tmp_path: Path) -> None:
@@ -340,6 +345,7 @@ PROCESSORS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_preprocessing_travels(name: str, tmp_path: Path) -> None:
     source = write(make("vit"), tmp_path / "peer", "")
@@ -372,6 +378,7 @@ def test_preprocessing_travels(name: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(seen["pixel_values"][0], expected, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("said", "mean", "std", "resize"),
     [
@@ -470,6 +477,7 @@ STRANGE: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("file", "said"), STRANGE, ids=[str(said) for _, said in STRANGE])
 def test_strange_sidecars_end_in_a_sentence(file: str, said: Any, tmp_path: Path) -> None:
     write(make("vit"), tmp_path, "-v4")
@@ -480,6 +488,7 @@ def test_strange_sidecars_end_in_a_sentence(file: str, said: Any, tmp_path: Path
         load(tmp_path)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["patch_embeddings.projection.weight", "position_embeddings"])
 @pytest.mark.parametrize("shape", [(), (3,), (0, 0, 0), (48, 3, 0, 0), (1, 1, 1, 1, 1)])
 def test_strange_tensors_end_in_a_sentence(

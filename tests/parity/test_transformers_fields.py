@@ -155,6 +155,7 @@ def answer(peer: Any, image: Tensor) -> Tensor:
     return given.logits if hasattr(given, "logits") else given.image_embeds
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
 def test_other_values_are_computed_or_refused(kind: str, tmp_path: Path) -> None:

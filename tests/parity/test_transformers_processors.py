@@ -53,6 +53,7 @@ def read(said: dict[str, Any], model_type: str = "vit", side: int = SIDE) -> Pre
     return read_preprocessing(Foreign("published", {}, sidecars), config, CROPPED)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_images_are_prepared_as_its_processor_does_or_refused(kind: str) -> None:
     photo = Image.fromarray(samples.chelsea())

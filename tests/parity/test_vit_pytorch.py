@@ -62,6 +62,7 @@ def said_of(arguments: dict[str, Any]) -> dict[str, Any]:
     return said | ({"channels": 5} if arguments.get("channels") == 5 else {})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_equals_vit_pytorch_and_back(kind: str, tmp_path: Path) -> None:
     arguments = SMALL | KINDS[kind]
@@ -121,6 +122,7 @@ def old_name(name: str) -> str:
     return re.sub(r"(layers\.\d+\.1)\.net\.4\.", r"\1.fn.net.3.", name)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("kind", "pool"),
     [
@@ -157,6 +159,7 @@ def test_equals_what_vit_pytorch_was_and_back(
     assert_identical(load_file(tmp_path / "back.safetensors"), load_file(source))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_module_in_memory_needs_no_answers(kind: str) -> None:
     """Heads, pooling, patches, channels and dropout are read from its parts."""
@@ -325,6 +328,7 @@ def digits() -> tuple[Tensor, Tensor]:
     return (pixels / 255 - 0.1307) / 0.3081, torch.tensor(idx("t10k-labels-idx1-ubyte", 8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "right"), [(1_000, 964), pytest.param(10_000, 9_725, marks=pytest.mark.slow)]
 )

@@ -64,6 +64,7 @@ def _private(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ALLOW_PRIVATE, "1")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_private")
 def test_an_image_of_a_named_host_is_computed(
     launcher: Launcher, checkpoints: Path, web: str
@@ -163,6 +164,7 @@ def test_a_download_has_a_size(web: str) -> None:
     assert "more than the limit of 50,000" in reason
 
 
+@pytest.mark.slow
 def test_requests_without_addresses_do_not_wait(service: Running) -> None:
     assert service.form("/v1/predict", [IMAGE]).status == 200
 

@@ -457,6 +457,7 @@ def test_no_path_of_a_request_leads_to_a_file(service: Running, path: str) -> No
     assert status >= 400 or path.startswith("/v1/models?")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["../../../etc/passwd", "/etc/passwd", "pets\0", "a" * 5000, ""])
 def test_no_name_of_a_request_leads_to_a_file(service: Running, name: str, tmp_path: Path) -> None:
     quoted = "".join(f"%{byte:02x}" for byte in name.encode())
@@ -622,6 +623,7 @@ def test_redirects_lead_nowhere_else(
     assert not asked
 
 
+@pytest.mark.slow
 def test_a_slow_host_takes_no_more_time_than_a_request_has(
     launcher: Launcher, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,7 @@ def test_names_of_files_are_not_looked_at(small: Running) -> None:
     assert small.ask("POST", "/v1/predict", body, FORM).status == 200
 
 
+@pytest.mark.slow
 def test_an_image_has_a_number_of_pixels(small: Running) -> None:
     (found,) = small.form("/v1/predict", [png(1, (80, 80))]).json()["predictions"]
     assert found["error"] == "80x80, more than the limit of 5,000 pixels"

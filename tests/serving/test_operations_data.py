@@ -185,6 +185,7 @@ def test_a_patch_finds_itself_in_the_same_image(context: Context) -> None:
         ask("neighbours", context, image, patch=[4, 0])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", MODELS)
 def test_features_and_logits_are_those_of_the_model(kind: str) -> None:
     model = model_of(kind)
@@ -195,6 +196,7 @@ def test_features_and_logits_are_those_of_the_model(kind: str) -> None:
         torch.testing.assert_close(logits, model(images))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [*FAMILIES, "vit, distilled", "vit, no head", "one channel"])
 def test_every_kind_of_model_has_neighbours_and_a_map(kind: str, photos: Path) -> None:
     model = model_of(kind)
@@ -208,6 +210,7 @@ def test_every_kind_of_model_has_neighbours_and_a_map(kind: str, photos: Path) -
     assert match["score"] == pytest.approx(1, abs=1e-2)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ATTENTIVE)
 def test_distances_are_means_over_the_images_of_the_data(kind: str, photos: Path) -> None:
     model = model_of(kind)
@@ -342,6 +345,7 @@ def test_samples_begin_with_images_of_the_data(context: Context) -> None:
     assert samples[-1]["name"] == "flower"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "kind", ["vit", "swin", "mobilevitv2", "vit, hybrid", "vit, no head", "one channel"]
 )

@@ -22,6 +22,7 @@ def explain(model: Model, **options: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [*FAMILIES, "vit, distilled", "vit, no head", "one channel"])
 def test_auto_is_the_librarys_choice_and_map(kind: str) -> None:
     model = model_of(kind)
@@ -39,6 +40,7 @@ def test_auto_is_the_librarys_choice_and_map(kind: str) -> None:
         assert found["target"] is None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_of_every_class(method: str) -> None:
     model = model_of("labels")

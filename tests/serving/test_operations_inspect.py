@@ -70,6 +70,7 @@ def largest_of_rows(found: Packed, layer: int) -> np.ndarray:
     return every[:, :-1]
 
 
+@pytest.mark.sampled(2)
 @every_model
 def test_decoded_weights_are_those_of_the_model(kind: str) -> None:
     model = model_of(kind)
@@ -155,6 +156,7 @@ def test_windows_shifts_and_folds_are_described() -> None:
     assert names == ["class token", "distillation token"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("kind", "most"),
     [

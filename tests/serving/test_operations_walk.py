@@ -30,6 +30,7 @@ def step_of(found: dict[str, Any], name: str) -> dict[str, Any]:
     return next(one for one in found["steps"] if one["id"] == name)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", MODELS)
 def test_every_kind_of_model_is_walked_through(kind: str) -> None:
     model = model_of(kind)

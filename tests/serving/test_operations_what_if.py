@@ -92,6 +92,7 @@ def test_without_edits_nothing_changes(kind: str) -> None:
         assert found["before"][0]["index"] == best
 
 
+@pytest.mark.sampled(2)
 @every_model
 def test_the_erased_part_of_an_explanation_is_where_its_map_is_largest(kind: str) -> None:
     model = model_of(kind)

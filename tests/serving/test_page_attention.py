@@ -214,6 +214,7 @@ def test_hovering_shows_another_patch_and_asks_nobody(
     assert server.questions == asked
 
 
+@pytest.mark.slow
 def test_the_keyboard_is_enough_and_the_address_follows(visitor: Visitor) -> None:
     page = visitor.open("layer=0&query=4,4")
     page.focus("#stage")
@@ -475,6 +476,7 @@ def test_what_goes_wrong_is_said_in_words(visitor: Visitor) -> None:
     visitor.problems.clear()  # the browser logs the aborted request
 
 
+@pytest.mark.slow
 def test_a_broken_photo_is_named_and_leaves_the_one_before_whole(visitor: Visitor) -> None:
     """With its maps, its answer and its link; also where one is dropped while another is opened."""
     page = visitor.open("image=sample:second&layer=1&head=1&query=20,44")

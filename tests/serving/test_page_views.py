@@ -191,6 +191,7 @@ def test_korean_is_korean() -> None:
     ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name",
     [
@@ -434,6 +435,7 @@ def test_an_explanation_is_tested_by_erasing_what_it_marks(
     answered(page, erase=sorted([n // 8, n % 8] for n in order))
 
 
+@pytest.mark.slow
 def test_the_pickers_of_a_comparison_move_both_sides(
     visitor: Visitor, models: dict[str, Model], first: Image.Image
 ) -> None:

@@ -51,6 +51,7 @@ def test_names_are_those_below_the_folder() -> None:
     assert public_name("../b/2.png", common_folder(["../b/2.png"])) == "2.png"
 
 
+@pytest.mark.slow
 def test_a_service_whose_model_is_gone_names_no_path(
     launcher: Launcher, checkpoints: Path, tmp_path: Path
 ) -> None:

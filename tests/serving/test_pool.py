@@ -85,6 +85,7 @@ def test_what_a_killed_process_had_is_answered_by_the_next(
     assert pool_of(pets).workers[0].child.pid != pid
 
 
+@pytest.mark.slow
 def test_an_image_that_ends_every_process_is_answered_with_503(pets: Running) -> None:
     stream = BytesIO()
     Image.new("RGB", (6000, 6000)).save(stream, "JPEG")  # takes a while to decode

@@ -115,6 +115,7 @@ def test_embeddings_are_those_of_the_checkpoint_and_are_found_again(
         assert cosines == pytest.approx([one.cosine for one in wanted], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_what_was_embedded_through_an_address_is_searched_by_the_service(
     remote: Running, launcher: Launcher, local: str, place: Path, tmp_path: Path
 ) -> None:
@@ -161,6 +162,13 @@ def test_explanations_are_those_of_the_checkpoint(
     assert (tmp_path / "out" / "report.html").is_file()
     with pytest.raises(vitrail.UserError, match="discard is not an option of a service"):
         vitrail.explain(remote.address, image, method="rollout", discard=0.5)
+
+
+def test_info_of_an_address_is_that_of_the_checkpoint(remote: Running, local: str) -> None:
+    found, known = vitrail.info(remote.address), vitrail.info(local)
+    assert (found.params, found.macs) == (known.params, known.macs)
+    with pytest.raises(vitrail.UserError, match="dialect must not be given"):
+        vitrail.info(remote.address, dialect="timm")
 
 
 def test_mistakes_are_one_sentence(remote: Running, place: Path, tmp_path: Path) -> None:

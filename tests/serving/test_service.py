@@ -56,6 +56,14 @@ def test_one_image_may_be_the_body(service: Running) -> None:
     assert len(found["predictions"][0]["top"]) == 1
 
 
+def test_options_of_the_address_count_for_forms_and_json_too(service: Running) -> None:
+    image = base64.b64encode(png(1)).decode()
+    form = service.form("/v1/predict?top=1", [png(1)])
+    text = service.post_json("/v1/predict?top=1", {"images": [image]})
+    both = service.post_json("/v1/predict?top=1", {"images": [image], "top": 2})
+    assert [len(one.json()["predictions"][0]["top"]) for one in (form, text, both)] == [1, 1, 2]
+
+
 def test_fields_of_a_form_are_options(service: Running) -> None:
     body = make_form([("images", png(1)), ("top", b"2")])
     headers = {"content-type": f"multipart/form-data; boundary={BOUNDARY}"}
@@ -94,7 +102,9 @@ def test_models_say_what_they_are(service: Running) -> None:
         ("/v1/predict", [1], 400, "JSON object"),
         ("/v1/predict", {"images": ["x"] * 65}, 413, "64 images"),
         ("/v1/embed", {"images": [], "top": 1}, 422, "top"),
-        ("/v1/nothing", {}, 405, "Method Not Allowed"),
+        ("/v1/nothing", {}, 404, "nothing under this address"),
+        ("/v1/predict/", {}, 404, "nothing under this address"),
+        ("/v1/models", {}, 405, "takes GET, got POST"),
     ],
 )
 def test_a_mistake_is_one_sentence(
@@ -119,6 +129,7 @@ def test_a_mistake_is_one_sentence(
         ({"content-type": "multipart/form-data; boundary=b"}, b"--b\r\n\r\n", 400),
         ({"content-type": f"multipart/form-data; boundary={'b' * 300}"}, b"x", 400),
         ({"content-type": "application/json", "x-timeout": "soon"}, b"{}", 422),
+        ({"content-type": "application/json", "content-encoding": "gzip"}, b"{}", 415),
     ],
 )
 def test_a_body_that_cannot_be_read_is_refused(
@@ -186,7 +197,7 @@ def test_files_of_the_page_have_their_type(service: Running, path: str, media: s
 def test_no_other_file_is_served(service: Running, path: str) -> None:
     reply = service.get(path)
     assert reply.status == 404
-    assert reply.json() == {"error": "there is nothing under this address", "code": 404}
+    assert reply.json()["error"].startswith("there is nothing under this address")
 
 
 def test_health_and_metrics(service: Running) -> None:

@@ -9,12 +9,15 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+import vitrail
 from tests.serving.conftest import make_model
 from tests.serving.running import png
 from vitrail.inference.engine import Job, plan_of
 from vitrail.inference.engines.auto import OpenRunner
+from vitrail.inference.exported_model import ExportedModel
+from vitrail.inference.prediction import NOT_FINITE
 from vitrail.models.model import Model
-from vitrail.serving.engine import NOT_FINITE, BatchEngine, Item, LaneRunner, divide
+from vitrail.serving.engine import NOT_PIXELS, BatchEngine, Item, LaneRunner, divide
 from vitrail.serving.spec import WorkerSpec
 
 SPEC = WorkerSpec(name="pets", path="", engine="eager", batch_size=16, max_pixels=5000)
@@ -73,6 +76,21 @@ def test_an_output_that_is_not_finite_is_a_problem() -> None:
     with torch.no_grad():
         next(iter(model.parameters())).fill_(float("nan"))
     assert BatchEngine(model, SPEC).run([Item("scores", False, png(1))]) == [NOT_FINITE]
+
+
+@pytest.mark.slow
+def test_a_file_that_reads_pixels_takes_no_other_tensors(model: Model, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime", reason="exported files")
+    vitrail.export(model, tmp_path / "m.onnx", preprocessing=True)
+    engine = BatchEngine(ExportedModel(tmp_path / "m.onnx"), SPEC)
+    good = prepared(model, 1)
+    rows = [good, np.full_like(good, np.nan), good * 100]
+    found, *others = engine.run([Item("logits", True, row.tobytes()) for row in rows])
+    with torch.inference_mode():
+        expected = model(torch.from_numpy(good)[None])[0]
+    assert isinstance(found, np.ndarray)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert others == [NOT_PIXELS] * 2
 
 
 @pytest.mark.parametrize("count", range(1, 40))

@@ -35,6 +35,7 @@ def as_admin(service: Running) -> Running:
     return replace(service, headers={"x-api-key": ADMIN})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "path", ["/v1/models", "/v2", "/v2/models/pets", "/metrics", "/openapi.json"]
 )
@@ -82,6 +83,7 @@ def test_only_sources_of_the_start_are_loaded(
     assert as_user(keyed).form("/v1/predict", [png(1)]).status == 200
 
 
+@pytest.mark.slow
 def test_models_are_swapped_and_unloaded_without_losing_a_request(keyed: Running) -> None:
     admin, user = as_admin(keyed), as_user(keyed)
     before = user.form("/v1/predict", [png(5)]).json()["predictions"]

@@ -39,6 +39,7 @@ def inside(
         yield found
 
 
+@pytest.mark.slow
 def test_an_inspection_is_packed_and_compressed(inside: Running) -> None:
     plain = inside.form("/v1/inspect", [png(1)])
     assert plain.status == 200

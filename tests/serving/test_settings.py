@@ -29,6 +29,11 @@ def test_a_model_has_a_name(text: str, name: str, path: str) -> None:
     assert parse_source(text) == Source(name, path)
 
 
+def test_a_model_behind_an_address_is_not_served() -> None:
+    with pytest.raises(UserError, match="give its checkpoint"):
+        parse_source("pets=http://127.0.0.1:9/models/pets")
+
+
 def test_two_models_have_two_names() -> None:
     with pytest.raises(UserError, match="give NAME=PATH"):
         parse_sources(("a/pets", "b/pets"), "models")
@@ -40,6 +45,7 @@ def test_two_models_have_two_names() -> None:
     "options",
     [
         {"models": ()},
+        {"standby": (Source("pets", "others"),)},
         {"port": 70_000},
         {"workers": 0},
         {"threads": 0},

@@ -50,6 +50,7 @@ def test_health_and_metadata(client: Any) -> None:
     assert [one["shape"] for one in found["outputs"]] == [[-1, 3], [-1, 192]]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sent_binary", [True, False])
 @pytest.mark.parametrize("returned_binary", [True, False])
 def test_tensors_both_ways(
@@ -108,7 +109,10 @@ def test_an_answer_without_wishes_is_the_first_output_in_json(service: Running) 
         ({"shape": "x"}, "at least 1"),
         ({"name": "pixels"}, "images or encoded_images"),
         ({"data": [0.5]}, f"{ROW} numbers"),
-        ({"data": "x"}, "list of numbers"),
+        ({"data": "x"}, "list of"),
+        ({"data": None}, "list of"),
+        ({"data": ["1"] * ROW}, "list of numbers"),
+        ({"data": [True] * ROW}, "list of numbers"),
         ({"data": [[1], [2, 3]]}, "list of numbers"),
         ({"data": [1e300] * ROW}, "finite"),
         ({"parameters": {"binary_data_size": 10}}, "binary_data_size"),

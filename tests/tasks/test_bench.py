@@ -58,6 +58,7 @@ def test_sigterm_leaves_no_draft(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_the_shell_prints_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = str(vitrail.save(small_model(), tmp_path / "model"))
     out = tmp_path / "speed"
@@ -175,6 +176,7 @@ def test_clearing_needs_no_model(capsys: pytest.CaptureFixture[str], cache: Path
     assert vitrail.bench(clear=True).facts()["cleared"] == 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -202,6 +204,7 @@ def test_a_row_has_every_column() -> None:
     assert "accuracy" in titles
 
 
+@pytest.mark.slow
 def test_no_row_at_all_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "model").mkdir()
     assert main(["bench", str(tmp_path / "model"), *OPTIONS]) == 2

@@ -56,6 +56,7 @@ TASKS: dict[str, Callable[[Any, Path, Path], Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("verb", TASKS)
 def test_broken_images_have_one_form(verb: str, model: Any, photos: Path, tmp_path: Path) -> None:
     record = TASKS[verb](model, photos, tmp_path)

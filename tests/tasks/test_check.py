@@ -159,6 +159,7 @@ def test_an_error_of_their_forward_is_one_sentence_with_its_line() -> None:
         check(Raises())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -30,6 +30,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     return vitrail.compare("digits", shares=[0.1, 1], seeds=[3, 5], out=out, **SHORT)
 
 
+@pytest.mark.slow
 def test_every_run_is_a_training_run_on_the_same_labels(compared: Comparison) -> None:
     assert [cell.name for cell in compared.cells] == [
         f"{model}-{share:g}-seed{seed}"
@@ -50,6 +51,7 @@ def test_every_run_is_a_training_run_on_the_same_labels(compared: Comparison) ->
     assert {cell.labelled for cell in compared.cells} == {160, 1618}
 
 
+@pytest.mark.slow
 def test_the_tested_weights_are_the_last(compared: Comparison) -> None:
     cell = compared.cells[0]
     found = vitrail.evaluate(Path(cell.run) / "last", "digits", split="val", engine="eager")
@@ -81,6 +83,7 @@ def test_the_page_has_curves_cost_and_tests(compared: Comparison) -> None:
     assert facts == compared.facts()
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_never_computed_again(
     compared: Comparison, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +226,7 @@ def test_a_plan_that_compare_did_not_write_is_left_alone(text: str, tmp_path: Pa
     assert (tmp_path / "plan.json").read_text() == text
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("text", ["seeds: 2020-99-99", "seeds: !!int a", "seeds: " + "[" * 3000])
 def test_a_plan_that_is_no_yaml_is_one_sentence(text: str, tmp_path: Path) -> None:
     file = tmp_path / "plan.yaml"

@@ -103,6 +103,7 @@ def test_what_is_corrupted_is_what_the_model_sees(order: str) -> None:
     assert torch.equal(seen, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("multi_label", [False, True])
 def test_each_score_is_that_of_its_corrupted_images(multi_label: bool) -> None:
     model, source = make(), Shaded(multi_label=multi_label, gone=(2, 7))
@@ -131,6 +132,7 @@ def test_each_score_is_that_of_its_corrupted_images(multi_label: bool) -> None:
         assert value == pytest.approx(score(logits, clean.targets, multi_label=multi_label).best)
 
 
+@pytest.mark.slow
 def test_the_interval_draws_an_image_with_all_its_corruptions() -> None:
     model = make()
     source = Shaded(images=20)
@@ -145,6 +147,7 @@ def test_the_interval_draws_an_image_with_all_its_corruptions() -> None:
     assert robustness_of(model, clean, source, most=1).interval is None
 
 
+@pytest.mark.slow
 def test_neither_workers_nor_batches_change_a_number() -> None:
     model = make()
     source = Shaded(images=7)

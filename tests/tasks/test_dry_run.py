@@ -31,6 +31,7 @@ def test_type_checkers_know_every_argument(verb: str) -> None:
     assert get_type_hints(known).keys() == options - {"dry_run"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("verb", VERBS)
 def test_nothing_is_written_and_mistakes_are_found(
     verb: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -88,6 +88,7 @@ def test_the_page_is_one_file_and_survives_any_name() -> None:
     assert page.count(SAFE) >= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("several", [False, True])
 def test_calibration_is_drawn_before_and_after(several: bool) -> None:
     found = make(outputs_of(several=several))
@@ -112,6 +113,7 @@ def test_calibration_is_drawn_before_and_after(several: bool) -> None:
     assert "two random halves" in page
 
 
+@pytest.mark.slow
 def test_two_galleries_show_the_surest_and_the_worst() -> None:
     outputs = outputs_of(images=300)
     assert len(outputs.wrong) > 2 * MAX_MISTAKES

@@ -139,6 +139,7 @@ def test_several_labels_rank_mistakes_by_their_surest_wrong_label() -> None:
     assert {label for label, _ in first.predicted} == said
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("images", "classes", "several"),
     [(7, 2, False), (7, 2, True), (300, 41, False), (2000, 1000, False), (200, 200, True)],

@@ -19,6 +19,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "model.onnx"
 
 
+@pytest.mark.slow
 def test_verbs_that_need_the_checkpoint(exported: Path, tmp_path: Path) -> None:
     photo = exported.with_name("photo.png")
     calls: dict[str, Callable[[], object]] = {
@@ -36,6 +37,7 @@ def test_verbs_that_need_the_checkpoint(exported: Path, tmp_path: Path) -> None:
         vitrail.predict(exported, photo, engine="compiled")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "options",
     [["--engine", "openvino"], ["--speed-up", "1.5"], ["--address", "auto"], ["--dry-run"]],

@@ -62,6 +62,7 @@ def test_every_image_is_held_out_once(data: Path) -> None:
         open_data(data, folds=3, fold=4)
 
 
+@pytest.mark.slow
 def test_a_run_for_each_fold_and_one_report(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "folds"
     found = vitrail.train(data, out=out, folds=3, epochs=4, **SMALL)
@@ -86,6 +87,7 @@ def test_a_run_for_each_fold_and_one_report(data: Path, tmp_path: Path) -> None:
         vitrail.train(data, out=out, folds=3, epochs=4, **SMALL)
 
 
+@pytest.mark.slow
 def test_minutes_become_steps_that_a_resumed_run_keeps(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "budget"
     run = vitrail.train(data, out=out, minutes=0.02, **SMALL)
@@ -100,6 +102,7 @@ def test_minutes_become_steps_that_a_resumed_run_keeps(data: Path, tmp_path: Pat
         vitrail.train(data, out=tmp_path / "x", minutes=0)
 
 
+@pytest.mark.slow
 def test_minutes_of_all_folds_are_steps_of_each(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

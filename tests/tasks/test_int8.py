@@ -52,6 +52,7 @@ def scores(predictions: Any) -> Any:
     return np.array([sorted(dict(one.top).items()) for one in predictions if one.problem is None])
 
 
+@pytest.mark.slow
 def test_predictions_in_int8_are_close_and_say_what_they_cost(
     model: Model, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,6 +77,7 @@ def test_predictions_in_int8_are_close_and_say_what_they_cost(
     assert json.loads(capsys.readouterr().out)["quantisation"]["error"] == record.error
 
 
+@pytest.mark.slow
 def test_what_an_image_gets_does_not_depend_on_its_batch(model: Model, photos: Path) -> None:
     names = sorted(str(file) for file in photos.iterdir())
     every = vitrail.predict(model, names, precision="int8", calibrate=photos, max_drop=100)
@@ -131,6 +133,7 @@ def plan_for(model: Model) -> Plan:
     return Plan("logits", (4, model.config.channels, *model.config.image_size))
 
 
+@pytest.mark.slow
 def test_int8_and_merging_combine(model: Model, photos: Path) -> None:
     merged = merge_tokens(model, 3)
     calibration = make_calibration(merged, photos, "int8", None, 100.0)
@@ -145,6 +148,7 @@ def test_int8_and_merging_combine(model: Model, photos: Path) -> None:
     assert not np.allclose(expected, whole, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("kind", ["vit", pytest.param("beit", marks=pytest.mark.slow)])
 def test_engines_compute_merged_models(engine: str, kind: str, model: Model) -> None:

@@ -194,6 +194,7 @@ def public(**changes: Any) -> PublicWeights:
     return PublicWeights(**{**values, "accuracy": 0.75, "citation": CITED, "images": 12, **changes})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("changes", "verdict"),
     [

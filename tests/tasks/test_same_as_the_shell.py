@@ -177,6 +177,7 @@ CALLS: dict[str, Callable[[str, Path], Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("line", CALLS)
 def test_python_gives_what_the_shell_prints(
     line: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -231,6 +232,7 @@ def test_no_verb_is_left_out() -> None:
 PAGES = ("doctor", "evaluate", "probe", "search", "duplicates")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "line", [line for line in CALLS if line.startswith(PAGES) and "--dry-run" not in line]
 )

@@ -42,6 +42,7 @@ def weights(run: Run) -> dict[str, Any]:
     return {name: t.numpy() for name, t in load_file(run.last / "model.safetensors").items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["train", "pretrain"])
 def test_python_and_shell_give_the_same_json(
     verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -64,6 +65,7 @@ def test_python_and_shell_give_the_same_json(
     assert not Path("dry").exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_returns_a_run_that_is_resumed_to_the_same_bits(tmp_path: Path) -> None:
     whole = vitrail.train("digits", out=tmp_path / "whole", **SHORT)
     seen = list[int]()
@@ -127,6 +129,7 @@ def test_several_processes_report_to_python(tmp_path: Path) -> None:
         vitrail.train("digits", out=tmp_path / "no", processes=2, lr=-1.0, **SHORT)
 
 
+@pytest.mark.slow
 def test_the_curve_of_the_learning_rate_finder_stays_with_the_run(tmp_path: Path) -> None:
     run = vitrail.train("digits", out=tmp_path / "run", lr="find", **SHORT)
     curve = read_curve(run.out)

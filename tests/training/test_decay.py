@@ -58,6 +58,7 @@ def test_only_matrices_of_layers_decay_or_go_to_muon(kind: str) -> None:
     assert linear == muon.keys()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "peer",
     [

@@ -11,6 +11,7 @@ from vitrail.data.loader import Stream
 from vitrail.data.sampler import places_of
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("batch", [1, 16, 1024, 1500])
 def test_every_place_of_a_batch_is_in_one_process(batch: int) -> None:
     for world in (*range(1, 10), 64, 100, 256, 1000, 1023, 1024):

@@ -22,6 +22,7 @@ GROWING = replace(RECIPE.augmentation, progressive=(4,), mix_off_epochs=1.0)
 PLAIN = {"image_size": 32, "patch_size": 8, "dim": 16, "depth": 1, "heads": 2, "num_classes": 3}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("positions", ["learned", "sincos2d", "learned2d", "none"])
 def test_smaller_images_have_the_positions_of_a_resized_model(
     positions: str, tmp_path: Path
@@ -43,6 +44,7 @@ def test_smaller_images_have_the_positions_of_a_resized_model(
         assert model.positions.table.grad.abs().sum() > 0  # type: ignore[union-attr, operator]
 
 
+@pytest.mark.slow
 def test_sizes_grow_mixing_ends_and_a_resumed_run_is_the_same(tmp_path: Path) -> None:
     straight = trainer(tmp_path / "straight", augmentation=GROWING)
     sides, mixed = list[int](), list[bool]()

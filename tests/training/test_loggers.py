@@ -37,6 +37,7 @@ def test_one_logger_that_fails_is_left_out_and_named(tmp_path: Path) -> None:
     assert list((tmp_path / "tensorboard").iterdir())
 
 
+@pytest.mark.slow
 def test_the_run_tells_of_it_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # nobody listens there
@@ -66,6 +67,7 @@ def test_ids_are_kept(tmp_path: Path) -> None:
     assert remembered_id(tmp_path, "wandb", lambda: "three") == "one"
 
 
+@pytest.mark.slow
 def test_mlflow_has_every_line_in_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -85,6 +87,7 @@ def test_mlflow_has_every_line_in_one_run(tmp_path: Path, monkeypatch: pytest.Mo
     assert history == {line["step"]: line["loss"] for line in Log.read(out)}
 
 
+@pytest.mark.slow
 def test_wandb_continues_the_same_run_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from vitrail.training.lora import adapt, merged
 from vitrail.training.recipe import Lora, Schedule
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_merged_model_computes_the_same(kind: str) -> None:
     torch.manual_seed(0)
@@ -54,6 +55,7 @@ def test_queries_keys_and_values_have_changes_of_their_own() -> None:
     assert not values.any()
 
 
+@pytest.mark.slow
 def test_a_run_changes_little_and_saves_all(tmp_path: Path) -> None:
     first = trainer(tmp_path / "first", schedule=Schedule(steps=30, warmup=4))
     first.run()
@@ -74,6 +76,7 @@ def test_a_run_changes_little_and_saves_all(tmp_path: Path) -> None:
             assert all(torch.linalg.matrix_rank(part, atol=1e-6) <= 2 for part in parts)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["resnet18", "bit_r50x1", "mobilenetv2_035"])
 def test_convolutional_networks_have_no_attention_to_change(name: str) -> None:
     model = build_meta(find(name))

@@ -101,6 +101,7 @@ def spoil(run: Trainer, when: Any) -> None:
     run.task.objective.forward = forward_and_spoil  # type: ignore[method-assign]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 @pytest.mark.parametrize("policy", ["skip", "back"])
 def test_steps_that_are_not_finite_leave_valid_metrics(
@@ -118,6 +119,7 @@ def test_steps_that_are_not_finite_leave_valid_metrics(
     assert all(parameter.isfinite().all() for parameter in run.model.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["skip", "back"])
 def test_a_run_whose_loss_stays_bad_gives_up(policy: str, tmp_path: Path) -> None:
     monitor = Monitor(eval_every_epochs=0.5, save_every_steps=5, nan=policy, nan_limit=4)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from vitrail.training.recompute import checkpoint_blocks
 NOISY = ("vit", "beit", "swin", "swinv2")  # batch norms see who is beside: tests/training/cases.py
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", NOISY)
 def test_a_sample_is_dropped_the_same_in_every_batch(family: str) -> None:
     torch.manual_seed(0)
@@ -56,6 +57,7 @@ def test_rates_are_kept() -> None:
         assert abs(both.item()) < 0.08
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("how", [True, 2, "selective"])
 def test_what_is_computed_again_draws_the_same(how: bool | int | str) -> None:
     config = ViTConfig(

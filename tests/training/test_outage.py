@@ -61,6 +61,7 @@ def test_an_outage_stops_the_run(kind: type[BadImage], tmp_path: Path) -> None:
     assert newest_step(tmp_path / "steps") is None
 
 
+@pytest.mark.slow
 def test_a_small_share_is_too_much_too(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"6 of 400 training images .*Input/output error.*0\.01"):
         run(tmp_path / "run", Shelf(400, range(0, 400, 40)), schedule=Schedule(epochs=2))
@@ -99,6 +100,7 @@ def test_validation_images_are_counted_too(tmp_path: Path) -> None:
         run(tmp_path, Shelf(100, []), val=Shelf(40, range(30)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [0.5, 100])  # at an early evaluation, and at the last step
 def test_after_a_validation_outage_a_run_goes_on(every: float, tmp_path: Path) -> None:
     monitor = replace(RECIPE.monitor, eval_every_epochs=every, save_every_steps=None)
@@ -168,6 +170,7 @@ class Flickering(Shelf):
         return super().read(index)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lost", "attempts"), [((3,), 2), (range(100), 40)])
 def test_an_outage_that_ends_changes_nothing(
     lost: Any, attempts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

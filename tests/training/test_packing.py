@@ -75,6 +75,7 @@ def test_a_loss_is_the_mean_of_images_computed_alone() -> None:
     assert model.get_parameter("positions.table").grad.abs().sum(dim=-1).gt(0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"accumulate": 4, "max_tokens": 10}])
 def test_a_run_that_died_ends_as_if_it_had_not(changes: dict[str, Any], tmp_path: Path) -> None:
     trainer(tmp_path / "whole", **changes).run()
@@ -86,12 +87,14 @@ def test_a_run_that_died_ends_as_if_it_had_not(changes: dict[str, Any], tmp_path
     assert fingerprint(tmp_path / "died") == fingerprint(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_the_number_of_workers_changes_nothing(tmp_path: Path) -> None:
     for workers in (0, 2):
         trainer(tmp_path / str(workers), workers=workers).run()
     assert fingerprint(tmp_path / "0") == fingerprint(tmp_path / "2")
 
 
+@pytest.mark.slow
 def test_it_learns(tmp_path: Path) -> None:
     fields = {**RECIPE.fields, "dropout": 0.0, "drop_path": 0.0}
     mild = replace(PLAIN, policy="none", rotate=0.0, erase=0.0)
@@ -148,6 +151,7 @@ def test_what_cannot_be_combined_is_refused(changes: dict[str, Any], message: st
         replace(RECIPE, **{**NATIVE, **changes})
 
 
+@pytest.mark.slow
 def test_other_families_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="need a ViT, DeiT or DINOv2 model"):
         trainer(tmp_path, model="swin_t", fields={"image_size": (224, 224), "channels": 1})
@@ -169,6 +173,7 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
+@pytest.mark.slow
 def test_the_verb_trains_and_its_model_predicts(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -52,6 +52,7 @@ def differences(folder: Path, combinations: tuple[str, ...]) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_many_processes_are_one_and_refuse_stop_and_wait_together(tmp_path: Path) -> None:
     """Stopped in the middle and resumed, too, and with another number of processes and another kind
     of parallelism. What happens to one of them, and what all of them must find then, is in

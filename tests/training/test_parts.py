@@ -97,6 +97,7 @@ def test_half_precision_is_refused_where_it_is_slow(monkeypatch: pytest.MonkeyPa
     check_precision("bfloat16", torch.device("cuda"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hardware", ["_is_avx512_bf16_supported", "_is_amx_tile_supported"])
 def test_bfloat16_is_taken_where_the_cpu_has_it(
     hardware: str, monkeypatch: pytest.MonkeyPatch

@@ -24,6 +24,7 @@ SMALL = ViTConfig(
 WIDE = replace(SMALL, dim=1024, heads=16, mlp_dim=4096, num_classes=1000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gpus", "share"),
     [
@@ -53,6 +54,7 @@ def test_modelled_memory_is_what_torch_allocates(gpus: int, share: int) -> None:
     assert without == pytest.approx(measured.total, rel=0.3)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", CONFIGS)
 def test_every_family_can_be_counted(family: str) -> None:
     config: Config = CONFIGS[family]
@@ -83,6 +85,7 @@ def test_vit_g_on_64_gpus() -> None:
     assert found.recommended.fits(80 * GB)
 
 
+@pytest.mark.slow
 def test_less_memory_means_more_parts_then_recomputing_then_nothing() -> None:
     big, small, none = (plan("vit_l_16", gpus=8, memory=m, batch_size=2048) for m in (80, 12, 3))
     assert big.recommended is not None
@@ -92,6 +95,7 @@ def test_less_memory_means_more_parts_then_recomputing_then_nothing() -> None:
     assert none.command is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gpus", "memory"), [(1, 80), (8, 24), (64, 40), (256, 80)])
 def test_the_command_is_one_of_ours(gpus: int, memory: float) -> None:
     found = plan("vit_h_14", gpus=gpus, memory=memory, batch_size=2048)

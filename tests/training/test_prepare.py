@@ -36,6 +36,7 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
+@pytest.mark.slow
 def test_images_decoded_once_train_the_same(photos: Path, tmp_path: Path) -> None:
     fields = {**RECIPE.fields, "channels": 3}
     augmentation = replace(RECIPE.augmentation, policy="trivialaugment")

@@ -81,6 +81,7 @@ def die_at(step: int, run: Trainer) -> None:
     run.train_step = step_and_die  # type: ignore[method-assign]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", [*KINDS, *UNLABELLED])
 def test_a_run_that_died_ends_as_if_it_had_not(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -101,6 +102,7 @@ def test_a_run_that_died_ends_as_if_it_had_not(
     assert fingerprint(out) == fingerprint(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_the_number_of_workers_changes_nothing(tmp_path: Path) -> None:
     for workers in (0, 2):
         trainer(tmp_path / str(workers), workers=workers, augmentation=PER_SAMPLE).run()
@@ -113,6 +115,7 @@ def go_on(out: Path, workers: int, changes: dict[str, Any]) -> None:
     trainer(out, workers=workers, **changes).run(resume=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kills", "steps"), [(3, 36), pytest.param(20, 240, marks=pytest.mark.slow)]
 )
@@ -194,6 +197,7 @@ def test_checkpointing_blocks_changes_nothing_but_memory(tmp_path: Path) -> None
     assert fingerprint(tmp_path / "False") == fingerprint(tmp_path / "True")
 
 
+@pytest.mark.slow
 def test_what_was_trained_can_be_loaded(tmp_path: Path) -> None:
     seldom = Monitor(eval_every_epochs=2, save_every_steps=40)
     outcome = trainer(tmp_path / "run", schedule=Schedule(steps=80, warmup=4), monitor=seldom).run()
@@ -221,6 +225,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     assert fingerprint(out) == fingerprint(tmp_path / "whole")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("policy", ["stop", "skip", "back"])
 def test_a_loss_that_is_not_finite(policy: str, tmp_path: Path) -> None:
     monitor = replace(RECIPE.monitor, save_every_steps=5, nan=policy)  # type: ignore[arg-type]

@@ -27,6 +27,7 @@ class Clock:
         return self.now
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.5, 100.0])
 def test_saving_takes_a_small_share_of_the_time(
     seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -51,6 +52,7 @@ def test_saving_takes_a_small_share_of_the_time(
     assert by_clock * seconds <= MAX_TIME_SAVING * clock.now
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["vit_ti_16", "resnet18"])  # with statistics that forward changes
 def test_weights_wait_until_they_are_copied(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

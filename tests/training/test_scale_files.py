@@ -50,6 +50,7 @@ def trainings() -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [*SCRIPTS, "skypilot.yaml", "trainjob.yaml"])
 def test_the_command_is_one_of_ours(name: str) -> None:
     record = build_parser()(trainings()[name], exit_on_error=False)

@@ -54,6 +54,7 @@ def augmentation_of(name: str) -> Augmentation:
     return replace(RECIPE.augmentation, sides=sides)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "checkpointing"),
     [
@@ -83,6 +84,7 @@ def test_a_run_that_died_ends_as_if_it_had_not(
     assert next(b for n, b in best.named_buffers() if n.endswith("running_mean")).any()
 
 
+@pytest.mark.slow
 def test_parts_with_a_single_image_are_joined(tmp_path: Path) -> None:
     """The last maps of this model are 1x1, where a batch norm learns nothing from one image."""
     plain = replace(RECIPE.augmentation, mixup=0, cutmix=0)
@@ -108,6 +110,7 @@ def alone() -> Iterator[None]:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("alone")
 def test_shared_weights_and_statistics_are_averaged_together() -> None:
     """Where processes share a model its weights are another kind of tensor than statistics."""

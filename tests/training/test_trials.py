@@ -14,6 +14,7 @@ from vitrail.training.recipe import Schedule
 from vitrail.training.train_state import TrainState
 
 
+@pytest.mark.slow
 def test_the_rate_that_is_found_trains(tmp_path: Path) -> None:
     schedule = Schedule(steps=24, warmup=4)
     found = find_lr(trainer(tmp_path, schedule=schedule))
@@ -52,6 +53,7 @@ def test_batch_sizes_grow_up_to_the_data(tmp_path: Path) -> None:
     assert best([Trial(16, 50.0), Trial(32, 100.0), Trial(64, 104.0)]).batch_size == 32
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
 def test_a_trial_has_all_that_a_step_of_the_run_has(name: str, tmp_path: Path) -> None:
     """Its optimiser's state, its average, its parts and its precision are there when memory is

@@ -153,6 +153,7 @@ def distance(match: Match, module: nn.Module, images: Tensor = IMAGES) -> float:
     return float((ours(images) - theirs).abs().max() / theirs.abs().max())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
 @torch.no_grad()
 def test_a_module_is_adopted_with_the_right_rows(style: Style) -> None:
@@ -167,6 +168,7 @@ def test_a_module_is_adopted_with_the_right_rows(style: Style) -> None:
     assert not [note for note in match.checkpoint.notes if "norm" in note or "pool" in note]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
 @torch.no_grad()
 def test_a_bare_file_is_adopted_with_the_right_rows(style: Style) -> None:
@@ -215,6 +217,7 @@ def test_heads_are_asked_for_in_one_sentence() -> None:
         bare(STYLES["heads_in_a_list"].build(), heads=4)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", UNUSUAL)
 @torch.no_grad()
 def test_unusual_habits_are_adopted(kind: type[nn.Module]) -> None:
@@ -269,6 +272,7 @@ def test_a_gate_of_another_kind_is_refused_in_one_sentence() -> None:
         bare(build(Gated), heads=2, activation="gelu")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [*STYLES, *(kind.__name__ for kind in UNUSUAL)])
 def test_the_rows_write_the_names_back(name: str, tmp_path: Any) -> None:
     """Through YAML, as a person would keep them, and to the bit."""
@@ -317,6 +321,7 @@ def test_random_names_are_matched_by_shape_and_order(style: str, seed: int) -> N
     assert all(torch.equal(ours[name], tensor) for name, tensor in wanted.items())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("style", STYLES)
 def test_sorted_names_are_matched_by_words(style: str) -> None:
     """safetensors keeps no order."""
@@ -327,6 +332,7 @@ def test_sorted_names_are_matched_by_words(style: str) -> None:
     assert block_rows(match) == BLOCK_ROWS[style]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
 @torch.no_grad()
 def test_load_adopts_a_module_in_memory(style: Style) -> None:

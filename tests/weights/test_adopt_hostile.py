@@ -42,6 +42,7 @@ def test_what_a_forward_pass_prints_is_no_part_of_the_output() -> None:
     assert found.match.proof is not None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("forward", "words"),
     [

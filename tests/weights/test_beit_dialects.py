@@ -24,6 +24,7 @@ SPOKEN = [dialect for dialect in DIALECTS if dialect.family == "beit"]
 every_dialect = pytest.mark.parametrize("dialect", SPOKEN, ids=lambda dialect: dialect.name)
 
 
+@pytest.mark.sampled(2)
 @every_dialect
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_refused_or_keeps_every_bit(kind: str, dialect: Any, tmp_path: Path) -> None:
@@ -69,6 +70,7 @@ def refusal(foreign: Foreign, dialect: Any) -> str | None:
     return None
 
 
+@pytest.mark.sampled(2)
 @every_dialect
 @pytest.mark.parametrize("harm", HARM)
 @pytest.mark.parametrize("stage", ["fine-tuned", "pre-trained"])

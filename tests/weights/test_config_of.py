@@ -96,11 +96,13 @@ def check(family: str, config: Config) -> None:
     assert facts == {name: getattr(config, name) for name in facts}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("family", "name"), PUBLISHED)
 def test_tensors_tell_the_sizes_of_a_published_model(family: str, name: str) -> None:
     check(family, FAMILIES[family].variants[name].config)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("family", "config"), CASES, ids=[f for f, _ in CASES])
 def test_tensors_tell_the_sizes_of_an_odd_model(family: str, config: Config) -> None:
     check(family, config)
@@ -119,6 +121,7 @@ def test_sizes_and_what_is_untold_make_the_same_config(family: str, config: Conf
     assert notes == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", READ)
 def test_a_tensor_that_sizes_are_read_from_must_be_there(family: str) -> None:
     """Whatever is lost, a person gets one sentence or a config, and no other error."""

@@ -32,6 +32,7 @@ def saved(config: ViTConfig, path: Path, **passport: Any) -> Path:
     return save(model, path)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
@@ -102,6 +103,7 @@ TIMM = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", TIMM)
 def test_timm_builds_every_kind_that_is_written_for_it(kind: str, tmp_path: Path) -> None:
     native = saved(TIMM[kind], tmp_path / "native")
@@ -112,6 +114,7 @@ def test_timm_builds_every_kind_that_is_written_for_it(kind: str, tmp_path: Path
         torch.testing.assert_close(theirs(image), load(native)(image), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "config",
     [
@@ -140,6 +143,7 @@ def natives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[ViTConf
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "dialect", [d for d in DIALECTS if d.family == "vit"], ids=lambda dialect: dialect.name
 )
@@ -184,6 +188,7 @@ def test_a_crop_share_gives_the_resize_back(size: int, more: int) -> None:
     assert math.floor(size / share) == resize
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["out.safetensor", "out.nzp", "out.safetensors2"])
 def test_a_misspelt_suffix_is_no_directory(name: str, tmp_path: Path) -> None:
     native = saved(SQUARE, tmp_path / "native")

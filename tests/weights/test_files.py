@@ -127,6 +127,7 @@ def test_npz_bfloat16(tmp_path: Path) -> None:
     assert torch.equal(read_tensors(tmp_path / "model.npz")["one"], values.float())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("suffix", [".pth", ".pt", ".bin", ".ckpt", ".tar"])
 @pytest.mark.parametrize(
     "wrap",
@@ -157,6 +158,7 @@ def test_what_is_written_is_read(suffix: str, state: State, tmp_path: Path) -> N
     assert_equal(read_tensors(tmp_path / f"model{suffix}"), state)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name", ["model.safetensors", "pytorch_model.bin", "model.pth", "B_16.npz"]
 )
@@ -299,6 +301,7 @@ class Touch:
         return os.system, (f"touch {self.path}",)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("suffix", [".pth", ".bin", ".pt", ".ckpt", ".tar"])
 @pytest.mark.parametrize("new", [True, False], ids=["zip", "legacy"])
 def test_code_in_a_pickle_never_runs(suffix: str, new: bool, state: State, tmp_path: Path) -> None:
@@ -368,6 +371,7 @@ def test_a_header_that_lies(header: bytes, because: str, tmp_path: Path) -> None
     refused(npz_of(tmp_path / "model.npz", header, bytes(64)), because)
 
 
+@pytest.mark.slow
 def test_a_zip_bomb(tmp_path: Path) -> None:
     """A small file that claims 100 GB, packed and unpacked, in a directory entry or for real."""
     header = described("(25000000000,)")

@@ -563,6 +563,7 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return make_seeds(tmp_path_factory.mktemp("seeds"))
 
 
+@pytest.mark.slow
 def test_whole_seeds_load(seeds: dict[str, Path]) -> None:
     """Or mutants of them would prove nothing."""
     assert {dialect.name for dialect in DIALECTS} <= seeds.keys()
@@ -570,6 +571,7 @@ def test_whole_seeds_load(seeds: dict[str, Path]) -> None:
         load(path, **said_of(kind))
 
 
+@pytest.mark.slow
 def test_mutants(seeds: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")

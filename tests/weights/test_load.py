@@ -49,6 +49,7 @@ def test_two_grids_that_both_fit_are_asked_about(tmp_path: Path) -> None:
     assert "positions resized from 14x14 to 7x28 (timm)" in resized.passport.origin.changes
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
@@ -72,6 +73,7 @@ def test_what_does_not_fit_is_told(said: dict[str, Any], sentence: str, tmp_path
         load(timm_file(tmp_path / "a.safetensors"), **said)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("kind", "changes", "sentence"),
     [
@@ -112,6 +114,7 @@ def test_new_classes_for_a_pre_trained_model_mean_one_linear_layer(tmp_path: Pat
     assert load(path, num_classes=3, head="pretrain").config.head == "pretrain"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["plain", "sine positions", "relative positions"])
 def test_no_context_of_the_caller_leaks_in(kind: str, tmp_path: Path) -> None:
     path = save(build(KINDS[kind]), tmp_path / "m")
@@ -140,6 +143,7 @@ def test_precision_is_the_files(tmp_path: Path) -> None:
         assert not model.training
 
 
+@pytest.mark.slow
 def test_save_takes_the_model_out_of_its_wrappers(tmp_path: Path) -> None:
     model = build(SMALL).eval()
     image = torch.randn(1, 3, 32, 48)
@@ -182,6 +186,7 @@ def test_the_average_is_read_and_what_was_left_is_told(tmp_path: Path) -> None:
     assert "read from its entry state_dict_ema, and not from state_dict" in opened.notes
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "model.", "module._orig_mod."])
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
 def test_prefixes_of_wrappers_are_no_part_of_names(

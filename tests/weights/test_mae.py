@@ -82,6 +82,7 @@ def test_a_facebook_file_goes_through_ours_unchanged() -> None:
     assert_identical(write_mae(objective.state_dict()), theirs)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dialect", AUTOENCODERS)
 def test_ours_goes_through_theirs_unchanged(dialect: str) -> None:
     objective = make()
@@ -189,6 +190,7 @@ def test_sizes_of_a_decoder_are_told_by_its_tensors() -> None:
         read_mae(encoder, shapes_of(make()), where="a.pth")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -209,6 +211,7 @@ def test_reading_is_total(spoil: Any, message: str) -> None:
         read_mae(theirs, shapes_of(make()))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -127,6 +127,7 @@ def logits(module: nn.Module, image: Tensor) -> Tensor:
     return getattr(answer, "logits", answer)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", MODULES)
 def test_it_computes_the_same(name: str) -> None:
     torch.manual_seed(0)
@@ -145,6 +146,7 @@ def test_it_computes_the_same(name: str) -> None:
         assert torch.equal(tensor, before[key])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_models_of_timm(name: str) -> None:
     module = shaken(timm.create_model(name, num_classes=5, **PUBLISHED[name]))
@@ -163,6 +165,7 @@ def test_a_compiled_module_is_read_as_it_was_before() -> None:
     torch.testing.assert_close(model(image), module(image), rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -268,6 +271,7 @@ def test_a_model_without_a_head_is_held_against_its_tokens() -> None:
     assert explain_tensor(module, image, "rollout").map.shape == (1, 4, 4)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("entry", ["vit_base_patch16_224", "vit_base_patch16_clip_224"])
 @pytest.mark.parametrize("pre_norm", [True, False])
 def test_the_architecture_decides_eps(entry: str, pre_norm: bool, tmp_path: Path) -> None:
@@ -296,6 +300,7 @@ def test_another_eps_is_read_from_the_module() -> None:
     torch.testing.assert_close(model(image), module(image), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "precision", [torch.float16, pytest.param(torch.float32, marks=pytest.mark.slow)]
 )
@@ -327,6 +332,7 @@ def test_a_pruned_module_is_one_sentence(make: Any) -> None:
         load(module)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", [lambda: ViT(OURS), timm_vit, hf_vit])
 def test_frozen_parameters_stay_frozen(make: Any) -> None:
     module = make().requires_grad_(False)

@@ -126,6 +126,7 @@ def test_a_flipped_bit_of_the_manifest_never_changes_the_model(tmp_path: Path) -
             load(tmp_path / "model")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", sorted(FILES - {"README.md"}))
 def test_a_missing_file_is_seen(name: str, tmp_path: Path) -> None:
     save(tiny(), tmp_path / "model")
@@ -134,6 +135,7 @@ def test_a_missing_file_is_seen(name: str, tmp_path: Path) -> None:
         load(tmp_path / "model")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "..", "", "a" * 5000, "nul\0byte"])
 def test_a_manifest_leads_nowhere_else(name: str, tmp_path: Path) -> None:
     save(tiny(), tmp_path / "model")
@@ -191,6 +193,7 @@ def test_replacing_works_on_every_system(
     assert [file.name for file in tmp_path.iterdir()] == ["model"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("place", [".", "", "..", "/"])
 def test_no_name_to_write_to(place: str) -> None:
     with pytest.raises(UserError, match=r"already exists|root of the file system"):

@@ -23,6 +23,7 @@ def assert_equal(one: torch.nn.Module, other: torch.nn.Module) -> None:
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "given", "fields"),
     [
@@ -76,6 +77,7 @@ def test_other_classes_are_a_new_head(tmp_path: Path) -> None:
     assert "new head for 5 classes" in loaded.passport.origin.changes[-1]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("config", "given", "sentence"),
     [
@@ -108,6 +110,7 @@ def test_low_rank_changes_without_their_scale_are_refused(tmp_path: Path) -> Non
         load(tmp_path / "x.pth")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "fields"),
     [

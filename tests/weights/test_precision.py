@@ -30,6 +30,7 @@ def dtypes_of(model: nn.Module) -> set[torch.dtype]:
     return {tensor.dtype for tensor in (*model.parameters(), *model.buffers())}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_checkpoint_comes_back_in_the_precision_it_was_saved_in(
     dtype: torch.dtype, tmp_path: Path
@@ -42,6 +43,7 @@ def test_a_checkpoint_comes_back_in_the_precision_it_was_saved_in(
     assert dtypes_of(load(model)) == {dtype}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [*DTYPES, "bfloat16"], ids=str)
 def test_another_precision_is_given_on_request(dtype: Any, tmp_path: Path) -> None:
     expected = torch.bfloat16 if isinstance(dtype, str) else dtype
@@ -50,6 +52,7 @@ def test_another_precision_is_given_on_request(dtype: Any, tmp_path: Path) -> No
     assert dtypes_of(load(saved, dtype=dtype, num_classes=5)) == {expected}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("stored", "expected"),
     [
@@ -97,6 +100,7 @@ def test_a_wrong_device_or_precision_is_a_sentence(said: dict[str, Any], sentenc
     assert "did you mean" not in str(error.value)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", CONFIGS)
 def test_a_new_head_is_like_the_model(family: str) -> None:
     model = build(CONFIGS[family]).double()

@@ -166,6 +166,7 @@ def test_fitting_reports_each_step_and_touches_nothing_else() -> None:
     assert unchanged == state
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("slots", [0, 1, 2, 3, 4])
 def test_positions_of_prefix_tokens_fold_into_the_tokens_exactly(slots: int) -> None:
     config = replace(SMALL, distilled=True, registers=2, prefix_positions=3)
@@ -212,6 +213,7 @@ def test_what_cannot_be_changed_says_so(
         resize_state(build(config).state_dict(), config, change(config, changes), method="paper")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("method", "told"),
     [("paper", "paper"), ("hf", "paper"), ("torchvision", "paper"), ("timm", "timm")],

@@ -7,6 +7,7 @@ from tests.zoo.mistakes import DIFFERENCES, MISTAKES
 from tests.zoo.styles import STYLES, Style
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
 def test_a_style_runs_and_is_deterministic(style: Style) -> None:
     images = torch.randn(2, 3, 32, 32)
