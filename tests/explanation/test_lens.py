@@ -1,5 +1,7 @@
 """The logit lens: after the last block it is the model, before that the model's own head."""
 
+import re
+
 import pytest
 import torch
 from tests.models.kinds import KINDS, perturbed, random_images
@@ -57,6 +59,9 @@ def test_tokens_inside_the_last_block_are_followed_too(family: str) -> None:
     # V2 stretches the map of its last stage, whose first block then has another grid
     before = ("stages.4.0",) if family == "mobilevit" else ()
     assert lens.blocks == (*before, "stages.4.1.blocks.0", "stages.4.1.blocks.1")
+    assert lens.note is not None
+    left, steps = map(int, re.findall(r"\d+", lens.note))
+    assert left + len(lens.blocks) == steps
     torch.testing.assert_close(lens.logits[-1], model(image)[0], rtol=0, atol=1e-12)
     inner = model.get_submodule("stages.4.1.blocks.1")
     handle = inner.register_forward_hook(lambda module, args, output: args[0])

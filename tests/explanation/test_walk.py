@@ -12,7 +12,7 @@ from vitrail import capture
 from vitrail.core.errors import UserError
 from vitrail.explanation.attention_levels import count_heads
 from vitrail.explanation.capture import AttentionMap
-from vitrail.explanation.hooks import token_layouts
+from vitrail.explanation.hooks import forward_hooks, token_layouts
 from vitrail.explanation.source_lines import PACKAGE
 from vitrail.explanation.walk import STEP_IDS, Walk, walk
 from vitrail.explanation.walk_record import Step
@@ -267,6 +267,34 @@ def test_a_cell_of_a_convolutional_network_is_followed_through_a_block(kind: str
     assert "later" not in [step.id for step in last.steps]
     with pytest.raises(UserError, match=f"block must be from 0 to {len(blocks) - 1}"):
         walk(model, image, attention=len(blocks))
+
+
+STAGED = ("swin", "swinv2", "mobilevit", "mobilevitv2", "coatnet", "resnet", "bit", "mobilenetv2")
+
+
+@pytest.mark.parametrize("kind", STAGED)
+def test_the_blocks_after_have_the_shape_of_the_last_one(kind: str) -> None:
+    model = model_of(kind)
+    image, blocks = image_tensor(model), model.blocks_by_depth()
+    names, seen = [name for name in blocks if name != "last"], dict[str, tuple[int, ...]]()
+    with forward_hooks(model, block=lambda name, x: seen.update({name: tuple(x.shape[1:])})):
+        model(image)
+    assert walk(model, image).step("later").shape == seen[names[-1]] != seen[names[0]]
+
+
+def test_the_equation_of_a_residual_block_gives_its_result() -> None:
+    for kind, place in (("resnet", 2), ("bit", 2)):
+        model = model_of(kind)
+        found = walk(model, image_tensor(model), attention=place, patch=(1, 2))
+        step, came = found.step("residual"), value(found.step("earlier"), "token")
+        assert not step.facts["projected"]
+        total = came + value(step, "conv3")
+        inner = {
+            "resnet": "y = ReLU(x + BN(conv₃(ReLU(BN(conv₂(ReLU(BN(conv₁(x)))))))))",
+            "bit": "y = x + conv₃(ReLU(GN(conv₂(ReLU(GN(conv₁(ReLU(GN(x)))))))))",
+        }
+        assert step.equation == inner[kind]
+        close(F.relu(total) if kind == "resnet" else total, value(step, "result"))
 
 
 def test_merged_cells_are_the_four_of_the_finer_grid() -> None:

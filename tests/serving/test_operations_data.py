@@ -320,7 +320,7 @@ def test_a_file_that_is_gone_is_one_sentence(tmp_path: Path, photos: Path) -> No
 
 
 def test_without_data_a_sentence_says_how_to_have_some() -> None:
-    with pytest.raises(UserError, match="start it with data=PATH"):
+    with pytest.raises(UserError, match="start it with --data PATH"):
         ask("data", Context(model_of("labels")))
 
 
@@ -337,6 +337,35 @@ def test_samples_can_be_opened_and_inspected(kind: str) -> None:
         assert ask("what_if", context, shown)["before"]
     with pytest.raises(UserError, match="id must be from 0"):
         ask("sample", context, id=99)
+
+
+def test_samples_do_not_depend_on_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = Context(model_of("one channel"))
+    before = ask("samples", context), ask("sample", context, id=0).content
+    (tmp_path / "digits").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert (ask("samples", context), ask("sample", context, id=0).content) == before
+
+
+def test_images_of_classes_that_the_model_does_not_have_are_no_mistakes(photos: Path) -> None:
+    model = labelled_model()
+    known = ask("data", Context(model, opened(photos, model)))
+    assert known["foreign"] == 0
+    model.passport = replace(model.passport, labels=("a", "b", "c", "d", "e"))
+    found = ask("data", Context(model, opened(photos, model)))
+    assert found["foreign"] == len(found["images"]) == 10
+    assert found["mistakes"] == []
+
+
+def test_no_cosine_exceeds_one(context: Context, photos: Path) -> None:
+    """Rounding may make the cosine of an image with itself a little more."""
+    for number in range(5):
+        image = Image.open(photos / LABELS[number % 2] / f"{number}.png")
+        for patch in (None, (0, 0)):
+            scores = [m["score"] for m in ask("neighbours", context, image, patch=patch)["matches"]]
+            assert 0.99 < max(scores) <= 1
 
 
 def test_samples_begin_with_images_of_the_data(context: Context) -> None:
@@ -365,6 +394,10 @@ def test_the_model_is_described(kind: str) -> None:
     assert (found["positions"] is not None) == has_table
     if has_table:
         assert found["positions"]["grid"] == list(model.config.grid)
+        address = found["positions"]["image"]
+        picture = Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2])))
+        opacity = set(np.asarray(picture.getchannel("A")).flatten().tolist())
+        assert opacity == {0, 255}  # what lies between tiles has the colour of the page
 
 
 def test_commands_tell_no_path_of_the_machine() -> None:

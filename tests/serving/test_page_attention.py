@@ -536,7 +536,47 @@ def test_what_is_shown_is_saved_as_png_and_svg(visitor: Visitor, tmp_path: Path)
     assert colours > 500
     text = (tmp_path / "vitrail-layer-2-head-1.svg").read_text(encoding="utf-8")
     assert text.count("data:image/png") == 2
-    assert "Layer 2, head 1" in text
+    assert "Layer 2, head 1 · Where it looks · row 3, column 3" in text
+    assert "vit · first" in text
+    assert 'stop-opacity="0.05"' in text  # as the scale on the page, which begins without colour
+
+
+@pytest.mark.slow
+def test_a_link_to_an_own_photo_says_that_it_does_not_hold_it(visitor: Visitor) -> None:
+    page = visitor.open()
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.click("#link")
+    page.wait_for_selector("#link >> text=Link copied")
+    assert page.locator("#link-note").inner_text() == ""
+    page.set_input_files("#file", {"name": "a.png", "mimeType": "image/png", "buffer": png(3)})
+    wait_until(page, "document.documentElement.dataset.inspected === '2'")
+    page.click("#link")
+    page.wait_for_selector("#link-note >> text=does not hold your photo")
+    page.click(".sample")
+    wait_until(page, "document.getElementById('link-note').textContent === ''")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "ticks", "last"),
+    [
+        ("swin", ["merging", "2.1", "2.2"], "Stage 2 block 2"),
+        ("mobilevit", ["conv", "5.1", "5.2", "5.3"], "Stage 5 block 3"),
+    ],
+)
+def test_the_lens_counts_the_blocks_of_a_stage(
+    visitor: Visitor, model: str, ticks: list[str], last: str
+) -> None:
+    page = visitor.open(f"view=lens&model={model}")
+    axis = page.locator("#lens-chart text[text-anchor=middle]").all_text_contents()
+    assert axis == ticks
+    rows = page.locator("#lens-table tbody th").all_text_contents()
+    assert len(set(rows)) == len(ticks)
+    assert rows[-1] == last
+    assert rows[0] in ("Stage 2 patch merging", "Stage 5 convolution")
+    note = page.locator("#panel-lens").inner_text()
+    left, steps = map(int, re.findall(r"(\d+) of (\d+) steps are left out", note)[0])
+    assert left + len(ticks) == steps
 
 
 @pytest.mark.slow

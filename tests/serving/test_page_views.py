@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -238,7 +238,7 @@ def test_the_page_knows_every_step_and_corruption() -> None:
 
 def test_the_page_has_words_for_preprocessing_and_scores() -> None:
     """In both languages: for every interpolation, and for every score that a passport may have."""
-    names, logits = {"loss"}, np.random.default_rng(0).normal(size=(8, 7))
+    names, logits = {"loss", "val_loss"}, np.random.default_rng(0).normal(size=(8, 7))
     for multi_label in (False, True):
         targets = np.eye(7)[np.arange(8) % 7]
         names |= set(compute_metrics(logits, targets, multi_label=multi_label).values)
@@ -249,6 +249,8 @@ def test_the_page_has_words_for_preprocessing_and_scores() -> None:
         assert not [name for name in names if f"model.score.{name}" not in known]
         kinds = get_args(Interpolation)
         assert not [kind for kind in kinds if f"model.interpolation.{kind}" not in known]
+        values = {"fresh", *get_args(get_type_hints(Preprocessing)["crop"])}
+        assert not [one for one in values if f"views.value.{one}" not in known]
 
 
 @pytest.mark.parametrize(
@@ -289,6 +291,10 @@ def test_the_walk_shows_the_numbers_of_the_model(
     assert sorted(shown, reverse=True) == pytest.approx(expected.values.tolist(), rel=1e-4)
     best = page.locator('[data-step="softmax"] .share-bars li').first
     assert float(best.get_attribute("data-value")) == pytest.approx(max(shown))
+    wide = best.locator(".bar-after").evaluate("bar => parseFloat(bar.style.width)")
+    assert wide == pytest.approx(100 * max(shown), rel=1e-3)  # as everywhere, a full bar is 100 %
+    title = page.locator('[data-step="pool"] h2').inner_text()
+    assert title == texts("en")["walk.step.pool.cls"]
     cards = page.locator(".step")
     assert cards.count() > 8
     for name in (".equation", ".step-facts code", ".step-text"):  # of every step
@@ -424,6 +430,7 @@ def test_an_explanation_is_tested_by_erasing_what_it_marks(
     after = scores_of(model, erase_cells(seen.pixels, [(n // 8, n % 8) for n in order], GRID))
     assert marked["0%"] == pytest.approx(before[best], abs=0.006)
     assert marked["20%"] == pytest.approx(after[best], abs=0.006)
+    assert "mean of 3 draws" in card.locator(".chart-key").inner_text()
     verdict = card.locator("[data-verdict]").get_attribute("data-verdict")
     means = [
         np.mean([float(row[2].rstrip("%")) for row in part[1:]]) for part in (rows[:8], rows[8:])
@@ -664,6 +671,8 @@ def test_the_model_view_has_its_facts_and_commands(
     assert rows["labels"] == ", ".join(LABELS)
     assert page.locator(".filters img").count() == 28
     assert page.locator("img.positions").count() == 1
+    named = page.locator(".commands li > span").all_inner_texts()
+    assert len(set(named)) == len(named) == 3
     command = page.locator(".commands pre").first.inner_text()
     assert command == "vitrail export MODEL --out vit.onnx"  # where it is, nobody is told
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -734,6 +743,97 @@ def test_motion_is_only_for_those_who_want_it(visitor: Visitor) -> None:
     moving.wait_for_timeout(200)
     assert moving.evaluate(pixels) != end
     wait_until(moving, f"{pixels} === {json.dumps(end)}")
+
+
+@pytest.mark.slow
+def test_the_walk_names_the_cell_that_it_marks(visitor: Visitor) -> None:
+    """The patches of a later stage are cells of a finer grid."""
+    page = visitor.open("model=swin&view=walk&layer=2&query=20,20")
+    page.wait_for_selector(READY["walk"])
+    words = page.locator(".walk-now").inner_text()
+    assert "Following row 3, column 3 through Stage 2 block 1" in words
+    cell = "row 6, column 6 of 16 × 16 cells, the middle of row 3, column 3 of 8 × 8"
+    assert f"Marked in this step: {cell}" in words
+    go(page, "model=swin&view=walk&layer=2&query=20,20&step=qkv")
+    assert "Marked" not in page.locator(".walk-now").inner_text()
+
+
+@pytest.mark.slow
+def test_data_that_are_being_computed_are_announced(visitor: Visitor) -> None:
+    page = visitor.open("view=model")
+    for address, link, words in (
+        ("**/v1/data?*", "view=data", "Looking at the images"),
+        ("**/v1/neighbours*", "view=data&lang=en", "Comparing with the images"),
+    ):
+        held: list[Any] = []
+        page.route(address, held.append)
+        go(page, link)
+        if "neighbours" in address:
+            page.wait_for_selector(READY["data"])
+            press_cell(page, "[data-name=data]", (1, 1))
+        page.wait_for_selector(f"#panel-data .computing:visible >> text={words}")
+        page.wait_for_selector("#panel-data .computing .spinner:visible")
+        for route in held:
+            route.continue_()
+        page.unroute(address)
+        page.wait_for_selector(READY["data"])
+        assert not page.locator("#panel-data .computing:visible").count()
+
+
+@pytest.mark.slow
+def test_classes_that_the_data_do_not_have_are_neither_right_nor_wrong(
+    browser: Any, models: dict[str, Model], first: Image.Image, photos: Path
+) -> None:
+    other = sharpened(vitrail.create("vit_ti_16", depth=1, num_classes=3, image_size=64))
+    other.passport = replace(other.passport, labels=("a", "b", "c"))
+    with serve_window({"other": other}, {"first": first}, photos) as server:
+        visitor = Visitor(browser, server.address)
+        page = visitor.open("view=data")
+        page.wait_for_selector(READY["data"])
+        assert "other classes than the data" in page.locator("[data-name=foreign]").inner_text()
+        assert not page.locator("#panel-data .wrong").count()
+        assert not page.get_by_role("button", name="Mistakes").count()
+        visitor.close()
+
+
+@pytest.mark.slow
+def test_a_link_to_a_model_that_is_not_there_says_so(visitor: Visitor) -> None:
+    page = visitor.open("model=nosuch")
+    assert "no model called nosuch" in page.locator("#notice").inner_text()
+    page.click("#notice-close")
+    go(page, "model=nosuch&view=lens")
+    page.wait_for_selector("#notice:not([hidden])")
+    assert "Shown is vit" in page.locator("#notice").inner_text()
+    wait_until(page, "!location.hash.includes('nosuch')")
+
+
+@pytest.mark.slow
+def test_nothing_is_cut_or_broken_within_a_word(visitor: Visitor) -> None:
+    """Names of fields are one line each, choices show what is chosen, and an arrow says that there
+    are more tabs."""
+    lines = "all => all.filter((one) => one.offsetParent && one.offsetHeight > 34).length"
+    page = visitor.open("view=compare", **PHONE)
+    for view in ("compare", "what_if"):
+        go(page, f"view={view}")
+        page.wait_for_selector(READY[view])
+        assert page.locator(f"#panel-{view} label > span").evaluate_all(lines) == 0
+    assert page.locator("nav.more-right.more-left").count() == 1
+    wide = visitor.open("view=what_if&corrupt=impulse noise")
+    wide.wait_for_selector(READY["what_if"])
+    edits = wide.locator(".edits").bounding_box()
+    for part in (".edits select", ".edits output"):
+        box = wide.locator(part).last.bounding_box()
+        assert box["x"] + box["width"] <= edits["x"] + edits["width"] + 1
+    assert wide.locator(".edits select").bounding_box()["width"] > 140
+
+
+@pytest.mark.slow
+def test_the_chart_of_a_comparison_fills_its_card(visitor: Visitor) -> None:
+    page = visitor.open("view=compare")
+    page.wait_for_selector("#panel-compare .line-chart")
+    card = page.locator("#panel-compare .card").last.bounding_box()
+    chart = page.locator("#panel-compare .line-chart svg").first.bounding_box()
+    assert chart["width"] > 0.9 * card["width"]
 
 
 @pytest.mark.slow

@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import load_file
 from tests.models.kinds import KINDS, SMALL
 
-from vitrail import UserError, load, save
+import vitrail
+from vitrail import UserError, create, load, save
 from vitrail.core.passport import Preprocessing
 from vitrail.models.catalogue import build
 from vitrail.models.vit import ViTConfig
@@ -195,3 +196,13 @@ def test_a_misspelt_suffix_is_no_directory(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="did you mean"):
         convert(native, tmp_path / name, to="timm")
     assert not (tmp_path / name).exists()
+
+
+def test_mean_and_std_of_a_file_that_has_none_are_kept(tmp_path: Path) -> None:
+    model = create("vit_ti_16", image_size=32, depth=1, num_classes=2)
+    vitrail.save(model, tmp_path / "plain")
+    vitrail.convert(tmp_path / "plain", tmp_path / "mine", mean=(0.1,), std=(0.2, 0.3, 0.4))
+    found = vitrail.load(tmp_path / "mine").passport.preprocessing
+    assert (found.mean, found.std) == ((0.1, 0.1, 0.1), (0.2, 0.3, 0.4))
+    with pytest.raises(UserError, match="mean must have 1 or 3 numbers"):
+        vitrail.convert(tmp_path / "plain", tmp_path / "other", mean=(1, 2))

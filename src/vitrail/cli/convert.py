@@ -6,18 +6,19 @@ from typing import Literal
 from vitrail.cli.messages import options_of, with_options
 from vitrail.cli.options import (
     DryRunOption,
-    LoadOptions,
+    ModelOptions,
     OutputOptions,
     OverwriteOption,
     Source,
     parse_changes,
+    parse_channels,
     parse_grid,
 )
 from vitrail.cli.output import say, say_json
 
 
 @dataclass(frozen=True)
-class Convert(LoadOptions, DryRunOption, OverwriteOption, OutputOptions):
+class Convert(ModelOptions, DryRunOption, OverwriteOption, OutputOptions):
     """What to convert, where to and into which dialect."""
 
     source: Source
@@ -51,6 +52,8 @@ def convert(options: Convert) -> None:
         dialect=options.dialect,
         grid=parse_grid(options.grid),
         method=options.method,
+        mean=parse_channels(options.mean, "--mean"),
+        std=parse_channels(options.std, "--std"),
         overwrite=options.overwrite,
         dry_run=options.dry_run,
         **parse_changes(options.image_size, options.set),

@@ -1,7 +1,8 @@
 """The passport: what has to travel with weights for them to mean the same thing elsewhere."""
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from vitrail.core.errors import UserError
@@ -60,6 +61,26 @@ class Preprocessing:
     def is_photo(self) -> bool:
         """Whether images are grey or RGB of 8 bits, as Pillow reads them."""
         return self.bits == 8 and len(self.mean) in (1, 3)
+
+    def normalised_by(self, mean: Sequence[float], std: Sequence[float]) -> "Preprocessing":
+        """With another mean and standard deviation, where any is given: one number, or one for each
+        channel.
+
+        >>> Preprocessing(size=(32, 32)).normalised_by((0.1,), ()).mean
+        (0.1, 0.1, 0.1)
+        """
+        channels = len(self.mean)
+        for name, values in (("mean", mean), ("std", std)):
+            if len(values) not in (0, 1, channels):
+                raise UserError(
+                    f"{name} must have 1 or {channels} numbers, one for each channel, got "
+                    f"{len(values)}"
+                )
+        return replace(
+            self,
+            mean=tuple(mean) * (channels if len(mean) == 1 else 1) or self.mean,
+            std=tuple(std) * (channels if len(std) == 1 else 1) or self.std,
+        )
 
     def in_words(self) -> str:
         """

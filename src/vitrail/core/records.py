@@ -122,6 +122,8 @@ def _sentence(kind: type[Any], error: ErrorDetails) -> str:
         tag, expected = error["ctx"]["tag"], error["ctx"]["expected_tags"]
         name = error["ctx"]["discriminator"].strip("'")
         return f"{field}.{name} must be one of {expected}, got {tag!r}"
+    if error["type"] == "missing" and isinstance(error["loc"][-1], int):
+        return f"{'.'.join(map(str, place[:-1]))} must have more than {error['loc'][-1]} values"
     if error["type"] == "missing":
         return f"field {field!r} is missing"
     got = repr(error["input"])

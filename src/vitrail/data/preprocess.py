@@ -118,6 +118,14 @@ def denormalise(
     return rgb.permute(0, 2, 3, 1)
 
 
+def are_pixels(images: Float[Tensor, "*B C H W"], preprocessing: Preprocessing) -> bool:
+    """Whether `denormalise` gives them back: pixels of 0 to 255 that were normalised, each within
+    half a step of its grey level."""
+    factor, offset = normalisation(preprocessing)
+    pixels = (images - offset) / factor
+    return bool(((pixels > -0.5) & (pixels < 255.5)).all())  # False for NaN too
+
+
 @cache
 def normalisation(
     preprocessing: Preprocessing, device: torch.device | None = None

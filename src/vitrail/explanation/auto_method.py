@@ -46,7 +46,7 @@ def choose_method(model: nn.Module) -> MethodChoice:
     if any(has_overlapping_windows(module) for module in model.modules()):
         return MethodChoice("smoothgrad", "convolutions mix neighbouring patches")
     if not layouts:
-        raise UserError(no_attention(model))
+        raise UserError(no_attention())
     if bool((readout(model, layouts[-1], torch.zeros(1)).grid > 0).any()):
         return MethodChoice("smoothgrad", "the head reads the patches themselves")
     return MethodChoice("attribution", "the head reads the class token, which only attention feeds")

@@ -205,7 +205,7 @@ def find_attentions(model: nn.Module) -> dict[str, Attend | SeparableAttend]:
     """The same, or `UserError` where there is none."""
     names = list_attentions(model)
     if not names and hasattr(model, "blocks_by_depth"):  # a model of ours
-        raise UserError(no_attention(model))
+        raise UserError(no_attention())
     if not names:
         raise UserError(
             f"{type(model).__name__} has no attention that can be seen: only models of Vitrail "
@@ -214,13 +214,10 @@ def find_attentions(model: nn.Module) -> dict[str, Attend | SeparableAttend]:
     return names
 
 
-def no_attention(model: nn.Module) -> str:
+def no_attention() -> str:
     """Why nothing that reads attention can be had of a convolutional network, and what can."""
     *others, last = WITHOUT_ATTENTION
-    return (
-        f"{type(model).__name__} has no attention, it is a convolutional network: explain it by "
-        f"{', '.join(others)} or {last}"
-    )
+    return f"a convolutional network has no attention: explain it by {', '.join(others)} or {last}"
 
 
 def select_attentions(model: nn.Module, where: str) -> dict[str, Attend | SeparableAttend]:

@@ -58,6 +58,8 @@ def principal_components(
     Every kernel is a sample and its pixels are the variables. A direction has no sign of its own:
     the one is taken in which its largest entry is positive.
     """
+    if not kernels.isfinite().all():
+        raise UserError("the weights are NaN or infinite, as after a run that diverged")
     samples = kernels.flatten(1).double()
     samples = samples - samples.mean(dim=0)
     _, strengths, directions = torch.linalg.svd(samples, full_matrices=False)

@@ -114,7 +114,7 @@ def select_methods(
     if not attentive and set(every) == set(METHODS):  # all that there are for such a model
         every = WITHOUT_ATTENTION
     if not attentive and any(name in METHODS and name not in WITHOUT_ATTENTION for name in every):
-        raise UserError(no_attention(model))
+        raise UserError(no_attention())
     auto = choose_method(model) if AUTO in every else None
     every = tuple(dict.fromkeys(auto.method if auto and n == AUTO else n for n in every))
     has_head = getattr(getattr(model, "config", None), "num_classes", 1)

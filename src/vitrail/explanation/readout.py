@@ -61,7 +61,7 @@ def block_layouts(model: nn.Module) -> list[TokenLayout]:
     """Where the cells of each block's map lie in images of the model's own size."""
     info, config = getattr(model, "feature_info", ()), getattr(model, "config", None)
     if not info or config is None:
-        raise UserError(no_attention(model))
+        raise UserError(no_attention())
     height, width = config.image_size
     strides = [one.reduction for one in info]
     sides = [height_and_width(stride) for stride in strides]

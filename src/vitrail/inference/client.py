@@ -4,6 +4,7 @@ they are in files, and the service decodes them; tensors go by the Open Inferenc
 import json
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -35,6 +36,7 @@ from vitrail.data.threads import ahead
 from vitrail.inference.prediction import Output, Prediction
 from vitrail.inference.service_http import (
     KEY_VARIABLE,
+    Deadline,
     Response,
     ServiceError,
     ServiceHttp,
@@ -62,6 +64,7 @@ REQUESTS = 4  # at a time
 BATCH = 16  # images of one request, and
 BATCH_BYTES = 8 * 2**20  # bytes that it has at most, unless one image alone has more
 TOO_LARGE = 413
+LOADING_PAUSE = 0.2  # seconds between questions whether a model is loaded
 
 T = TypeVar("T")
 Images = ImageSource | Iterable[ImageSource]
@@ -194,7 +197,7 @@ class Client:
         """The model that this client asks, and its passport."""
         name = self._model_name()
         where = f"{self.address.url}/v1/models/{name}"
-        row = parse_json(self._get(path_of("v1", "models", name)).body, where)
+        row = self._loaded(name, where)
         if not isinstance(row.get("passport"), Mapping):
             raise UserError(f"{where}: must respond with the model's passport: update the service")
         passport = validate(Passport, row["passport"], where=f"{where}: passport")
@@ -206,7 +209,7 @@ class Client:
         """Outputs for preprocessed images (B, C, H, W), as binary tensors of protocol v2: logits
         (B, K), pooled (B, D)."""
         name = self._model_name()
-        body, length = encode_request("images", np.asarray(images, np.float32), outputs)
+        body, length = encode_request("images", as_tensor(images), outputs)
         headers = {"Content-Type": BINARY, HEADER_LENGTH: str(length)}
         response = self._send("POST", path_of("v2", "models", name, "infer"), body, headers)
         stated = response.headers.get(HEADER_LENGTH.lower())
@@ -279,6 +282,17 @@ class Client:
             self._name = models[0].name
         return self._name
 
+    def _loaded(self, name: str, where: str) -> dict[str, Any]:
+        """What the service says of a model, once it is loaded."""
+        deadline = Deadline(self._http.timeout)
+        while True:
+            row = parse_json(self._get(path_of("v1", "models", name)).body, where)
+            if row.get("state") != "loading" or "passport" in row:
+                return row
+            if not self.retry or deadline.left < LOADING_PAUSE:
+                raise ServiceError(f"{where}: the model is being loaded: try again later", 503)
+            time.sleep(LOADING_PAUSE)
+
     def _get(self, path: str) -> Response:
         return self._send("GET", path)
 
@@ -310,6 +324,15 @@ class Encoded:
 
     name: str
     image: bytes | BadImage
+
+
+def as_tensor(images: Any) -> NDArray[np.float32]:
+    try:
+        return np.asarray(images, np.float32)
+    except (TypeError, ValueError):
+        raise UserError(
+            f"images must be preprocessed images (B, C, H, W) in float32, got {images!r:.60}"
+        ) from None
 
 
 def is_one(images: Images) -> bool:
@@ -361,7 +384,7 @@ def image_bytes(image: ImageSource) -> bytes:
         case np.ndarray():
             if 0 in held.shape[:2]:
                 raise BadImage(name, f"it has no pixels: its shape is {held.shape}")
-            pixels = to_array(held, 1 if held.ndim == 2 or held.shape[2] == 1 else 3)
+            pixels = to_array(held, 1 if held.ndim == 2 or held.shape[-1] == 1 else 3)
         case _:
             raise not_an_image(held)
     file = BytesIO()
@@ -384,6 +407,13 @@ def batches(images: Iterable[Encoded], most: int) -> Iterator[list[Encoded]]:
         yield batch
 
 
+def json_of(options: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(options)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"options must be plain values, as JSON has: {error}") from None
+
+
 def encode_form(images: Sequence[bytes], options: Mapping[str, Any]) -> tuple[bytes, str]:
     """A multipart form with images and options, and its content type (RFC 7578)."""
     boundary = secrets.token_hex(16)
@@ -398,7 +428,7 @@ def encode_form(images: Sequence[bytes], options: Mapping[str, Any]) -> tuple[by
         out.write(image)
         out.write(b"\r\n")
     if options:
-        text = json.dumps(options)
+        text = json_of(options)
         out.write(
             f'--{boundary}\r\nContent-Disposition: form-data; name="options"\r\n\r\n'
             f"{text}\r\n".encode()

@@ -51,10 +51,13 @@ class Prediction:
         return html_table(self.name, rows if self.problem is None else [("problem", self.problem)])
 
 
+NOT_FINITE = "output is NaN or infinite"
+
+
 def check_finite(name: str, values: NDArray[np.float32]) -> Output:
     if np.isfinite(values).all():
         return Output(name, values)
-    return Output(name, None, "output is NaN or infinite")
+    return Output(name, None, NOT_FINITE)
 
 
 def rank_classes(output: Output, labels: Sequence[str], top: int) -> Prediction:

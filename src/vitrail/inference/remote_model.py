@@ -13,6 +13,8 @@ from vitrail.core.errors import UserError
 from vitrail.core.records import validate
 from vitrail.data.threads import ahead
 from vitrail.inference.client import BATCH, BATCH_BYTES, REQUESTS, Client
+from vitrail.inference.prediction import NOT_FINITE
+from vitrail.inference.service_http import ServiceError
 from vitrail.models.catalogue import find_family
 from vitrail.models.model import Model
 
@@ -57,11 +59,23 @@ class RemoteModel(Model):
         size = min(BATCH, max(1, BATCH_BYTES // max(1, pixels[:1].nbytes)))
 
         def compute(start: int) -> NDArray[np.generic]:
-            return self.client.infer(pixels[start : start + size], outputs=(output,))[output]
+            return self.infer(pixels[start : start + size], output)
 
         starts = range(0, len(pixels), size)
         found = list(ahead(compute, starts, threads=min(REQUESTS, len(starts)), lead=1))
         return torch.from_numpy(np.concatenate(found).astype(np.float32))
+
+    def infer(self, pixels: NDArray[np.float32], output: str) -> NDArray[np.generic]:
+        """One request. A service refuses images whose logits are not finite: these are rows of NaN,
+        as a model in this process gives them."""
+        try:
+            return self.client.infer(pixels, outputs=(output,))[output]
+        except ServiceError as error:
+            if output != "logits" or NOT_FINITE not in str(error):
+                raise
+            if len(pixels) == 1:
+                return np.full((1, self.config.num_classes), np.nan, np.float32)
+        return np.concatenate([self.infer(one[None], output) for one in pixels])
 
     def blocks_by_depth(self) -> dict[str, nn.Module]:
         raise UserError(f"{self.address}: a service gives no blocks: use the checkpoint")

@@ -60,6 +60,8 @@ def parse_address(text: str) -> ServiceAddress:
     >>> parse_address("http://gpu:8000/v1/models/pets").model, str(parse_address("http://gpu#pets"))
     ('pets', 'http://gpu#pets')
     """
+    if not isinstance(text, str):
+        raise UserError(f"a service is addressed as http://HOST:PORT, got {text!r}")
     try:
         parts = urlsplit(text.strip())
         port = parts.port
@@ -110,7 +112,7 @@ class ServiceHttp:
 
     def __init__(self, address: ServiceAddress, *, api_key: str | None, timeout: float) -> None:
         check("timeout", timeout, above=0)
-        if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
+        if api_key is not None and not is_key(api_key):
             raise UserError("an API key must be printable ASCII letters in one line")
         self.address, self.timeout = address, timeout
         self._key = api_key
@@ -189,6 +191,10 @@ class ServiceHttp:
     def close(self) -> None:
         with self._lock:
             close_all(self._idle)
+
+
+def is_key(key: object) -> bool:
+    return isinstance(key, str) and key.isascii() and key.isprintable()
 
 
 def close_all(connections: list[HTTPConnection]) -> None:

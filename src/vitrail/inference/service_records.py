@@ -19,14 +19,15 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class ServedModel:
     """A model of a service. `classes` is 0 for a model without a head; `state` is ready, loading or
-    draining; `digest` changes with the weights."""
+    draining; `digest` changes with the weights. Of one that is being loaded for the first time only
+    its name is known."""
 
     name: str
-    family: str
-    image_size: tuple[int, int]
-    channels: int
-    classes: int
     state: str
+    family: str = ""
+    image_size: tuple[int, int] = (0, 0)
+    channels: int = 0
+    classes: int = 0
     digest: str = ""
     task: str = ""
     labels: tuple[str, ...] | None = None

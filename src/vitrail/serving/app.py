@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from vitrail.serving import schemas, v1, v2
@@ -18,6 +19,7 @@ from vitrail.serving.telemetry import with_telemetry
 
 # newer versions of FastAPI would make a second span of each request, and some of probes
 OWN_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False}
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 CACHE = "no-cache"  # asked again each time, and answered with 304 where nothing has changed
 
 
@@ -55,6 +57,8 @@ def add_health(app: FastAPI, service: Service) -> None:
     @app.get("/healthz", **schemas.READY)
     async def healthz() -> Response:
         state = "ready" if service.is_ready else "draining" if service.draining else "loading"
+        if not service.registry.models and not service.draining:
+            state = "no model"
         return json_response({"state": state}, 200 if service.is_ready else 503)
 
     @app.get("/metrics", **schemas.METRICS)
@@ -74,12 +78,25 @@ def add_health(app: FastAPI, service: Service) -> None:
         return Response(content, media_type=media)
 
 
+def not_there(app: FastAPI, request: Request) -> Response:
+    """Why no route answers: it takes other methods, or there is none."""
+    path, taken = request.url.path, set[str]()
+    for route in app.router.routes[:-1]:  # the last one takes everything
+        if isinstance(route, Route) and route.path_regex.match(path):
+            taken |= route.methods or set()
+    if not taken:
+        return problem_response(404, "there is nothing under this address: see /openapi.json")
+    allowed = ", ".join(sorted(taken))
+    sentence = f"this address takes {allowed}, got {request.method}"
+    return problem_response(405, sentence, {"allow": allowed})
+
+
 def add_page(app: FastAPI, service: Service) -> None:
-    @app.get("/{path:path}", include_in_schema=False)
+    @app.api_route("/{path:path}", methods=METHODS, include_in_schema=False)
     async def page(request: Request) -> Response:
-        found = find_page(request.url.path)
+        found = find_page(request.url.path) if request.method in ("GET", "HEAD") else None
         if found is None:
-            return problem_response(404, "there is nothing under this address")
+            return not_there(app, request)
         if request.url.path == "/":
             service.warm_up()  # whoever opens the page will soon look inside a model
         headers = {"etag": found.tag, "cache-control": CACHE}

@@ -77,6 +77,20 @@ async def reading(request: Request, limits: Limits, budget: Budget) -> AsyncIter
 
 
 async def read_upload(request: Request, body: "Body", limits: Limits) -> Upload:
+    """Options stand in the body or in the address; those of the body win."""
+    check_encoding(request)
+    upload = await read_content(request, body, limits)
+    upload.options = query_options(request.query_params) | upload.options
+    return upload
+
+
+def check_encoding(request: Request) -> None:
+    """A small compressed body may become a huge one."""
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise WrongType("a body must not be compressed: send it as it is")
+
+
+async def read_content(request: Request, body: "Body", limits: Limits) -> Upload:
     media, parameters = parse_options_header(request.headers.get("content-type", ""))
     if media == b"multipart/form-data":
         form = Form(parameters.get(b"boundary", b""), limits)
@@ -88,7 +102,7 @@ async def read_upload(request: Request, body: "Body", limits: Limits) -> Upload:
             return read_json(text, limits)
         return await asyncio.to_thread(read_json, text, limits)
     if media.startswith(b"image/") or media == b"application/octet-stream":
-        return Upload([Given(await body.read())], query_options(request.query_params))
+        return Upload([Given(await body.read())])
     got = media.decode("latin-1") or "none"
     raise WrongType(
         f"content-type must be multipart/form-data, application/json or image/…, got {got}"

@@ -16,13 +16,14 @@ from torch import Tensor
 
 from vitrail.core.errors import UserError
 from vitrail.data.images import BadImage, check_bytes, header_size
-from vitrail.data.preprocess import normalise
+from vitrail.data.preprocess import are_pixels, normalise
 from vitrail.data.reader import Named, read_image
 from vitrail.inference.engine import Job, plan_of, scores_of
 from vitrail.inference.engines.auto import OpenRunner, open_runner
 from vitrail.inference.engines.catalogue import EAGER
 from vitrail.inference.engines.eager import EagerRunner
 from vitrail.inference.exported_model import ExportedModel
+from vitrail.inference.prediction import NOT_FINITE
 from vitrail.models.model import Model
 from vitrail.serving.frames import Buffer
 from vitrail.serving.paths import hide_paths
@@ -30,7 +31,10 @@ from vitrail.serving.spec import LANES, MAX_TOP, Lane, Want, WorkerSpec
 
 SIZES = (1, 4, 8)  # of batches of other engines than eager: on CPUs more is not faster
 AUTO_IMAGES = 4096  # the length of the job for which "auto" chooses: its trials stay short
-NOT_FINITE = "output is NaN or infinite"
+NOT_PIXELS = (
+    "values must be pixels of 0 to 255 that were normalised, as the file was exported with "
+    "preprocessing and reads pixels"
+)
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,10 @@ class BatchEngine:
         how = self.model.passport.preprocessing
         if item.is_tensor:
             values = np.frombuffer(item.payload, np.float32).reshape(len(how.mean), *how.size)
-            return torch.from_numpy(values.copy())
+            image = torch.from_numpy(values.copy())
+            if reads_pixels(self.model) and not are_pixels(image, how):
+                return NOT_PIXELS
+            return image
         data = bytes(item.payload)
         try:
             check_pixels(data, self.spec.max_pixels)
@@ -193,6 +200,11 @@ def eager_lane(model: Model, spec: WorkerSpec, lane: Lane) -> LaneRunner:
     runner = OpenRunner(EAGER, EagerRunner(model, lane), plan_of(model, job))
     fixed = model.graph.batch if isinstance(model, ExportedModel) else None
     return LaneRunner([runner], () if fixed is None else (fixed,))
+
+
+def reads_pixels(model: Model) -> bool:
+    """Whether it is a file that normalises pixels itself."""
+    return isinstance(model, ExportedModel) and model.graph.input == "uint8"
 
 
 def check_pixels(data: bytes, limit: int) -> None:

@@ -15,7 +15,7 @@ from vitrail.serving.bodies import Given
 
 MAX_AT_ONCE = 8  # downloads; others wait
 MAX_SECONDS = 15.0  # for one image
-OFF = "images by address are off: start the service with allow_host=HOST, or send the image"
+OFF = "images by address are off: start the service with --allow-host HOST, or send the image"
 
 TOO_MUCH = "the images of a request that are given by address may have {:,} bytes together"
 

@@ -109,7 +109,7 @@ class Guard:
         if keys is not None and needs_key(path):
             role = keys.role(key_of(headers))
             if role is None:
-                raise Unauthorised("an API key is needed: Authorization: Bearer KEY")
+                raise Unauthorised("API key is missing or wrong: send Authorization: Bearer KEY")
             scope["vitrail.role"] = role
         limits = self.service.settings.limits
         length = header_of(headers, b"content-length")

@@ -11,6 +11,7 @@ from vitrail.core.passport import Passport
 from vitrail.inference.exported_model import ExportedModel
 from vitrail.models.catalogue import create, list_models
 from vitrail.models.model import Model
+from vitrail.models.tokenizer import Tokenizer
 from vitrail.serving.spec import ModelInfo, WorkerSpec
 from vitrail.tasks.models import open_model
 from vitrail.weights.digest import digest_of
@@ -30,7 +31,13 @@ def load_model(spec: WorkerSpec) -> Model:
         return create(spec.path).eval()
     if is_exported(spec.path):
         return ExportedModel(spec.path, threads=spec.threads)
-    return open_model(spec.path, device=spec.device).eval()
+    model = open_model(spec.path, device=spec.device).eval()
+    if isinstance(model, Tokenizer):
+        raise UserError(
+            f"{spec.path}: a tokenizer cannot be served, it makes targets for vitrail pretrain: "
+            "give a model that embeds or classifies images"
+        )
+    return model
 
 
 def describe(

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from vitrail.core.addresses import is_address
 from vitrail.core.errors import UserError
 from vitrail.core.ranges import check, check_count
 
@@ -34,6 +35,8 @@ def parse_source(text: str) -> Source:
         name, path = default_name(text), text
     if not path:
         raise UserError(f"a model must be PATH or NAME=PATH, got {text!r}")
+    if is_address(path):
+        raise UserError(f"{path}: a model behind an address cannot be served: give its checkpoint")
     return Source(name, path)
 
 
@@ -123,6 +126,12 @@ class Settings:
         check("timeout", self.timeout, above=0, at_most=3600)
         check("window", self.window, at_least=0, at_most=3600)
         check("drain_seconds", self.drain_seconds, at_least=0, at_most=3600)
+        names = [one.name for one in self.models]
+        if twice := [one for one in self.standby if one.name in names]:
+            raise UserError(
+                f"standby must have names that no served model has, got {twice[0].name}: give "
+                "NAME=PATH"
+            )
         for name in ("allow_host", "trusted_host"):
             for host in getattr(self, name):
                 if not HOST.fullmatch(host):

@@ -285,7 +285,7 @@ async def small_body(request: Request) -> bytes:
 def require_admin(request: Request) -> None:
     """The role was found out before the route; without keys nobody is an admin."""
     if request.scope.get("vitrail.role") != "admin":
-        raise Forbidden("models are changed with the key of an admin (api_key_file=FILE)")
+        raise Forbidden("models are changed with the key of an admin (--api-key-file FILE)")
 
 
 def model_of(service: Service, request: Request, *, inside: bool = False) -> tuple[str, Pool]:

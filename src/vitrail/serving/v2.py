@@ -11,9 +11,9 @@ from starlette.responses import Response
 
 from vitrail.serving import schemas
 from vitrail.serving.batcher import Task
-from vitrail.serving.bodies import Body
+from vitrail.serving.bodies import Body, check_encoding
 from vitrail.serving.pool import Pool
-from vitrail.serving.problems import BadRequest, NotFound, WrongType
+from vitrail.serving.problems import BadRequest, NotFound
 from vitrail.serving.responses import json_response
 from vitrail.serving.service import Service, digest_of
 from vitrail.serving.spec import ModelInfo
@@ -67,8 +67,7 @@ def add_model_routes(router: APIRouter, service: Service) -> None:
     async def infer(request: Request) -> Response:
         deadline = service.deadline(request)
         name, pool = find_model(service, request)
-        if request.headers.get("content-encoding", "identity") != "identity":
-            raise WrongType("a body must not be compressed: send it as it is")
+        check_encoding(request)
         with pool.in_use():
             assert pool.info is not None
             pool.batcher.check_room(1)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from vitrail.core.errors import UserError, nearest
 from vitrail.core.html_text import html_table
 from vitrail.core.json_text import plain_values
+from vitrail.core.passport import Preprocessing
 from vitrail.data.reader import ImageSource, preprocess
 from vitrail.models.model import Model
 from vitrail.models.vit import ViTConfig
@@ -19,7 +20,7 @@ from vitrail.tasks.adopt_code import load_code
 from vitrail.tasks.export import find_photos
 from vitrail.weights.adopt.from_module import ANSWERS, noise
 from vitrail.weights.adopt.match import Match, match_file, match_module, match_rows
-from vitrail.weights.adopt.rows_file import NAME, prepare_with, read_rows, to_yaml
+from vitrail.weights.adopt.rows_file import NAME, read_rows, to_yaml
 from vitrail.weights.atomic import check_writable
 from vitrail.weights.checkpoint import build_model
 from vitrail.weights.dialect import Foreign
@@ -258,17 +259,10 @@ class Pictures:
     def __call__(self, channels: int, size: tuple[int, int]) -> Tensor:
         if channels not in (1, 3):  # no photo has so many
             return noise(channels, size)
-        sized = Sized(channels, size)
+        halves = (0.5,) * channels
+        how = Preprocessing(size=size, mean=halves, std=halves).normalised_by(self.mean, self.std)
         photos = find_photos(self.images, most=MOST_IMAGES)
-        return preprocess(photos, prepare_with(sized, self.mean, self.std)).to(torch.float64)
-
-
-@dataclass(frozen=True)
-class Sized:
-    """What a preparation depends on."""
-
-    channels: int
-    image_size: tuple[int, int]
+        return preprocess(photos, how).to(torch.float64)
 
 
 def with_labels(found: Match, labels: Sequence[str] | None) -> Match:

@@ -1,6 +1,7 @@
 """`vitrail.convert`: a checkpoint in another dialect, bit for bit."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,16 @@ def convert(
     dialect: str | None = None,
     grid: tuple[int, int] | None = None,
     method: ResizeMethod | None = None,
+    mean: Sequence[float] = (),
+    std: Sequence[float] = (),
     overwrite: bool = False,
     dry_run: bool = False,
     **changes: Any,
 ) -> Conversion:
     """Read a checkpoint in one dialect and write it in another: a file where `out` has a known
     suffix, else a directory with the config files of the dialect. `model`, `dialect`, `grid` and
-    `changes` are those of `load`; `method` is how positions are resized. With `dry_run` nothing is
+    `changes` are those of `load`; `method` is how positions are resized; `mean` and `std`
+    are those of pixels where the file does not specify them. With `dry_run` nothing is
     written.
 
     >>> done = convert("pets-model", "pets-timm", to="timm")
@@ -46,6 +50,7 @@ def convert(
         grid=grid,
         method=method,
         changes=changes,
+        mean_std=(mean, std),
     )
     if dry_run:
         return replace(done, dry_run=True)

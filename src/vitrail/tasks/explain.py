@@ -235,7 +235,10 @@ def page_of(model: AnyModel, html: str | Path | None, *, overwrite: bool) -> Off
     if html is None:
         return None
     if is_remote(model):
-        raise UserError(f"html needs the weights of the model, got the address {model}")
+        raise UserError(
+            f"html needs the weights of the model, got the address {model_name(model)}: give the "
+            "checkpoint"
+        )
     page = OfflinePage(Path(html), overwrite)
     page.check()
     return page

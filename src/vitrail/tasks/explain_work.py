@@ -29,6 +29,7 @@ from vitrail.explanation.overlays import (
 from vitrail.explanation.readout import Relevance
 from vitrail.explanation.verdict import MethodCheck, check_methods
 from vitrail.inference.predict import iter_images
+from vitrail.inference.prediction import NOT_FINITE
 from vitrail.models.model import Model
 from vitrail.tasks.explain_files import append_maps, encode_image, free_name, safe_stem
 from vitrail.tasks.explanation import (
@@ -77,7 +78,7 @@ class Work:
         if not found:
             reasons = [f"{name}: {reason}" for name, reason in self.run.problems.items()]
             raise UserError(
-                f"no image could be read: {reasons[0] if reasons else 'none was given'}"
+                f"no image could be explained: {reasons[0] if reasons else 'none was given'}"
             )
         on_progress("testing maps", 0, 1)
         self.run.checks.update(self.check_maps())
@@ -92,7 +93,11 @@ class Work:
             run.problems[name] = problem.reason
             return None
         image = prepare(pixels, how)[None].to(next(self.model.parameters()))
-        target, answer = self.predict(image)
+        predicted = self.predict(image)
+        if predicted is None:
+            run.problems[name] = NOT_FINITE
+            return None
+        target, answer = predicted
         wanted = None if target is None else torch.tensor([target], device=image.device)
         with incomplete_noted(name, run.notes):
             maps = {
@@ -123,11 +128,13 @@ class Work:
             self.tested.append((image, target, maps))
         return self.write(explanation, visible, sheet)
 
-    def predict(self, image: Tensor) -> tuple[int | None, dict[str, Any]]:
-        """The class to explain, and the prediction."""
+    def predict(self, image: Tensor) -> tuple[int | None, dict[str, Any]] | None:
+        """The class to explain, and the prediction; None where that is not finite."""
         passport, classes = self.model.passport, self.model.config.num_classes
         with torch.inference_mode():
             logits = self.model(image)[0].float().cpu()
+        if not logits.isfinite().all():
+            return None
         if not classes:
             return None, dict.fromkeys(("label", "score", "target", "target_score"))
         scores = logits.sigmoid() if passport.multi_label else logits.softmax(dim=0)

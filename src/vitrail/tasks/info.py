@@ -3,7 +3,7 @@ parameters comes from."""
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,12 +11,15 @@ from typing import Any
 
 from torch import nn
 
+from vitrail.core.addresses import is_address
 from vitrail.core.errors import UserError, nearest
 from vitrail.core.html_text import html_table
 from vitrail.core.json_text import plain_values
 from vitrail.core.passport import Passport
 from vitrail.core.ranges import check_count
-from vitrail.models.catalogue import build_meta, change, families, family_of, find
+from vitrail.core.records import validate
+from vitrail.inference.client import Client
+from vitrail.models.catalogue import build_meta, change, families, family_of, find, find_family
 from vitrail.models.config import Config
 from vitrail.models.measure import Measure, count, measure
 from vitrail.tasks.models import refuse_without_weights
@@ -160,15 +163,18 @@ def info(
     grid: tuple[int, int] | None = None,
     **changes: Any,
 ) -> ModelInfo:
-    """Describe a model by its name, a checkpoint, without loading its weights into a model, or a
-    module in memory: parameters, multiply-adds and memory layer by layer. `model`, `dialect`,
-    `grid` and `changes` are those of `load`.
+    """Describe a model by its name, a checkpoint, without loading its weights into a model, a
+    module in memory, or the model of a service by its address: parameters, multiply-adds and memory
+    layer by layer. `model`, `dialect`, `grid` and `changes` are those of `load`.
 
     >>> info("vit_b_16").params
     86567656
     """
     check_count("batch_size", batch_size, at_least=1)
     check_source(source)
+    if isinstance(source, str) and is_address(source):
+        how = {"model": model, "dialect": dialect, "grid": grid, **changes}
+        return served_info(source, batch_size, [name for name, one in how.items() if one])
     refuse_without_weights(source, "count layers")
     name = name_of(source)
     if not isinstance(source, nn.Module) and not is_checkpoint(name):
@@ -177,6 +183,17 @@ def info(
     config = change(opened.config, fine_tuned(opened.config, changes))
     _, passport = resize_checkpoint(opened, config)
     return ModelInfo(name, config, batch_size, opened, passport)
+
+
+def served_info(address: str, batch_size: int, given: Sequence[str]) -> ModelInfo:
+    """The model behind an address, by its config; its weights stay there."""
+    if given:
+        raise UserError(f"{address}: {given[0]} must not be given for a model behind an address")
+    with Client(address) as client:
+        _, passport = client.model()
+    family = find_family(passport.family)
+    config = validate(family.config, passport.config, where=address)
+    return ModelInfo(address, config, batch_size)
 
 
 def nearest_module(name: str, modules: Mapping[str, nn.Module]) -> str:

@@ -50,12 +50,7 @@ class ModelSource:
             dtype=precision,
             **self.changes,
         )
-        known = model.passport.preprocessing
-        preprocessing = replace(
-            known,
-            mean=for_channels("mean", self.mean, len(known.mean)) or known.mean,
-            std=for_channels("std", self.std, len(known.std)) or known.std,
-        )
+        preprocessing = model.passport.preprocessing.normalised_by(self.mean, self.std)
         model.passport = replace(model.passport, preprocessing=preprocessing)
         return computable(model.eval())
 
@@ -88,18 +83,6 @@ def open_remote_model(source: str, *, device: Device, precision: Precision) -> M
             "device and precision out"
         )
     return RemoteModel(Client(source))
-
-
-def for_channels(name: str, values: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """
-    >>> for_channels("mean", (0.5,), 3)
-    (0.5, 0.5, 0.5)
-    """
-    if len(values) not in (0, 1, channels):
-        raise UserError(
-            f"{name} must have 1 or {channels} numbers, one a channel, got {len(values)}"
-        )
-    return values * channels if len(values) == 1 else values
 
 
 AnyModel = str | Path | nn.Module | ModelSource

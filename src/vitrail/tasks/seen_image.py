@@ -19,6 +19,7 @@ from vitrail.data.preprocess import denormalise, normalise
 from vitrail.data.reader import read_image
 from vitrail.explanation.capture import at_least_float32
 from vitrail.inference.predict import class_names
+from vitrail.inference.prediction import NOT_FINITE
 from vitrail.models.model import Model
 
 
@@ -77,6 +78,13 @@ def to_scores(model: Model, logits: Float[Tensor, "*B K"]) -> Float[Tensor, "*B 
     """Probabilities: of each label by itself where an image may have several."""
     logits = at_least_float32(logits)
     return logits.sigmoid() if model.passport.multi_label else logits.softmax(dim=-1)
+
+
+def finite_scores(model: Model, logits: Float[Tensor, "*B K"]) -> Float[Tensor, "*B K"]:
+    """The same, refused where there are none."""
+    if not logits.isfinite().all():
+        raise UserError(f"{NOT_FINITE}, as after a run that diverged: give another checkpoint")
+    return to_scores(model, logits)
 
 
 def label_of(model: Model, index: int) -> str:

@@ -1,6 +1,6 @@
 """From one dialect to another, tensor by tensor: nothing is computed, so every bit arrives."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -113,6 +113,7 @@ def plan_conversion(
     grid: tuple[int, int] | None = None,
     method: ResizeMethod | None = None,
     changes: dict[str, Any] | None = None,
+    mean_std: tuple[Sequence[float], Sequence[float]] = ((), ()),
 ) -> tuple[Conversion, Callable[[bool], object]]:
     """Read and translate a checkpoint. Nothing is written until the function that comes with the
     record is called, with whether to overwrite."""
@@ -122,6 +123,8 @@ def plan_conversion(
     opened = open_checkpoint(source, model=model, dialect=dialect, grid=grid, overrides=changes)
     config = change(opened.config, fine_tuned(opened.config, changes))
     state, passport = resize_checkpoint(opened, config, method=method)
+    preprocessing = passport.preprocessing.normalised_by(*mean_std)
+    passport = replace(passport, preprocessing=preprocessing)
     done = passport.origin.changes
     if to == "vitrail":
         if out.suffix in SUFFIXES:

@@ -25,7 +25,7 @@ def data_of(context: Context) -> DataContext:
     if context.data is None:
         raise UserError(
             context.data_problem
-            or "this service has no data for this model: start it with data=PATH of a run, of a "
+            or "this service has no data for this model: start it with --data PATH of a run, of a "
             "directory that vitrail embed wrote with this model, or of images"
         )
     return context.data
@@ -33,7 +33,8 @@ def data_of(context: Context) -> DataContext:
 
 def run_data(context: Context, image: Image.Image | None, options: DataOptions) -> dict[str, Any]:
     """Images that the model has seen so far, what it says of them, and where they lie on a map;
-    `images` and the points of the map are in one order."""
+    `images` and the points of the map are in one order. `foreign` counts images of classes that
+    the model does not have."""
     data = data_of(context)
     data.compute()
     ids = sorted(data.features)[: options.count]
@@ -47,6 +48,7 @@ def run_data(context: Context, image: Image.Image | None, options: DataOptions) 
         "unreadable": len(data.unreadable),
         "images": [describe_image(context, data, index) for index in ids],
         "mistakes": mistakes,
+        "foreign": sum(data.is_foreign(index) for index in ids),
         "map": make_map(data, ids, options.map),
     }
 

@@ -15,7 +15,7 @@ from vitrail.explanation.verdict import CLASSLESS
 from vitrail.models.model import Model
 from vitrail.serving.operations.context import Context
 from vitrail.serving.operations.options import ExplainOptions
-from vitrail.tasks.seen_image import class_score, see, to_scores
+from vitrail.tasks.seen_image import class_score, finite_scores, see
 
 
 def run_explain(
@@ -28,7 +28,7 @@ def run_explain(
     target = None
     if model.config.num_classes:
         with torch.no_grad():
-            scores = to_scores(model, model(seen.tensor)[0])
+            scores = finite_scores(model, model(seen.tensor)[0])
         index = int(scores.argmax()) if found.target is None else int(found.target[0])
         target = class_score(model, index, scores)
     return {

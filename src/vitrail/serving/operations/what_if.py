@@ -31,11 +31,11 @@ from vitrail.serving.operations.explain import compute_map
 from vitrail.serving.operations.options import ErasedExplanation, WhatIfOptions
 from vitrail.tasks.seen_image import (
     SeenImage,
+    finite_scores,
     from_pixels,
     label_of,
     png_address,
     see,
-    to_scores,
     top_classes,
 )
 
@@ -111,7 +111,7 @@ def compute(model: Model, image: Tensor, grid: Cell = (0, 0), moved: Any = None)
         with moved_positions(model, grid, moved):
             return compute(model, image)
     output: Tensor = model(image)[0]
-    return to_scores(model, output) if model.config.num_classes else output
+    return finite_scores(model, output) if model.config.num_classes else output
 
 
 def compare(model: Model, old: Tensor, new: Tensor) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def compare(model: Model, old: Tensor, new: Tensor) -> dict[str, Any]:
     if not model.config.num_classes:
         cosine = torch.nn.functional.cosine_similarity(old.double(), new.double(), dim=0)
         none: dict[str, Any] = {"before": None, "after": None, "changed": [], "note": NO_HEAD}
-        return {**none, "similarity": float(cosine)}
+        return {**none, "similarity": min(float(cosine), 1.0)}
     tops = top_classes(model, old, TOP), top_classes(model, new, TOP)
     shown = dict.fromkeys(one["index"] for top in tops for one in top)
     changed = [

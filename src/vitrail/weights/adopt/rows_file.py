@@ -22,7 +22,7 @@ for a table of patches that come column by column.
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from reprlib import Repr
@@ -34,7 +34,6 @@ from einops import EinopsError, rearrange
 from torch import Tensor
 
 from vitrail.core.errors import UserError, nearest
-from vitrail.core.passport import Preprocessing
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.dialect import ANY, Dialect, Foreign
 from vitrail.weights.dialects.preparation import prepared
@@ -65,31 +64,11 @@ class RowsFile:
             about="a hand-written ViT",
             rows=tuple(map(to_row, self.rows)),
             hints=lambda *_: dict(config),
-            preprocessing=lambda _, config: prepare_with(config, mean, std),
+            preprocessing=lambda _, config: prepared(config).normalised_by(mean, std),
             resize="paper",
             square="image_size" not in config,
             supports={one.name: ANY for one in fields(ViTConfig)},
         )
-
-
-def prepare_with(config: Any, mean: Sequence[float], std: Sequence[float]) -> Preprocessing:
-    """The default preparation, with the mean and standard deviation that were given."""
-    plain = prepared(config)
-    return replace(
-        plain,
-        mean=for_channels("mean", mean, config.channels) or plain.mean,
-        std=for_channels("std", std, config.channels) or plain.std,
-    )
-
-
-def for_channels(name: str, given: Sequence[float], channels: int) -> tuple[float, ...]:
-    """A number for each channel, from one for all or one for each."""
-    values = tuple(given) * (channels if len(given) == 1 else 1)
-    if len(values) not in (0, channels):
-        raise UserError(
-            f"{name} must have 1 or {channels} numbers, one for each channel, got {len(values)}"
-        )
-    return values
 
 
 def read_rows(path: str | Path) -> RowsFile:
