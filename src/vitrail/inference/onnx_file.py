@@ -14,6 +14,8 @@ from vitrail.inference.checksum import find_weights, start_check
 class OnnxFile:
     """The metadata of a file, and `run`: images as it reads them to its outputs by name."""
 
+    engine = "onnxruntime"
+
     def __init__(self, path: str | Path, *, threads: int | None = None) -> None:
         self.path = Path(path)
         check_exported(self.path)

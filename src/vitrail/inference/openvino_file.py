@@ -16,6 +16,8 @@ HEAD = 4096  # bytes in which an OpenVINO file says what it is
 class OpenVinoFile:
     """The metadata of a file, and `run`: images as it reads them to its outputs by name."""
 
+    engine = "openvino"
+
     def __init__(self, path: str | Path, *, threads: int | None = None) -> None:
         self.path = Path(path)
         check_exported(self.path)

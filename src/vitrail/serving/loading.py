@@ -1,5 +1,6 @@
 """The model of a process: loaded from a checkpoint or an exported file, and described."""
 
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from vitrail.serving.spec import ModelInfo, WorkerSpec
 from vitrail.tasks.models import open_model
 from vitrail.weights.digest import digest_of
 
+MORE_IS_NEEDED = re.compile(r"\bgive [a-z_]+=")  # what a service has no option for
 SEED = 0  # every process of an untrained model has the same weights
 
 
@@ -31,7 +33,12 @@ def load_model(spec: WorkerSpec) -> Model:
         return create(spec.path).eval()
     if is_exported(spec.path):
         return ExportedModel(spec.path, threads=spec.threads)
-    model = open_model(spec.path, device=spec.device).eval()
+    try:
+        model = open_model(spec.path, device=spec.device).eval()
+    except UserError as error:
+        if MORE_IS_NEEDED.search(str(error)) is None:
+            raise
+        raise UserError(f"{error} (to vitrail convert, and serve what it writes)") from None
     if isinstance(model, Tokenizer):
         raise UserError(
             f"{spec.path}: a tokenizer cannot be served, it makes targets for vitrail pretrain: "
@@ -60,7 +67,7 @@ def describe(
         multi_label=passport.multi_label,
         parameters=0 if exported else sum(one.numel() for one in model.parameters()),
         features=count_features(model) if spec.features is None else spec.features,
-        engine=engine,
+        engine=model.file.engine if isinstance(model, ExportedModel) else engine,
         batch_sizes=batch_sizes,
         can_inspect=not exported,
         digest=spec.digest or digest_of(model),
