@@ -104,7 +104,14 @@ class DataContext:
             return False
         if self.model.passport.multi_label:
             return set(label.split(", ")) != set(predicted.split(", "))
-        return label in self.known_labels and label != predicted
+        return not self.is_foreign(index) and label != predicted
+
+    def is_foreign(self, index: int) -> bool:
+        """Whether the model predicts classes, but not the one of this image."""
+        label, (predicted, _) = self.label(index), self.prediction(index)
+        if label is None or predicted is None or self.model.passport.multi_label:
+            return False
+        return label not in self.known_labels
 
     @cached_property
     def known_labels(self) -> frozenset[str]:

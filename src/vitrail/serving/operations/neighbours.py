@@ -34,7 +34,7 @@ def nearest_images(data: DataContext, seen: SeenImage, k: int) -> list[dict[str,
         raise UserError("no image of the data can be read")
     ids = sorted(data.features)
     rows = np.stack([data.features[index] for index in ids]).astype(np.float64)
-    cosines = rows @ data.vector_of(seen.tensor).astype(np.float64)
+    cosines = (rows @ data.vector_of(seen.tensor).astype(np.float64)).clip(-1, 1)  # of rounding
     best = np.argsort(-cosines, kind="stable")[:k]
     return [{"id": ids[i], "score": float(cosines[i]), "patch": None} for i in best.tolist()]
 
@@ -52,7 +52,7 @@ def nearest_patches(
         raise UserError("no image of the data can be read")
     found = list[dict[str, Any]]()
     for index, patches in sorted(data.patches.items()):
-        cosines = patches.astype(np.float32) @ query
+        cosines = (patches.astype(np.float32) @ query).clip(-1, 1)
         place = int(cosines.argmax())
         cell = [int(side) for side in divmod(place, cosines.shape[1])]
         found.append({"id": index, "score": float(cosines.flat[place]), "patch": cell})

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitrail.core.errors import UserError
-from vitrail.data.sources import open_data
+from vitrail.data.sources.digits import open_digits
+from vitrail.data.sources.validation import with_validation
 from vitrail.serving.operations import File
 from vitrail.serving.operations.context import Context
 from vitrail.serving.operations.data import image_file, picture_file
@@ -76,8 +77,9 @@ def data_samples(data: DataContext) -> list[SamplePhoto]:
 
 
 def digit_samples() -> list[SamplePhoto]:
-    """Digits of different classes, from the images that training does not see."""
-    source = open_data("digits")["val"]
+    """Digits of different classes, from the images that training does not see; never those of a
+    folder with this name."""
+    source = with_validation(open_digits(), share=0.1, seed=0)["val"]
     assert source.targets is not None
     first = [int(np.flatnonzero(source.targets == digit)[0]) for digit in range(DIGITS)]
     return [
