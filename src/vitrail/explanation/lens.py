@@ -55,7 +55,7 @@ def logit_lens(
     if outputs is None and fits_one_pass(model):
         with blocks_as_batch(model) as names:
             logits = at_least_float32(model(image))
-        return Lens(tuple(names), logits, describe_omitted(len(steps) - len(names), len(steps)))
+        return Lens(tuple(names), logits, describe_omitted(len(steps) - len(names), len(names)))
     if outputs is None:
         with block_outputs(model) as outputs:
             model(image)
@@ -68,7 +68,7 @@ def logit_lens(
     order = [name for name in steps if name in found]
     left = len(steps) - len(order) - bool(inner)
     logits = torch.stack([found[name] for name in order])
-    return Lens(tuple(order), logits, describe_omitted(left, len(steps)))
+    return Lens(tuple(order), logits, describe_omitted(left, len(order)))
 
 
 @contextmanager
@@ -99,8 +99,8 @@ def fits_one_pass(model: nn.Module) -> bool:
     )
 
 
-def describe_omitted(left: int, steps: int) -> str | None:
-    return f"{left} of {steps} steps are left out: {OTHER_SHAPE}" if left else None
+def describe_omitted(left: int, shown: int) -> str | None:
+    return f"{left} of {left + shown} steps are left out: {OTHER_SHAPE}" if left else None
 
 
 def lens_steps(model: nn.Module) -> list[str]:

@@ -26,6 +26,7 @@ from vitrail.explanation.walk_record import (
     Query,
     Step,
     find_query,
+    last_block,
     record_calls,
     shape_of,
     vector,
@@ -100,16 +101,17 @@ def walk(
 
 
 def modules_to_record(model: nn.Module, attention: str) -> list[str]:
-    """The ends of the model, and everything within the block, what is around it, the merging that
-    begins its stage, and the convolution before it."""
+    """The ends of the model, the last block, and everything within the block, what is around it,
+    the merging that begins its stage, and the convolution before it."""
     block, around = attention.rpartition(".")[0], outer_block(model, attention)
     wanted = [block, around, merge_of(model, attention), conv_before(model, attention)]
     roots = [name for name in (*ENDS, *wanted) if name and has_part(model, name)]
-    return [
+    inside = [
         name
         for name, _ in model.named_modules()
         if any(name == root or name.startswith(f"{root}.") for root in roots)
     ]
+    return [*inside, last_block(model)]
 
 
 def has_part(model: nn.Module, name: str) -> bool:
@@ -317,7 +319,7 @@ def after_block(
         steps.append(Step("fold", equation, shape_of(output), code, values, {"fused": fused}))
     if attention + 1 < count:
         facts = {"count": count - attention - 1}
-        x = calls[outer][-1].output
+        x = calls[last_block(model)][-1].output
         code = method_line(model, "forward_blocks", r"x = (block|stage|last)\(") or method_line(
             model, "encode", "stage"
         )

@@ -14,6 +14,7 @@ from vitrail.explanation.walk_record import (
     Query,
     Step,
     find_query,
+    last_block,
     record_calls,
     shape_of,
     vector,
@@ -35,7 +36,8 @@ def walk_blocks(
     token: int | None,
     pixels: Pixels | None,
 ) -> tuple[tuple[Step, ...], Query, Float[Tensor, "1 K"]]:
-    """The steps, the cell that they follow, and the logits at their end."""
+    """The steps, the cell that they follow, and the logits at their end. A last convolution of
+    single cells is a step of `last_steps`."""
     layouts = grid_layouts(model)
     names = list(layouts)
     if not 0 <= block < len(names):
@@ -48,13 +50,13 @@ def walk_blocks(
         for each, _ in model.named_modules()
         if any(each == root or each.startswith(f"{root}.") for root in roots)
     ]
-    with record_calls(model, inside) as calls:
+    with record_calls(model, [*inside, last_block(model)]) as calls:
         logits: Tensor = model(image)
     steps = [
         *first_steps(model, image, pixels, query, calls),
         *(earlier_step(model, query, calls, block) if block else []),
         *([] if name == "last" else [block_step(model, query, calls, block)]),
-        *(later_step(model, calls, name, len(names) - block - 1) if name != names[-1] else []),
+        *later_step(model, calls, len([each for each in names[block + 1 :] if each != "last"])),
         *last_steps(model, logits, query, calls),
     ]
     return tuple(steps), query, logits
@@ -85,7 +87,7 @@ def block_step(model: nn.Module, query: Query, calls: Calls, number: int) -> Ste
             values[part] = vector(at_cell(made[-1].output, query))
     projected = SHORTCUT in values
     adds = projected or call.input.shape == call.output.shape
-    inverted, count = "filter" in values, sum(part in values for part in PLAIN)
+    inverted = "filter" in values
     facts = {
         "name": name,
         "count": number + 1,
@@ -98,18 +100,38 @@ def block_step(model: nn.Module, query: Query, calls: Calls, number: int) -> Ste
     values["result"] = vector(at_cell(call.output, query))
     if inverted:
         wide = "φ(W₁ · x)" if "expand" in values else "x"
-        equation = f"W₃ · φ(DWConv₃ₓ₃({wide}))"
+        equation = f"y = {'x + ' if adds else ''}W₃ · φ(DWConv₃ₓ₃({wide}))"
     else:
-        equation = "x"
-        for place in range(1, count + 1):
-            equation = f"conv{SMALL[place]}({equation})"
-    beside = "conv_s(x) + " if projected else "x + " if adds else ""
+        count = sum(part in values for part in PLAIN)
+        equation = plain_equation(count, projected=projected, norm_first=hasattr(block, "norm1"))
     code = method_line(block, "branch", "return") or method_line(block, "forward", "return")
-    return Step("residual", f"y = {beside}{equation}", shape_of(call.output), code, values, facts)
+    return Step("residual", equation, shape_of(call.output), code, values, facts)
 
 
-def later_step(model: nn.Module, calls: Calls, name: str, count: int) -> list[Step]:
-    x = calls[name][-1].output
+def plain_equation(count: int, *, projected: bool, norm_first: bool) -> str:
+    """Convolutions with ReLU between them, added to what came in. A batch norm follows each, and
+    ReLU the sum; or a group norm and ReLU come before each (arXiv:1603.05027).
+
+    >>> plain_equation(2, projected=False, norm_first=False)
+    'y = ReLU(x + BN(conv₂(ReLU(BN(conv₁(x))))))'
+    >>> plain_equation(2, projected=True, norm_first=True)
+    'y = conv_s(ReLU(GN(x))) + conv₂(ReLU(GN(conv₁(ReLU(GN(x))))))'
+    """
+    inner = "ReLU(GN(x))" if norm_first else "x"
+    beside = "x" if not projected else f"conv_s({inner})" if norm_first else f"BN(conv_s({inner}))"
+    for place in range(1, count + 1):
+        made = f"conv{SMALL[place]}({inner})"
+        made = made if norm_first else f"BN({made})"
+        inner = made if place == count else f"ReLU(GN({made}))" if norm_first else f"ReLU({made})"
+    total = f"{beside} + {inner}"
+    return f"y = {total}" if norm_first else f"y = ReLU({total})"
+
+
+def later_step(model: nn.Module, calls: Calls, count: int) -> list[Step]:
+    """The blocks after, as many as `count`: what comes out of the last one."""
+    if not count:
+        return []
+    x = calls[last_block(model)][-1].output
     code = method_line(model, "encode", r"self\.stages")
     facts = {"count": count, "convolves": True}
     return [Step("later", "x_L = block_L(… block_ℓ₊₁(x_ℓ))", shape_of(x), code, {}, facts)]

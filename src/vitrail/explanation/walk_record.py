@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
 from vitrail.core.layout import TokenLayout
+from vitrail.explanation.hooks import named_blocks
 from vitrail.explanation.propagation import attention_groups, count_tokens
 from vitrail.explanation.source_lines import SourceLine
 
@@ -158,6 +159,11 @@ def record_calls(model: nn.Module, names: Iterable[str]) -> Iterator[Calls]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def last_block(model: nn.Module) -> str:
+    """The name of the last block; a last convolution of single cells is a step of its own."""
+    return [name for name in named_blocks(model) if name != "last"][-1]
 
 
 def shape_of(x: Tensor) -> tuple[int, ...]:
