@@ -760,21 +760,20 @@ def test_the_walk_names_the_cell_that_it_marks(visitor: Visitor) -> None:
 
 @pytest.mark.slow
 def test_data_that_are_being_computed_are_announced(visitor: Visitor) -> None:
-    page = visitor.open("view=model")
+    page, held = visitor.open("view=model"), list[Any]()
     for address, link, words in (
         ("**/v1/data?*", "view=data", "Looking at the images"),
         ("**/v1/neighbours*", "view=data&lang=en", "Comparing with the images"),
     ):
-        held: list[Any] = []
-        page.route(address, held.append)
+        page.route(address, lambda route: held.append(route))
         go(page, link)
         if "neighbours" in address:
             page.wait_for_selector(READY["data"])
             press_cell(page, "[data-name=data]", (1, 1))
         page.wait_for_selector(f"#panel-data .computing:visible >> text={words}")
         page.wait_for_selector("#panel-data .computing .spinner:visible")
-        for route in held:
-            route.continue_()
+        while held:
+            held.pop().continue_()
         page.unroute(address)
         page.wait_for_selector(READY["data"])
         assert not page.locator("#panel-data .computing:visible").count()

@@ -1,14 +1,16 @@
 """What a model is made of and where it comes from, its filters and positions, and commands to go on
 with."""
 
+import base64
 import re
 import shlex
 from dataclasses import asdict
+from io import BytesIO
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
@@ -102,22 +104,30 @@ def position_image(model: Model) -> dict[str, Any] | None:
     rows, columns = tiles.shape[:2]
     down, across = evenly_spaced(rows, MAX_TILES), evenly_spaced(columns, MAX_TILES)
     sheet = mosaic(tiles[np.ix_(down, across)], gap=1)
-    colours = with_gaps(sheet)
     return {
         "grid": [rows, columns],
         "tiles": [len(down), len(across)],
-        "image": png_address(enlarge(colours, 320)),
+        "image": transparent_png(enlarge(with_gaps(sheet), 320)),
     }
 
 
-def with_gaps(cosines: Float[np.ndarray, "H W"]) -> Any:
-    """Cosines in colours, from violet (-1) to yellow (1), and white between tiles."""
+def with_gaps(cosines: Float[np.ndarray, "H W"]) -> UInt8[np.ndarray, "H W 4"]:
+    """Cosines in colours, from violet (-1) to yellow (1), and nothing between tiles: the page may
+    be light or dark."""
     from matplotlib import colormaps
 
     levels = np.nan_to_num((cosines + 1) / 2)
-    colours = (255 * colormaps["viridis"](levels)[..., :3]).round().astype(np.uint8)
-    colours[np.isnan(cosines)] = 255
+    colours: UInt8[np.ndarray, "H W 4"]
+    colours = (255 * colormaps["viridis"](levels)).round().astype(np.uint8)
+    colours[np.isnan(cosines), 3] = 0
     return colours
+
+
+def transparent_png(pixels: UInt8[np.ndarray, "H W 4"]) -> str:
+    """As `png_address`, with opacity."""
+    out = BytesIO()
+    Image.fromarray(pixels).save(out, format="PNG")
+    return f"data:image/png;base64,{base64.b64encode(out.getvalue()).decode()}"
 
 
 def commands_for(context: Context) -> dict[str, list[str]]:
@@ -127,9 +137,7 @@ def commands_for(context: Context) -> dict[str, list[str]]:
     model = shlex.quote(source) if source and not is_telling(source) else "MODEL"
     stem = re.sub(r"[^\w.-]+", "-", context.name).strip("-") or "model"
     return {
-        "export": [
-            f"vitrail export {model} --out {stem}.onnx",
-            f"vitrail export {model} --to web --out {stem}-page",
-        ],
+        "export": [f"vitrail export {model} --out {stem}.onnx"],
+        "export_web": [f"vitrail export {model} --to web --out {stem}-page"],
         "bench": [f"vitrail bench {model}"],
     }

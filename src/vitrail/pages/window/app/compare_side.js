@@ -5,7 +5,7 @@ import { photoCanvas } from "./draw.js";
 import { element } from "./elements.js";
 import { percent, text } from "./language.js";
 import { Stage, step } from "./stage.js";
-import { describeMap, describeRow, patchName, tokenName } from "./words.js";
+import { cellsOf, describeMap, describeRow, patchName, tokenName } from "./words.js";
 
 const TOP = 4; // classes
 
@@ -63,7 +63,7 @@ export class CompareSide {
     const like = this.inspection.layers.find((layer) => layer.grid.join() === grid.join());
     return {
       at: { grid, size, extent: like?.extent ?? size, prefix: 0 }, values, top: Math.max(...values, 1e-12),
-      ...describeMap(method, target?.label ?? "", grid, summariseCells(values), values.length),
+      ...describeMap(method, target?.label ?? "", grid, summariseCells(values), cellsOf(this.inspection.layers)),
     };
   }
 

@@ -25,8 +25,9 @@ export class DataGallery {
     this.root = element("div", { class: "stack tight" }, element("div", { class: "row" }, this.filter.root), this.list, this.more);
   }
 
-  show({ images, picked, classes, describe }) {
+  show({ images, picked, classes, mistaken, describe }) {
     const { ctx } = this;
+    this.mistaken = mistaken;
     if (!classes.includes(this.only)) this.only = "";
     setOptions(this.filter.select, [["", ctx.text("data.every_class")], ...classes.map((name) => [name, name])], this.only);
     this.filter.root.hidden = classes.length < 2;
@@ -43,7 +44,8 @@ export class DataGallery {
   }
 
   item(image, describe) {
-    const wrong = image.predicted && image.label && image.label !== image.predicted;
+    const differs = image.predicted && image.label && image.label !== image.predicted;
+    const kind = this.mistaken.has(image.id) ? "wrong" : "soft"; // of classes that the model does not have, none is wrong
     return element("li", { data: { id: image.id } },
       element("button", {
         type: "button", "aria-pressed": "false", title: describe(image),
@@ -51,6 +53,6 @@ export class DataGallery {
       },
       picture(image.thumb, { alt: image.label || image.predicted ? "" : image.name }),
       image.label || image.predicted ? element("span", {}, image.label ?? image.predicted) : null,
-      wrong ? element("span", { class: "wrong" }, element("span", { class: "unseen" }, this.ctx.text("data.as")), image.predicted) : null));
+      differs ? element("span", { class: `predicted ${kind}` }, element("span", { class: "unseen" }, this.ctx.text("data.as")), image.predicted) : null));
   }
 }

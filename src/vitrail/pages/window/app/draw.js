@@ -133,15 +133,16 @@ export function outlinePath(cells, grid, extent) {
 
 const SIDE = 512; // pixels of the image's longer side in a file
 const MARGIN = 16;
-const FOOT = 74;
+const FOOT = 94;
+const LONGEST = 64; // letters of a line below the picture
 
 /**
  * What is shown as an SVG of its own: photo, map, marks, title and colour bar. Colours are written out, because a
  * file has no stylesheet.
  * @param {{photo: HTMLCanvasElement, cells: HTMLCanvasElement, extent: number[], size: number[], marks: {path: string, colour: string,
- *   width: number}[], title: string, low: string, high: string}} shown
+ *   width: number}[], title: string, about: string, low: string, high: string}} shown `about` names the model and the photo
  */
-export function figure({ photo, cells, extent, size, marks, title, low, high }) {
+export function figure({ photo, cells, extent, size, marks, title, about, low, high }) {
   const [tall, wide] = size;
   const scale = SIDE / Math.max(tall, wide);
   const [width, height] = [wide * scale, tall * scale];
@@ -150,9 +151,12 @@ export function figure({ photo, cells, extent, size, marks, title, low, high }) 
     href: canvas.toDataURL("image/png"), width: box[1], height: box[0], preserveAspectRatio: "none",
     style: sharp ? { "image-rendering": "pixelated" } : {},
   });
-  const stops = Array.from({ length: 11 }, (_, at) => svg("stop", { offset: at / 10, "stop-color": `rgb(${colour(at / 10)})` }));
+  const stops = Array.from({ length: 11 }, (_, at) => svg("stop", {
+    offset: at / 10, "stop-color": `rgb(${colour(at / 10)})`, "stop-opacity": opacityAt(at / 10),
+  }));
   const label = (words, x, y, anchor, size = 13) =>
-    svg("text", { x, y, "text-anchor": anchor, "font-size": size, "font-family": "sans-serif", fill: "#1b2430" }, words);
+    svg("text", { x, y, "text-anchor": anchor, "font-size": size, "font-family": "sans-serif", fill: "#1b2430" },
+      words.length > LONGEST ? `${words.slice(0, LONGEST - 1)}…` : words);
   const root = svg("svg", {
     xmlns: "http://www.w3.org/2000/svg", width: width + 2 * MARGIN, height: height + MARGIN + FOOT,
     viewBox: `0 0 ${width + 2 * MARGIN} ${height + MARGIN + FOOT}`,
@@ -167,9 +171,10 @@ export function figure({ photo, cells, extent, size, marks, title, low, high }) 
       marks.map(({ path, colour: stroke, width: line }) =>
         svg("path", { d: path, fill: "none", stroke, "stroke-width": line / scale }))),
     label(title, MARGIN, height + MARGIN + 24, "start", 15),
-    svg("rect", { x: MARGIN, y: height + MARGIN + 36, width, height: 10, rx: 3, fill: "url(#scale)" }),
-    label(low, MARGIN, height + MARGIN + 62, "start"),
-    label(high, MARGIN + width, height + MARGIN + 62, "end"),
+    label(about, MARGIN, height + MARGIN + 44, "start"),
+    svg("rect", { x: MARGIN, y: height + MARGIN + 56, width, height: 10, rx: 3, fill: "url(#scale)", stroke: "#dfe3e9" }),
+    label(low, MARGIN, height + MARGIN + 82, "start"),
+    label(high, MARGIN + width, height + MARGIN + 82, "end"),
   );
   return root;
 }

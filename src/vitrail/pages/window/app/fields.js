@@ -38,5 +38,11 @@ export function card(key, ...children) {
   return element("section", { class: "card" }, element("h2", { data: { text: key } }), ...children);
 }
 
+/** Words on what is being computed, with a spinner. */
+export function waiting(key) {
+  return element("p", { class: "computing soft", role: "status" },
+    element("span", { class: "spinner", "aria-hidden": "true" }), element("span", { data: { text: key } }));
+}
+
 /** A sentence of explanation. */
 export const note = (key) => element("p", { class: "soft small", data: { text: key } });

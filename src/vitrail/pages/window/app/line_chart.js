@@ -37,7 +37,7 @@ export function lineChart(series, { label, x, y, most = 1, width = 560, format, 
       }),
       ...points.map(([px, py]) => svg("circle", { cx: across(px), cy: up(Math.min(py, top)), r: 3.5, style: { fill: colour } })));
   });
-  return element("figure", { class: "line-chart" }, chart, key(series), numbers(series, { x, y, format, formatX }));
+  return element("figure", { class: "line-chart", style: { "max-width": `${width}px` } }, chart, key(series), numbers(series, { x, y, format, formatX }));
 }
 
 function key(series) {

@@ -23,6 +23,7 @@ import { notify, set, state, subscribe } from "./state.js";
 
 const find = (id) => document.getElementById(id);
 const LANGUAGES = ["en", "ko"];
+const EDGE = 24; // pixels of the row of tabs that the arrow of further ones covers
 const LOADING = 1000; // ms between questions whether a model is loaded
 const opened = new Map(); // modules of the views that were opened, by id
 let views = {};
@@ -60,6 +61,7 @@ async function begin() {
   try {
     await waitForModels();
     await listImages();
+    refuseModel();
   } catch (error) {
     complain(error);
   }
@@ -95,13 +97,25 @@ async function waitForModels() {
 
 // Another model was chosen, which may still be loading.
 async function followModel() {
+  following++;
   try {
     if (ctx.model?.state === "loading") await waitForModels();
     await listImages();
   } catch (error) {
     complain(error);
   }
+  following--;
   notify();
+}
+
+let following = 0; // models that are being followed
+
+// A link may name a model that is not served: the first one is shown, and that is said.
+function refuseModel() {
+  const name = state.model;
+  if (!name || !ctx.model || ctx.models.some((one) => one.name === name)) return;
+  set({ model: "" });
+  complain(text("frame.model.unknown", { name, shown: ctx.model.name }));
 }
 
 function chooseModel() {
@@ -246,6 +260,7 @@ function show() {
     followed = state.image; // a link to another image was followed
     if (ctx.photo && state.image && state.image !== ctx.photo.id) chooseImage(state.image);
   }
+  if (document.documentElement.dataset.ready && !following) refuseModel();
   showFrame();
   inspect();
   openView();
@@ -273,6 +288,7 @@ function showFrame() {
     tab.tabIndex = selected ? 0 : -1;
     if (selected) keepInSight(tab);
   }
+  hintTabs();
   for (const button of find("samples").children) {
     button.setAttribute("aria-pressed", String(`sample:${button.dataset.id}` === state.image));
   }
@@ -282,8 +298,15 @@ function showFrame() {
 // Scrolls the row of tabs alone: scrollIntoView would move the page too.
 function keepInSight(tab) {
   const row = find("tabs");
-  const [left, right] = [tab.offsetLeft, tab.offsetLeft + tab.offsetWidth];
+  const [left, right] = [tab.offsetLeft - EDGE, tab.offsetLeft + tab.offsetWidth + EDGE];
   if (left < row.scrollLeft || right > row.scrollLeft + row.clientWidth) row.scrollLeft = left - row.clientWidth / 3;
+}
+
+// Where tabs lie beyond an edge of the row, an arrow says so.
+function hintTabs() {
+  const { scrollLeft, clientWidth, scrollWidth, parentElement: nav } = find("tabs");
+  nav.classList.toggle("more-left", scrollLeft > 2);
+  nav.classList.toggle("more-right", scrollLeft + clientWidth < scrollWidth - 2);
 }
 
 const shownTheme = () => state.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
@@ -374,6 +397,8 @@ function wireHeader() {
   find("theme").addEventListener("click", () => set({ theme: shownTheme() === "dark" ? "light" : "dark" }));
   find("model").addEventListener("change", ({ target }) => set({ model: target.value }));
   find("notice-close").addEventListener("click", () => (find("notice").hidden = true));
+  find("tabs").addEventListener("scroll", hintTabs, { passive: true });
+  addEventListener("resize", hintTabs);
   addEventListener("resize", notify); // charts are as wide as the page
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     shownFrame = "";

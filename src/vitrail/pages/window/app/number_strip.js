@@ -49,14 +49,13 @@ function more(numbers, shape, first) {
 export const shapeText = (shape) => shape.join(" × ");
 
 /**
- * Shares as bars with a name and a number each: those of a softmax, or scores of classes.
+ * Shares as bars with a name and a number each: those of a softmax, or scores of classes. A full bar is 100 %.
  * @param {{name: string, share: number, picture?: Element}[]} rows
  */
 export function shareBars(rows, format) {
-  const most = Math.max(...rows.map(({ share }) => share), 1e-12);
   return element("ul", { class: "share-bars" }, rows.map(({ name, share, picture }) =>
     element("li", { data: { value: share } }, picture ?? null, element("span", {}, name),
       element("span", { class: "bar-track", "aria-hidden": "true" },
-        element("i", { class: "bar-after", style: { width: `${(100 * Math.max(share, 0)) / most}%` } })),
+        element("i", { class: "bar-after", style: { width: `${100 * Math.max(share, 0)}%` } })),
       element("span", { class: "number" }, format(share)))));
 }

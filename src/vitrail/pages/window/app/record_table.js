@@ -1,6 +1,6 @@
 // Records of the server as tables: nested fields get dotted names, long lists are cut and counted.
 import { element } from "./elements.js";
-import { text } from "./language.js";
+import { has, text } from "./language.js";
 
 const MOST_ITEMS = 12; // of a list that stands in one cell
 
@@ -26,7 +26,7 @@ export function valueText(value) {
   if (typeof value === "object") return flatten(value).map(([key, one]) => `${key}: ${valueText(one)}`).join(", ");
   if (typeof value === "boolean") return text(value ? "views.yes" : "views.no");
   if (typeof value === "number" && !Number.isInteger(value)) return String(Number(value.toPrecision(6)));
-  return String(value);
+  return has(`views.value.${value}`) ? text(`views.value.${value}`) : String(value);
 }
 
 /** A table of a record's fields, in a part of the page that scrolls where it is too wide. */

@@ -19,7 +19,7 @@ function variant({ id, text_args: facts, values }) {
     qkv: facts.temperature !== undefined && "cosine",
     patches: !values.pixels && "map",
     positions: facts.has_position === false && "none",
-    pool: facts.distilled ? "distilled" : { cls: "cls", "cls+mean": "both" }[facts.pool],
+    pool: facts.distilled ? "distilled" : { cls: "cls", "cls+mean": "both", all: "all" }[facts.pool],
     head: facts.multi_label && "several",
     conv: facts.adds && "adds",
     earlier: facts.convolves && "convolves",
@@ -51,7 +51,10 @@ function tokenText(layer, token) {
   return text("attention.patch", { row: Math.floor(cell / layer.grid[1]) + 1, column: (cell % layer.grid[1]) + 1 });
 }
 
-export const titleOf = (step) => text(step.title_key);
+export function titleOf(step) {
+  const own = `walk.step.${step.id}.${variant(step)}`;
+  return text(has(own) ? own : step.title_key);
+}
 
 /**
  * The card of a step.

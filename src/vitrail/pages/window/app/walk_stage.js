@@ -27,7 +27,7 @@ export class WalkStage extends PatchStage {
     if (cell) this.place = cell;
     const { canvas } = this;
     const scene = { ...given, context: canvas.getContext("2d"), width: canvas.width, height: canvas.height };
-    const draw = SCENES[SCENE_OF[step.id] ?? "one"];
+    const draw = SCENES[sceneOf(step)];
     cancelAnimationFrame(this.frame);
     const paint = (t) => {
       scene.context.setTransform(1, 0, 0, 1, 0, 0);
@@ -35,7 +35,7 @@ export class WalkStage extends PatchStage {
       scene.context.clearRect(0, 0, scene.width, scene.height);
       draw(scene, t);
     };
-    this.root.dataset.scene = SCENE_OF[step.id] ?? "one";
+    this.root.dataset.scene = sceneOf(step);
     if (!moves) {
       paint(1);
       return;
@@ -58,6 +58,11 @@ export class WalkStage extends PatchStage {
     cancelAnimationFrame(this.frame);
     this.played = "";
   }
+}
+
+// Where tokens alone are read out, no cell moves.
+function sceneOf({ id, text_args: { pool, distilled } }) {
+  return id === "pool" && (pool === "cls" || distilled) ? "photo" : SCENE_OF[id] ?? "one";
 }
 
 /** A patch of a photo, enlarged, as a canvas. */

@@ -4,8 +4,9 @@ import { has, number, percent, text } from "./language.js";
 
 const NOTED = 0.3; // share of one token that the sentence mentions
 
-/** "layer 3" or "stage 2 block 1" of the server in the chosen language. */
+/** "layer 3", "stage 2 block 1" or "last" of the server in the chosen language. */
 export function placeName(short) {
+  if (short === "last") return capital(text("attention.part.last"));
   return capital(short.replace(/(layer|stage|block) (\d+)/g, (_, part, count) => text(`attention.part.${part}`, { n: count })));
 }
 
@@ -14,12 +15,28 @@ export const capital = (words) => words.charAt(0).toUpperCase() + words.slice(1)
 
 export const layerName = (layer) => placeName(layer.short);
 
-/** "blocks.3" or "stages.1.blocks.0" as people count. */
-export function blockName(name) {
+/** "blocks.3" or "stages.1.blocks.0" as people count; `all` has the names beside it. */
+export function blockName(name, all) {
+  const { kind, stage, block } = placeOf(name, all);
+  const part = text(`attention.part.${kind}`, { n: block });
+  return stage ? `${text("attention.part.stage", { n: stage })} ${part}` : part;
+}
+
+/** The same for an axis: "3", or "2.1" for block 1 of stage 2. */
+export function blockTick(name, all) {
+  const { kind, stage, block } = placeOf(name, all);
+  if (kind !== "block") return text(`attention.tick.${kind}`);
+  return stage ? `${stage}.${block}` : String(block);
+}
+
+// What a block is: a stage begins with merging or with convolutions where its own blocks lie within another one.
+function placeOf(name, all) {
   const numbers = (name.match(/\d+/g) ?? []).map((one) => Number(one) + 1);
-  if (!numbers.length) return name;
-  const block = text("attention.part.block", { n: numbers.at(-1) });
-  return numbers.length > 1 ? `${text("attention.part.stage", { n: numbers[0] })} ${block}` : block;
+  if (!numbers.length) return { kind: "last" };
+  const stage = name.startsWith("stages.") ? numbers[0] : null;
+  if (name.endsWith(".merge")) return { kind: "merge", stage };
+  const nested = all.some((one) => (one.match(/\d+/g) ?? []).length > numbers.length);
+  return { kind: nested ? "conv" : "block", stage, block: numbers.at(-1) };
 }
 
 export const headName = (head) => (head < 0 ? text("attention.head.mean") : text("attention.head.n", { n: head + 1 }));
@@ -67,10 +84,13 @@ export function describeRow(layer, head, token, back, shares, found) {
   return { where, words: sentences.join(" ") };
 }
 
-/** The sentence on the map of a method. */
-export function describeMap(method, label, grid, found, count) {
+/** The end of a key of words on patches: a convolutional network has cells of a map in their place. */
+export const cellsOf = ([layer]) => (layer.heads ? "" : ".cells");
+
+/** The sentence on the map of a method; `cells` is of `cellsOf`. */
+export function describeMap(method, label, grid, found, cells) {
   const top = [Math.floor(found.top / grid[1]), found.top % grid[1]];
   const where = label ? text("attention.say.method.class", { method: methodName(method), label }) : methodName(method);
   if (!found.total) return { where, words: text("attention.say.zero") };
-  return { where, words: text("attention.say.method", { half: found.half, count, patch: patchName(top) }) };
+  return { where, words: text(`attention.say.method${cells}`, { half: found.half, count: grid[0] * grid[1], patch: patchName(top) }) };
 }

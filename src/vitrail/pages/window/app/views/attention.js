@@ -9,7 +9,7 @@ import { element } from "../elements.js";
 import { Heads } from "../heads.js";
 import { define, link } from "../state.js";
 import { Stage, step } from "../stage.js";
-import { describeMap, describeRow, headName, layerName, methodName, patchName, prefixName, tokenName } from "../words.js";
+import { cellsOf, describeMap, describeRow, headName, layerName, methodName, patchName, prefixName, tokenName } from "../words.js";
 import { buildAttention } from "./attention_elements.js";
 
 export const id = "attention";
@@ -28,6 +28,7 @@ let map = { key: "", found: null }; // of a method other than attention
 let shown = null; // what is drawn: for files
 let timer = 0;
 let preview = "";
+let linkNoted = null; // the photo that a link was copied for
 
 export function mount(root, context) {
   ctx = context;
@@ -65,6 +66,7 @@ export function update(state) {
     return;
   }
   fillPickers(state, inspection);
+  showLinkNote();
   draw();
 }
 
@@ -110,7 +112,7 @@ function draw() {
   ui.say.setAttribute("aria-live", hovered === null ? "polite" : "off");
   ui.where.textContent = `${found.where}.`;
   ui.words.textContent = found.words;
-  stage.root.setAttribute("aria-label", ctx.text("attention.stage", {
+  stage.root.setAttribute("aria-label", ctx.text(`attention.stage${cellsOf(inspection.layers)}`, {
     rows: layer.grid[0], columns: layer.grid[1], token: tokenName(layer, token),
   }));
 }
@@ -151,7 +153,7 @@ function methodMap(method) {
   const size = inspection.header.image_size;
   return {
     at: { grid, size, extent, prefix: 0 }, values, top: Math.max(...values, 1e-12), relative: true,
-    ...describeMap(method, label, grid, summariseCells(values), grid[0] * grid[1]),
+    ...describeMap(method, label, grid, summariseCells(values), cellsOf(inspection.layers)),
   };
 }
 
@@ -287,6 +289,8 @@ function fillPickers(state, inspection) {
   ui.windows.parentElement.hidden = !(layer.window || layer.fold);
   ui.windowsWords.dataset.text = layer.fold ? "attention.show.folds" : "attention.show.windows";
   ui.windowsWords.textContent = ctx.text(ui.windowsWords.dataset.text);
+  ui.linesWords.dataset.text = layer.heads ? "attention.show.lines" : "attention.show.lines.cells";
+  ui.linesWords.textContent = ctx.text(ui.linesWords.dataset.text);
   ui.sinks.parentElement.hidden = !layer.sinks.length;
   ui.forward.setAttribute("aria-pressed", String(!state.back));
   ui.back.setAttribute("aria-pressed", String(state.back));
@@ -385,13 +389,20 @@ async function showPreview(photo) {
 
 function download(saveAs) {
   if (!shown) return;
-  const { layer, head, method } = chosen();
+  const { layer, head, token, method } = chosen();
+  const way = ctx.text(ctx.state.back ? "attention.back" : "attention.forward");
   const place = method === "attention" ? `${layer.short} ${head < 0 ? "mean" : `head ${head + 1}`}` : method;
   const drawn = figure({
     photo: looked.photo, cells: stage.cells, extent: shown.at.extent, size: shown.at.size, marks: stage.lines(),
-    title: shown.where, low: ui.low.textContent, high: ui.high.textContent,
+    title: method === "attention" ? `${shown.where} · ${way} · ${tokenName(layer, token)}` : shown.where,
+    about: [ctx.model?.name, ctx.photo.name].filter(Boolean).join(" · "), low: ui.low.textContent, high: ui.high.textContent,
   });
   Promise.resolve(saveAs(drawn, `vitrail ${place}`.replaceAll(" ", "-"))).catch(ctx.complain);
+}
+
+// An own photo is not on the server, so that no link leads to it.
+function showLinkNote() {
+  ui.linkNote.textContent = linkNoted && linkNoted === ctx.photo && !linkNoted.id ? ctx.text("attention.link.photo") : "";
 }
 
 async function copyLink() {
@@ -399,6 +410,8 @@ async function copyLink() {
   try {
     await navigator.clipboard.writeText(address);
     ctx.announce(ctx.text("attention.link.copied"));
+    linkNoted = ctx.photo;
+    showLinkNote();
     ui.link.textContent = ctx.text("attention.link.copied");
     setTimeout(() => (ui.link.textContent = ctx.text("attention.link")), 1800);
   } catch {

@@ -19,13 +19,14 @@ export function buildAttention(root, stage) {
   const opacity = element("input", { type: "range", id: "opacity", min: 0, max: 1, step: 0.05 });
   const parts = {
     method: method.lastChild, layer: layer.lastChild, head: head.lastChild, target: target.lastChild, opacity,
-    lines: lines.firstChild, windows: windows.firstChild, sinks: sinks.firstChild, windowsWords: windows.lastChild,
+    linesWords: lines.lastChild, lines: lines.firstChild, windows: windows.firstChild, sinks: sinks.firstChild, windowsWords: windows.lastChild,
     forward: button("attention.forward", { id: "forward", "aria-pressed": "true" }),
     back: button("attention.back", { id: "back", "aria-pressed": "false" }),
     play: button("attention.play", { id: "play", "aria-pressed": "false" }),
     all: button("attention.heads.all", { id: "heads-all" }), one: button("attention.heads.one", { id: "heads-one" }),
     png: button("attention.png", { id: "png" }), svg: button("attention.svg", { id: "svg" }),
     link: button("attention.link", { id: "link" }),
+    linkNote: element("p", { class: "small soft", id: "link-note", role: "status" }),
     where: element("strong"), words: element("span"),
     low: element("span"), high: element("span"), bar: element("i"),
     tokens: element("div", { class: "row tokens", id: "tokens", role: "group", data: { label: "attention.tokens" } }),
@@ -52,7 +53,7 @@ function addCards(root, stage, parts, { pickers, checks }) {
     element("div", { class: "row" }, parts.play),
     element("label", { class: "range" }, words("attention.opacity"), parts.opacity),
     element("div", { class: "row checks" }, checks),
-    element("div", { class: "row" }, words("attention.save", "span", { class: "soft small" }), parts.png, parts.svg, parts.link),
+    element("div", { class: "row" }, words("attention.save", "span", { class: "soft small" }), parts.png, parts.svg, parts.link, parts.linkNote),
     keyboard());
   parts.title = words("attention.title", "h2", { id: "attention-title" });
   parts.left = element("section", { class: "card stack", "aria-labelledby": "attention-title" }, parts.title, stage, parts.controls);

@@ -11,6 +11,7 @@ import { define } from "../state.js";
 import { headName, methodName } from "../words.js";
 
 export const id = "compare";
+const MOST_WIDTH = 1400; // pixels of the chart
 
 // other_image: "" for the first side's photo, "sample:ID" or "data:ID", or "own" for a file
 define({ depth: -1, other_model: "", other_image: "" });
@@ -246,7 +247,8 @@ function askMaps(state) {
 
 // Mean attention distance of both with depth, as a share of the image's longer side.
 function showChart() {
-  const key = [asked, ctx.photo.url, ctx.model.name, ctx.language()].join(" ");
+  const width = chartWidth(ui.chart, MOST_WIDTH);
+  const key = [asked, ctx.photo.url, ctx.model.name, ctx.language(), width].join(" ");
   if (charted === key) return;
   charted = key;
   const attending = [[ui.first, ctx.inspection], [ui.second, second]].filter(([, { header }]) => header.attention_layers.length);
@@ -260,8 +262,7 @@ function showChart() {
   if (!series.length) return;
   const most = Math.max(0.1, ...series.flatMap(({ points }) => points.map(([, y]) => y)));
   ui.chart.replaceChildren(lineChart(series, {
-    width: chartWidth(ui.chart, 640),
-    label: ctx.text("compare.distance"), x: ctx.text("compare.depth"), y: ctx.text("compare.distance_axis"), most,
+    width, label: ctx.text("compare.distance"), x: ctx.text("compare.depth"), y: ctx.text("compare.distance_axis"), most,
     format: (y) => ctx.percent(y, 0), formatX: (x) => ctx.percent(x, 0),
   }));
 }

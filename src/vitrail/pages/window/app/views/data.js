@@ -1,6 +1,6 @@
 // Data: the images of a run or of an embedded folder: mistakes, a map of the embedding, and what is nearest to what.
 import { element } from "../elements.js";
-import { button, card, choice, note, setOptions } from "../fields.js";
+import { button, card, choice, setOptions, waiting } from "../fields.js";
 import { latest } from "../latest.js";
 import { DataGallery } from "../data_gallery.js";
 import { DataImage } from "../data_image.js";
@@ -34,6 +34,8 @@ export function mount(root, given) {
     root,
     empty: element("section", { class: "card stack", hidden: true }, element("p", {}), element("pre", { tabindex: 0 })),
     body: element("div", { class: "stack", hidden: true }),
+    waiting: waiting("data.computing"),
+    foreign: element("p", { class: "say small", data: { name: "foreign" } }),
     map: new Scatter({ pick: (number) => pick(found.images[number].id), describe: (number) => describe(found.images[number]) }),
     tint: choice("data.tint", (tint) => ctx.set({ tint })),
     places: choice("data.places", (places) => ctx.set({ places })),
@@ -62,8 +64,8 @@ export function mount(root, given) {
       element("h2", { data: { text: "data.gallery" } }),
       element("div", { class: "row" },
         element("div", { class: "segments", role: "group", data: { label: "data.gallery" } }, ui.mistakes, ui.all), ui.count, ui.more),
-      ui.gallery.root));
-  root.append(ui.empty, ui.body);
+      ui.foreign, ui.gallery.root));
+  root.append(ui.empty, ui.waiting, ui.body);
 }
 
 export function update(state) {
@@ -76,6 +78,7 @@ export function update(state) {
   }
   ui.body.hidden = !found;
   ui.empty.hidden = Boolean(found) || !refused;
+  ui.waiting.hidden = Boolean(found || refused);
   if (found) show(state);
   else if (refused) showEmpty();
 }
@@ -130,10 +133,11 @@ function pick(image) {
 
 const pickedId = () => (ctx.photo?.id.startsWith("data:") ? ctx.photo.id.slice(5) : "");
 
-function describe({ label, predicted, score }) {
+function describe({ id: image, label, predicted, score }) {
   const values = { label: label ?? "–", predicted: predicted ?? "–", score: score == null ? "" : ctx.percent(score) };
   if (!predicted) return values.label;
-  return ctx.text(label && label !== predicted ? "data.wrong" : "data.right", values);
+  const key = found.mistaken.has(image) ? "wrong" : label && label !== predicted ? "other" : "right";
+  return ctx.text(`data.${key}`, values);
 }
 
 function show(state) {
@@ -142,13 +146,16 @@ function show(state) {
   ui.mistakes.textContent = ctx.text("data.mistakes_count", { count: ctx.number(mistakes.length) });
   ui.all.textContent = ctx.text("data.all_count", { count: ctx.number(found.images.length) });
   ui.mistakes.disabled = !mistakes.length;
+  ui.mistakes.hidden = Boolean(found.foreign) && found.foreign === found.images.length;
+  ui.foreign.hidden = !found.foreign;
+  ui.foreign.textContent = ctx.text(ui.mistakes.hidden ? "data.foreign.all" : "data.foreign", { count: ctx.number(found.foreign ?? 0) });
   ui.mistakes.setAttribute("aria-pressed", String(shown === "mistakes"));
   ui.all.setAttribute("aria-pressed", String(shown === "all"));
   // the server computes for a few seconds at a time
   const rest = Math.min(found.total ?? 0, MOST) - (found.computed ?? 0) - (found.unreadable ?? 0);
   ui.count.textContent = rest > 0 ? ctx.text("data.computed", { computed: ctx.number(found.computed), total: ctx.number(found.total) }) : "";
   ui.more.hidden = rest <= 0;
-  ui.gallery.show({ images: shown === "mistakes" ? mistakes : found.images, picked: pickedId(), classes: found.classes, describe });
+  ui.gallery.show({ images: shown === "mistakes" ? mistakes : found.images, picked: pickedId(), classes: found.classes, mistaken: found.mistaken, describe });
   ui.image.show({ by: found.by, describe });
   showMap(state, found.by.get(pickedId()));
 }

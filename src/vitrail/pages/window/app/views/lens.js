@@ -1,7 +1,7 @@
 // The Lens view: the prediction after every block, read by the model's own norm and head; where it settles.
 import { chartWidth, frame, saving, table, TONES } from "../charts.js";
 import { element, svg } from "../elements.js";
-import { blockName, capital, layerName, tokenName } from "../words.js";
+import { blockName, blockTick, capital, layerName, tokenName } from "../words.js";
 
 export const id = "lens";
 const LINES = TONES.length;
@@ -54,13 +54,13 @@ export function update(state) {
     element("i", { style: { background: `var(${TONES[place]})` } }), label)));
   ui.slider.max = String(lens.blocks.length - 1);
   ui.slider.value = String(block);
-  ui.slider.setAttribute("aria-valuetext", blockName(lens.blocks[block]));
+  ui.slider.setAttribute("aria-valuetext", blockName(lens.blocks[block], lens.blocks));
   ui.note.textContent = notes(lens);
   ui.note.hidden = !ui.note.textContent;
   ui.photo.src = ctx.photo.url;
   showBlock(lens, block);
   ui.table.replaceChildren(table(ctx.text("lens.title"), [ctx.text("lens.block"), ...lens.classes.map(({ label }) => label)],
-    lens.blocks.map((name, place) => [capital(blockName(name)), ...lens.scores[place].map((score) => ctx.percent(score, 1))])));
+    lens.blocks.map((name, place) => [capital(blockName(name, lens.blocks)), ...lens.scores[place].map((score) => ctx.percent(score, 1))])));
   showSinks(ctx.inspection.layers);
 }
 
@@ -77,7 +77,7 @@ function describe(lens) {
   const { block, answer, before } = settledAt(lens);
   const label = lens.classes[answer].label;
   if (before === null) return ctx.text("lens.say.always", { label });
-  const values = { label, other: lens.classes[before].label, block: blockName(lens.blocks[block]) };
+  const values = { label, other: lens.classes[before].label, block: blockName(lens.blocks[block], lens.blocks) };
   return ctx.text(block === lens.blocks.length - 1 ? "lens.say.last" : "lens.say.from", values);
 }
 
@@ -93,9 +93,7 @@ function notes({ note, exact_last: exact }) {
 function chart(lens, block, width) {
   const { root, x, y } = frame({
     width, height: HEIGHT, rows: [0, 0.25, 0.5, 0.75, 1], rowText: (share) => ctx.percent(share, 0), left: 52,
-    columns: lens.blocks.map((name) => (name.match(/\d+/g) ?? ["0"]).map((one) => Number(one) + 1).slice(-2).join("."))
-      .map((words, place, all) => (all.every((one) => one.split(".")[0] === words.split(".")[0]) ? words.split(".").at(-1) : words)),
-    label: describe(lens),
+    columns: lens.blocks.map((name) => blockTick(name, lens.blocks)), label: describe(lens),
   });
   const { block: settled } = settledAt(lens);
   root.prepend(svg("line", { x1: x(block), x2: x(block), y1: y(0), y2: y(1), class: "chart-now" }));
@@ -105,7 +103,7 @@ function chart(lens, block, width) {
     root.append(svg("polyline", { points, class: "chart-curve", style }));
     lens.scores.forEach((row, at) => root.append(svg("circle", {
       cx: x(at), cy: y(row[place]), r: at === block ? 6 : 4, class: "chart-point", style,
-    }, svg("title", {}, `${capital(blockName(lens.blocks[at]))}: ${lens.classes[place].label} ${ctx.percent(row[place], 1)}`))));
+    }, svg("title", {}, `${capital(blockName(lens.blocks[at], lens.blocks))}: ${lens.classes[place].label} ${ctx.percent(row[place], 1)}`))));
   });
   if (settled > 0) {
     const side = settled > lens.blocks.length / 2 ? "end" : "start";
@@ -115,12 +113,12 @@ function chart(lens, block, width) {
   const gap = lens.blocks.length > 1 ? x(1) - x(0) : width / 2;
   lens.blocks.forEach((name, place) => root.append(svg("rect", {
     x: x(place) - gap / 2, y: 0, width: gap, height: HEIGHT, class: "chart-hit", on: { click: () => ctx.set({ block: place }) },
-  }, svg("title", {}, capital(blockName(name))))));
+  }, svg("title", {}, capital(blockName(name, lens.blocks))))));
   return root;
 }
 
 function showBlock(lens, block) {
-  ui.title.textContent = ctx.text("lens.after", { block: blockName(lens.blocks[block]) });
+  ui.title.textContent = ctx.text("lens.after", { block: blockName(lens.blocks[block], lens.blocks) });
   const row = lens.scores[block].map((score, place) => ({ score, place, label: lens.classes[place].label }));
   ui.bars.replaceChildren(...row.sort((a, b) => b.score - a.score).slice(0, 6).map(({ score, place, label }) =>
     element("li", {}, element("span", {}, label), element("span", { class: "number" }, ctx.percent(score, 1)),

@@ -4,7 +4,7 @@ import { button, card, note } from "../fields.js";
 import { has, translate } from "../language.js";
 import { latest } from "../latest.js";
 import { preprocessingWords } from "../preprocessing.js";
-import { recordTable } from "../record_table.js";
+import { recordTable, valueText } from "../record_table.js";
 
 export const id = "model";
 const COPIED_FOR = 1600; // ms that a button says so
@@ -82,7 +82,7 @@ function factsCard({ parameters, macs, origin, scores, passport }) {
     ["model.classes", model.classes ? ctx.number(model.classes) : null],
     ["model.engine", model.engine],
     ["model.preprocessing", preprocessingWords(passport.preprocessing)],
-    ["model.origin", typeof origin === "string" ? origin : null],
+    ["model.origin", typeof origin === "string" ? valueText(origin) : null],
   ].filter(([, value]) => value !== null && value !== undefined && value !== "");
   const parts = [heading(model.name), element("dl", { class: "facts" }, facts.map(([key, value]) =>
     element("div", {}, element("dt", {}, ctx.text(key)), element("dd", { data: { fact: key.split(".")[1] } }, value))))];

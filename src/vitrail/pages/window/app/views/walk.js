@@ -7,7 +7,7 @@ import { latest } from "../latest.js";
 import { define } from "../state.js";
 import { stepCard, titleOf } from "../walk_cards.js";
 import { patchPicture, WalkStage } from "../walk_stage.js";
-import { headName, layerName, prefixName, tokenName } from "../words.js";
+import { cellsOf, headName, layerName, patchName, prefixName, tokenName } from "../words.js";
 
 export const id = "walk";
 const PAUSE = 60; // ms without a change before the server is asked
@@ -35,7 +35,9 @@ export function mount(root, given) {
     head: choice("attention.head", (value) => ctx.set({ head: Number(value) })),
     tokens: element("div", { class: "row tokens", role: "group", data: { label: "attention.tokens" } }),
     title: element("p", { class: "walk-title", role: "status" }),
-    place: element("p", { class: "soft small" }),
+    follows: element("span"),
+    marked: element("span"),
+    hint: element("p", { class: "soft small walk-hint" }),
     back: element("button", { type: "button", class: "icon", data: { label: "walk.back" }, on: { click: () => go(-1) } }, "←"),
     next: element("button", { type: "button", class: "icon", data: { label: "walk.next" }, on: { click: () => go(1) } }, "→"),
     again: button("walk.again", () => replay()),
@@ -55,9 +57,9 @@ export function mount(root, given) {
     element("div", { class: "card walk-stage" },
       ui.stage.root, ui.rail,
       element("div", { class: "walk-now" },
-        element("div", { class: "row" }, ui.back, ui.next, ui.title), ui.place,
+        element("div", { class: "row" }, ui.back, ui.next, ui.title), element("p", { class: "soft small" }, ui.follows, " ", ui.marked),
         element("div", { class: "row walk-pickers" }, ui.layer.root, ui.head.root, ui.tokens, ui.again),
-        element("p", { class: "soft small walk-hint", data: { text: "walk.hint" } }))),
+        ui.hint)),
     ui.steps));
   document.addEventListener("keydown", key);
 }
@@ -110,8 +112,10 @@ function showPickers({ layer, head, token }) {
       element("button", { type: "button", on: { click: () => ctx.set({ query: `t${number}` }) } }, name)));
   }
   [...ui.tokens.children].forEach((one, number) => one.setAttribute("aria-pressed", String(number === token)));
-  ui.place.textContent = ctx.text(layer.heads ? "walk.follows" : "walk.follows.cell", { token: tokenName(layer, token), layer: layerName(layer), head: headName(head) });
-  ui.stage.root.setAttribute("aria-label", ctx.text("walk.stage", { token: tokenName(layer, token) }));
+  const values = { token: tokenName(layer, token), layer: layerName(layer), head: headName(head) };
+  ui.follows.textContent = ctx.text(layer.heads ? "walk.follows" : "walk.follows.cell", values);
+  ui.stage.root.setAttribute("aria-label", ctx.text(`walk.stage${cellsOf(layers)}`, values));
+  ui.hint.textContent = ctx.text(`walk.hint${cellsOf(layers)}`);
 }
 
 function show() {
@@ -128,7 +132,19 @@ function show() {
   ui.title.textContent = `${current + 1}. ${titleOf(step)}`;
   ui.back.disabled = current === 0;
   ui.next.disabled = current === answer.steps.length - 1;
-  ui.stage.play(step, sceneOf(step, chosen));
+  const scene = sceneOf(step, chosen);
+  ui.marked.textContent = describeMark(scene, chosen);
+  ui.stage.play(step, scene);
+}
+
+// A step before the block may have a grid of its own: which of its cells is marked.
+function describeMark({ grid: [rows, columns], cell }, { layer, token, cell: chosenCell }) {
+  const [layerRows, layerColumns] = layer.grid;
+  const same = chosenCell && rows === layerRows && columns === layerColumns;
+  if (!cell || same) return "";
+  return ctx.text(chosenCell ? "walk.marked" : "walk.marked.middle", {
+    cell: patchName(cell), rows, columns, token: tokenName(layer, token), layer_rows: layerRows, layer_columns: layerColumns,
+  });
 }
 
 function currentStep() {
