@@ -780,6 +780,26 @@ def test_data_that_are_being_computed_are_announced(visitor: Visitor) -> None:
 
 
 @pytest.mark.slow
+def test_a_server_that_cannot_answer_yet_is_not_taken_for_one_without_data(
+    visitor: Visitor,
+) -> None:
+    page, asked = visitor.open("view=model"), list[Any]()
+
+    def refuse_first(route: Any) -> None:
+        asked.append(route)
+        if len(asked) == 1:
+            route.fulfill(status=503, json={"error": "a process is starting", "code": 503})
+        else:
+            route.continue_()
+
+    page.route("**/v1/data?*", refuse_first)
+    go(page, "view=data")
+    page.wait_for_selector(READY["data"])
+    assert page.locator("#notice").is_hidden()
+    assert len(asked) == 2
+
+
+@pytest.mark.slow
 def test_classes_that_the_data_do_not_have_are_neither_right_nor_wrong(
     browser: Any, models: dict[str, Model], first: Image.Image, photos: Path
 ) -> None:

@@ -6,7 +6,7 @@ const PAUSE = 1000; // ms
 const LATER = [503, 504]; // a process of the server is starting, or had no time
 
 // The first look into a model starts a process for it, which may take longer than a request may.
-async function patiently(ask, signal) {
+export async function patiently(ask, signal) {
   for (let tries = 1; ; tries++) {
     try {
       return await ask();

@@ -5,11 +5,13 @@ import { latest } from "../latest.js";
 import { DataGallery } from "../data_gallery.js";
 import { DataImage } from "../data_image.js";
 import { classColour, Scatter } from "../scatter.js";
+import { patiently } from "../server.js";
 import { define } from "../state.js";
 
 export const id = "data";
 const MOST = 5000; // images that the server computes
 
+const NO_DATA = [404, 422]; // answers of a server that has none for this model
 const LATER = 2500; // ms until the server is asked again for a map that it computes
 const OTHER_MODEL = /embeddings in (.+) are of another model \(digest (\w+)\) than this one \((\w+)\)/;
 
@@ -23,7 +25,7 @@ let found = null; // the answer of the server, with `by` (images by id) and `cla
 let askedFor = null; // the model and the map
 let answers = 0; // how many the server has given
 let later = 0;
-let refused = null; // why there are none
+let refused = null; // the error that says why there are none
 let noMap = null; // why the map that was asked for cannot be made
 let listed = ""; // what the table of points has: of which answer, and in which language
 let open = null; // opens an image by its id
@@ -49,7 +51,7 @@ export function mount(root, given) {
     gallery: new DataGallery(ctx, pick),
     image: new DataImage(ctx, pick),
   };
-  ask = latest((signal, model, map) => ctx.api.get("data", { model, signal, map }), {
+  ask = latest((signal, model, map) => patiently(() => ctx.api.get("data", { model, signal, map }), signal), {
     done: take, failed: refuse, busy: (on) => root.classList.toggle("waiting", on),
   });
   open = latest((signal, image) => ctx.api.image(address(image), signal), {
@@ -112,14 +114,19 @@ function refuse(error) {
     ctx.set({ places: "pca" });
     return;
   }
-  [found, refused, noMap] = [null, error.message, null];
+  [found, refused, noMap] = [null, error, null];
   ctx.refresh();
-  if (error.code !== 404 && error.code !== 422) ctx.complain(error);
+  if (!NO_DATA.includes(error.code)) ctx.complain(error);
 }
 
 function showEmpty() {
-  const [, folder, theirs, ours] = OTHER_MODEL.exec(refused) ?? [];
-  ui.empty.dataset.why = refused;
+  const [, folder, theirs, ours] = OTHER_MODEL.exec(refused.message) ?? [];
+  ui.empty.dataset.why = refused.message;
+  ui.empty.lastChild.hidden = !NO_DATA.includes(refused.code);
+  if (ui.empty.lastChild.hidden) {
+    ui.empty.firstChild.textContent = refused.message;
+    return;
+  }
   ui.empty.firstChild.textContent = folder ? ctx.text("data.other_model", { folder, theirs, ours }) : ctx.text("data.empty");
   ui.empty.lastChild.textContent = folder ? "vitrail embed MODEL PHOTOS --out VECTORS" : "vitrail serve MODEL --data RUN";
 }
