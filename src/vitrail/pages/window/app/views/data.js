@@ -48,6 +48,7 @@ export function mount(root, given) {
     points: element("tbody", {}),
     mistakes: button("data.mistakes", () => ctx.set({ gallery: "mistakes" })),
     all: button("data.all", () => ctx.set({ gallery: "all" })),
+    kinds: element("div", { class: "segments", role: "group", data: { label: "data.gallery" } }),
     gallery: new DataGallery(ctx, pick),
     image: new DataImage(ctx, pick),
   };
@@ -57,6 +58,7 @@ export function mount(root, given) {
   open = latest((signal, image) => ctx.api.image(address(image), signal), {
     done: (blob, image) => ctx.open(blob, describe(found.by.get(String(image))), `data:${image}`), failed: ctx.complain,
   });
+  ui.kinds.append(ui.mistakes, ui.all);
   ui.table = pointsTable();
   ui.mapCard = card("data.map", element("div", { class: "row" }, ui.tint.root, ui.places.root), ui.map.root, ui.key, ui.method, ui.table);
   ui.mapCard.classList.add("stack", "tight");
@@ -65,7 +67,7 @@ export function mount(root, given) {
     element("section", { class: "card stack tight" },
       element("h2", { data: { text: "data.gallery" } }),
       element("div", { class: "row" },
-        element("div", { class: "segments", role: "group", data: { label: "data.gallery" } }, ui.mistakes, ui.all), ui.count, ui.more),
+        ui.kinds, ui.count, ui.more),
       ui.foreign, ui.gallery.root));
   root.append(ui.empty, ui.waiting, ui.body);
 }
@@ -153,9 +155,9 @@ function show(state) {
   ui.mistakes.textContent = ctx.text("data.mistakes_count", { count: ctx.number(mistakes.length) });
   ui.all.textContent = ctx.text("data.all_count", { count: ctx.number(found.images.length) });
   ui.mistakes.disabled = !mistakes.length;
-  ui.mistakes.hidden = Boolean(found.foreign) && found.foreign === found.images.length;
+  ui.kinds.hidden = Boolean(found.foreign) && found.foreign === found.images.length; // none can be a mistake
   ui.foreign.hidden = !found.foreign;
-  ui.foreign.textContent = ctx.text(ui.mistakes.hidden ? "data.foreign.all" : "data.foreign", { count: ctx.number(found.foreign ?? 0) });
+  ui.foreign.textContent = ctx.text(ui.kinds.hidden ? "data.foreign.all" : "data.foreign", { count: ctx.number(found.foreign ?? 0) });
   ui.mistakes.setAttribute("aria-pressed", String(shown === "mistakes"));
   ui.all.setAttribute("aria-pressed", String(shown === "all"));
   // the server computes for a few seconds at a time
@@ -187,7 +189,9 @@ function showMap({ tint }, picked) {
   });
   const dot = (number) => element("i", { class: "dot", style: { background: classColour(number) } });
   const ringed = mistaken.size ? [element("li", {}, element("i", { class: "dot ringed" }), ctx.text("data.ring"))] : [];
-  ui.key.replaceChildren(...classes.map((name, number) => element("li", {}, dot(number), name)), ...ringed);
+  const tinted = new Set(images.map((image) => image[chosen]));
+  const named = classes.filter((name) => tinted.has(name));
+  ui.key.replaceChildren(...named.map((name) => element("li", {}, dot(numbers.get(name)), name)), ...ringed);
   const held = (map.variance ?? []).reduce((sum, share) => sum + share, 0);
   const words = ctx.text(`data.method.${map.method}`, { held: ctx.percent(held, 0) });
   ui.method.textContent = map.pending ? `${ctx.text("data.pending")} ${words}` : words;
