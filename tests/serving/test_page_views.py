@@ -800,6 +800,19 @@ def test_a_server_that_cannot_answer_yet_is_not_taken_for_one_without_data(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("view", "address"), [("data", "/v1/data"), ("model", "/v1/model")])
+def test_nothing_is_asked_of_a_model_that_is_being_loaded(
+    view: str, address: str, visitor: Visitor, server: WindowServer
+) -> None:
+    server.requests.clear()
+    server.loading = 2
+    page = visitor.open(f"view={view}")
+    page.wait_for_selector(READY[view])
+    before = server.requests[: server.requests.index(f"GET {address}")]
+    assert before.count("GET /v1/models") == 3
+
+
+@pytest.mark.slow
 def test_classes_that_the_data_do_not_have_are_neither_right_nor_wrong(
     browser: Any, models: dict[str, Model], first: Image.Image, photos: Path
 ) -> None:

@@ -66,7 +66,7 @@ export function mount(root, given) {
 }
 
 export function update(state) {
-  if (!ctx.api || !ctx.model) return;
+  if (!ctx.api || !ctx.model || ctx.model.state === "loading") return;
   askSecond(state);
   listChoices(state);
   ui.first.title.textContent = [ctx.model.name, ctx.photo?.name].filter(Boolean).join(" · ");

@@ -73,7 +73,7 @@ export function mount(root, given) {
 }
 
 export function update(state) {
-  if (!ctx.api || !ctx.model) return;
+  if (!ctx.api || !ctx.model || ctx.model.state === "loading") return;
   const wanted = `${ctx.model.name} ${placesOf(state)}`;
   if (askedFor !== wanted) {
     if (!askedFor?.startsWith(`${ctx.model.name} `)) [found, refused] = [null, null];

@@ -37,7 +37,7 @@ export function mount(root, given) {
 }
 
 export function update() {
-  if (!ctx.api || !ctx.model) return;
+  if (!ctx.api || !ctx.model || ctx.model.state === "loading") return;
   if (askedFor !== ctx.model.name) {
     askedFor = ctx.model.name;
     ask(ctx.model);
