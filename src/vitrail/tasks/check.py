@@ -349,7 +349,7 @@ def run_somewhere(
                 copied = lively_copy(module, dtype)
                 images = random_images(count, size, dtype)
                 try:
-                    return copied, trace(copied, images, file), images
+                    return copied, trace(copied, images.clone(), file), images
                 except Exception as error:
                     first = first or error
     assert first is not None

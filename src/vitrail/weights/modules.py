@@ -124,7 +124,7 @@ def prove(ours: Model, module: nn.Module, checkpoint: Checkpoint) -> None:
     generator = torch.Generator().manual_seed(0)
     image = torch.randn(1, config.channels, *config.image_size, generator=generator).double()
     peer = copy.deepcopy(module).to("cpu", torch.float64).eval()
-    theirs, ours = output_of(run_unmasked(peer, image)), ours.double()
+    theirs, ours = output_of(run_unmasked(peer, image.clone())), ours.double()
     name = type(module).__name__
     tokens = isinstance(theirs, Tensor) and theirs.ndim == 3  # a model without a head
     mine = ours.encode(image) if tokens else ours(image)

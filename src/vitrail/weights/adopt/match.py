@@ -156,6 +156,11 @@ def checkpoint_of(
     except UserError as error:
         if "give grid=" not in str(error):
             raise
+        if given.get("image_size"):
+            raise UserError(
+                f"{foreign.source}: its positions do not fit images of this size with one class "
+                "token or none, which is what Vitrail's ViT has"
+            ) from None
         raise UserError(
             f"{foreign.source}: the size of its images is unknown, as its positions make no square "
             "grid, or it has none: give image_size=(height, width)"
@@ -294,7 +299,7 @@ def unused_names(peer: nn.Module, images: Tensor, foreign: Foreign) -> tuple[str
     try:
         with exact(), torch.enable_grad():
             with redirect_stdout(sys.stderr):
-                output = output_of(peer(images))
+                output = output_of(peer(images.clone()))
             if output is None or output.grad_fn is None:
                 return ()
             output.sum().backward()

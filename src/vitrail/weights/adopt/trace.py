@@ -3,7 +3,7 @@
 import copy
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from math import prod
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from einops import rearrange
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from vitrail.core.errors import UserError
 from vitrail.models.model import Model
@@ -134,17 +135,12 @@ def trace_theirs(module: nn.Module, roles: Roles, images: Tensor) -> Trace:
     def keep(key: str, value: Any, part: nn.Module) -> None:
         value = value[0] if isinstance(value, tuple | list) and value else value
         if isinstance(value, Tensor) and value.is_floating_point():
-            value = value.detach().mT if isinstance(part, nn.Conv1d) else value.detach()
+            value = value.detach().clone()  # x += y may overwrite it later
+            value = value.mT if isinstance(part, nn.Conv1d) else value
             trace.setdefault(key, []).append(as_tokens(value, batch))
 
-    hooks = []
-    for key, part, side in their_parts(module, roles):
-        hooks.append(part.register_forward_hook(hook_for(keep, key, side), with_kwargs=True))
-    try:
+    with watching(their_parts(module, roles), keep):
         output = run_exactly(module, images)
-    finally:
-        for hook in hooks:
-            hook.remove()
     again = run_exactly(module, images)
     if not torch.allclose(output, again, rtol=NEAR, atol=NEAR, equal_nan=True):
         raise UserError(
@@ -164,7 +160,7 @@ def run_exactly(module: nn.Module, images: Tensor) -> Tensor:
     """What somebody's own code computes of images, in float64; it prints to standard error."""
     try:
         with exact(), torch.no_grad(), redirect_stdout(sys.stderr):
-            output = output_of(module(images))
+            output = output_of(module(images.clone()))  # which it may change in place
     except (Exception, SystemExit) as error:  # whatever it raises
         first = (str(error).splitlines() or [""])[0]
         raise UserError(
@@ -178,16 +174,29 @@ def run_exactly(module: nn.Module, images: Tensor) -> Tensor:
     return output.detach()
 
 
-def hook_for(
-    keep: Callable[[str, Any, nn.Module], None], key: str, side: str
-) -> Callable[..., None]:
-    """A hook that keeps the first argument or the result of a layer."""
+@contextmanager
+def watching(
+    parts: Iterable[tuple[str, nn.Module, str]], keep: Callable[[str, Any, nn.Module], None]
+) -> Iterator[None]:
+    """Keep the first argument of layers, before they run, or what they give."""
 
-    def hook(part: nn.Module, inputs: Any, named: Mapping[str, Any], output: Any) -> None:
-        values = (*inputs, *named.values())
-        keep(key, output if side == "output" else values[0] if values else None, part)
+    def watch(key: str, part: nn.Module, side: str) -> RemovableHandle:
+        def before(part: nn.Module, inputs: Any, named: Mapping[str, Any]) -> None:
+            keep(key, next(iter((*inputs, *named.values())), None), part)
 
-    return hook
+        def after(part: nn.Module, inputs: Any, output: Any) -> None:
+            keep(key, output, part)
+
+        if side == "output":
+            return part.register_forward_hook(after)
+        return part.register_forward_pre_hook(before, with_kwargs=True)
+
+    hooks = [watch(*one) for one in parts]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def their_parts(module: nn.Module, roles: Roles) -> Iterator[tuple[str, nn.Module, str]]:
@@ -288,16 +297,10 @@ def trace_ours(model: Model, images: Tensor, arrangement: Arrangement) -> Trace:
         value = value[0] if isinstance(value, tuple) else value
         trace.setdefault(key, []).append(arrangement.apply(key, value, config))
 
-    hooks = []
-    for key, part, side in our_parts(model):
-        hooks.append(part.register_forward_hook(hook_for(keep, key, side), with_kwargs=True))
-    try:
+    with watching(our_parts(model), keep):
         logits = model(images)
-        if not isinstance(logits, Tensor):
-            raise TypeError
-    finally:
-        for hook in hooks:
-            hook.remove()
+    if not isinstance(logits, Tensor):
+        raise TypeError
     trace["logits"] = [logits]
     return trace
 
