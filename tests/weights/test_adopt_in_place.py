@@ -84,6 +84,20 @@ def test_check_calls_it_right(style: str, tmp_path: Path) -> None:
     assert found.inspection.reproduced < 1e-12
 
 
+@torch.no_grad()
+def test_a_simple_vit_of_vit_pytorch_is_adopted() -> None:
+    """No class token, a norm that is defined before the blocks, and a table in no state dict."""
+    pytest.importorskip("vit_pytorch")
+    from vit_pytorch import SimpleViT
+
+    sizes = {"dim": 48, "depth": 2, "heads": 3, "mlp_dim": 96, "dim_head": 16, "num_classes": 5}
+    module = SimpleViT(image_size=32, patch_size=8, **sizes).double().eval()
+    images = noise(3, (32, 32))
+    assert float((load(module)(images) - module(images)).abs().max()) < 1e-9
+    with pytest.raises(UserError, match="the size of its images is unknown"):
+        load(SimpleViT(image_size=(32, 64), patch_size=8, **sizes))
+
+
 class InPlace(nn.Module):
     """Changes the image that it is given."""
 

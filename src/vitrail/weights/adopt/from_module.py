@@ -21,6 +21,8 @@ ANSWERS = {
     "positions",
 }
 
+WHOLE = ": is the file whole?"  # a tensor is missing that the dialect needs
+
 
 def open_any_module(
     module: nn.Module, *, dialect: str | None, overrides: dict[str, Any]
@@ -34,10 +36,20 @@ def open_any_module(
         try:
             return adopt_module(inside(module), overrides)
         except NotAViTError:
-            raise known from None
+            raise incomplete(known) from None
         except UserError as own:
-            unknown = "in none of the known dialects" in str(known)
+            unknown = "in none of the known dialects" in str(known) or WHOLE in str(known)
             raise (own if unknown else known) from None
+
+
+def incomplete(known: UserError) -> UserError:
+    """The error of a file that lacks a tensor, said of a module."""
+    if WHOLE not in str(known):
+        return known
+    return UserError(
+        str(known).removesuffix(WHOLE) + ", which models with these names of layers have: name "
+        "its dialect, or give a model that is complete"
+    )
 
 
 def adopt_module(module: nn.Module, overrides: Mapping[str, Any]) -> Checkpoint:

@@ -224,11 +224,22 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     """The state dict, and fixed tables that are no part of it."""
     state = {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
     tables = {
-        name: buffer.detach().cpu()
-        for name, buffer in module.named_buffers()
-        if name not in state and buffer.is_floating_point() and buffer.ndim in (2, 3)
+        name: tensor.detach().cpu()
+        for name, tensor in fixed_tensors(module).items()
+        if name not in state and tensor.is_floating_point() and tensor.ndim in (2, 3)
     }
     return {**tables, **state}
+
+
+def fixed_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Buffers, and tensors that are plain attributes of a part."""
+    plain = {
+        f"{path}.{name}".lstrip("."): value
+        for path, part in module.named_modules()
+        for name, value in vars(part).items()
+        if isinstance(value, Tensor)
+    }
+    return {**plain, **dict(module.named_buffers())}
 
 
 def without(foreign: Foreign, names: tuple[str, ...]) -> Foreign:
@@ -242,7 +253,7 @@ def whole_numbers(foreign: Foreign) -> tuple[str, ...]:
 
 def left_buffers(module: nn.Module, foreign: Foreign) -> tuple[str, ...]:
     """Buffers without a role, such as masks; what they do shows when both are compared."""
-    buffers = {name for name, _ in module.named_buffers()}
+    buffers = set(fixed_tensors(module))
     counters = whole_numbers(foreign)
     shapes = {n: tuple(t.shape) for n, t in foreign.tensors.items() if n not in counters}
     roles = find_roles(shapes)

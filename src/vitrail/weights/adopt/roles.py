@@ -194,6 +194,8 @@ def with_outside(
     assign("patch", best(rest, PATCH, lambda one: is_patch(one, dim, structure)))
     for one in [one for one in rest if len(one.shape) == 1]:
         role = norm_role(one, dim, outside, structure)
+        if role == "embed_norm" and role in outside:
+            role = "norm"  # defined before the blocks, used after them
         if role:
             assign(role, one)
     if "pixel_norm" in outside and "embed_norm" in outside and "patch_norm" not in outside:
