@@ -174,6 +174,13 @@ def test_what_nothing_explains_is_located_and_does_not_hide_the_rest(tmp_path: P
     assert only.sentence(only.findings[0]).startswith("block 0 attention: computed in a way")
 
 
+def test_positions_that_are_no_rows_of_the_table_are_not_called_shifted(tmp_path: Path) -> None:
+    found = check(edited(tmp_path, "fused_qkv", ("+ self.pos_embed", "+ 2 * self.pos_embed")))
+    assert (found.verdict, codes(found, "mistake")) == ("unknown", [])
+    assert [one.step for one in found.findings if one.kind == "unknown"] == ["positions"]
+    assert found.proof() not in found.text()
+
+
 def test_other_orders_of_q_k_and_v_are_no_mistake(tmp_path: Path) -> None:
     interleaved = ("b n (t h d) -> t b h n d", "b n (h d t) -> t b h n d")
     found = check(edited(tmp_path, "einops_blocks", interleaved))

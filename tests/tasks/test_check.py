@@ -14,6 +14,7 @@ from tests.zoo.mistakes import MISTAKES
 from tests.zoo.styles import STYLES
 from vitrail import UserError, check
 from vitrail.cli.app import main
+from vitrail.tasks.check import sizes_of_positions
 
 SCALE = next(one for one in MISTAKES if str(one) == "scale_dim-einops_blocks")
 
@@ -180,3 +181,16 @@ def test_a_mistake_on_the_command_line_is_one_sentence(
     out, err = capsys.readouterr()
     assert sentence in err
     assert (out, err.count("\n")) == ("", 1)
+
+
+def test_the_size_of_images_follows_from_positions() -> None:
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 8, 4, stride=4)
+            self.rows = nn.Parameter(torch.zeros(1, 26, 8))
+
+    assert (20, 20) in sizes_of_positions(Table())
+    for wrong in (0, -3, "abc", (1, 2, 3)):
+        with pytest.raises(UserError, match="image_size must be one or two numbers"):
+            check(Table(), image_size=wrong)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from einops import rearrange
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.zoo.styles import STYLES, Style
@@ -23,7 +24,7 @@ from tests.zoo.unusual import (
 )
 from torch import Tensor, nn
 
-from vitrail import UserError, load
+from vitrail import UserError, adopt, load
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.adopt.from_module import noise
 from vitrail.weights.adopt.match import Match, match_file, match_module, match_rows
@@ -199,12 +200,55 @@ def test_what_was_assumed_is_said_and_what_was_given_is_not() -> None:
         "assumed: activation gelu",
         "assumed: LayerNorm eps 1e-05",
         "assumed: pooling: cls",
+        "assumed: the class token comes first",
     }
     given_too = bare(module, heads=4, norm_eps=1e-6, activation="gelu", pool="cls")
     assert set(given_too.assumed) == {
         "assumed: q, k and v in the order qkv h d",
         "assumed: pre-norm blocks",
+        "assumed: the class token comes first",
     }
+
+
+class Moved(nn.Linear):
+    """Its outputs are q, k and v in another layout and order, which the forward pass knows."""
+
+    layout: str
+    order: str
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = rearrange(super().forward(x), f"b n ({self.layout}) -> b n qkv h d", qkv=3, h=4)
+        return y[:, :, [self.order.index(one) for one in "qkv"]].flatten(2)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    "layout", ["qkv h d", "h qkv d", "h d qkv", "qkv d h", "d h qkv", "d qkv h"]
+)
+@pytest.mark.parametrize("order", ["qkv", "qvk", "kqv", "kvq", "vqk", "vkq"])
+@torch.no_grad()
+def test_q_k_and_v_in_any_layout_and_order_are_found(order: str, layout: str) -> None:
+    module: Any = STYLES["fused_qkv"].build()
+    for block in module.blocks:
+        block.attn.qkv.__class__ = Moved
+        block.attn.qkv.layout, block.attn.qkv.order = layout, order
+    assert distance(adopted(module), module) < 1e-9
+
+
+def test_a_size_or_a_number_of_heads_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "my.pth"
+    torch.save(STYLES["fused_qkv"].build().state_dict(), file)
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"heads": 0}, "heads must be at least 1, got 0"),
+        ({"heads": 4, "image_size": -3}, "image_size must be at least 1, got -3"),
+        ({"heads": 4, "image_size": 17}, "its positions do not fit images of this size"),
+    ]
+    for changes, sentence in cases:
+        with pytest.raises(UserError, match=sentence):
+            adopt(file, **changes)
+    file.write_bytes(b"")
+    with pytest.raises(UserError, match="it is empty or cut off"):
+        adopt(file)
 
 
 def test_heads_are_asked_for_in_one_sentence() -> None:

@@ -130,6 +130,9 @@ MISTAKES = (
     Mistake(
         "class_token_unread", "heads_in_a_list", "self.ln(tokens)[:, 0]", "self.ln(tokens)[:, -1]"
     ),
+    Mistake(
+        "class_token_unread", "heads_in_a_list", "self.ln(tokens)[:, 0]", "self.ln(tokens)[:, 3]"
+    ),
     Mistake("batch_axis", "multihead_attention", "num_heads, batch_first=True", "num_heads"),
     Mistake(
         "batch_axis",

@@ -41,6 +41,8 @@ def nearest(word: str, known: Iterable[str], listed: str = "known are") -> str:
     'did you mean vit_b_16?'
     """
     known = sorted(known)
+    if not known:
+        return "there is none"
     lowered = {name.lower(): name for name in known}
     match = get_close_matches(word, known, n=1, cutoff=0.6) or [
         lowered[close] for close in get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)

@@ -5,6 +5,8 @@ from vitrail.models.config import Config
 from vitrail.models.measure import count
 from vitrail.models.model import Model
 
+# Families whose class is called otherwise than the architecture.
+TITLES = {"resnet": "ResNet", "beit": "BEiT"}
 SHAPE = ("dim", "dims", "depth", "depths", "heads")
 
 
@@ -18,7 +20,7 @@ def summarise(model: Model) -> str:
     config = model.config
     name = variant_of(config)
     parts = [
-        name or f"{type(model).__name__} (custom)",
+        name or f"{family_title(model)} (custom)",
         f"{count(model):,} parameters",
         f"{config.image_size[0]}x{config.image_size[1]} pixels",
         *([f"patch {patch}"] if (patch := patch_pixels(config)) else []),
@@ -27,6 +29,14 @@ def summarise(model: Model) -> str:
         shape = {field: getattr(config, field) for field in SHAPE if hasattr(config, field)}
         parts += [f"{field} {format_sizes(value)}" for field, value in shape.items()]
     return ", ".join(parts)
+
+
+def family_title(model: Model) -> str:
+    """
+    >>> family_title(create("resnet18"))
+    'ResNet'
+    """
+    return TITLES.get(family_of(model.config), type(model).__name__)
 
 
 def patch_pixels(config: Config) -> str:

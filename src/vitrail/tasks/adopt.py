@@ -13,6 +13,7 @@ from vitrail.core.errors import UserError, nearest
 from vitrail.core.html_text import html_table
 from vitrail.core.json_text import plain_values
 from vitrail.core.passport import Preprocessing
+from vitrail.core.ranges import check_count
 from vitrail.data.reader import ImageSource, preprocess
 from vitrail.models.model import Model
 from vitrail.models.vit import ViTConfig
@@ -170,6 +171,7 @@ def adopt(
         found = match_rows(foreign, table, given, **settings)
     else:
         found = match_file(foreign, given, **settings)
+    check_size(found, given)
     found = with_labels(found, labels)
     done = Adoption(name, None if out is None else Path(out), found, foreign.wrapped, dry_run)
     if out is not None and not dry_run:
@@ -205,9 +207,23 @@ def check_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
                 f"({known}); change it when you load the result"
             )
     given = {name: value for name, value in changes.items() if value is not None}
+    if "heads" in given:
+        check_count("heads", given["heads"], at_least=1)
     if isinstance(given.get("image_size"), int):
         given["image_size"] = (given["image_size"], given["image_size"])
+    for side in given.get("image_size", ()):
+        check_count("image_size", side, at_least=1)
     return {n: tuple(v) if isinstance(v, list) else v for n, v in given.items()}
+
+
+def check_size(found: Match, given: Mapping[str, Any]) -> None:
+    """The size of a file with positions is decided by them."""
+    size, wanted = found.checkpoint.config.image_size, given.get("image_size", ())
+    if wanted and tuple(wanted) != tuple(size):
+        raise UserError(
+            f"image_size must be that of the positions in the file, {size[0]}x{size[1]}, got "
+            f"{wanted[0]}x{wanted[1]}: leave it out, and resize the result when you load it"
+        )
 
 
 def open_source(

@@ -2,6 +2,7 @@
 
 import inspect
 import linecache
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -172,7 +173,7 @@ class Check:
     def text(self, *, every: bool = False) -> str:
         """Verdict, mistakes, differences and the steps: all with `every`."""
         table = aligned(self.table(every=every))
-        proof = [] if self.verdict == "unknown" else ["", self.proof()]
+        proof = ["", self.proof()] if self.inspection.is_explained else []
         return "\n".join([*self.summary(), "", *table, *proof])
 
     def __repr__(self) -> str:
@@ -239,8 +240,9 @@ def check(
     expected = read_expected(against)
     module, code = open_source(source, args or {})
     file = None if code is None else str(code.path)
-    with as_user_error(code):
-        copied, traced, images = run_somewhere(module, file, sizes_to_try(module, args, image_size))
+    sizes = sizes_to_try(module, args, image_size)
+    with as_user_error(code), asking_for_size(sizes, image_size):
+        copied, traced, images = run_somewhere(module, file, sizes)
     check_output(traced.output)
     inspection = inspect_module(copied, traced, images, expected)
     named = {one.line for one in inspection.findings if one.line is not None}
@@ -291,6 +293,18 @@ def as_user_error(code: UserCode | None) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def asking_for_size(sizes: Sequence[tuple[int, int]], given: object) -> Iterator[None]:
+    """An error that may be one of sizes says which were tried, unless one was given."""
+    try:
+        yield
+    except RuntimeError as error:
+        if given is None:
+            tried = ", ".join(f"{height}x{width}" for height, width in sizes)
+            error.args = (f"{error} (tried images of {tried}: give image_size=N)",)
+        raise
+
+
 def read_expected(against: str | Path | nn.Module | None) -> Expected:
     """What the reference has: the paper's choices, or those of a model."""
     if against is None:
@@ -319,7 +333,7 @@ def sizes_to_try(
 ) -> list[tuple[int, int]]:
     """Image sizes, the likeliest first: what was asked for, arguments, defaults, usual ones."""
     if image_size is not None:
-        return [image_size if isinstance(image_size, tuple) else (image_size, image_size)]
+        return [pair_of_sides(image_size)]
     found: list[Any] = []
     defaults = {
         name: one.default
@@ -332,7 +346,32 @@ def sizes_to_try(
         found += [getattr(part, name, None) for name in ("image_size", "img_size")]
     pairs = [tuple(one) if isinstance(one, list | tuple) else (one, one) for one in found]
     named = [one for one in pairs if len(one) == 2 and all(type(side) is int for side in one)]
-    return list(dict.fromkeys([*named, *((side, side) for side in USUAL_SIZES)]))
+    usual = [(side, side) for side in USUAL_SIZES]
+    return list(dict.fromkeys([*named, *sizes_of_positions(module), *usual]))
+
+
+def pair_of_sides(size: Any) -> tuple[int, int]:
+    sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
+    if len(sides) != 2 or not all(type(side) is int and side >= 1 for side in sides):
+        raise UserError(f"image_size must be one or two numbers of at least 1, got {size!r}")
+    return sides[0], sides[1]
+
+
+def sizes_of_positions(module: nn.Module) -> Iterator[tuple[int, int]]:
+    """Square images whose patches are as many as a table of the module has rows, with or without
+    one for a class token."""
+    conv = next((part for part in module.modules() if isinstance(part, nn.Conv2d)), None)
+    if conv is None:
+        return
+    for part in module.modules():
+        if isinstance(part, nn.Linear | nn.Conv2d | nn.LayerNorm | nn.MultiheadAttention):
+            continue
+        for table in (*part.parameters(recurse=False), *part.buffers(recurse=False)):
+            rows = table.shape[-2] if table.ndim > 1 else 0
+            for patches in (rows - 1, rows):
+                side = math.isqrt(max(patches, 0))
+                if side > 1 and side * side == patches:
+                    yield side * conv.kernel_size[0], side * conv.kernel_size[-1]
 
 
 def run_somewhere(

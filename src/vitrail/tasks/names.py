@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 from vitrail.core.errors import UserError
 from vitrail.models.catalogue import variant_of
 from vitrail.models.model import Model
+from vitrail.models.summary import family_title
 from vitrail.tasks.models import AnyModel, source_of
 
 # Models that are drawn together: a list, or a mapping that gives each a name.
@@ -56,5 +57,5 @@ def named_models(models: SeveralModels) -> dict[str, AnyModel]:
 def short_label(model: AnyModel) -> str:
     """The architecture of a model in memory, the short name of one that is loaded."""
     if isinstance(model, Model) and source_of(model) is None:
-        return variant_of(model.config) or type(model).__name__
+        return variant_of(model.config) or family_title(model)
     return short_name(name_of(model))

@@ -309,7 +309,9 @@ def _read_pickle(path: Path) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle can raise anything; none of its code has run
         first = _first_line(error)
-        if "torchscript" in str(error).lower():
+        if isinstance(error, EOFError | OSError):  # torch seeks what is not there
+            first = "it is empty or cut off"
+        elif "torchscript" in str(error).lower():
             first = (
                 "it is a TorchScript program rather than tensors, as OpenAI's CLIP files are: "
                 "save the state_dict() of what torch.jit.load gives, "

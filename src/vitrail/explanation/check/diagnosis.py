@@ -20,6 +20,7 @@ from vitrail.explanation.check.reference import (
     Activation,
     AttentionChoices,
     Choices,
+    NamedPool,
     Output,
     Pool,
     Weights,
@@ -273,7 +274,7 @@ class Reader:
     def end_options(
         self, paths: Iterable[Path], tokens: Sequence[Event], pooled: Sequence[Event]
     ) -> Iterator[Path]:
-        pools: tuple[Pool, ...] = get_args(Pool)
+        pools: list[Pool] = [*get_args(NamedPool), *range(1, self.layers.tokens - 1)]
         place = self.embedding.choices["class_token"]
         for path in paths:
             x: Tensor | None = path.stream

@@ -179,11 +179,20 @@ def read_positions(layers: ViTLayers, parameters: Mapping[str, Tensor], found: E
             pass  # the row of the class token is there and not used
         elif len(table) >= tokens:
             choice, right = "shifted", table[:tokens]
+            if not are_rows(used, table):
+                found.unknown.append("positions")
     elif rows == tokens - 1 and len(table) == tokens:
         choice, right = "shifted", table
     found.choices["position_rows"] = choice
     found.weights |= {"positions": right, "used_positions": used}
     found.lines["positions"] = additions[0].line
+
+
+def are_rows(used: Tensor, table: Tensor) -> bool:
+    """Whether all rows that are added are rows of the table, or zero."""
+    rows = torch.cat([table, torch.zeros_like(table[:1])])
+    apart = (used[:, None] - rows).abs().amax(dim=-1).amin(dim=1)
+    return bool((apart <= 1e-5 * table.abs().max()).all())
 
 
 def sum_rows(additions: list[Event], batch: int) -> Tensor:

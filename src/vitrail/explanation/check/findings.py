@@ -83,7 +83,7 @@ def embedding_mistakes(found: Diagnosis, unused: tuple[str, ...]) -> Iterator[Fi
         yield Finding("patch_order", "mistake", "patches")
     if choices.token_order == "unswapped":
         yield Finding("token_order", "mistake", "projection")
-    if choices.position_rows == "shifted":
+    if choices.position_rows == "shifted" and "positions" not in found.unknown:
         yield Finding("position_shift", "mistake", "positions")
     if choices.position_rows == "none" and "embedding" not in found.weights.given:
         names = f" ({', '.join(unused[:3])})" if unused else ""
@@ -180,14 +180,15 @@ def end_mistakes(found: Diagnosis) -> Iterator[Finding]:
         yield Finding("missing_final_norm", "mistake", "pooling")
     if is_post_norm(choices.blocks) and not found.weights.last_norms:
         yield Finding("missing_mlp_norm", "mistake", "pooling")
-    if choices.pool in ("first", "last"):
-        read = f"{choices.pool} token"
+    if (read := token_read(choices)) is not None:
         if choices.class_token == "none" and "embedding" not in found.weights.given:
             yield Finding("class_token_missing", "mistake", "pooling", values={"read": read})
         elif (choices.class_token, choices.pool) == ("last", "first"):
             yield Finding("class_token_last", "mistake", "class token")
-        elif (choices.class_token, choices.pool) == ("first", "last"):
-            yield Finding("class_token_unread", "mistake", "pooling")
+        elif choices.class_token != choices.pool:
+            place = 0 if choices.class_token == "first" else -1
+            values = {"read": read, "place": place}
+            yield Finding("class_token_unread", "mistake", "pooling", values=values)
     if choices.output in ("softmax", "sigmoid"):
         yield Finding("probabilities", "mistake", "output", values={"function": choices.output})
 
@@ -257,9 +258,16 @@ def difference(
     )
 
 
+def token_read(choices: Choices) -> int | None:
+    """The number of the one token that the head reads, if it is one."""
+    if isinstance(choices.pool, int):
+        return choices.pool
+    return {"first": 0, "last": -1}.get(choices.pool)
+
+
 def pool_of(choices: Choices) -> str:
     """In the words of ViTConfig; a token that is wrongly read is a mistake, and no other choice."""
-    if choices.pool in ("first", "last"):
+    if token_read(choices) is not None:
         return "cls"
     return "mean" if choices.pool == "patches" or choices.class_token == "none" else "all"
 
@@ -286,7 +294,8 @@ def corrected(choices: Choices, weights: Weights) -> Choices:
         corrected_block(block, post, number) for number, block in enumerate(choices.blocks)
     )
     token = choices.class_token
-    wrong = token != "none" and choices.pool in ("first", "last") and token != choices.pool
+    reads = token_read(choices) is not None
+    wrong = token != "none" and reads and token != choices.pool
     return replace(
         choices,
         blocks=blocks,

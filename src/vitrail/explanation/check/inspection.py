@@ -26,6 +26,9 @@ Verdict: TypeAlias = Literal["right", "mistake", "unknown"]
 BATCH = 2  # images: more than one, so that a mixed batch is noticed
 
 
+EXPLAINED = 1e-3  # how far apart outputs may be that are the same
+
+
 @dataclass(frozen=True)
 class Step:
     """One step of both: `missing` in the module, or `unseen` inside one fused operation.
@@ -52,6 +55,12 @@ class Inspection:
     sizes: Mapping[str, Any]
     reproduced: float
     verdict: Verdict
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether the reference, with what was found, gives the module's output."""
+        unknown = any(one.kind == "unknown" for one in self.findings)
+        return self.reproduced <= EXPLAINED and not unknown
 
 
 @torch.no_grad()
@@ -111,7 +120,7 @@ def inspect_module(
     findings += size_differences(sizes, expected)
     reproduced = apart(traced.output, imitated["output"])
     wrong = any(one.kind == "mistake" for one in findings)
-    unknown = any(one.kind == "unknown" for one in findings) or reproduced > 1e-3
+    unknown = any(one.kind == "unknown" for one in findings) or reproduced > EXPLAINED
     verdict: Verdict = "mistake" if wrong else "unknown" if unknown else "right"
     return Inspection(tuple(findings), steps, sizes, reproduced, verdict)
 

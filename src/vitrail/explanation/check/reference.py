@@ -33,7 +33,8 @@ SoftmaxAxis: TypeAlias = Literal["keys", "queries", "heads", "images"]
 Activation: TypeAlias = Literal["gelu", "gelu_tanh", "relu", "quick_gelu", "silu", "tanh", "none"]
 NormPlace: TypeAlias = Literal["branch", "stream", "missing"]
 PositionRows: TypeAlias = Literal["own", "shifted", "patches", "none"]
-Pool: TypeAlias = Literal["first", "last", "all", "patches"]
+NamedPool: TypeAlias = Literal["first", "last", "all", "patches"]
+Pool: TypeAlias = NamedPool | int  # the number of the token that is read
 Output: TypeAlias = Literal["logits", "softmax", "log_softmax", "sigmoid"]
 
 
@@ -332,6 +333,8 @@ def activate(x: Tensor, kind: Activation) -> Tensor:
 
 
 def pool_tokens(x: Float[Tensor, "B N D"], choices: Choices) -> Float[Tensor, "B D"]:
+    if isinstance(choices.pool, int):
+        return x[:, choices.pool]
     if choices.pool == "first":
         return x[:, 0]
     if choices.pool == "last":

@@ -114,14 +114,14 @@ MISTAKES: dict[str, tuple[str, str]] = {
         "torch.cat([cls, patches], dim=1)로 붙이세요",
     ),
     "class_token_unread": (
-        "the class token is first, but the head reads the last token, a patch: read x[:, 0]",
-        "클래스 토큰은 맨 앞에 있지만 헤드는 마지막 토큰, 즉 패치를 읽습니다: x[:, 0]을 읽으세요",
+        "the head reads x[:, {read}], a patch, in place of the class token: read x[:, {place}]",
+        "헤드가 클래스 토큰 대신 패치인 x[:, {read}]을(를) 읽습니다: x[:, {place}]을(를) 읽으세요",
     ),
     "class_token_missing": (
-        "the head reads token {read}, but there is no class token, so it reads a patch: join a "
+        "the head reads x[:, {read}], but there is no class token, so it reads a patch: join a "
         "class token with the patches, or read the mean x.mean(dim=1)",
-        "헤드가 {read} 토큰을 읽지만 클래스 토큰이 없어 패치를 읽습니다: 클래스 토큰을 붙이거나 "
-        "평균 "
+        "헤드가 x[:, {read}]을(를) 읽지만 클래스 토큰이 없어 패치를 읽습니다: "
+        "클래스 토큰을 붙이거나 평균 "
         "x.mean(dim=1)을 읽으세요",
     ),
     "position_shift": (

@@ -21,7 +21,7 @@ ASSUMED = {
     "gated": "silu is applied to {}",
 }
 # defaults that need no mention by themselves
-QUIET = ("merge", "split", "patch_order", "class_token_place", "final_norm")
+QUIET = ("merge", "split", "patch_order", "final_norm")
 
 
 def sentences(proposal: Proposal) -> tuple[str, ...]:

@@ -17,11 +17,9 @@ from vitrail.weights.adopt.structure import Layer
 from vitrail.weights.adopt.words import ROLES, own_words
 
 PIXELS = ("p q c", "c p q", "q p c", "c q p")
-FUSED = (
-    "qkv h d", "h qkv d", "h d qkv", "qkv d h", "d h qkv", "d qkv h",
-    "kqv h d", "qvk h d", "vkq h d", "kvq h d",
-)  # fmt: skip
+LAYOUTS = ("{} h d", "h {} d", "h d {}", "{} d h", "d h {}", "d {} h")
 SEPARATE = ("qkv", "kqv", "qvk", "vkq", "kvq", "vqk")  # which role of theirs is really which
+FUSED = tuple(layout.format(order) for order in SEPARATE for layout in LAYOUTS)
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "quick_gelu")
 EPS = (1e-5, 1e-6, 1e-12)
 TORCH_LAYER = {"self_attn", "linear1", "linear2", "norm1", "norm2"}  # of nn.TransformerEncoderLayer
