@@ -131,7 +131,10 @@ class Check:
                 lines.append(f"     {place}")
         if self.differences:
             lines += ["", word("differences_title", lang)]
-            lines += [f"  - {self.sentence(one)}" for one in self.differences]
+        for one in self.differences:
+            lines.append(f"  - {self.sentence(one)}")
+            if one.code in LOCATED:
+                lines.append(f"    {self.place(one)}")
         return lines
 
     def sizes(self) -> str:

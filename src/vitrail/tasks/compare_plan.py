@@ -26,6 +26,7 @@ import yaml
 from vitrail.core.errors import UserError
 from vitrail.core.ranges import check, check_count
 from vitrail.core.records import validate
+from vitrail.core.yaml_text import load_yaml
 from vitrail.models.catalogue import change, find
 from vitrail.models.config import Config
 from vitrail.tasks.run_options import Precision
@@ -275,7 +276,7 @@ def make_plan(data: str | Path, options: Mapping[str, Any]) -> ComparePlan:
 def read_plan(path: Path) -> dict[str, Any]:
     """The values of a plan's file."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = load_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # 2020-99-99 is no date
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: the plan cannot be read: {reason}") from None

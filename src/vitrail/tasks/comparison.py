@@ -72,6 +72,8 @@ class PairTest:
             better, worse, (low, high) = worse, better, (-high, -low)
         size = size_text(self.image_size)
         labels = f"with {share_text(self.share)} of the labels at {size} pixels"
+        if len(self.seeds) == 1:
+            labels += " (one seed alone: how much runs differ is not counted)"
         p_value = "p < 0.001" if self.p_holm < 0.001 else f"p = {self.p_holm:.2g}"
         proof = f"({100 * low:+.1f} to {100 * high:+.1f}; {p_value} after Holm's correction)"
         points = f"by {abs(100 * self.difference):.1f} points {proof}"

@@ -8,6 +8,7 @@ import yaml
 
 from vitrail.core.errors import UserError
 from vitrail.core.records import validate
+from vitrail.core.yaml_text import load_yaml
 from vitrail.training.goal import one_goal
 from vitrail.training.recipe import Recipe
 from vitrail.weights.atomic import write_file
@@ -55,7 +56,7 @@ def write_recipe(recipe: Recipe, out: Path) -> None:
 def read_recipe(path: Path) -> Recipe:
     """A recipe that was written, perhaps changed by hand since; every field is checked."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = load_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: the recipe cannot be read: {reason}") from None

@@ -12,6 +12,7 @@ from vitrail.explanation.check.layers import BlockLayers
 from vitrail.explanation.check.reference import (
     AttentionChoices,
     Layout,
+    Merge,
     Scale,
     SoftmaxAxis,
     attention_steps,
@@ -76,7 +77,7 @@ def layouts_of(projections: int) -> list[AttentionChoices]:
     """Every order of q, k and v, and of the axes of a projection that holds all three."""
     return [
         AttentionChoices(roles=(q, k, v), layout=layout)
-        for layout in LAYOUTS[: 3 if projections == 1 else 1]
+        for layout in LAYOUTS[: None if projections == 1 else 2]
         for q, k, v in itertools.permutations(range(3))
     ]
 
@@ -89,7 +90,7 @@ def attention_candidates(last: AttentionChoices, projections: int) -> Iterator[A
         "scale": get_args(Scale)[1:-1],  # not "factor", which is measured
         "softmax": get_args(SoftmaxAxis)[1:],
         "split": ("unswapped",),
-        "merge": ("unswapped",),
+        "merge": get_args(Merge)[1:],
         "over": ("images",),
     }
     layouts = layouts_of(projections)

@@ -174,6 +174,8 @@ class Reader:
         if block.out is not None:
             merged = arrange(block.out.data[0], self.batch, out_rows or rows)
             self.set_step(f"{name} merged heads", merged, block.out)
+            self.lines[f"{name} merged heads"] = block.out.made_line
+            self.locate_unknown(name, attention_steps(outputs, self.layers.heads, chosen))
             out = arrange(block.out.output, self.batch, out_rows or rows)
         else:
             out = attention_steps(outputs, self.layers.heads, chosen)["merged heads"]
@@ -231,6 +233,16 @@ class Reader:
         for step, parts in values.items():
             if parts:
                 self.steps[f"{name} {step}"] = as_maps(parts, ours[step])
+
+    def locate_unknown(self, name: str, ours: Mapping[str, Tensor]) -> None:
+        """The line of an attention that nothing explains: of the first step that differs."""
+        if f"{name} attention" not in self.unknown:
+            return
+        for step in ("scores", "softmax", "weighted sum", "merged heads"):
+            theirs = self.steps.get(f"{name} {step}")
+            if theirs is not None and not same(theirs, ours[step]):
+                self.lines[f"{name} attention"] = self.lines[f"{name} {step}"]
+                return
 
     def read_mlp(self, number: int, block: BlockLayers, paths: list[Path]) -> list[Path]:
         name = f"block {number}"

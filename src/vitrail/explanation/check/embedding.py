@@ -53,6 +53,8 @@ def read_projection(layers: ViTLayers, images: Tensor, found: Embedding) -> Tens
         patch, pixels = tuple(weight.shape[2:]), "cpq"
         if event.stride != patch or event.output.numel() != batch * dim * count(images, patch):
             found.given["projection"] = tokens  # patches that overlap
+        else:
+            read_conv_patches(event, images, patch, found)
     else:
         tokens = event.output.reshape(batch, -1, dim)
         patch = patch_of(weight.shape[1], tokens.shape[1], images)
@@ -71,6 +73,19 @@ def read_projection(layers: ViTLayers, images: Tensor, found: Embedding) -> Tens
     found.weights["token_norms"] = tuple(map(as_norm, layers.token_norms))
     found.set_step("projection", tokens, event)
     return tokens
+
+
+def read_conv_patches(
+    event: Event, images: Tensor, patch: tuple[int, ...], found: Embedding
+) -> None:
+    """The patches that a convolution reads, where its image can be cut into them."""
+    read = event.data[0]
+    if read.shape != images.shape or any(images.shape[2 + i] % patch[i] for i in range(2)):
+        return
+    patches = cut_patches(read, (patch[0], patch[1]), "cpq")
+    found.set_step("patches", patches, event)
+    if not same(read, images):
+        found.unknown.append("patches")
 
 
 def as_norm(event: Event) -> Norm:

@@ -10,11 +10,12 @@ from vitrail.explanation.check.reference import (
     AttentionChoices,
     BlockChoices,
     Choices,
+    Merge,
     NormPlace,
     PositionRows,
     Weights,
 )
-from vitrail.explanation.check.trace import Trace
+from vitrail.explanation.check.trace import Event, Trace
 
 Kind: TypeAlias = Literal["mistake", "difference", "unknown"]
 LARGEST = 10**9  # of a step that is not in the order
@@ -102,9 +103,7 @@ def block_mistakes(found: Diagnosis, number: int) -> Iterator[Finding]:
         code = "missing_mlp_norm" if post else "missing_attention_norm"
         yield Finding(code, "mistake", f"{name} q", found.layers.blocks[number].projections[0].line)
     if chosen.norm1 == "stream" and not post:
-        yield Finding(
-            "normed_residual", "mistake", f"{name} residual 1", found.lines.get(f"{name} norm 1")
-        )
+        yield normed_residual(found, name, 1, found.layers.blocks[number].norms_before)
     yield from attention_mistakes(found, chosen.attention, name)
     for residual, branch in ((1, "attention"), (2, "mlp")):
         if not getattr(chosen, f"residual{residual}"):
@@ -114,11 +113,18 @@ def block_mistakes(found: Diagnosis, number: int) -> Iterator[Finding]:
         code = "missing_attention_norm" if post else "missing_mlp_norm"
         yield Finding(code, "mistake", f"{name} MLP hidden")
     if chosen.norm2 == "stream" and not post:
-        yield Finding(
-            "normed_residual", "mistake", f"{name} residual 2", found.lines.get(f"{name} norm 2")
-        )
+        yield normed_residual(found, name, 2, found.layers.blocks[number].norms_between)
     if chosen.activation == "none":
         yield Finding("no_activation", "mistake", f"{name} activation")
+
+
+def normed_residual(
+    found: Diagnosis, name: str, number: int, norms: tuple[Event, ...]
+) -> Finding:
+    """At the line that calls the norm, or calls it again to add its output."""
+    again = norms[-1].again_line if norms else None
+    line = again or found.lines.get(f"{name} norm {number}")
+    return Finding("normed_residual", "mistake", f"{name} residual {number}", line)
 
 
 SCALES = {
@@ -211,18 +217,7 @@ def differences(found: Diagnosis, expected: Expected, unused: tuple[str, ...]) -
         if yours != theirs and (code, yours) != ("activation", "none"):
             values = {"yours": yours, "theirs": theirs}
             yield difference(found, expected, code, step, **values)
-    chosen = blocks[0].attention
-    if (chosen.roles, chosen.layout) != ((0, 1, 2), "3hd") and len(
-        layers.blocks[0].projections
-    ) == 1:
-        parts = " ".join("qkv"[chosen.roles.index(place)] for place in range(3))
-        axes = {
-            "3hd": f"({parts}, heads, dim_head)",
-            "hd3": f"(heads, dim_head, {parts})",
-            "h3d": f"(heads, {parts}, dim_head)",
-        }
-        values = {"yours": axes[chosen.layout], "theirs": "(q k v, heads, dim_head)"}
-        yield difference(found, expected, "qkv_layout", "block 0 q", **values)
+    yield from head_layouts(found, expected)
     facts = {
         "position_rows": choices.position_rows == "patches" and choices.class_token != "none",
         "overlap": "projection" in found.weights.given,
@@ -244,6 +239,20 @@ def differences(found: Diagnosis, expected: Expected, unused: tuple[str, ...]) -
         yield difference(found, expected, "head_layers", "head", yours=len(layers.head))
     if unused:
         yield difference(found, expected, "unused", "output", names=", ".join(unused))
+
+
+def head_layouts(found: Diagnosis, expected: Expected) -> Iterator[Finding]:
+    """Other orders of heads, and of q, k and v, which weights of others would not fit."""
+    chosen = found.choices.blocks[0].attention
+    together = len(found.layers.blocks[0].projections) == 1
+    if chosen.layout != "3hd" or (together and chosen.roles != (0, 1, 2)):
+        parts = " ".join("qkv"[chosen.roles.index(place)] for place in range(3))
+        words = {"3": parts if together else "q k v", "h": "heads", "d": "dim_head"}
+        yours = ", ".join(words[axis] for axis in chosen.layout)
+        values = {"yours": f"({yours})", "theirs": "(q k v, heads, dim_head)"}
+        yield difference(found, expected, "qkv_layout", "block 0 q", **values)
+    if chosen.merge == "heads_last":
+        yield difference(found, expected, "merge_layout", "block 0 merged heads")
 
 
 def difference(
@@ -317,7 +326,9 @@ def corrected_rows(choices: Choices, weights: Weights) -> PositionRows:
 
 def corrected_block(block: BlockChoices, post: bool, number: int) -> BlockChoices:
     first: NormPlace = "missing" if number == 0 and block.norm1 == "missing" else "stream"
-    attention = AttentionChoices(roles=block.attention.roles, layout=block.attention.layout)
+    chosen = block.attention
+    merge: Merge = "heads_last" if chosen.merge == "heads_last" else "right"
+    attention = AttentionChoices(roles=chosen.roles, layout=chosen.layout, merge=merge)
     return replace(
         block,
         norm1=first if post else "branch",

@@ -28,7 +28,8 @@ Scale: TypeAlias = Literal[
     "dim_after_softmax",
     "factor",
 ]
-Layout: TypeAlias = Literal["3hd", "hd3", "h3d"]
+Layout: TypeAlias = Literal["3hd", "3dh", "hd3", "h3d", "dh3", "d3h"]
+Merge: TypeAlias = Literal["right", "heads_last", "unswapped"]
 SoftmaxAxis: TypeAlias = Literal["keys", "queries", "heads", "images"]
 Activation: TypeAlias = Literal["gelu", "gelu_tanh", "relu", "quick_gelu", "silu", "tanh", "none"]
 NormPlace: TypeAlias = Literal["branch", "stream", "missing"]
@@ -73,14 +74,15 @@ class Norm:
 @dataclass(frozen=True)
 class AttentionChoices:
     """`roles`: which projection is q, k and v; `layout`: the order of axes in one that holds all
-    three; `split` and `merge` are right, or forget to swap tokens and heads."""
+    three (in three layers 3dh has the heads last); `split` and `merge` are right, or forget to swap
+    tokens and heads; "heads_last" merges as (d h)."""
 
     roles: tuple[int, int, int] = (0, 1, 2)
     layout: Layout = "3hd"
     split: Literal["right", "unswapped"] = "right"
     scale: Scale = "dim_head"
     softmax: SoftmaxAxis = "keys"
-    merge: Literal["right", "unswapped"] = "right"
+    merge: Merge = "right"
     over: Literal["tokens", "images"] = "tokens"
     factor: float = 1.0  # of the scores, with scale="factor"
 
@@ -276,11 +278,7 @@ def attention_steps(
     if choices.scale in width:
         weights = weights / width[choices.scale] ** 0.5
     summed = weights @ v
-    if choices.merge == "right":
-        merged = rearrange(summed, "b h n d -> b n (h d)")
-    else:
-        b, h, n, d = summed.shape
-        merged = summed.reshape(b, n, h * d)
+    merged = merge_heads(summed, choices.merge)
     if choices.over == "images":
         merged = merged.transpose(0, 1)
     names = ("q", "k", "v", "scores", "softmax", "weighted sum", "merged heads")
@@ -292,10 +290,12 @@ def split_projections(
 ) -> tuple[Tensor, ...]:
     """q, k and v, each (B, N, h d)."""
     if len(projected) == 1:
-        axes = {"3hd": "(t h d)", "hd3": "(h d t)", "h3d": "(h t d)"}[choices.layout]
-        parts = rearrange(projected[0], f"b n {axes} -> t b n (h d)", t=3, h=heads).unbind(0)
+        axes = " ".join(choices.layout.replace("3", "t"))
+        parts = rearrange(projected[0], f"b n ({axes}) -> t b n (h d)", t=3, h=heads).unbind(0)
     else:  # three layers, or three for each head
         parts = tuple(torch.cat(projected[role::3], dim=-1) for role in range(3))
+        if choices.layout == "3dh":
+            parts = tuple(rearrange(one, "b n (d h) -> b n (h d)", h=heads) for one in parts)
     return tuple(parts[role] for role in choices.roles)
 
 
@@ -303,6 +303,13 @@ def split_heads(x: Float[Tensor, "B N D"], heads: int, split: str) -> Float[Tens
     if split == "right":
         return rearrange(x, "b n (h d) -> b h n d", h=heads)
     return x.reshape(len(x), heads, x.shape[1], -1)
+
+
+def merge_heads(x: Float[Tensor, "B h N d"], merge: Merge) -> Float[Tensor, "B N D"]:
+    if merge == "unswapped":
+        b, h, n, d = x.shape
+        return x.reshape(b, n, h * d)
+    return rearrange(x, f"b h n d -> b n ({'h d' if merge == 'right' else 'd h'})")
 
 
 def score_factor(choices: AttentionChoices, heads: int, dim_head: int) -> float:

@@ -211,6 +211,12 @@ DIFFERENCES: dict[str, tuple[str, str]] = {
         "행의 "
         "순서를 바꿔야 합니다",
     ),
+    "merge_layout": (
+        "heads are merged as (dim_head, heads), usual is (heads, dim_head): weights of others need "
+        "the columns of their output projection reordered",
+        "헤드를 (dim_head, heads) 순서로 합칩니다. 보통은 (heads, dim_head)입니다: 다른 가중치를 "
+        "쓰려면 출력 투영의 열 순서를 바꿔야 합니다",
+    ),
     "layer_scale": (
         "branches are multiplied by a learned LayerScale, {reference} has none",
         "가지에 학습되는 LayerScale을 곱합니다. {reference}: 없음",
@@ -262,7 +268,7 @@ UNKNOWN = (
 WORDS: dict[str, tuple[str, str]] = {
     "right": (
         "right: it computes what the reference computes",
-        "정답: 기준 모델과 같은 계산입니다",
+        "올바름: 기준 모델과 같은 계산입니다",
     ),
     "one_mistake": ("1 mistake:", "실수 1개를 찾았습니다:"),
     "mistakes": (
@@ -292,7 +298,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "difference": ("difference", "차이"),
     "where": ("line", "줄"),
     "missing": ("missing", "없음"),
-    "unseen": ("not visible (fused kernel)", "보이지 않음 (융합 커널)"),
+    "unseen": ("not visible", "보이지 않음"),
     "first": ("<- first difference", "<- 첫 차이"),
     "paper": ("the paper", "논문"),
     "sizes": (

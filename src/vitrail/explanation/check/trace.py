@@ -59,6 +59,8 @@ class Event:
     first: bool = True  # of a join: the parameter comes before the data
     stride: tuple[int, ...] = ()
     learned: bool = False  # one of the names is a parameter, not a buffer
+    made_line: int | None = None  # where what it read took its shape
+    again_line: int | None = None  # of a norm: where it was called on the same values again
 
     @property
     def weight(self) -> Tensor:
@@ -88,6 +90,7 @@ class Recorder(TorchDispatchMode):
         self.parameters = {name for name, _ in module.named_parameters()}
         self.data = {place_of(image)}  # storages that depend on the image
         self.kept: list[Any] = [image]  # so that no storage is used twice
+        self.touched: dict[int, list[int | None]] = {}  # lines that made a storage or a view of it
         self.used: set[str] = set()
         self.dropout = False
 
@@ -107,6 +110,7 @@ class Recorder(TorchDispatchMode):
         for one in outputs:
             if any(depends):
                 self.data.add(place_of(one))
+                self.touched.setdefault(place_of(one), []).append(self.line())
             elif names:
                 self.names[place_of(one)] = self.names_of(one) | names
         if any(depends) and outputs:
@@ -145,6 +149,9 @@ class Recorder(TorchDispatchMode):
         )
         event.learned = not self.parameters.isdisjoint(event.names)
         if kind in ("linear", "conv", "norm"):
+            lines = self.touched.get(place_of(data[0]), [])
+            others = [line for line in lines if line not in (None, event.line)]
+            event.made_line = others[-1] if others else event.line
             fill_layer(event, name, tensors, depends, call)
         elif kind in ("join", "add", "scale"):
             event.constant = None if constant is None else constant.clone()
@@ -251,7 +258,7 @@ def trace(module: nn.Module, image: Tensor, file: str | None = None) -> Trace:
             output = module(image)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-    events = tuple(merge_norms(recorder.events))
+    events = tuple(drop_repeats(merge_norms(recorder.events)))
     return Trace(events, logits_of(output), frozenset(recorder.used), recorder.dropout)
 
 
@@ -275,6 +282,24 @@ def merge_norms(events: Sequence[Event]) -> list[Event]:
         else:
             merged.append(event)
     return merged
+
+
+def drop_repeats(events: Sequence[Event]) -> list[Event]:
+    """Without norms that are called on the same values again: norm(x) + branch(norm(x)) is
+    y + branch(y); the first call remembers the line of the second."""
+    kept: list[Event] = []
+    for event in events:
+        norms = (one for one in kept if one.kind == event.kind == "norm")
+        first = next((one for one in norms if is_repeat(one, event)), None)
+        if first is None:
+            kept.append(event)
+        else:
+            first.again_line = event.line
+    return kept
+
+
+def is_repeat(one: Event, two: Event) -> bool:
+    return torch.equal(one.data[0], two.data[0]) and torch.equal(one.output, two.output)
 
 
 def is_row(event: Event, kind: Kind) -> bool:

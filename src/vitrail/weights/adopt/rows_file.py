@@ -34,6 +34,7 @@ from einops import EinopsError, rearrange
 from torch import Tensor
 
 from vitrail.core.errors import UserError, nearest
+from vitrail.core.yaml_text import load_yaml
 from vitrail.models.vit import ViTConfig
 from vitrail.weights.dialect import ANY, Dialect, Foreign
 from vitrail.weights.dialects.preparation import prepared
@@ -77,7 +78,7 @@ def read_rows(path: str | Path) -> RowsFile:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise UserError(f"{path}: expected a small YAML file of rows, got {MAX_BYTES} bytes +")
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = load_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:  # 2020-99-99 is no date
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{path}: cannot be read as YAML: {first}") from None
