@@ -181,6 +181,18 @@ MISTAKES = (
         "x = self.norm1(x)\n        x = x + self.attn(x)",
     ),
     Mistake(
+        "normed_residual",
+        "multihead_attention",
+        "tokens = tokens + self.dropout(y)",
+        "tokens = self.ln_attention(tokens) + self.dropout(y)",
+    ),
+    Mistake(
+        "normed_residual",
+        "fused_qkv",
+        "x = x + self.mlp(self.norm2(x))",
+        "x = self.norm2(x) + self.mlp(self.norm2(x))",
+    ),
+    Mistake(
         "dropout_in_eval",
         "multihead_attention",
         "self.act(self.linear_1(x))",
@@ -206,6 +218,8 @@ DIFFERENCES = (
     Mistake("activation", "einops_blocks", "nn.GELU()", 'nn.GELU(approximate="tanh")'),
     Mistake("norm_formula", "fused_qkv", "norm_layer = partial(nn.LayerNorm, eps=1e-6)\n", BY_HAND),
     Mistake("activation", "fused_qkv", "self.act = nn.GELU()", "self.act = nn.ReLU()"),
+    Mistake("merge_layout", "einops_blocks", "b h n d -> b n (h d)", "b h n d -> b n (d h)"),
+    Mistake("qkv_layout", "einops_blocks", "b n (t h d) -> t b h n d", "b n (d t h) -> t b h n d"),
     Mistake(
         "norm_eps",
         "multihead_attention",

@@ -35,6 +35,7 @@ from vitrail.weights.modules import inside
 
 SIZE_WORDS = ("image", "img", "size", "side", "resolution", "res")
 USUAL_SIZES = (32, 224, 28, 64, 96, 128, 48, 256, 384)
+LOCATED = ("merge_layout",)  # differences that are one line of the code
 SIZES = ("dim", "depth", "heads", "mlp_dim", "patch_size", "image_size", "num_classes")
 
 
@@ -133,8 +134,8 @@ class Check:
             lines += ["", word("differences_title", lang)]
         for one in self.differences:
             lines.append(f"  - {self.sentence(one)}")
-            if one.code in LOCATED:
-                lines.append(f"    {self.place(one)}")
+            if one.code in LOCATED and (place := self.place(one)):
+                lines.append(f"    {place}")
         return lines
 
     def sizes(self) -> str:

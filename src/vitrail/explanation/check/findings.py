@@ -118,9 +118,7 @@ def block_mistakes(found: Diagnosis, number: int) -> Iterator[Finding]:
         yield Finding("no_activation", "mistake", f"{name} activation")
 
 
-def normed_residual(
-    found: Diagnosis, name: str, number: int, norms: tuple[Event, ...]
-) -> Finding:
+def normed_residual(found: Diagnosis, name: str, number: int, norms: tuple[Event, ...]) -> Finding:
     """At the line that calls the norm, or calls it again to add its output."""
     again = norms[-1].again_line if norms else None
     line = again or found.lines.get(f"{name} norm {number}")

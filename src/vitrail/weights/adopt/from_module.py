@@ -46,9 +46,10 @@ def incomplete(known: UserError) -> UserError:
     """The error of a file that lacks a tensor, said of a module."""
     if WHOLE not in str(known):
         return known
+    missing = str(known).removesuffix(WHOLE)
     return UserError(
-        str(known).removesuffix(WHOLE) + ", which models with these names of layers have: name "
-        "its dialect, or give a model that is complete"
+        f"{missing}, which other models with these names have: name its dialect, or give a model "
+        "that is complete"
     )
 
 
