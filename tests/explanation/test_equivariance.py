@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+import numpy as np
 import pytest
 import torch
 from tests.models.kinds import KINDS, perturbed, random_images
@@ -12,12 +13,14 @@ from torch import Tensor, nn
 
 import vitrail
 from vitrail.explanation.equivariance import (
+    Equivariance,
+    Moved,
     map_distance,
     measure_equivariance,
     permute_tiles,
     receptive_fields,
 )
-from vitrail.explanation.equivariance_figure import equivariance_panel
+from vitrail.explanation.equivariance_figure import equivariance_panel, line_style
 from vitrail.models.config import Config, Shape
 from vitrail.models.model import Model
 
@@ -211,4 +214,46 @@ def test_a_map_of_one_cell_is_drawn_beside_others() -> None:
     images = random_images(small.config)
     found = {name: measure_equivariance(small, images) for name in ("one", "two")}
     assert found["one"].shifted is None
-    assert equivariance_panel(found).name == "equivariance"
+    panel = equivariance_panel(found)
+    assert (
+        "Missing from “shifted by one patch” and “patches permuted”: one, two, because an image of "
+        "32 pixels has fewer than two patches of 32 a side."
+    ) in panel.caption
+    assert "one (1 x 1), two (1 x 1). Use larger images." in panel.caption
+
+
+def measured(
+    moved: float, other: float, cells: tuple[int | tuple[int, int], ...] = (14,)
+) -> Equivariance:
+    """One block that a shift moves by `moved` and another image by `other` of its norm."""
+    shift = Moved((moved,), moved, moved, 1.0)
+    return Equivariance(
+        images=2, image_size=224, patch=16, blocks=("blocks.0",), reductions=(16,), cells=cells,
+        pixel=shift, shifted=shift, permuted=shift, other=Moved((other,)), receptive_field=(0.1,),
+    )  # fmt: skip
+
+
+def test_the_caption_and_the_table_have_the_numbers_of_the_axis() -> None:
+    """By its norm small moves most, by what another image does large."""
+    panel = equivariance_panel({"small": measured(0.8, 1.6), "large": measured(0.3, 0.4)})
+    words = "the last block moves least in small (0.5) and most in large (0.75)."
+    assert panel.caption.count(words) == 2
+    assert [row[2] for row in panel.table[1:]] == ["0.5", "0.75"]
+    assert panel.figure is not None
+    drawn = [np.asarray(line.get_ydata()).tolist() for line in panel.figure.axes[0].lines]
+    assert drawn == [[0.5], [pytest.approx(0.75)]]
+    assert "Warning" not in panel.caption
+    assert "Missing" not in panel.caption
+
+
+def test_models_whose_maps_are_nearly_all_border_are_named() -> None:
+    models = {"fine": measured(1, 1), "few": measured(1, 1, cells=((28, 28), (6, 9)))}
+    caption = equivariance_panel(models).caption
+    assert "fewer than 7 cells a side" in caption
+    assert "trusted: few (6 x 9). Use larger images." in caption
+
+
+def test_every_model_has_a_colour_of_its_own_and_looks_of_its_own_in_grey() -> None:
+    styles = [line_style(place) for place in range(20)]
+    assert len({one["color"] for one in styles}) == 12
+    assert len({(one["linestyle"], one["marker"]) for one in styles}) == 20

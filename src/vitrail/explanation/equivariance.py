@@ -28,6 +28,7 @@ from vitrail.explanation.distance import mean_distance
 from vitrail.explanation.hooks import forward_hooks
 
 BORDER = 8  # of a map's side one in so many cells is left out on each side
+FEWEST_CELLS = 7  # a side: smaller maps are nearly all border
 Maps = list[Float[Tensor, "B D rows columns"]]
 
 
@@ -50,9 +51,11 @@ class Equivariance:
     image's diagonal."""
 
     images: int
+    image_size: Sides
     patch: Sides
     blocks: tuple[str, ...]
     reductions: tuple[Sides, ...]
+    cells: tuple[Sides, ...]  # of the map of each block
     pixel: Moved
     shifted: Moved | None  # by one patch; None where an image is one patch
     permuted: Moved | None
@@ -67,6 +70,15 @@ class Equivariance:
             return ()
         pairs = zip(moved.blocks, self.other.blocks, strict=True)
         return tuple(one / two if two else None for one, two in pairs)
+
+    @property
+    def fewest_cells(self) -> Sides:
+        """Of the coarsest map."""
+        return min(self.cells, key=lambda sides: min(height_and_width(sides)))
+
+
+def _rows_and_columns(values: Tensor) -> tuple[int, int]:
+    return values.shape[2], values.shape[3]
 
 
 @torch.no_grad()
@@ -86,9 +98,11 @@ def measure_equivariance(
     tiles = permute_tiles(images, patch, seed) if several else None
     return Equivariance(
         images=len(images),
+        image_size=simplify_sides(_rows_and_columns(images)),
         patch=simplify_sides(patch),
         blocks=tuple(one.module for one in info),
         reductions=tuple(one.reduction for one in info),
+        cells=tuple(simplify_sides(_rows_and_columns(one)) for one in before.maps),
         pixel=moved_by(model, images, before, (1, 1)),
         shifted=moved_by(model, images, before, patch) if several else None,
         permuted=None if tiles is None else compare_outputs(before, outputs_of(model, tiles)),

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 INK, SOFT, LINE, CARD = "#1d2730", "#52606d", "#d5dde4", "#ffffff"
 GOOD, BAD = "#23703f", "#b23a21"
 SERIES = ("#1f669f", "#c4472a", "#23703e", "#7c4aa5", "#8a5a00", "#5a6672")
+# Of figures with a line for each model: apart for every kind of colour vision (tests/pages).
+MODELS = (
+    "#1e669f", "#cf5a0c", "#291ab4", "#0e4634", "#65195f", "#771407",
+    "#4d9489", "#889546", "#243281", "#ad195d", "#0d6d32", "#9e61e6",
+)  # fmt: skip
 VARIABLES = {
     INK: "currentColor",
     SOFT: "var(--soft)",
@@ -34,6 +39,7 @@ VARIABLES = {
     GOOD: "var(--good)",
     BAD: "var(--bad)",
     **{colour: f"var(--series-{place})" for place, colour in enumerate(SERIES, 1)},
+    **{colour: f"var(--model-{place})" for place, colour in enumerate(MODELS, 1)},
 }
 STYLE: dict[str, Any] = {
     "font.family": "sans-serif",
@@ -41,7 +47,7 @@ STYLE: dict[str, Any] = {
     "font.size": 11,
     "text.color": INK,
     "axes.titlesize": 10,
-    "axes.prop_cycle": f"cycler('color', {list(SERIES)!r})",
+    "axes.prop_cycle": f"cycler('color', {list(MODELS)!r})",
     "axes.labelcolor": SOFT,
     "axes.edgecolor": SOFT,
     "axes.linewidth": 0.6,
