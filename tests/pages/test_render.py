@@ -4,6 +4,8 @@ import re
 from base64 import b64decode
 from hashlib import sha256
 from importlib.resources import files
+from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,7 +58,37 @@ def test_text_and_lines_can_be_seen_on_their_background(scheme: str) -> None:
             assert contrast(colours[text], colours[background]) >= 4.5, (text, background)
         for place in range(1, 7):  # lines of charts: WCAG 1.4.11
             assert contrast(colours[f"--series-{place}"], colours[background]) >= 3
+        for place in range(1, 13):
+            assert contrast(colours[f"--model-{place}"], colours[background]) >= 3
         assert contrast(colours["--fill"], colours[background]) >= 3
+
+
+# What people without red, without green and with all three cones see of linear RGB:
+# Machado, Oliveira and Fernandes 2009, table 1, severity 1.
+VISION = {
+    "protan": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "deutan": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+    "all": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+}
+
+
+def lab(colour: str, vision: str) -> Any:
+    """CIE L*a*b* of #rrggbb under D65, as someone sees it."""
+    levels = np.array([int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)])
+    linear = np.where(levels <= 0.04045, levels / 12.92, ((levels + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(np.array(VISION[vision]) @ linear, 0, 1)
+    to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    xyz = np.array(to_xyz) @ seen / [0.9505, 1, 1.089]
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("vision", VISION)
+def test_colours_of_models_are_apart_for_every_kind_of_vision(scheme: str, vision: str) -> None:
+    names = [f"--model-{place}" for place in range(1, 13)]
+    seen = [lab(palettes()[scheme][name], vision) for name in names]
+    assert min(np.linalg.norm(a - b) for a, b in combinations(seen, 2)) > 14
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

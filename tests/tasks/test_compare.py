@@ -1,6 +1,7 @@
 """A comparison: its plan, its runs, what resumes and what is refused, and its page."""
 
 import json
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from vitrail import UserError
 from vitrail.cli.app import main
 from vitrail.models.catalogue import change, find
 from vitrail.models.measure import measure
+from vitrail.pages.comparison import comparison_charts, comparison_page
 from vitrail.tasks import compare_runs
 from vitrail.tasks.compare_plan import make_plan, model_choices, parse_model, slug
 from vitrail.tasks.comparison import Comparison
@@ -83,6 +85,33 @@ def test_the_page_has_curves_cost_and_tests(compared: Comparison) -> None:
     assert facts == compared.facts()
 
 
+def test_charts_say_what_is_drawn(compared: Comparison) -> None:
+    facts = deepcopy(compared.facts())
+    for one, accuracy in zip(facts["means"], (0.66, 0.7, 0.68, 0.81), strict=True):
+        one |= {"accuracy": accuracy, "interval": [accuracy - 0.02, accuracy + 0.02]}
+        one |= {"flops": 3e9 if one["model"] == "one" else 4e12}
+    labels, flops, seconds = comparison_charts(facts["means"])
+    assert labels.note.endswith("; axis from 60% to 85%")
+    assert flops.note.startswith("a model costs the same at every share of labels")
+    assert flops.columns[0] == "training GFLOPs"
+    assert {row[0] for row in flops.rows} == {"3", "4,000"}
+    assert seconds.note.startswith("each line from the smallest share")
+    facts["means"][0]["interval"] = [0.1, 0.9]
+    assert "axis from" not in comparison_charts(facts["means"])[0].note
+    assert comparison_charts(facts["means"][:2])[0].note == "a point for each model"
+
+
+def test_the_page_says_when_seconds_cannot_be_compared(compared: Comparison) -> None:
+    facts = deepcopy(compared.facts())
+    for place, cell in enumerate(facts["cells"]):
+        cell["seconds"] = 10.0 + place
+    assert "not comparable here" not in comparison_page(facts)
+    facts["cells"][-1]["seconds"] = 90.0
+    page = comparison_page(facts)
+    check_page(page)
+    assert "not comparable here: 2 steps of two took 11 to 90 s" in page
+
+
 @pytest.mark.slow
 def test_a_finished_run_is_never_computed_again(
     compared: Comparison, monkeypatch: pytest.MonkeyPatch
@@ -139,6 +168,28 @@ def test_a_dry_run_lists_runs_with_their_cost_and_writes_nothing(tmp_path: Path)
     assert [cell["labelled"] for cell in plan.details["cells"]] == [160, 160, 1618, 1618]
     assert all(cell["flops"] > 0 and cell["seconds"] > 0 for cell in plan.details["cells"])
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("batch_size", [8, None])
+def test_a_larger_share_is_never_estimated_to_be_cheaper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int | None
+) -> None:
+    """One measurement of each model gives the time of all its runs; the recipe's batch grows with
+    the share unless batch_size holds it."""
+    measured = iter([0.016, 0.16])
+    monkeypatch.setattr("vitrail.tasks.compare.time_step", lambda trainer: next(measured))
+    plan = vitrail.compare(
+        "digits", shares=[0.1, 1], seeds=2, out=tmp_path / "out", dry_run=True,
+        **{**SHORT, "steps": 500, "batch_size": batch_size},
+    )  # fmt: skip
+    assert isinstance(plan, DryRun)
+    seconds = {cell["run"]: cell["seconds"] for cell in plan.details["cells"]}
+    for model in MODELS:
+        few, many = seconds[f"{model}-0.1-seed0"], seconds[f"{model}-1-seed0"]
+        assert few == seconds[f"{model}-0.1-seed1"]
+        assert many == few if batch_size else many > 3 * few
+    assert seconds["two-1-seed0"] == pytest.approx(10 * seconds["one-1-seed0"], rel=0.01)
+    assert plan.details["seconds"] == pytest.approx(sum(seconds.values()))
 
 
 def test_a_dry_run_measures_maps_of_one_cell(tmp_path: Path) -> None:

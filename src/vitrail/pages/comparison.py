@@ -7,9 +7,13 @@ from markupsafe import Markup
 
 from vitrail.pages.charts import Chart, Point, line_chart
 from vitrail.pages.render import Section, count, number, percent, render, render_page, setting
+from vitrail.pages.ticks import tick_texts, ticks
 
 Means = Sequence[Mapping[str, Any]]
-COSTS = {"flops": "training FLOPs", "seconds": "training seconds"}
+Lines = Mapping[str, Sequence[tuple[float, float, Point]]]
+UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+NARROW = 0.5  # accuracies in a range below this have an axis of their own, not one from 0
+UNEVEN = 2  # the same steps took so many times as long in one run as in another
 # Settings that the head of the page or the table shows already.
 SHOWN = ("data", "models", "shares", "seeds", "image_sizes")
 
@@ -19,7 +23,7 @@ def comparison_page(facts: Mapping[str, Any]) -> str:
     means, settings = facts["means"], facts["settings"]
     models = len({one["model"] for one in means}) or len(settings["models"])
     sections = [
-        Section("accuracy", "Accuracy and cost", render_charts(comparison_charts(means))),
+        Section("accuracy", "Accuracy and cost", chart_section(facts)),
         Section("table", "Means over seeds", mean_table(means)),
         Section("tests", "Which model is better?", test_section(facts)),
         Section("runs", "Every run", run_table(facts["cells"])),
@@ -56,8 +60,25 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3_600:.1f} h"
 
 
-def render_charts(charts: Sequence[Chart]) -> Markup:
-    return render("comparison_charts.html", charts=charts)
+def chart_section(facts: Mapping[str, Any]) -> Markup:
+    charts = comparison_charts(facts["means"])
+    return render("comparison_charts.html", charts=charts, note=uneven_note(facts["cells"]))
+
+
+def uneven_note(cells: Sequence[Mapping[str, Any]]) -> str:
+    """Where the same steps of a model took much longer in one run than in another."""
+    groups: dict[Any, list[float]] = {}
+    for cell in cells:
+        same = (cell["model"], tuple(cell["image_size"]), cell["steps"], cell["images_seen"])
+        groups.setdefault(same, []).append(cell["seconds"])
+    uneven = {same: times for same, times in groups.items() if max(times) > UNEVEN * min(times)}
+    if not uneven:
+        return ""
+    (model, _, steps, _), times = max(
+        uneven.items(), key=lambda one: max(one[1]) / max(min(one[1]), 1e-9)
+    )
+    took = f"{count(steps, 'step')} of {model} took {min(times):,.0f} to {max(times):,.0f} s"
+    return f"seconds are not comparable here: {took}. Other work may have shared the machine"
 
 
 def comparison_charts(means: Means) -> list[Chart]:
@@ -67,12 +88,35 @@ def comparison_charts(means: Means) -> list[Chart]:
         note = "mean over seeds, with intervals of 95 %"
         lines = by_model(means, lambda one: 100 * one["share"])
         charts.append(chart_of("Accuracy by labels", lines, "% of the labels", note))
-    for cost, words in COSTS.items():
-        lines = by_model(means, lambda one, cost=cost: one[cost])
+    size, unit = flops_unit(means)
+    costs = {
+        "training FLOPs": (f"training {unit}FLOPs", lambda one: one["flops"] / size),
+        "training seconds": ("training seconds", lambda one: one["seconds"]),
+    }
+    for words, (label, cost) in costs.items():
+        lines = by_model(means, cost)
         if any(x > 0 for line in lines.values() for x, _, _ in line):
-            note = "each line from the smallest share of labels to the largest"
-            charts.append(chart_of(f"Accuracy by {words}", lines, words, note))
+            charts.append(chart_of(f"Accuracy by {words}", lines, label, cost_note(lines)))
     return charts
+
+
+def cost_note(lines: Lines) -> str:
+    """What the points of a model have in common."""
+    if all(len(line) == 1 for line in lines.values()):
+        return "a point for each model"
+    if all(len({x for x, _, _ in line}) == 1 for line in lines.values()):
+        return "a model costs the same at every share of labels: its points lie above each other"
+    return "each line from the smallest share of labels to the largest"
+
+
+def flops_unit(values: Sequence[Mapping[str, Any]]) -> tuple[float, str]:
+    """One unit for the training FLOPs of a page, that of the smallest.
+
+    >>> flops_unit([{"flops": 3e9}, {"flops": 2e12}]), flops_unit([])
+    ((1000000000.0, 'G'), (1.0, ''))
+    """
+    least = min((one["flops"] for one in values if one["flops"] > 0), default=0)
+    return next(((size, unit) for size, unit in UNITS if least >= size), (1.0, ""))
 
 
 def by_model(means: Means, x_of: Any) -> dict[str, list[tuple[float, float, Point]]]:
@@ -89,15 +133,21 @@ def by_model(means: Means, x_of: Any) -> dict[str, list[tuple[float, float, Poin
     return lines
 
 
-def chart_of(
-    title: str, lines: Mapping[str, Sequence[tuple[float, float, Point]]], x_label: str, note: str
-) -> Chart:
+def chart_of(title: str, lines: Lines, x_label: str, note: str) -> Chart:
+    """Accuracies that lie close together have an axis of their own, which the note states."""
+    ends = [end for line in lines.values() for *_, pair in line for end in pair]
+    narrow = max(ends) - min(ends) < NARROW
+    if narrow:
+        up = ticks(ends, share=True, from_zero=False)
+        low, *_, high = tick_texts(up, share=True)
+        note += f"; axis from {low} to {high}"
     return line_chart(
         title,
         {name: [(x, y) for x, y, _ in line] for name, line in lines.items()},
         x_label=x_label,
         share=True,
         log_x=True,
+        from_zero=not narrow,
         intervals={name: [ends for *_, ends in line] for name, line in lines.items()},
         note=note,
     )
@@ -122,7 +172,9 @@ def share_text(share: float) -> str:
 def mean_table(means: Means) -> Markup:
     sizes = len({tuple(one["image_size"]) for one in means}) > 1
     heads = ["model", "#labels", "#images", *(["#size"] if sizes else []), "#accuracy"]
-    heads += ["#95 % interval", "#range of seeds", "#parameters", "#training FLOPs", "#seconds"]
+    size, unit = flops_unit(means)
+    heads += ["#95 % interval", "#range of seeds", "#parameters", f"#training {unit}FLOPs"]
+    heads += ["#seconds"]
     rows = [
         [
             one["model"],
@@ -133,7 +185,7 @@ def mean_table(means: Means) -> Markup:
             range_text(one["interval"]),
             range_text((one["lowest"], one["highest"])) if len(one["seeds"]) > 1 else "–",
             f"{one['params']:,}",
-            big_number(one["flops"]),
+            scaled_text(one["flops"] / size),
             number(round(one["seconds"], 1)),
         ]
         for one in means
@@ -144,9 +196,17 @@ def mean_table(means: Means) -> Markup:
 def range_text(ends: Sequence[float]) -> str:
     """
     >>> range_text((0.912, 0.934))
-    '91.2% to 93.4%'
+    '91.2 to 93.4%'
     """
-    return f"{percent(ends[0])} to {percent(ends[1])}"
+    return f"{percent(ends[0]).removesuffix('%')} to {percent(ends[1])}"
+
+
+def scaled_text(value: float) -> str:
+    """
+    >>> scaled_text(3.1432), scaled_text(31432)
+    ('3.14', '31,432')
+    """
+    return f"{value:.3g}" if value < 1_000 else f"{value:,.0f}"
 
 
 def big_number(value: float) -> str:
@@ -154,7 +214,7 @@ def big_number(value: float) -> str:
     >>> big_number(17_563_828_224), big_number(2.5e15), big_number(12)
     ('17.6 G', '2.5 P', '12')
     """
-    for size, unit in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+    for size, unit in UNITS:
         if value >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value:.3g}"
@@ -194,7 +254,8 @@ def p_text(value: float) -> str:
 
 
 def run_table(cells: Sequence[Mapping[str, Any]]) -> Markup:
-    heads = ["run", "#images", "#steps", "#accuracy", "#95 % interval", "#training FLOPs"]
+    size, unit = flops_unit(cells)
+    heads = ["run", "#images", "#steps", "#accuracy", "#95 % interval", f"#training {unit}FLOPs"]
     heads += ["#seconds"]
     rows = [
         [
@@ -203,7 +264,7 @@ def run_table(cells: Sequence[Mapping[str, Any]]) -> Markup:
             f"{cell['steps']:,}",
             percent(cell["accuracy"]),
             range_text(cell["interval"]),
-            big_number(cell["flops"]),
+            scaled_text(cell["flops"] / size),
             number(round(cell["seconds"], 1)),
         ]
         for cell in cells

@@ -11,11 +11,13 @@ SMALLEST = 1e-9  # values closer to 0 than this are drawn as 0
 
 
 def ticks(values: Sequence[float], *, share: bool = False, from_zero: bool = True) -> list[float]:
-    """Round numbers around all values; from 0 where nothing is negative, and a share that comes
-    beyond one half up to 1.
+    """Round numbers around all values; with `from_zero` from 0 where nothing is negative, and a
+    share that comes beyond one half up to 1.
 
     >>> ticks([0.91, 0.93], share=True), ticks([2.3, 0.4])
     ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [0.0, 0.5, 1.0, 1.5, 2.0, 2.5])
+    >>> ticks([0.65, 0.83], share=True, from_zero=False), ticks([1, 1], share=True, from_zero=False)
+    ([0.65, 0.7, 0.75, 0.8, 0.85], [0.9, 0.92, 0.94, 0.96, 0.98, 1.0])
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -25,10 +27,10 @@ def ticks(values: Sequence[float], *, share: bool = False, from_zero: bool = Tru
     if from_zero and low >= 0:
         low = 0.0
     if share:
-        low, high = max(low, 0.0), 1.0 if 0.5 < high <= 1 else high
+        low, high = max(low, 0.0), 1.0 if from_zero and 0.5 < high <= 1 else high
     if high - low < 0.02 * max(abs(low), abs(high)) or high == low:  # noise must not fill the axis
         room = 0.1 * max(abs(low), abs(high)) or 0.1
-        low, high = (low - room if low else low), high + room
+        low, high = (low - room if low else low), 1.0 if share and high <= 1 else high + room
     locator = MaxNLocator(nbins=5, steps=[1, 2, 5, 10], min_n_ticks=2)
     return [round(float(value), 12) for value in locator.tick_values(low, high)]
 

@@ -32,7 +32,7 @@ from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.results import Results
 from vitrail.tasks.run_options import Precision, Size, make_options
 from vitrail.tasks.training_run import make_scorer, use_threads
-from vitrail.training.estimate import estimate_seconds
+from vitrail.training.estimate import evaluations_in, time_step
 from vitrail.training.loop import Trainer
 from vitrail.training.prepare import prepare_task
 from vitrail.training.world import World
@@ -156,35 +156,41 @@ def save_comparison(found: Comparison) -> None:
 def dry_run_of(
     plan: ComparePlan, out: Path, left: Sequence[Cell], on_progress: OnProgress
 ) -> DryRun:
-    """Every run that is left with its steps, training FLOPs and seconds on this machine; a few
-    steps of each model and size are tried."""
+    """Every run that is left with its steps, training FLOPs and seconds on this machine."""
     splits = open_compared(plan)
     tests = len(choose_test(splits, plan.data)[1])
-    pace: dict[tuple[str, Any], float] = {}  # seconds a step, with its part of the evaluations
-    cells, total = list[dict[str, Any]](), 0.0
+    pace: dict[tuple[str, Any], float] = {}
+    cells = list[dict[str, Any]]()
     for number, cell in enumerate(left):
         on_progress("estimating runs", number, len(left))
         part = with_train_share(splits, cell.share, cell.seed)
         recipe = new_recipe(make_options("train", plan.data, plan.arguments(cell)))
         trainer = Trainer(prepare_task(recipe, part, make_scorer(splits)), Path(), world=World())
-        key = (cell.model.name, cell.size)
-        if key not in pace:
-            pace[key] = estimate_seconds(trainer) / trainer.total
-        step = pace[key]
-        seen = trainer.total * min(recipe.batch_size, len(part["train"]))
-        # the best and the last weights are both tested: forward passes, a third of a step each
-        seconds = step * (trainer.total + 2 * tests / recipe.batch_size / BACKWARD)
-        total += seconds
-        macs = measure(trainer.model.config).macs
         cells.append(
-            {
-                "run": cell.name,
-                "labelled": len(part["train"]),
-                "steps": trainer.total,
-                "flops": FLOPS_OF_A_MAC * BACKWARD * macs * seen,
-                "seconds": round(seconds, 1),
-            }
+            {"run": cell.name, **cost_of(trainer, (cell.model.name, cell.size), tests, pace)}
         )
+    total = sum(cell["seconds"] for cell in cells)
     done = len(plan.cells) - len(left)
     details = {"data": plan.data, "cells": cells, "finished": done, "seconds": round(total, 1)}
     return DryRun(VERB, str(out), details)
+
+
+def cost_of(
+    trainer: Trainer, key: tuple[str, Any], tests: int, pace: dict[tuple[str, Any], float]
+) -> dict[str, Any]:
+    """What one run will cost. `pace` has the training seconds of one image for each model and size:
+    a few steps of the first run measure it, and all others are computed from it, since recipes may
+    give shares batches of different sizes."""
+    labelled, steps = len(trainer.task.train), trainer.total
+    batch = min(trainer.recipe.batch_size, labelled)
+    if key not in pace:
+        pace[key] = time_step(trainer) / batch
+    # the best and the last weights are both tested; a forward pass is a third of a step
+    evaluated = evaluations_in(trainer, steps) * len(trainer.task.val) + 2 * tests
+    macs = measure(trainer.model.config).macs
+    return {
+        "labelled": labelled,
+        "steps": steps,
+        "flops": FLOPS_OF_A_MAC * BACKWARD * macs * steps * batch,
+        "seconds": round(pace[key] * (steps * batch + evaluated / BACKWARD), 1),
+    }
