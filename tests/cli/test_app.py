@@ -87,6 +87,10 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         (["info"], "(see vitrail info --help)"),
         (["train", "runs/best", "photos"], "too many arguments: photos (see vitrail train"),
         (["info", "vit_b_16", "vit_l_16"], "vit_l_16"),
+        (["figures", "a", "b", "--and", "c", "d"], "repeat it for several: --and c --and d (see"),
+        (["figures", "a", "b", "x", "--and", "c"], "too many arguments: x (see vitrail figures"),
+        (["figures", "a", "--and", "c.pth", "d.pth"], "several: --and c.pth --and d.pth"),
+        (["explain", "a", "b.png", "--and", "c", "d.pth"], "several: --and c --and d.pth"),
     ],
 )
 def test_a_mistyped_command_is_one_line(

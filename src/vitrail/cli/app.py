@@ -54,6 +54,7 @@ from vitrail.cli.language import (
 )
 from vitrail.cli.messages import options_of, with_options
 from vitrail.cli.models import Models, models
+from vitrail.cli.options import why_repeat_and
 from vitrail.cli.output import Verbosity, is_verbose, verbosity, warn, warn_lines
 from vitrail.cli.plan import Plan, plan
 from vitrail.cli.predict import Predict, predict
@@ -316,7 +317,11 @@ def explain_parse_error(error: CycloptsError) -> str:
         name, kind = error.token.keyword or "the argument", KINDS[error.target_type]
         sentence = f"{name} must be {kind}, got {error.token.value}"
     if isinstance(error, UnusedCliTokensError):
-        sentence = f"too many arguments: {' '.join(error.unused_tokens or ())}"
+        unused = error.unused_tokens or []
+        models = models_behind_and(error.root_input_tokens or [])
+        sentence = f"too many arguments: {' '.join(unused)}"
+        if unused and unused[0] in models:
+            sentence = why_repeat_and(models)
     if isinstance(error, UnknownCommandError):
         word = (error.unused_tokens or [""])[0]
         known = [verb.__name__ for verb in VERBS.values()]
@@ -343,6 +348,19 @@ def missing_argument(error: MissingArgumentError) -> str | None:
     name = argument.name.strip("-").replace("-", "_").upper()
     hint = ": name files or directories" if name == "IMAGES" else ""
     return f"{name} is missing{hint}"
+
+
+def models_behind_and(words: Sequence[str]) -> list[str]:
+    """All words that stand behind an --and.
+
+    >>> models_behind_and(["a", "--and", "b", "c", "--what", "cka", "--and", "d"])
+    ['b', 'c', 'd']
+    """
+    found, behind = list[str](), False
+    for word in words:
+        behind = word == "--and" if word.startswith("-") else behind
+        found += [word] if behind and word != "--and" else []
+    return found
 
 
 def with_plain_flags(words: list[str]) -> list[str]:

@@ -84,6 +84,7 @@ def explain(options: Explain) -> None:
     from vitrail.tasks.explain import explain as run
     from vitrail.tasks.explained_together import ExplainedTogether
 
+    models = model_sources(options)
     check_paths(options.images)
     methods = parse_list(options.method, "--method", "attention,gradcam")
     query = parse_query(options.query)
@@ -92,7 +93,7 @@ def explain(options: Explain) -> None:
         out = options.out or (None if options.html else "explained")
         parsed = {"method": methods, "query": query, "out": out, "on_progress": on_progress}
         images = list(options.images)
-        found = run(model_sources(options), images, **arguments_of(options, run, **parsed))
+        found = run(models, images, **arguments_of(options, run, **parsed))
     if options.json:
         say_json(found.facts())
     elif isinstance(found, DryRun):

@@ -56,8 +56,9 @@ Others: TypeAlias = Annotated[
     tuple[str, ...],
     Parameter(
         name="--and",
-        help="Another model to draw beside MODEL; may be repeated. Options of the group Model are "
-        "for MODEL alone.",
+        metavar="MODEL",
+        help="Another model to draw beside the first; repeat it for several models: --and B --and "
+        "C. Options of the group Model are for the first alone.",
     ),
 ]
 # help calls them IMAGES
@@ -244,7 +245,28 @@ def model_source(options: Any, source: str | None = None) -> "ModelSource":
 def model_sources(options: Any) -> "ModelSource | list[ModelSource | str]":
     """MODEL, or a list of it and of those that --and names."""
     first = model_source(options)
-    return [first, *options.others] if options.others else first
+    if not options.others:
+        return first
+    check_repeated(options.others, getattr(options, "images", None) or [options.data])
+    return [first, *options.others]
+
+
+def check_repeated(others: Sequence[str], given: Sequence[str | None]) -> None:
+    """Refuse a model that stands behind the one of --and, and so in the place of data or images."""
+    from vitrail.tasks.arguments import is_checkpoint
+
+    for word in given:
+        if word is not None and is_checkpoint(word):
+            raise UserError(why_repeat_and([*others, word]))
+
+
+def why_repeat_and(models: Sequence[str]) -> str:
+    """
+    >>> why_repeat_and(["b", "c"])
+    '--and takes one model, repeat it for several: --and b --and c'
+    """
+    example = " ".join(f"--and {one}" for one in models)
+    return f"--and takes one model, repeat it for several: {example}"
 
 
 def arguments_of(options: Any, task: Callable[..., Any], **parsed: Any) -> dict[str, Any]:
