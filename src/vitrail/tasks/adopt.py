@@ -218,10 +218,10 @@ def check_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_size(found: Match, given: Mapping[str, Any]) -> None:
     """The size of a file with positions is decided by them."""
-    size, wanted = found.checkpoint.config.image_size, given.get("image_size", ())
-    if wanted and tuple(wanted) != tuple(size):
+    own, wanted = found.checkpoint.config.image_size, given.get("image_size", ())
+    if wanted and tuple(wanted) != tuple(own):
         raise UserError(
-            f"image_size must be that of the positions in the file, {size[0]}x{size[1]}, got "
+            f"image_size must be that of the positions in the file, {own[0]}x{own[1]}, got "
             f"{wanted[0]}x{wanted[1]}: leave it out, and resize the result when you load it"
         )
 
