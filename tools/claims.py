@@ -25,7 +25,7 @@ WHAT = {
     "attention-distance": "attention distance by depth",
     "resolution": "higher resolution at fine-tuning",
     "pooling": "class token against mean, and learning rates",
-    "masked-patch": "masked patches between scratch and supervised",
+    "masked-patch": "masked patch pre-training",
     "few-shot": "few-shot ridge tracks fine-tuned accuracy",
     "cost": "cost by pixels, Swin and ViT",
     "mobile": "MobileViT against MobileNetV2",
