@@ -297,7 +297,7 @@ def test_pixels_are_normalised_as_was_said(
     assert plain == same != other
     for words, reason in (
         (["--mean", "half"], "--mean must be numbers like 0.5,0.5,0.5, got 'half'"),
-        (["--std", "0.5,0.5"], "std must have 1 or 3 numbers, one a channel, got 2"),
+        (["--std", "0.5,0.5"], "std must have 1 or 3 numbers, one for each channel, got 2"),
         (["--std", "0"], "--std must be above 0, got '0'"),
     ):
         code, _, err = run(capsys, model, photos[0], *words)

@@ -151,7 +151,7 @@ def test_an_image_that_comes_too_late_is_no_failure(service: Running, seconds: s
 def test_an_address_is_refused_unless_its_host_was_named(service: Running) -> None:
     values = {"images": ["http://127.0.0.1:1/cat.png", base64.b64encode(png(1)).decode()]}
     first, second = service.post_json("/v1/predict", values).json()["predictions"]
-    assert "allow_host" in first["error"]
+    assert "--allow-host" in first["error"]
     assert "label" in second
 
 

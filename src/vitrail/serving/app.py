@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match
 from starlette.types import ASGIApp
 
 from vitrail.serving import schemas, v1, v2
@@ -80,13 +80,16 @@ def add_health(app: FastAPI, service: Service) -> None:
 
 def not_there(app: FastAPI, request: Request) -> Response:
     """Why no route answers: it takes other methods, or there is none."""
-    path, taken = request.url.path, set[str]()
-    for route in app.router.routes[:-1]:  # the last one takes everything
-        if isinstance(route, Route) and route.path_regex.match(path):
-            taken |= route.methods or set()
+    others = app.router.routes[:-1]  # the last one takes everything
+
+    def is_taken(method: str) -> bool:
+        scope = {**request.scope, "method": method}
+        return any(route.matches(scope)[0] is Match.FULL for route in others)
+
+    taken = [method for method in METHODS if is_taken(method)]
     if not taken:
         return problem_response(404, "there is nothing under this address: see /openapi.json")
-    allowed = ", ".join(sorted(taken))
+    allowed = ", ".join(taken)
     sentence = f"this address takes {allowed}, got {request.method}"
     return problem_response(405, sentence, {"allow": allowed})
 
