@@ -9,12 +9,12 @@ class Loader(yaml.SafeLoader):  # type: ignore[misc]  # it has no types
     """Plain values alone."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set[str]()
-        for key, _ in node.value:
-            if key.value in seen and isinstance(key, yaml.ScalarNode):
+        seen = set[tuple[str, str]]()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if (key.tag, key.value) in seen:
                 line = key.start_mark.line + 1
                 raise yaml.YAMLError(f"the key {key.value!r} is there twice (line {line})")
-            seen.add(str(key.value))
+            seen.add((key.tag, key.value))
         return super().construct_mapping(node, deep)
 
 

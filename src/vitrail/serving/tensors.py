@@ -131,15 +131,14 @@ def read_numbers(data: object, count: int) -> NDArray[np.float32]:
     if not isinstance(data, list):
         raise BadRequest(f"data must be a list of {count} numbers, got {short(data)}")
     try:
-        with np.errstate(over="ignore"):  # what is too large is refused below
-            found = np.asarray(data).ravel()
+        found = np.asarray(data).ravel()
     except (TypeError, ValueError, OverflowError):
         raise BadRequest("data must be a list of numbers") from None
     if found.dtype.kind not in "iuf":
         raise BadRequest(f"data must be a list of numbers, got {short(found[:1].tolist())}")
     if len(found) != count:
         raise BadRequest(f"data must have {count} numbers, got {len(found)}")
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):  # what is too large is refused below
         found = found.astype(np.float32)
     if not np.isfinite(found).all():
         raise BadRequest("data must be finite numbers of float32")
