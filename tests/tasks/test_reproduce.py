@@ -28,6 +28,7 @@ from vitrail.tasks.claims.claim import Citation, Scale, Setting, bare_setting
 from vitrail.tasks.claims.lab import run_name, steps_of
 from vitrail.tasks.claims.public_weights import PublicWeights, claim_of
 from vitrail.tasks.dry_run import DryRun
+from vitrail.weights.files import digest
 
 TINY = Scale(name="quick", steps=2, pretrain_steps=2, batch_size=8, dim=32, depth=2, images=16)
 TRAINED = [name for name, one in catalogue.CLAIMS.items() if one.data]
@@ -231,6 +232,46 @@ def test_other_weights_than_those_that_were_published_are_refused(
     monkeypatch.setitem(catalogue.CLAIMS, "tiny", claim_of(public(sha256="0" * 64)))
     with pytest.raises(UserError, match="SHA-256 must be 0000"):
         vitrail.reproduce("tiny", data=images, weights=weights, out=tmp_path / "out")
+
+
+def in_hub_cache(weights: Path, root: Path, sha256: str) -> Path:
+    """A snapshot as huggingface_hub lays it out: links to files that are named after digests."""
+    blobs, snapshot = root / "blobs", root / "snapshots" / "main"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for file in weights.iterdir():
+        blob = blobs / (sha256 if file.suffix == ".safetensors" else file.name)
+        shutil.copy(file, blob)
+        (snapshot / file.name).symlink_to(blob)
+    return snapshot
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_file_from_the_hub_must_have_the_digest_that_the_hub_has(
+    right: bool, laid_out: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights, images = laid_out
+    sha256 = digest(weights / "model.safetensors") if right else "a" * 64
+    snapshot = in_hub_cache(weights, tmp_path / "hub", sha256)
+    monkeypatch.setattr("vitrail.tasks.claims.public_weights.located", lambda address: snapshot)
+    monkeypatch.setitem(catalogue.CLAIMS, "tiny", claim_of(public()))
+    if not right:
+        with pytest.raises(UserError, match="SHA-256 must be aaaa"):
+            vitrail.reproduce("tiny", data=images, out=tmp_path / "out")
+        return
+    found = vitrail.reproduce("tiny", data=images, out=tmp_path / "out")
+    assert found.facts()["details"]["published sha256"] == sha256
+
+
+def test_a_file_that_ends_with_other_digits_than_its_digest_is_refused(
+    laid_out: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights, images = laid_out
+    file = tmp_path / "tiny-0123abcd.safetensors"
+    shutil.copy(weights / "model.safetensors", file)
+    monkeypatch.setitem(catalogue.CLAIMS, "tiny", claim_of(public()))
+    with pytest.raises(UserError, match="SHA-256 must be 0123abcd"):
+        vitrail.reproduce("tiny", data=images, weights=file, out=tmp_path / "out")
 
 
 def test_offline_is_one_sentence(

@@ -6,6 +6,7 @@ sorted, they are the outputs of the models in order), or a folder whose `val` ho
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,8 +33,8 @@ TOLERANCE = 0.002  # of accuracy: decoders and resizers differ in the last digit
 
 @dataclass(frozen=True, kw_only=True)
 class PublicWeights:
-    """Weights with an address and a published accuracy; `sha256` of their file, if it was
-    published."""
+    """Weights with an address and a published accuracy. The SHA-256 of their file is what the hub
+    gives with it, or what its name ends with, unless `sha256` is given here."""
 
     name: str
     model: str
@@ -74,7 +75,6 @@ def judge(weights: PublicWeights, lab: Lab) -> Evidence:
     counted = f"of all {images:,} images"
     if images < weights.images:
         counted = f"Wilson's interval: {images:,} of {weights.images:,} images"
-    published = weights.sha256 or "none was published"
     return Evidence(
         findings=(
             Finding(
@@ -97,7 +97,7 @@ def judge(weights: PublicWeights, lab: Lab) -> Evidence:
         details={
             "address": weights.address,
             "sha256": found["sha256"],
-            "published sha256": published,
+            "published sha256": found["published_sha256"],
         },
     )
 
@@ -106,10 +106,11 @@ def evaluate_weights(weights: PublicWeights, lab: Lab) -> dict[str, object]:
     """How many images are right, and the digest of the file that was read."""
     source = validation_images(lab.setting.data)
     path = find_weights(weights, lab.setting.weights)
-    sha256 = digest(weights_file(path))
-    if weights.sha256 is not None and sha256 != weights.sha256:
+    file = weights_file(path)
+    sha256, published = digest(file), weights.sha256 or published_sha256(file)
+    if published is not None and not sha256.startswith(published):
         raise UserError(
-            f"{path}: SHA-256 must be {weights.sha256}, got {sha256}: download the weights again "
+            f"{path}: SHA-256 must be {published}, got {sha256}: download the weights again "
             f"from {weights.address}"
         )
     model = load(path, device=lab.place.device).eval()
@@ -127,7 +128,27 @@ def evaluate_weights(weights: PublicWeights, lab: Lab) -> dict[str, object]:
         )
     right = int(np.count_nonzero(outputs.predicted == outputs.truth))
     given = lab.setting.weights or weights.address
-    return {"right": right, "images": outputs.images, "sha256": sha256, "weights": given}
+    return {
+        "right": right,
+        "images": outputs.images,
+        "sha256": sha256,
+        "published_sha256": published or "none was published",
+        "weights": given,
+    }
+
+
+def published_sha256(file: Path) -> str | None:
+    """What a publisher says of a file: the hub's cache names large files after the SHA-256 that the
+    hub has of them, and releases of PyTorch models end the file's name with its first digits.
+
+    >>> published_sha256(Path("jx_vit_base_p16_224-80ecf9dd.pth"))
+    '80ecf9dd'
+    """
+    blob = file.resolve().name
+    if re.fullmatch("[0-9a-f]{64}", blob):
+        return blob
+    ending = re.fullmatch(".*-([0-9a-f]{8,64})", file.stem)
+    return ending[1] if ending else None
 
 
 def validation_images(data: str) -> Source:
