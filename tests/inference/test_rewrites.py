@@ -30,6 +30,7 @@ from vitrail.inference.rewrites.optimise import REWRITES, OutputKind, compute, o
 from vitrail.inference.rewrites.patches import multiply_patches
 from vitrail.inference.rewrites.positions import bake_positions
 from vitrail.inference.rewrites.projections import fuse_projections
+from vitrail.inference.rewrites.windows import gather_windows
 from vitrail.models.catalogue import build, change
 from vitrail.models.config import Config
 from vitrail.models.model import Model
@@ -43,6 +44,10 @@ RECORDS: dict[str, Config] = {
     "vit, class and mean before no norm": replace(SMALL, pool="cls+mean", final_norm="none"),
     "vit, registers and distilled": replace(SMALL, registers=3, distilled=True),
     **{family: config for family, config in CONFIGS.items() if family != "vit"},
+    **{
+        f"{family}, windows divide the grid": change(CONFIGS[family], {"image_size": (64, 96)})
+        for family in ("swin", "swinv2")
+    },
     "beit, shared bias": change(CONFIGS["beit"], {"relative_bias": "shared", "pool": "cls"}),
     "beit, large patches": change(CONFIGS["beit"], {"patch_size": 16}),
     "coatnet, pooled": change(COATNET, {"downsampling": "pool", "preactivation": True}),
@@ -126,6 +131,10 @@ REMOVED: dict[Callable[[Model], Model], dict[str, tuple[str, ...]]] = {
     },
     fuse_projections: {"swinv2": ("exp", "clamp", "zeros_like"), "beit": ("zeros_like",)},
     flatten_norms: {},  # the same operators on other shapes
+    gather_windows: {
+        "swin, windows divide the grid": ("roll",),
+        "swinv2, windows divide the grid": ("roll",),
+    },
 }
 
 
@@ -186,6 +195,7 @@ def test_all_of_them_together_are_equal(record: str) -> None:
         (bake_biases, {"beit", "swin", "swinv2", "coatnet"}),
         (fuse_projections, {"beit", "swinv2"}),
         (flatten_norms, {"swin", "swinv2", "mobilevit"}),
+        (gather_windows, set[str]()),  # windows that do not divide the grid stay
         (prune_last_block, {"vit", "beit"}),
     ],
     ids=lambda one: getattr(one, "__name__", ""),

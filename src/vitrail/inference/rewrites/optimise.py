@@ -18,6 +18,7 @@ from vitrail.inference.rewrites.patches import multiply_patches
 from vitrail.inference.rewrites.positions import bake_positions
 from vitrail.inference.rewrites.projections import fuse_projections
 from vitrail.inference.rewrites.sharing import share_weights
+from vitrail.inference.rewrites.windows import gather_windows
 from vitrail.models.model import Model
 
 OutputKind = Literal["logits", "scores", "pooled", "tokens"]
@@ -30,6 +31,7 @@ REWRITES: tuple[Callable[[Model], Model], ...] = (
     bake_biases,
     fuse_projections,
     flatten_norms,
+    gather_windows,
 )
 
 
