@@ -91,7 +91,7 @@ def read_samples(model: Model, data: str | None) -> Samples:
     if labels is None:
         raise UserError("--data must be class folders named after the model's labels")
     images = normalise(read_calibration(model, names), model.passport.preprocessing, reorder=False)
-    return Samples(images, images.numpy(), labels)
+    return Samples(images, labels=labels)
 
 
 def tiles(model: Model) -> Samples:
@@ -107,7 +107,7 @@ def tiles(model: Model) -> Samples:
         part = torch.tensor(photo[top : top + 200, left : left + 200]).permute(2, 0, 1)[None]
         parts.append(torch.nn.functional.interpolate(part.float(), (height, width)))
     images = torch.cat(parts) / 127.5 - 1
-    return Samples(images, images.numpy())
+    return Samples(images)
 
 
 def build(
@@ -128,7 +128,7 @@ def build(
         for precision, proto in protos.items():
             name = f"ours/{precision}, r={r}"
             runners[name] = session(proto, threads)
-            found = run_graph(proto, test.fed)
+            found = run_graph(proto, test.inputs)
             facts[name] = compare_outputs(expected, found, test.labels, "one")
     return runners, facts
 

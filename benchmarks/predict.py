@@ -12,7 +12,7 @@ script is no part of its package: it is written here with the parts it uses.
 smaller. The first job of each builds what the engine needs, and is not timed.
 
     python -m benchmarks.predict [--photos N] [--rounds N] [--threads N] [--engine NAME]
-        [--only speed|start]
+        [--sizes large small] [--only speed|start]
 """
 
 import argparse
@@ -63,6 +63,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="times that each side reads them all")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--engine", default="auto", help="ours: auto, eager, openvino, …")
+    parser.add_argument("--sizes", nargs="+", choices=PIXELS, default=list(PIXELS))
     parser.add_argument("--only", choices=["speed", "start"])
     arguments = parser.parse_args()
     golden = Path(os.environ.get("VITRAIL_GOLDEN", GOLDEN))
@@ -73,16 +74,16 @@ def main() -> None:
     share_cores(arguments.threads)
     with TemporaryDirectory() as folder:
         place = Path(folder)
-        classes = write_photos(place, golden, arguments.photos)
-        write_models(place, classes)
+        classes = write_photos(place, golden, arguments.photos, arguments.sizes)
+        write_models(place, arguments.sizes[-1], classes)
         print(
             f"torch {torch.__version__}, {arguments.threads} threads, {arguments.photos} photos\n"
         )
         if arguments.only != "start":
-            for size in PIXELS:
+            for size in arguments.sizes:
                 race(place, size, arguments)
         if arguments.only != "speed":
-            time_start(place, arguments.rounds)
+            time_start(place, arguments.sizes[-1], arguments.rounds)
 
 
 def share_cores(threads: int) -> None:
@@ -95,17 +96,17 @@ def share_cores(threads: int) -> None:
 # What is read
 
 
-def write_photos(place: Path, golden: Path, count: int) -> list[int]:
-    """Every photo in both sizes; the class of each."""
+def write_photos(place: Path, golden: Path, count: int, sizes: list[str]) -> list[int]:
+    """Every photo in these sizes; the class of each."""
     found = sorted([*(golden / "pets").rglob("*.jpg"), *(golden / "flowers").rglob("*.jpg")])
     chosen = [found[number * len(found) // count] for number in range(count)]
     names = sorted({path.parent.name for path in chosen})
     noise = np.random.default_rng(0).normal(0, 4, (4096, 4096, 3)).astype(np.int8)
-    for size, pixels in PIXELS.items():
+    for size in sizes:
         (place / size / "all").mkdir(parents=True)
         for number, path in enumerate(chosen):
             with Image.open(path) as photo:
-                scale = (pixels / (photo.width * photo.height)) ** 0.5
+                scale = (PIXELS[size] / (photo.width * photo.height)) ** 0.5
                 wanted = round(photo.width * scale), round(photo.height * scale)
                 large = np.asarray(photo.convert("RGB").resize(wanted, Image.Resampling.BICUBIC))
             noisy = add_noise(large, noise, number)
@@ -121,11 +122,11 @@ def add_noise(pixels: NDArray[np.uint8], noise: NDArray[np.int8], seed: int) -> 
     return np.clip(pixels.astype(np.int16) + drawn, 0, 255).astype(np.uint8)
 
 
-def write_models(place: Path, classes: list[int]) -> None:
+def write_models(place: Path, size: str, classes: list[int]) -> None:
     """The same weights as Vitrail, transformers and timm keep them."""
     torch.manual_seed(0)
     model = create("vit_s_16", num_classes=max(classes) + 1).eval()
-    names = photos_of(place, "small")
+    names = photos_of(place, size)
     found = compute_outputs(model, names, Job(output="pooled", exact=True))
     features = np.stack([one.values for one in found if one.values is not None])
     fitted = RidgeClassifier(alpha=1e-3).fit(features, classes)
@@ -152,8 +153,8 @@ def race(place: Path, size: str, arguments: argparse.Namespace) -> None:
         "vitrail": vitrail_side(place, threads, engine, exact=True),
         "vitrail --fast": vitrail_side(place, threads, engine, exact=False),
     }
-    for side in ours.values():
-        side(names)
+    for run in ours.values():
+        run(names)
     peers: dict[str, Side] = {}
     for peer, settings in (("transformers", pipelines(place)), ("timm", scripts(place, size))):
         tried = {answers: timed(side, few)[0] for answers, side in settings.items()}
@@ -273,9 +274,9 @@ def scripts(place: Path, size: str) -> dict[str, Side]:
 # The start
 
 
-def time_start(place: Path, rounds: int) -> None:
+def time_start(place: Path, size: str, rounds: int) -> None:
     """From the shell to the first label, in turns."""
-    photo = photos_of(place, "small")[0]
+    photo = photos_of(place, size)[0]
     sides = {
         "vitrail": ["-m", "vitrail.cli.app", "predict", str(place / "vitrail"), photo, "--json"],
         "transformers": ["-c", START, str(place / "transformers"), photo],

@@ -25,6 +25,8 @@ from statistics import median
 
 import numpy as np
 import torch
+import torch.distributed.fsdp  # with what follows: modules are no memory that a strategy needs
+import torch.distributed.tensor
 from tests.training.group import fork_group
 
 import vitrail
@@ -57,6 +59,7 @@ def main() -> None:
     arguments = parser.parse_args()
     params = vitrail.info(arguments.model).measured.params
     print(f"{arguments.model}: {params:,} parameters; load {os.getloadavg()[0]:.1f}")
+    open_data("digits")  # what it imports is no memory of a strategy
     if arguments.only != "saving":
         ranks = {"ddp": arguments.ddp_ranks or arguments.ranks, "fsdp": arguments.ranks}
         ranks = {kind: ranks[kind] for kind in arguments.kinds}

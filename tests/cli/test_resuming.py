@@ -179,3 +179,18 @@ def test_a_failed_start_removes_only_what_it_wrote(
         assert [path.name for path in out.iterdir()] == ["notes.txt"]
     assert main(command) == 0
     assert (out / "notes.txt").read_text() == "mine"
+
+
+def test_a_resumed_run_takes_what_changes_nothing_of_its_result(
+    photos: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    write_recipe(new_recipe(parse(str(photos), *OPTIONS)), out)
+    words = ("checkpointing=true", "sharding.prefetch=2", "sharding.group=4", "workers=3")
+    sets = [word for change in words for word in ("--set", change)]
+    found = resumed_recipe(parse(str(photos), *sets, "--parallel", "hsdp", "--resume"), out)
+    assert found.checkpointing is True
+    assert (found.sharding.prefetch, found.sharding.group) == (2, 4)
+    assert (found.workers, found.parallel) == (3, "hsdp")
+    with pytest.raises(UserError, match=r"^set accumulate=2 cannot change"):
+        resumed_recipe(parse(str(photos), *sets, "--set", "accumulate=2", "--resume"), out)

@@ -145,10 +145,34 @@ def test_an_interrupted_run_has_a_report(
     assert f"Interrupted at step {step} of 4" in page
     assert ("Confusions" in page) == (step == 3)
     assert (out / "pixels").exists()  # the run goes on with it
+    assert (out / "requeue.json").exists() == (number == signal.SIGTERM)
     assert main(["train", str(photos), "--out", str(out), "--resume", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["step"] == 4
     assert "Interrupted at step" not in (out / "report.html").read_text(encoding="utf-8")
     assert not (out / "pixels").exists()
+    assert not (out / "requeue.json").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_folds_exit_as_their_run_does(
+    number: signal.Signals,
+    photos: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = tmp_path / "folds"
+    press_at(1, monkeypatch, number)
+    code = main(train(photos, "--epochs", "2", "--folds", "2", "--out", str(out)))
+    printed = " ".join(capsys.readouterr().err.split())
+    command = f"vitrail train {photos} --folds 2 --out {out} --resume"
+    if number == signal.SIGINT:
+        assert code == 130
+        assert f"in fold 1 of 2; checkpoint saved. Resume with: {command}" in printed
+    else:
+        assert code == REQUEUE
+        assert "stopped by SIGTERM in fold 1 of 2; checkpoint saved." in printed
+        assert f"Continue with: {command}" in printed
 
 
 def test_a_second_ctrl_c_leaves_at_once(

@@ -76,6 +76,28 @@ def test_info_explains_a_number(capsys: pytest.CaptureFixture[str]) -> None:
     assert sum(term["params"] for term in facts["terms"]) == facts["params"] == 444_864
 
 
+def test_info_prints_what_torchinfo_would(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "info", "vit_ti_16", "--batch-size", "2")
+    expected = "input 1.20 + forward/backward 81.11 + params 22.72 = 105.03"
+    assert out.splitlines()[-1] == f"torchinfo     68.94 M multiply-adds; in MB: {expected}"
+    facts = asked(capsys, "info", "vit_ti_16", "--batch-size", "2")["torchinfo"]
+    assert facts["total_size"] == facts["input_size"] + facts["pass_size"] + facts["params_size"]
+
+
+def test_info_prints_how_weights_start(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "info", "beit_b_16", "--set", "dim=48", "--set", "depth=3", "--init")
+    assert code == 0
+    lines = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line}
+    assert lines["blocks.*.norm1.weight"] == ["48", "3", "1.0000", "0", "1"]
+    assert lines["blocks.*.mlp.fc2.weight"][-3] == "to", "deeper blocks start smaller"
+    assert lines["head.classes.weight"][-3:] == ["0.0000", "0", "0"]
+    assert "as the family documents it:" in out
+    assert "LayerScale" in out.partition("documents it:")[2]
+    facts = asked(capsys, "info", "vit_ti_16", "--set", "depth=1", "--init")
+    assert facts["rules"][1] == ["MLP biases", "N(0, 1e-6)"]
+    assert facts["tensors"][0]["name"] == "cls"
+
+
 def test_info_counts_nothing_twice_at_its_usual_depth(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "info", "swin_t")
     table = out.partition("\n\n")[0].splitlines()[1:]
@@ -200,6 +222,10 @@ def test_convert_warns_where_the_other_computes_differently(
         (
             ["info", "vit_b_16", "--why", "block.0"],
             "unknown module 'block.0', did you mean blocks.0?",
+        ),
+        (
+            ["info", "vit_b_16", "--init", "--why", "blocks.0"],
+            "--init and --why contradict each other: give one",
         ),
         (["info", "{native}", "--dialect", "timm"], "this is a Vitrail checkpoint"),
         (

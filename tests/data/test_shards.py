@@ -4,7 +4,9 @@ import io
 import json
 import os
 import tarfile
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec  # type: ignore[import-untyped]
@@ -214,6 +216,48 @@ def test_the_cache_stays_below_its_limit(
     monkeypatch.setenv("VITRAIL_SHARD_CACHE_GB", "many")
     with pytest.raises(UserError, match="must be a number of gigabytes"):
         shard_cache()
+
+
+def test_a_deleted_shard_stays_open_only_while_it_is_read(
+    remote: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An open file takes up the disk beyond the limit, although it has no name any more."""
+    clock = [1000.0]
+    stopped = SimpleNamespace(monotonic=lambda: clock[0], time=time.time)
+    monkeypatch.setattr("vitrail.data.sources.shard_cache.time", stopped)
+    size = (tmp_path / "tars" / "train-000.tar").stat().st_size
+    first, second, third, *_ = (f"memory://{name}" for name in sorted(remote.find("/bucket")))
+    one, other = (ShardCache(tmp_path / "cache", int(1.5 * size)) for _ in range(2))
+    begin = one.read(first, 0, 100)
+    (held,) = one.open_files.values()
+    other.read(second, 0, 100)  # which deletes the first
+    assert not os.fstat(held.descriptor).st_nlink
+    assert one.read(first, 0, 100) == begin
+    one.read(third, 0, 100)
+    assert list(one.open_files) == [first, third]  # it may be read again at once
+    clock[0] += 1000
+    one.read(second, 0, 100)
+    assert list(one.open_files) == [second]
+
+
+def test_a_shard_that_is_read_is_not_deleted_first(
+    remote: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    stopped = SimpleNamespace(monotonic=lambda: clock[0], time=time.time)
+    monkeypatch.setattr("vitrail.data.sources.shard_cache.time", stopped)
+    size = (tmp_path / "tars" / "train-000.tar").stat().st_size
+    first, second, third, *_ = (f"memory://{name}" for name in sorted(remote.find("/bucket")))
+    cache = ShardCache(tmp_path / "cache", int(2.5 * size))
+    for shard in (first, second):
+        cache.read(shard, 0, 100)
+    for path in (tmp_path / "cache").glob("*.tar"):
+        os.utime(path, (1, 1))  # long ago
+    clock[0] += 100
+    cache.read(first, 0, 100)
+    cache.read(third, 0, 100)
+    names = {path.name.partition("-")[2] for path in (tmp_path / "cache").glob("*.tar")}
+    assert names == {"train-000.tar", "train-002.tar"}
 
 
 def test_storage_that_fails_gives_the_same_bytes(

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from tests.docs.blocks import FENCE, ROOT, pages, read
+from tests.docs.blocks import FENCE, ROOT, blocks, pages, read
 
 LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)", re.MULTILINE)
 LONGEST = 120
@@ -93,3 +93,14 @@ def test_the_readmes_are_in_step() -> None:
     assert pictures[0] == pictures[1]
     for text in (english, korean):
         assert len(text) < 12_000, "a front page is short"
+
+
+def test_the_tours_are_in_step() -> None:
+    """The Korean one has the sections, blocks and pictures of the English one."""
+    english, korean = "docs/tour.md", "docs/ko/tour.md"
+    found = [[(one.language, one.text) for one in blocks(page)] for page in (english, korean)]
+    assert found[0] == found[1]
+    sections = [re.findall(r"^## (\d*)", read(page), re.MULTILINE) for page in (english, korean)]
+    assert sections[0] == sections[1]
+    pictures = [re.findall(r"!\[.+\]\((?:\.\./)?(.+)\)", read(page)) for page in (english, korean)]
+    assert pictures[0] == pictures[1]

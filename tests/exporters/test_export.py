@@ -28,6 +28,7 @@ from vitrail.inference.merging import merge_tokens
 from vitrail.inference.onnx_file import OnnxFile
 from vitrail.inference.openvino_file import OpenVinoFile
 from vitrail.models.model import Model
+from vitrail.tasks.dry_run import DryRun
 
 
 def labelled_model() -> Model:
@@ -274,6 +275,8 @@ MISTAKES = {
     "size": (("m.xml", {"dynamic_size": True}), "dynamic_size is for ONNX files"),
     "size and attention": (("m.onnx", {"dynamic_size": True, "attention": True}), "leave out att"),
     "no folder": (("file/m.onnx", {}), "cannot be written: Not a directory|cannot be written"),
+    "drop": (("m.onnx", {"max_drop": -1.0}), "max_drop must be at least 0"),
+    "size and speed": (("m.onnx", {"dynamic_size": True, "speed_up": 2.0}), "leave out dynamic"),
     "no photo": (("m.onnx", {"images": []}), "at least one photo"),
     "bad photo": (("m.onnx", {"images": ["file"]}), "file: "),
 }
@@ -290,6 +293,26 @@ def test_a_mistake_is_one_sentence_and_writes_nothing(
         vitrail.export(model, name, **options)  # type: ignore[arg-type]
     assert "\n" not in str(error.value)
     assert [file.name for file in folder.iterdir()] == ["file"]
+
+
+def test_a_speed_up_is_measured_after_all_that_may_be_refused(
+    model: Model, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitrail.tasks.export.with_speed_up", None)  # it would take a while
+    with pytest.raises(UserError, match="precision must be float32"):
+        vitrail.export(model, folder / "m.pte", speed_up=2.0, precision="int8")
+    with pytest.raises(UserError, match="no-such-photo"):
+        vitrail.export(model, folder / "m.onnx", speed_up=2.0, images="no-such-photo.jpg")
+    plan = vitrail.export(model, folder / "m.onnx", speed_up=2.0, dry_run=True)
+    assert isinstance(plan, DryRun)
+
+
+def test_a_model_that_cannot_read_the_sample_photos_says_so(model: Model, folder: Path) -> None:
+    how = replace(model.passport.preprocessing, bits=16)
+    model.passport = replace(model.passport, preprocessing=how)
+    sentence = "reads 3 channels of 16 bits: give images= that the model can read"
+    with pytest.raises(UserError, match=sentence):
+        vitrail.export(model, folder / "m.onnx")
 
 
 def test_a_converter_that_is_not_installed_names_its_extra(model: Model, folder: Path) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import vitrail
@@ -13,6 +14,8 @@ from tests.models.kinds import SMALL, perturbed
 from tests.parity.test_every_family import CNNS, SHALLOW, make
 from vitrail import UserError
 from vitrail.exporters.export import Export
+from vitrail.exporters.int8 import with_samples
+from vitrail.exporters.target import Request
 from vitrail.inference.onnx_file import OnnxFile
 from vitrail.models.model import Model
 
@@ -114,3 +117,15 @@ def test_weights_alone_make_smaller_files(
     assert OnnxFile(file).metadata().graph.precision == precision
     with pytest.raises(UserError, match="precision must be float32 or float16 or int8 for"):
         vitrail.export(wide, tmp_path / "m.xml", images=photos, **options)
+
+
+def test_images_to_calibrate_on_are_in_memory_once(model: Model, photos: Path) -> None:
+    images = sorted(photos.rglob("*.jpg"))
+    samples = with_samples(Request(model=model, precision="int8"), images).samples
+    assert samples is not None
+    calibration, test = samples.split()
+    for some in (samples, calibration, test):
+        assert np.shares_memory(some.inputs, some.images.numpy())
+    pixels = with_samples(Request(model=model, precision="int8", preprocessing=True), images)
+    assert pixels.samples is not None
+    assert pixels.samples.inputs.dtype == np.uint8

@@ -43,6 +43,40 @@ HEAT = """() => {
 }"""
 # no element may stick out to the right of the screen, and no text may be cut off by it
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+# Cameras, decoders and models that are slow, busy or broken, at the will of a test.
+BUSY = """
+const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+self.busy = { streams: [], camera: 0, refused: false, decode: {}, held: null, problem: null };
+const media = navigator.mediaDevices;
+if (media) {
+  const open = media.getUserMedia.bind(media);
+  media.enumerateDevices = async () => [{ kind: "videoinput" }, { kind: "videoinput" }];
+  media.getUserMedia = async (wishes) => {
+    await pause(busy.camera);
+    if (busy.refused) throw new Error("in use");
+    const stream = await open(wishes);
+    busy.streams.push(stream);
+    return stream;
+  };
+}
+const decode = self.createImageBitmap.bind(self);
+self.createImageBitmap = async (image, ...rest) => {
+  const bitmap = decode(image, ...rest);
+  await pause(busy.decode[image.name] ?? 0);
+  return bitmap;
+};
+const send = Worker.prototype.postMessage;
+Worker.prototype.postMessage = function (message, transfer) {
+  if (busy.problem) this.onmessage({ data: { id: message.id, problem: busy.problem } });
+  else if (busy.held) busy.held.push(() => send.call(this, message, transfer));
+  else send.call(this, message, transfer);
+};
+self.release = () => {
+  for (const call of busy.held.splice(0)) call();
+  busy.held = null;
+};
+"""
+STAGE = "document.getElementById('photo').toDataURL()"
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +143,8 @@ def browser(launch: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def visit(browser: Any, address: str) -> Iterator[Any]:
-    """Opens the page and waits for the model; it must log no error and ask nobody else."""
+    """Opens the page, after a script of ours, and waits for the model; it must log no error and ask
+    nobody else."""
     contexts: list[Any] = []
     problems: list[str] = []
 
@@ -121,10 +156,11 @@ def visit(browser: Any, address: str) -> Iterator[Any]:
         if message.type == "error":
             problems.append(message.text)
 
-    def visited(**options: Any) -> Any:
+    def visited(*, script: str = "", **options: Any) -> Any:
         settings = {"viewport": {"width": 1280, "height": 900}, "locale": "en-US"} | options
         context = browser.new_context(reduced_motion="reduce", **settings)
         contexts.append(context)
+        context.add_init_script(script)
         context.on("request", check_request)
         page = context.new_page()
         page.set_default_timeout(120_000)
@@ -181,7 +217,7 @@ def teach(page: Any, name: str, files: list[Path]) -> None:
     card = page.locator("#classes > li").last
     card.locator("input[type=file]").set_input_files(files)
     card.locator(".pictures li").nth(len(files) - 1).wait_for()
-    wait_until(page, "!document.getElementById('taught').textContent.includes('…')")
+    wait_until(page, "!document.getElementById('few-shot-status').textContent.includes('…')")
 
 
 def few_shot(model: Model, photos: dict[str, list[Path]]) -> Ridge:
@@ -211,7 +247,7 @@ def test_photos_get_the_scores_that_python_gives(
         )
     assert "ms" in page.locator("#run-ms").text_content()
     assert "WebAssembly" in page.locator("#backend").text_content()
-    assert page.locator("#said").text_content().startswith(expected.label)
+    assert page.locator("#announcement").text_content().startswith(expected.label)
 
 
 def test_webgpu_gives_the_same_scores(
@@ -429,3 +465,228 @@ def test_a_keyboard_is_enough(visit: Any) -> None:
         page.keyboard.press("Tab")
         seen.add(page.evaluate("document.activeElement.id"))
     assert {"language", "file", "camera", "tab-teach", "class-name", "open"} <= seen
+
+
+def start_camera(page: Any) -> None:
+    page.click("#camera")
+    page.wait_for_selector("#live:not([hidden], .still)")
+
+
+def wait_for_new_scores(page: Any, times: int = 3) -> None:
+    """The camera's picture moves, so that every result is another one."""
+    for _ in range(times):
+        best = page.locator("#bars li").first.get_attribute("data-score")
+        wait_until(page, f"document.querySelector('#bars li').dataset.score !== '{best}'", 20)
+
+
+def test_the_other_camera_is_classified_as_the_first(visit: Any) -> None:
+    page = visit(script=BUSY)
+    start_camera(page)
+    page.evaluate("busy.camera = 300")
+    page.click("#flip")
+    wait_until(page, "busy.streams.length === 2 && !document.getElementById('flip').disabled")
+    last = page.evaluate(STAGE)
+    wait_for_new_scores(page)
+    assert page.evaluate(STAGE) != last
+    assert page.evaluate("busy.streams[0].getTracks()[0].readyState") == "ended"
+    page.click("#camera")
+    assert page.locator("#camera").text_content() == "Use the camera"
+    assert page.evaluate("busy.streams[1].getTracks()[0].readyState") == "ended"
+
+
+def test_a_camera_that_cannot_be_opened_is_stopped(visit: Any) -> None:
+    page = visit(script=BUSY)
+    start_camera(page)
+    page.evaluate("busy.refused = true")
+    page.click("#flip")
+    page.wait_for_selector("#notice:not([hidden])")
+    assert page.locator("#notice span").text_content() == "The camera cannot be used: in use"
+    assert page.locator("#camera").text_content() == "Use the camera"
+    assert page.locator("#flip").is_hidden()
+    page.evaluate("busy.refused = false")
+    start_camera(page)
+    assert page.locator("#notice").is_hidden()
+    wait_for_new_scores(page)
+
+
+def test_a_camera_that_opens_after_a_photo_was_chosen_is_closed(
+    visit: Any, photos: dict[str, list[Path]]
+) -> None:
+    page = visit(script=BUSY)
+    page.evaluate("busy.camera = 500")
+    page.click("#camera")
+    expected = show(page, photos["daisy"][0])
+    wait_until(page, "busy.streams.length === 1")
+    page.wait_for_timeout(300)
+    assert page.evaluate("busy.streams[0].getTracks()[0].readyState") == "ended"
+    assert page.locator("#camera").text_content() == "Use the camera"
+    assert shown_scores(page) == expected
+
+
+def test_of_two_photos_the_one_chosen_last_is_shown(
+    visit: Any, photos: dict[str, list[Path]]
+) -> None:
+    """Also if the first takes longer to decode."""
+    first, last = photos["daisy"][0], photos["roses"][0]
+    page = visit(script=BUSY)
+    page.evaluate(f"busy.decode['{first.name}'] = 1500")
+    page.set_input_files("#file", first)
+    expected = show(page, last)
+    stage = page.evaluate(STAGE)
+    page.wait_for_timeout(2000)
+    assert page.evaluate(STAGE) == stage
+    assert shown_scores(page) == expected
+
+
+def test_what_is_shown_cannot_be_added_before_it_is_computed(
+    visit: Any, photos: dict[str, list[Path]]
+) -> None:
+    """The result of the photo before is gone as soon as another one is drawn."""
+    page = visit(script=BUSY)
+    page.click("#tab-teach")
+    teach(page, "daisy", photos["daisy"][:1])
+    page.click("#tab-result")
+    show(page, photos["daisy"][1])
+    page.click("#tab-teach")
+    before = page.evaluate(STAGE)
+    add = page.locator("#classes .shown")
+    assert add.is_enabled()
+    page.evaluate("busy.held = []")
+    page.set_input_files("#file", photos["roses"][0])
+    wait_until(page, f"{STAGE} !== '{before}'")
+    assert add.is_disabled()
+    assert page.locator("#bars li").count() == 0
+    assert page.evaluate(HEAT) == "hidden"
+    page.evaluate("release()")
+    page.wait_for_selector("#bars li", state="attached")
+    assert add.is_enabled()
+
+
+def test_a_file_replaces_classes_only_if_the_person_agrees(
+    visit: Any, photos: dict[str, list[Path]], tmp_path: Path
+) -> None:
+    page = visit()
+    page.click("#tab-teach")
+    teach(page, "daisy", photos["daisy"][:1])
+    with page.expect_download() as waiting:
+        page.click("#save")
+    waiting.value.save_as(tmp_path / "classes.json")
+    teach(page, "roses", photos["roses"][:1])
+    names = "[...document.querySelectorAll('.class-name')].map((one) => one.value).join()"
+    for answer, left in (("no", "daisy,roses"), ("yes", "daisy")):
+        page.set_input_files("#open", tmp_path / "classes.json")
+        page.wait_for_selector("#ask[open]", timeout=5000)
+        assert "classes.json" in page.locator("#question").text_content()
+        assert page.locator("#ask button[value=yes]").text_content() == "Replace"
+        page.click(f"#ask button[value={answer}]")
+        wait_until(page, f"{names} === '{left}'")
+
+
+def test_a_notice_stays_while_the_camera_runs(
+    visit: Any, photos: dict[str, list[Path]], tmp_path: Path
+) -> None:
+    (tmp_path / "bad.json").write_text("no classes")
+    (tmp_path / "bad.png").write_text("no image")
+    page = visit()
+    start_camera(page)
+    page.set_input_files("#open", tmp_path / "bad.json")
+    page.wait_for_selector("#notice:not([hidden])")
+    wait_for_new_scores(page)
+    assert page.locator("#notice").is_visible()
+    page.click("#notice button")
+    assert page.locator("#notice").is_hidden()
+    page.set_input_files("#file", tmp_path / "bad.png")
+    page.wait_for_selector("#notice:not([hidden])")
+    show(page, photos["daisy"][0])
+    assert page.locator("#notice").is_hidden()
+
+
+def test_a_model_that_no_longer_runs_stops_the_camera(
+    visit: Any, photos: dict[str, list[Path]]
+) -> None:
+    """As after the GPU was lost; it is not the photo's fault either."""
+    page = visit(script=BUSY)
+    words = "The model cannot be run any more: device lost"
+    start_camera(page)
+    page.evaluate("busy.problem = 'device lost'")
+    page.wait_for_selector("#notice:not([hidden])", timeout=10_000)
+    assert page.locator("#notice span").text_content() == words
+    assert page.locator("#camera").text_content() == "Use the camera"
+    page.evaluate("document.getElementById('notice').hidden = true")
+    page.set_input_files("#file", photos["daisy"][0])
+    page.wait_for_selector("#notice:not([hidden])")
+    assert page.locator("#notice span").text_content() == words
+    with page.expect_navigation():
+        page.click("#notice button")
+    page.wait_for_selector(READY)
+    show(page, photos["daisy"][0])
+
+
+def test_a_class_may_be_deleted_while_its_photos_are_read(
+    visit: Any, photos: dict[str, list[Path]]
+) -> None:
+    page = visit(script=BUSY)
+    page.click("#tab-teach")
+    page.fill("#class-name", "daisy")
+    page.press("#class-name", "Enter")
+    page.evaluate("busy.held = []")
+    page.locator("#classes input[type=file]").set_input_files(photos["daisy"][:2])
+    wait_until(page, "busy.held.length === 1")
+    page.click("#classes .cross")
+    page.evaluate("release()")
+    wait_until(page, "!document.getElementById('few-shot-status').textContent.includes('…')")
+    assert page.locator("#classes > li").count() == 0
+    assert page.locator("#notice").is_hidden()
+
+
+def test_the_first_visit_shows_how_much_of_the_model_is_there(browser: Any, folder: Path) -> None:
+    """A server that holds back half of the graph; the file is cached when all of it has come."""
+    rest = threading.Event()
+
+    class Slow(SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def copyfile(self, source: Any, outputfile: Any) -> None:
+            data = source.read()
+            half = len(data) // 2
+            outputfile.write(data[:half])
+            if self.path.endswith("model.onnx"):
+                outputfile.flush()
+                rest.wait(60)
+            outputfile.write(data[half:])
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Slow, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    page = browser.new_page(locale="en-US")
+    page.set_default_timeout(120_000)
+    try:
+        page.goto(f"http://127.0.0.1:{server.server_port}/")
+        page.wait_for_selector("progress[value]", timeout=20_000)
+        wait_until(page, "Math.abs(document.querySelector('progress').value - 0.5) < 0.1", 20)
+        rest.set()
+        page.wait_for_selector(READY)
+        page.locator("#offline").wait_for()
+    finally:
+        rest.set()
+        page.close()
+        server.shutdown()
+        server.server_close()
+
+
+def test_on_a_phone_names_notices_and_questions_are_in_sight(
+    visit: Any, photos: dict[str, list[Path]]
+) -> None:
+    page = visit(viewport={"width": 360, "height": 740}, is_mobile=True)
+    page.click("#tab-teach")
+    name = "my favourite sunflowers"
+    teach(page, name, photos["sunflowers"][:2])
+    cut = page.locator(".class-name").evaluate("field => field.scrollWidth - field.clientWidth")
+    assert cut <= 0
+    page.fill("#class-name", name)
+    page.click("#new-class button")
+    notice = page.locator("#notice").bounding_box()
+    assert 0 <= notice["y"] <= 740 - notice["height"]
+    page.click("#delete")
+    question = page.locator("#ask").bounding_box()
+    assert 8 <= question["x"] <= 360 - 8 - question["width"]

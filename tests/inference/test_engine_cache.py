@@ -1,8 +1,12 @@
 """The cache of engines: bounded, complete or absent, and never of another machine."""
 
+import errno
 import json
 import logging
 import os
+import socket
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -215,3 +219,51 @@ def test_a_place_with_a_name_that_is_too_long_is_done_without(
 ) -> None:
     monkeypatch.setenv("VITRAIL_CACHE", "/tmp/" + "a" * 300)
     assert open_it().engine == "double"
+
+
+@pytest.mark.parametrize("sweep", ["clear", "build"])
+def test_drafts_of_killed_builds_are_removed(engine: Double, place: Path, sweep: str) -> None:
+    """Those of a process that is no more, and of another machine after a day."""
+    host, key = socket.gethostname(), "0" * 64
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    dead, old = f".{key}.tmp-{host}-{ended.pid}", f".{key}.tmp-elsewhere-1"
+    alive, recent = f".{key}.tmp-{host}-{os.getppid()}", f".{key}.tmp-elsewhere-2"
+    for name in (dead, old, alive, recent):
+        (place / name).mkdir(parents=True)
+        (place / name / "model.bin").write_bytes(bytes(1000))
+    day_ago = time.time() - 25 * 60 * 60
+    os.utime(place / old, (day_ago, day_ago))
+    if sweep == "clear":
+        assert clear_cache() == (2, 2000)
+    else:
+        open_it()
+    left = {path.name for path in place.iterdir() if path.name.startswith(".")}
+    assert left == {alive, recent}
+
+
+def test_what_a_build_lacks_is_no_fault_of_the_cache(
+    engine: Double, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def build(graph: object, folder: Path) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "g++")
+
+    monkeypatch.setattr(engine, "build", build)
+    with pytest.raises(UserError, match=r"engine double failed: FileNotFoundError.*g\+\+"):
+        open_it()
+    assert "cannot be written" not in caplog.text
+
+
+def test_an_entry_that_cannot_be_read_now_is_kept(
+    engine: Double, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_it()
+    [folder] = entries()
+
+    def refuse(file: Path) -> str:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "file_digest", refuse)
+        assert find_entry(folder.name) is None
+    assert find_entry(folder.name) is not None

@@ -3,7 +3,7 @@
 import logging
 from dataclasses import replace
 from pathlib import Path
-from time import sleep
+from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from vitrail.inference.engines.auto import OpenRunner, open_runner
 from vitrail.inference.engines.cache import entries, find_entry
 from vitrail.inference.engines.catalogue import check_engine, split_ray
 from vitrail.inference.engines.eager import EagerRunner
+from vitrail.inference.engines.model_graph import ModelGraph
 from vitrail.inference.engines.timing import time_in_turns
 from vitrail.models.model import Model
 
@@ -96,9 +97,55 @@ def test_engines_that_come_close_to_the_fastest_are_timed_again(
 
     monkeypatch.setattr(auto, "time_in_turns", timed)
     plan = plan_of(small_model(), Job(output="scores", batch_size=6))
-    speeds = auto.time_runners(dict.fromkeys(seconds, EagerRunner), plan, 1.0)  # type: ignore[arg-type]
+    trial = auto.Trial(ModelGraph(small_model(), plan), 1.0, 100.0, perf_counter() + 100.0)
+    speeds = auto.time_runners(dict.fromkeys(seconds, EagerRunner), trial)  # type: ignore[arg-type]
     assert taken == {"first": 2, "second": 2, "far": 1}
     assert speeds == {"first": 2.0, "second": pytest.approx(6 / 0.9), "far": 3.0}
+
+
+def test_engines_that_are_close_are_not_timed_again_without_time_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[list[str]] = []
+
+    def timed(runners: Any, *given: Any, **options: Any) -> dict[str, list[float]]:
+        calls.append(list(runners))
+        return {name: [1.0] for name in runners}
+
+    monkeypatch.setattr(auto, "time_in_turns", timed)
+    plan = plan_of(small_model(), Job(output="scores", batch_size=6))
+    trial = auto.Trial(ModelGraph(small_model(), plan), 1.0, 100.0, perf_counter() + 11.0)
+    runners: Any = {"first": None, "second": None}  # a round of both takes 4 s
+    auto.time_runners(runners, trial)
+    assert calls == [["first", "second"]]
+
+
+@pytest.mark.parametrize("batches", [16, 40, 100])
+def test_choosing_computes_no_more_than_a_quarter_of_the_job(
+    batches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every batch is counted: of eager, and of the engine, which computes by eager here."""
+    monkeypatch.setattr(auto, "time_in_turns", time_in_turns)
+    compute, computed = EagerRunner.forward, 0
+
+    def forward(self: EagerRunner, images: Any) -> Any:
+        nonlocal computed
+        computed += 1
+        sleep(0.03)
+        return compute(self, images)
+
+    monkeypatch.setattr(EagerRunner, "forward", forward)
+    use(monkeypatch, Double("same"))
+    open_for(2 * batches)
+    assert computed <= batches / 4
+
+
+def test_a_job_of_many_callers_is_short_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, Quick("fast"))
+    monkeypatch.setattr(auto, "choose", None)
+    model = small_model()
+    plan = plan_of(model, Job(output="scores", batch_size=2), callers=4)
+    assert open_runner(model, plan, images=2 * 4 * 16 - 1).engine == "eager"
 
 
 def test_where_eager_is_fastest_it_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +214,7 @@ def test_an_engine_that_fails_is_rejected_with_its_reason(
     with caplog.at_level(logging.WARNING):
         assert open_for(LONG).engine == "eager"
     assert "the engine failing failed: ValueError: unsupported operator" in caplog.text
-    with pytest.raises(UserError, match=r"failing failed: ValueError: unsupported operator$"):
+    with pytest.raises(UserError, match="ValueError: unsupported operator: use the engine eager"):
         open_for(1, engine="failing")
 
 
@@ -201,6 +248,39 @@ def test_what_did_not_fit_into_the_time_is_tried_for_a_longer_job(
     assert not second.built
     monkeypatch.setattr(auto, "MAX_SECONDS", 1000.0)
     assert open_for(LONG).engine == "second"
+
+
+def test_what_never_fits_is_not_tried_at_every_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would seem to fit, until there is no time left for timing."""
+    first, second = Double("first"), Double("second")
+    plan = plan_of(small_model(), Job(output="scores", batch_size=2))
+    second.seconds_per_layer = 1.9 / ModelGraph(small_model(), plan).layers
+    use(monkeypatch, first, second)
+    monkeypatch.setattr(auto, "MAX_SECONDS", 2.0)
+    tries = 0
+    try_engines = auto.try_engines
+
+    def count(*given: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        return try_engines(*given)
+
+    monkeypatch.setattr(auto, "try_engines", count)
+    for seconds, expected in ((2.0, 1), (2.0, 1), (3.0, 1), (4.0, 2), (4.0, 2)):
+        monkeypatch.setattr(auto, "MAX_SECONDS", seconds)
+        open_for(LONG)
+        assert tries == expected
+    assert second.built == 1
+
+
+def test_what_was_built_before_is_kept_though_it_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_eager(monkeypatch, 0.005)
+    fast, slow = Quick("fast"), Double("slow", seconds=0.02)
+    use(monkeypatch, slow, fast)
+    open_for(1, engine="slow")
+    assert open_for(LONG).engine == "fast"
+    open_for(1, engine="slow")
+    assert slow.built == 1
 
 
 def test_ctrl_c_while_trying_leaves_complete_entries_only(

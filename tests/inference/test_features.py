@@ -15,6 +15,7 @@ from vitrail import UserError, create
 from vitrail.data.preprocess import prepare
 from vitrail.data.sources import open_data
 from vitrail.inference.features import MAX_BLOCKS, Reading, compute_features, compute_vectors
+from vitrail.inference.merging import merge_tokens
 from vitrail.models.catalogue import build
 from vitrail.models.model import Model
 from vitrail.weights.digest import digest_of
@@ -251,3 +252,19 @@ def test_a_source_without_one_good_image(photos: Path) -> None:
         file.write_bytes(b"no picture")
     with pytest.raises(UserError, match="none of its images can be read"):
         compute_features(made(SMALL), whole(photos), name="photos")
+
+
+def test_a_merged_model_has_features_of_its_blocks() -> None:
+    """Its last block gives merged tokens: each is given to all of its parts again."""
+    model = made(DEEP)
+    images = torch.randn(2, 3, *model.config.image_size)
+    with torch.inference_mode():
+        expected = compute_vectors(model, images, with_blocks=True)
+        found = compute_vectors(merge_tokens(model, 1), images, with_blocks=True)
+        same = compute_vectors(merge_tokens(model, 0), images, with_blocks=True)
+    assert {name: one.shape for name, one in found.items()} == {
+        name: one.shape for name, one in expected.items()
+    }
+    for name, values in expected.items():
+        torch.testing.assert_close(same[name], values)
+        assert not torch.equal(found[name], values)

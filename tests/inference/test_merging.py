@@ -382,7 +382,7 @@ def test_mistakes_are_one_sentence() -> None:
     refuse(make("vit", positions="relative"), 4, "relative")
     refuse(make("vit"), -1, "at least 0")
     refuse(make("vit"), [1, 2], "one for each of 3 blocks")
-    refuse(merge_tokens(make("vit"), 2), 2, "got MergedViT")
+    refuse(merge_tokens(make("vit"), 2), 2, "merges tokens already")
 
 
 @pytest.mark.parametrize("r", [2.5, None, "4", True, [1.5] * 12])

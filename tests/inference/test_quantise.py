@@ -4,6 +4,7 @@ import gzip
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from tests.inference.photos import LABELS, write_photos
 from tests.models.kinds import KINDS, SMALL, perturbed, random_images
 from vitrail import UserError, create, load
 from vitrail.data.preprocess import normalise
+from vitrail.inference import quantise as quantising
 from vitrail.inference.balancing import balance_norms
 from vitrail.inference.calibration import Samples, labels_of, read_calibration
+from vitrail.inference.engines.model_graph import save_onnx
 from vitrail.inference.graph import quiet, to_onnx, trace
 from vitrail.inference.int8_graph import (
     Int8,
@@ -55,7 +58,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
     names = write_photos(tmp_path_factory.mktemp("photos"), 24)
     model = wide_model()
     images = normalise(read_calibration(model, names), model.passport.preprocessing, reorder=False)
-    return Samples(images, images.numpy())
+    return Samples(images)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +85,7 @@ def to_graph() -> Any:
 @pytest.mark.parametrize("method", ["dynamic", "static"])
 def test_int8_is_close_and_smaller(method: Method, samples: Samples, to_graph: Any) -> None:
     proto, record = quantise(wide_model(), samples, to_graph, method=method)
-    found = run_graph(proto, samples.fed)
+    found = run_graph(proto, samples.inputs)
     with torch.no_grad():
         expected = wide_model()(samples.images).numpy()
     assert 0 < relative_error(expected, found) < 0.06
@@ -102,8 +105,8 @@ def test_the_range_of_weights_suits_the_processor(samples: Samples, to_graph: An
     errors = {}
     for reduced in (False, True):
         how = Int8(reduce_range=reduced)
-        found = run_graph(quantise_nodes(proto, nodes, how, samples.fed), samples.fed)
-        errors[reduced] = relative_error(run_graph(proto, samples.fed), found)
+        found = run_graph(quantise_nodes(proto, nodes, how, samples.inputs), samples.inputs)
+        errors[reduced] = relative_error(run_graph(proto, samples.inputs), found)
     best = min(errors, key=errors.__getitem__)
     assert best == bytes_overflow()
 
@@ -150,8 +153,10 @@ def test_balancing_helps_where_channels_differ_in_size(samples: Samples, to_grap
     for model in (wide_model(), balanced):
         proto = to_graph(model)
         how = Int8(reduce_range=bytes_overflow())
-        done = quantise_nodes(proto, layers_of(proto, "dynamic"), how, samples.fed)
-        errors.append(relative_error(run_graph(proto, samples.fed), run_graph(done, samples.fed)))
+        done = quantise_nodes(proto, layers_of(proto, "dynamic"), how, samples.inputs)
+        errors.append(
+            relative_error(run_graph(proto, samples.inputs), run_graph(done, samples.inputs))
+        )
     assert errors[1] < 0.7 * errors[0]
     assert quantise(wide_model(), samples, to_graph)[1].balanced
 
@@ -274,9 +279,9 @@ def test_decisions_and_figures_come_from_different_images(samples: Samples) -> N
     assert calibration.labels is not None
     assert test.labels is not None
     assert sorted([*calibration.labels, *test.labels]) == list(range(24))
-    assert len(calibration.fed) == len(test.images) == 12
+    assert len(calibration.inputs) == len(test.images) == 12
     with pytest.raises(UserError, match=r"at least 16 images .* got 15"):
-        Samples(samples.images[:15], samples.fed[:15]).split()
+        Samples(samples.images[:15]).split()
 
 
 def test_images_that_cannot_be_used(tmp_path: Path) -> None:
@@ -309,7 +314,7 @@ def test_openvino_is_quantised_by_nncf(samples: Samples) -> None:
     assert record.agreement is not None
     with torch.no_grad():
         expected = wide_model()(samples.images).numpy()
-    assert relative_error(expected, run_openvino(done, samples.fed)) < 0.25
+    assert relative_error(expected, run_openvino(done, samples.inputs)) < 0.25
 
 
 @pytest.mark.slow
@@ -324,10 +329,35 @@ def test_a_real_model_reads_digits_in_int8(method: Method) -> None:
     pixels = torch.tensor(idx("t10k-images-idx3-ubyte", 16)).view(-1, 1, 28, 28)[:2000]
     images = (pixels / 255 - 0.1307) / 0.3081
     labels = idx("t10k-labels-idx1-ubyte", 8)[:2000].astype(np.int64)
-    samples = Samples(images, images.numpy(), labels)
+    samples = Samples(images, labels=labels)
     _, record = quantise(model, samples, lambda one: to_onnx(trace(one)), method=method)
     assert record.images >= 1000
     assert record.accuracy is not None
     assert record.accuracy[0] > 0.95
     check_drop(record, 1.0)
     assert record.size[1] < 0.5 * record.size[0]
+
+
+def test_a_model_too_large_for_the_quantiser_is_refused_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(quantising, "MAX_PROTO", 1000)
+    samples: Any = None  # nothing is looked at
+    with pytest.raises(UserError, match=r"int8 needs a model of at most .* GiB of weights"):
+        quantise(wide_model(), samples, samples)
+
+
+def test_the_size_of_a_large_graph_is_that_of_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protobuf cannot give that of a whole graph above 2 GiB."""
+    saved: list[bool] = []
+    monkeypatch.setattr(
+        "onnx.save_model", lambda *given, **options: saved.append(options["save_as_external_data"])
+    )
+    tensors = [SimpleNamespace(ByteSize=lambda: 2**30) for _ in range(2)]
+    proto: Any = SimpleNamespace(graph=SimpleNamespace(initializer=tensors))
+    save_onnx(proto, tmp_path / "model.onnx")
+    tensors.pop()
+    save_onnx(proto, tmp_path / "model.onnx")
+    assert saved == [True, False]

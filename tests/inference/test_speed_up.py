@@ -12,6 +12,7 @@ from torch import Tensor
 from tests.parity.test_every_family import make
 from vitrail import UserError, create
 from vitrail.inference.speed_up import (
+    ROUNDS,
     choose_merging,
     smallest_reaching,
     time_ratio,
@@ -120,3 +121,16 @@ def test_where_merging_is_no_faster_that_is_said() -> None:
     sentence = "merging tokens does not speed this model up at batch size 1"
     with pytest.raises(UserError, match=sentence):
         choose_merging(model, 9, batch_size=1, make=make_slower)
+
+
+def test_an_accelerator_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any of them computes after the call has returned, cuda or not."""
+    waited: list[torch.device] = []
+    monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
+
+    def run(images: Tensor) -> None:
+        time.sleep(0.001)
+
+    time_ratio(run, lambda images: run(images), torch.empty(1, device="meta"))
+    assert {device.type for device in waited} == {"meta"}
+    assert len(waited) == 2 * (ROUNDS + 1)

@@ -307,6 +307,16 @@ def test_a_benchmark_draws_each_batch_size_with_the_fastest_first() -> None:
     assert check_page(alone).charts == 0
 
 
+def test_a_benchmark_has_a_bar_for_each_precision_and_number_of_merged_tokens() -> None:
+    facts, titles, cells = benchmark_values()
+    rows = [
+        {**facts["rows"][0], "precision": precision, "merged_tokens": r, "images_per_second": speed}
+        for precision, r, speed in (("float32", 0, 1.0), ("int8", 0, 2.0), ("int8", 16, 3.0))
+    ]
+    [figure] = check_page(benchmark_page({**facts, "rows": rows}, titles, cells[:3])).figures
+    assert figure.endswith("int8 r=16 3 int8 2 runs/pets/best 1")
+
+
 @pytest.mark.slow
 def test_only_what_has_images_is_a_link() -> None:
     found = classified(37, 800)

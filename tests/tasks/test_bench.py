@@ -12,10 +12,14 @@ import pytest
 import vitrail
 from tests.inference.photos import small_model
 from vitrail.cli.app import main
+from vitrail.cli.bench import print_benchmark
 from vitrail.cli.endings import TERMINATED
 from vitrail.core.json_text import to_json
 from vitrail.inference.benchmark.contender import Contender
-from vitrail.inference.benchmark.rounds import Process, to_measured
+from vitrail.inference.benchmark.rounds import Measured, Process, to_measured
+from vitrail.inference.merging import merge_tokens
+from vitrail.inference.speed_up import SpeedUp
+from vitrail.tasks import bench as task
 from vitrail.tasks.bench import Benchmark, BenchRow, to_row
 
 OPTIONS = ["--batch-size", "2", "--engine", "eager", "--threads", "1", "--seconds", "0.05"]
@@ -215,9 +219,6 @@ def test_no_row_at_all_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.slow
 def test_int8_and_merged_tokens_have_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vitrail.inference.speed_up import SpeedUp
-    from vitrail.tasks import bench as task
-
     monkeypatch.setattr(task, "choose_merging", lambda *args, **options: SpeedUp(2, 1.5))
     options: Any = {**QUICK, "engine": ["eager", "onnxruntime"], "precision": ["float32", "int8"]}
     found = vitrail.bench(small_model(), speed_up=1.5, **options)
@@ -247,3 +248,114 @@ def test_what_cannot_be_measured_is_refused_at_once() -> None:
         vitrail.bench("vit_ti_16", engine="eager", precision="int8")
     with pytest.raises(vitrail.UserError, match="unknown model 'vit_nano'"):
         vitrail.bench("vit_nano")
+
+
+def fake_measuring(monkeypatch: pytest.MonkeyPatch, **facts: Any) -> list[Contender]:
+    """Every contender computes 100 images per second; who was measured is listed."""
+    seen: list[Contender] = []
+
+    def measure(contenders: list[Contender], **options: Any) -> tuple[list[Measured], list[float]]:
+        seen.extend(contenders)
+        values: Any = {"speeds": [100.0], "times": [0.01], "macs": 1, **facts}
+        return [Measured(one, **values) for one in contenders], [1e9]
+
+    monkeypatch.setattr(task, "measure_in_turns", measure)
+    return seen
+
+
+def test_a_model_in_memory_is_measured_with_the_tokens_that_it_merges(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured = fake_measuring(monkeypatch)
+    merged = merge_tokens(small_model(), 2)
+    [row] = vitrail.bench(merged, **QUICK).rows
+    assert row.merged_tokens == 2
+    assert [one.merged for one in measured] == [merged.merged_tokens]
+
+
+def test_a_family_that_cannot_merge_is_a_row_beside_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake_measuring(monkeypatch)
+    first, second = vitrail.bench("mobilevit_xxs", speed_up=1.5, **QUICK).rows
+    assert (first.problem, first.images_per_second) == (None, 100.0)
+    assert second.problem is not None
+    assert "token merging needs a ViT" in second.problem
+
+
+def test_a_model_without_a_head_is_merged_by_its_features(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = []
+
+    def choose(model: Any, speed_up: float, *, output: str, **options: Any) -> SpeedUp:
+        outputs.append(output)
+        return SpeedUp(2, 1.5)
+
+    monkeypatch.setattr(task, "choose_merging", choose)
+    fake_measuring(monkeypatch)
+    headless = vitrail.load(small_model(), num_classes=0)
+    assert [row.merged_tokens for row in vitrail.bench(headless, speed_up=1.5, **QUICK).rows] == [
+        0,
+        2,
+    ]
+    assert outputs == ["pooled"]
+
+
+def test_data_that_is_not_there_is_refused_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured = fake_measuring(monkeypatch)
+    with pytest.raises(vitrail.UserError, match="no-such-data"):
+        vitrail.bench(small_model(), data="no-such-data", **QUICK)
+    assert not measured
+
+
+def test_a_model_that_cannot_be_evaluated_keeps_its_speed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_measuring(monkeypatch)
+    found = vitrail.bench(small_model(), data="digits", **QUICK)  # five classes in place of ten
+    [row] = found.rows
+    assert row.images_per_second == 100.0
+    assert row.problem is not None
+    assert row.problem.startswith("no accuracy: ")
+    titles, [cells] = found.table()
+    assert cells[titles.index("images/s")] == "100"
+    print_benchmark(found, cleared=False)
+    assert "no accuracy: " in capsys.readouterr().out
+
+
+def test_what_was_built_to_be_measured_does_not_fill_the_cache(
+    monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    keys = ["0" * 64, "1" * 64]
+    for key in keys:
+        (cache / "engines" / key).mkdir(parents=True)
+    fake_measuring(monkeypatch, new_entry=keys[0])
+    vitrail.bench(small_model(), **QUICK)
+    assert [path.name for path in (cache / "engines").iterdir()] == keys[1:]
+
+
+def test_a_page_that_exists_is_kept_unless_overwritten(tmp_path: Path) -> None:
+    row = BenchRow(model="m", engine="eager", batch_size=1, images_per_second=3.0)
+    result = Benchmark(rows=(row,), threads=1, rounds=5, processor="a CPU", peak=1e9)
+    file = tmp_path / "speed.html"
+    file.write_text("mine", encoding="utf-8")
+    with pytest.raises(vitrail.UserError, match="already exists"):
+        result.save_html(file)
+    assert file.read_text(encoding="utf-8") == "mine"
+    result.save_html(file, overwrite=True)
+    assert "images/s" in file.read_text(encoding="utf-8")
+
+
+def test_problems_of_a_model_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = tuple(
+        BenchRow(model="m", engine="openvino", batch_size=1, precision=precision,
+                 merged_tokens=merged, problem=f"{precision} and {merged}")
+        for precision in ("float32", "int8") for merged in (0, 8)
+    )  # fmt: skip
+    found = Benchmark(rows=rows, threads=1, rounds=5, processor="a CPU", peak=1e9)
+    assert all(str(row.problem) in found.html() for row in rows)
+    print_benchmark(found, cleared=False)
+    assert "m, openvino, int8, r=8, batch 1: int8 and 8\n" in capsys.readouterr().out

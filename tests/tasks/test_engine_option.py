@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import vitrail
 from tests.inference.engine_doubles import Double, use
@@ -160,3 +162,75 @@ def test_a_wrong_engine_is_one_sentence(
     model = str(vitrail.save(small_model(), tmp_path / "model"))
     assert main(["predict", model, photos[0], "--engine", engine]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_few_images_do_not_each_build_an_engine_of_their_own(
+    engine: Double, photos: list[str]
+) -> None:
+    """One image is a batch of one; more are filled up to the batch of a long job."""
+    for count in (2, 3, 5):
+        assert len(vitrail.predict(small_model(), photos[:count], engine="double")) == count
+    assert engine.built == 1
+    vitrail.predict(small_model(), photos[:1], engine="double")
+    vitrail.predict(small_model(), photos[0], engine="double")
+    assert engine.built == 2
+
+
+def test_int8_at_native_resolution_is_refused_before_anything_is_read(
+    photos: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitrail.tasks.int8.sample_calibration", None)
+    options: Any = {"precision": "int8", "native_resolution": True}
+    with pytest.raises(UserError, match="int8 must be left out with native_resolution=True"):
+        vitrail.predict(small_model(), photos, **options)
+    with pytest.raises(UserError, match="int8 must be left out with native_resolution=True"):
+        vitrail.embed(small_model(), photos, out=tmp_path / "vectors", **options)
+
+
+@pytest.mark.parametrize("verb", ["predict", "embed"])
+def test_an_exported_file_computes_with_the_threads_of_the_job(
+    verb: str, photos: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[int | None] = []
+
+    def refuse(path: Any, *, threads: int | None = None) -> None:
+        opened.append(threads)
+        raise UserError("enough")
+
+    monkeypatch.setattr("vitrail.inference.exported_model.open_exported", refuse)
+    run = getattr(vitrail, verb)
+    for threads in (1, 3):
+        with pytest.raises(UserError, match="enough"):
+            run("model.onnx", photos, out=tmp_path / "out.jsonl", threads=threads)
+    assert opened == [1, 3]
+    command = [verb, "model.onnx", *photos, "--out", str(tmp_path / "out.jsonl"), "--threads", "2"]
+    assert main(command) == 2
+    assert opened[-1] == 2
+    with pytest.raises(UserError, match="enough"):
+        vitrail.evaluate("model.onnx", "digits")  # its option sets torch's own threads
+    assert opened[-1] == torch.get_num_threads()
+
+
+def test_progress_is_shown_while_engines_are_tried_and_ends_before_the_first_line(
+    photos: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+
+    @contextmanager
+    def progress() -> Iterator[Any]:
+        yield lambda what, done, total: events.append(what)
+        events.append("closed")
+
+    @contextmanager
+    def stream(model: Any, names: Any, how: Any, count: Any, on_progress: Any, **rest: Any) -> Any:
+        on_progress("trying engines", 0, 3)
+        yield iter(())
+
+    saved = str(vitrail.save(small_model(), tmp_path / "model"))
+    monkeypatch.setattr("vitrail.cli.predict.progress", progress)
+    monkeypatch.setattr(task, "stream_predictions", stream)
+    monkeypatch.setattr(
+        "vitrail.cli.predict.print_lines", lambda found, json: events.append("lines")
+    )
+    assert main(["predict", saved, *photos]) == 0
+    assert events == ["trying engines", "closed", "lines"]

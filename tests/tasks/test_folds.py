@@ -112,12 +112,25 @@ def test_minutes_of_all_folds_are_steps_of_each(
         measured.append(minutes)
         return 3 + len(measured), 0.1  # another speed each time, as on a machine with other work
 
-    monkeypatch.setattr("vitrail.tasks.training_run.steps_within", measure)
+    monkeypatch.setattr("vitrail.tasks.trials.steps_within", measure)
     options = {"out": tmp_path / "folds", "folds": 3, "minutes": 6.0, **SMALL}
     found = vitrail.train(data, **options)
     assert measured == [2.0]
     assert [run.total for run in found.runs] == [4, 4, 4]
     assert vitrail.train(data, **options, resume=True).facts() == found.facts()
+
+
+def test_all_folds_have_the_schedule_of_the_first(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the time allows more steps than the recipe has, which lengthens the warm-up."""
+    monkeypatch.setattr("vitrail.tasks.trials.steps_within", lambda run, minutes: (8, 0.1))
+    short = {"schedule.epochs": 2, "schedule.warmup": 2}
+    options = {**SMALL, "set": SMALL["set"] | short}
+    found = vitrail.train(data, out=tmp_path / "folds", folds=2, minutes=6.0, **options)
+    first, second = (run.recipe.schedule for run in found.runs)
+    assert first == second
+    assert (first.steps, first.warmup) == (8, 4)
 
 
 def test_the_keywords_are_those_of_the_function() -> None:

@@ -67,6 +67,7 @@ CALLS: dict[str, Callable[[str, Path], Any]] = {
     ),
     "info {model}": lambda model, out: vitrail.info(model),
     "info {model} --why blocks.0": lambda model, out: vitrail.info(model).why("blocks.0"),
+    "info {model} --init": lambda model, out: vitrail.info(model).init(),
     "check tests/zoo/fused_qkv.py:VisionTransformer -q": lambda model, out: vitrail.check(
         "tests/zoo/fused_qkv.py:VisionTransformer"
     ),

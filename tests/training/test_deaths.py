@@ -57,6 +57,21 @@ def test_killed_and_interrupted_runs_go_on(tmp_path: Path) -> None:
     assert after.step > before.step
     assert f"saved at step {after.step}" in " ".join(printed.split())
 
+    # as Slurm sends it to the process that it has started: the launcher
+    left = list[int]()
+
+    def ask_to_requeue(run: subprocess.Popen[bytes]) -> None:
+        left.extend(children(run))
+        os.kill(run.pid, signal.SIGUSR1)
+
+    code, printed = after_some_steps(out, ask_to_requeue)
+    assert code == 75, printed
+    assert "Traceback" not in printed
+    last = newest_step(out / "steps")
+    assert last is not None
+    assert last.step > after.step
+    assert not [child for child in left if Path(f"/proc/{child}").exists()]
+
 
 def after_some_steps(out: Path, strike: object) -> tuple[int, str]:
     """The exit code of a run that something happened to once it had saved, and what it printed."""

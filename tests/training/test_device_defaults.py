@@ -1,10 +1,15 @@
 """What a run does on a GPU where nobody has chosen; a CPU changes nothing."""
 
 from dataclasses import replace
+from typing import Any
 
+import pytest
 import torch
 
+from vitrail import create
+from vitrail.data.augment import Augmentation
 from vitrail.training.device_defaults import Machine, matmul_precision, with_device_defaults
+from vitrail.training.progressive import allow_sides
 from vitrail.training.recipe import Recipe
 
 GPU = Machine("cuda", bfloat16=True, tf32=True, cores=96, processes=8)
@@ -42,3 +47,12 @@ def test_products_are_exact_again_afterwards() -> None:
     with matmul_precision(Recipe(data="photos", tf32=True)):
         assert torch.get_float32_matmul_precision() == "high"
     assert torch.get_float32_matmul_precision() == before
+
+
+@pytest.mark.parametrize("sizes", [{"progressive": (128, 160)}, {"sides": (160, 224)}])
+def test_blocks_are_not_compiled_anew_for_every_size(sizes: dict[str, Any]) -> None:
+    recipe = Recipe(data="photos", model="vit_ti_16", augmentation=Augmentation(**sizes))
+    found = with_device_defaults(recipe, GPU, given=())
+    assert not found.compile
+    assert not any("compile" in reason for reason in found.reasons)
+    allow_sides(create("vit_ti_16", depth=1), found)  # which refuses a compiled model

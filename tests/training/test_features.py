@@ -12,7 +12,7 @@ from tests.training.world import RECIPE, Stripes, accuracy, trainer
 from vitrail import UserError, create, save
 from vitrail.data.augment import Augmentation
 from vitrail.data.source import Splits
-from vitrail.training.estimate import steps_within
+from vitrail.training.estimate import estimate_seconds, steps_within, time_step
 from vitrail.training.prepare import prepare_task
 from vitrail.training.progressive import resize_positions_to_images
 from vitrail.training.recipe import Schedule
@@ -94,3 +94,50 @@ def test_a_budget_is_steps_of_the_measured_length(tmp_path: Path) -> None:
     again = trainer(tmp_path / "again", schedule=Schedule(steps=40, warmup=4))
     with pytest.raises(UserError, match="minutes must be at least"):
         steps_within(again, minutes=1e-9)
+
+
+class Clock:
+    """Time that passes as a test says."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_budget_counts_every_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    run = trainer(tmp_path, augmentation=GROWING, schedule=Schedule(steps=60))
+
+    def train_step(batch: Any, lr: float | None = None) -> None:
+        clock.now += {4: 1.0, 8: 4.0}[batch.images.shape[2]]
+
+    run.train_step = train_step  # type: ignore[method-assign]
+    monkeypatch.setattr("vitrail.training.estimate.time.perf_counter", clock)
+    steps, seconds = steps_within(run, minutes=10)
+    assert seconds == pytest.approx(2.5)  # half of the run has each size
+    evaluation = 4.0 / 3 * 40 / 16  # at the model's own size
+    evaluations = steps / (0.5 * run.stream.steps)
+    assert steps * 2.5 + evaluations * evaluation == pytest.approx(0.95 * 600, rel=0.01)
+    once = 60 * 2.5 + 60 / (0.5 * run.stream.steps) * evaluation
+    assert estimate_seconds(run) == pytest.approx(once)
+
+
+def test_the_clock_waits_for_a_device_that_is_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, queue = Clock(), list[float]()
+    run = trainer(tmp_path, schedule=Schedule(steps=60))
+
+    def train_step(batch: Any, lr: float | None = None) -> None:
+        queue.append(9.0 if not queue and not clock.now else 0.5)
+
+    def read_losses() -> bool:
+        clock.now += sum(queue)
+        queue.clear()
+        return True
+
+    monkeypatch.setattr(run, "train_step", train_step)
+    monkeypatch.setattr(run, "read_losses", read_losses)
+    monkeypatch.setattr("vitrail.training.estimate.time.perf_counter", clock)
+    assert time_step(run, seconds=100) == pytest.approx(0.5)

@@ -1,13 +1,16 @@
 """Weights & Biases and MLflow, their own packages in offline mode; a failure never ends a run."""
 
 import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.training.test_resume import Death, die_at
-from tests.training.world import RECIPE, trainer
+from tests.training.world import RECIPE, trainer, unlabelled
 from vitrail import UserError
 from vitrail.training.log import Log
 from vitrail.training.loggers import Guarded, check_installed, open_loggers, remembered_id
@@ -35,6 +38,68 @@ def test_one_logger_that_fails_is_left_out_and_named(tmp_path: Path) -> None:
     log.close()
     assert [line["loss"] for line in Log.read(tmp_path)] == [2.0, 1.0]
     assert list((tmp_path / "tensorboard").iterdir())
+
+
+@contextmanager
+def no_room(size: int) -> Iterator[None]:
+    """No file grows beyond so many bytes: the system writes a part, then refuses."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_lines_wait_for_room_on_the_disk(tmp_path: Path) -> None:
+    log = Log(tmp_path, 0, loggers=())
+    log.write(1, loss=4.0)
+    before = log.path.read_bytes()
+    with no_room(len(before) + 10):
+        log.write(2, loss=3.0)
+        log.write(3, loss=2.0)
+    assert log.path.read_bytes() == before  # no half line
+    (problem,) = log.take_problems()  # once
+    assert problem.startswith(f"{log.path}: cannot be written: ")
+    assert problem.endswith("; lines are kept until they can be")
+    log.write(4, loss=1.0)
+    assert not log.take_problems()
+    assert [line["step"] for line in Log.read(tmp_path)] == [1, 2, 3, 4]
+    with no_room(1):
+        log.write(5, loss=0.5)
+    log.close()
+    assert [line["step"] for line in Log.read(tmp_path)] == [1, 2, 3, 4, 5]
+
+
+def test_lines_that_stay_are_there_at_every_moment(tmp_path: Path) -> None:
+    log = Log(tmp_path, 0, loggers=())
+    for step in (1, 2, 3):
+        log.write(step, loss=1.0)
+    with log.path.open("a") as file:
+        file.write('{"step": 4, "lo')  # it was killed here
+    with no_room(1):
+        again = Log(tmp_path, 2, loggers=())
+    assert not again.take_problems()
+    assert [line["step"] for line in Log.read(tmp_path)] == [1, 2]
+    with no_room(1):
+        again.write(3, loss=2.0)
+        again.cut(1)  # the run goes back: what was not written yet is void too
+    again.write(2, loss=5.0)
+    assert [(line["step"], line["loss"]) for line in Log.read(tmp_path)] == [(1, 1.0), (2, 5.0)]
+
+
+def test_a_sheet_of_images_that_cannot_be_written_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(rows: Any, how: Any, out: Path, step: int) -> Path:
+        raise UserError(f"{out}: cannot be written: No space left on device")
+
+    monkeypatch.setattr("vitrail.training.evaluator.write_sheet", refuse)
+    run, messages = trainer(tmp_path, **unlabelled("mae")), list[str]()
+    run.on_step = lambda now: messages.extend(now.messages)
+    assert run.run().step == 12
+    assert len(messages) == 4  # an evaluation each
+    assert messages[0].endswith("No space left on device; training goes on")
 
 
 @pytest.mark.slow

@@ -82,3 +82,16 @@ def test_what_is_computed_again_draws_the_same(how: bool | int | str) -> None:
         assert gradient is not None
         assert other is not None
         assert torch.equal(gradient, other), name
+
+
+def test_stochastic_depth_draws_on_the_cpu_without_asking_the_device() -> None:
+    """A tensor on "meta" cannot be brought to the CPU, which a GPU would only do after all that it
+    has been asked to compute."""
+    meta = torch.device("meta")
+    changes: dict[str, Any] = {"dropout": 0.1, "drop_path": 0.5}
+    config = replace(CONFIGS["vit"], **changes)
+    model = build(config).to(meta).train()
+    noise = SampleNoise(model, tuple(model.blocks_by_depth().values()))
+    noise.start(torch.arange(4), 0, meta)
+    images = torch.randn(4, config.channels, *config.image_size, device=meta)
+    assert model(images).shape == (4, config.num_classes)

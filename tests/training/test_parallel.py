@@ -12,7 +12,8 @@ from tests.training.group import run_groups
 from tests.training.together import HAPPENINGS, Cut, trainer_of
 from vitrail import UserError
 from vitrail.training.checkpoint import newest_step
-from vitrail.training.parallel import make_mesh
+from vitrail.training.parallel import make_mesh, parallelise
+from vitrail.training.rehearsal import pretended_group
 from vitrail.training.world import World
 
 # In float64 what is left is the order of sums, and losses that are computed in float32.
@@ -95,6 +96,19 @@ def test_many_processes_are_one_in_every_case(
     combinations = tuple(f"{case}:{kind}" for case in CASES)
     run_groups("tests.training.many", tmp_path, str(processes), *combinations, seconds=3000)
     assert not differences(tmp_path, combinations)
+
+
+def test_nothing_is_gathered_ahead_of_time_on_a_cpu(tmp_path: Path) -> None:
+    """gloo gathers while nothing else happens: two blocks at once would be memory for no time."""
+    with pretended_group(2):
+        world = World(size=2)
+        task = case_trainer("sgd", tmp_path).task
+        parallelise(task.objective, replace(task.recipe, parallel="fsdp"), world)
+        blocks = task.objective.model.blocks_by_depth().values()
+        for part in (*blocks, task.objective):
+            state = part._get_fsdp_state()  # type: ignore[operator]
+            assert not state._states_to_forward_prefetch
+            assert state._states_to_backward_prefetch == [state]  # it is there already: nothing
 
 
 def test_hsdp_wants_groups() -> None:

@@ -8,6 +8,7 @@ from tests.models.kinds import KINDS, SMALL
 from vitrail import UserError
 from vitrail.models.catalogue import build, change, find
 from vitrail.objectives.supervised import Supervised
+from vitrail.training import muon
 from vitrail.training.ema import EMA
 from vitrail.training.muon import Muon
 from vitrail.training.optimiser import freeze, group_parameters, make_optimisers, set_rate
@@ -169,3 +170,27 @@ def test_muon_takes_queries_keys_and_values_apart(width: int) -> None:
     Muon([{"params": [fused], "parts": 3}], lr=0.1).step()
     Muon([{"params": parts}], lr=0.1).step()
     torch.testing.assert_close(fused.detach(), torch.cat([part.detach() for part in parts]))
+
+
+def test_muon_takes_many_matrices_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every process has the matrices whole that are computed at once."""
+    sizes = list[int]()
+    orthogonalise = muon.orthogonalise
+
+    def note(matrices: torch.Tensor) -> torch.Tensor:
+        sizes.append(matrices.numel())
+        return orthogonalise(matrices)
+
+    monkeypatch.setattr(muon, "orthogonalise", note)
+    found = []
+    for limit in (2**26, 2 * 24 * 16, 10):
+        torch.manual_seed(0)
+        matrices = [nn.Parameter(torch.randn(24, 16)) for _ in range(5)]
+        for matrix in matrices:
+            matrix.grad = torch.randn(24, 16)
+        monkeypatch.setattr(muon, "MAX_NUMBERS", limit)
+        Muon([{"params": matrices}], lr=0.1).step()
+        found.append(torch.stack([matrix.detach() for matrix in matrices]))
+    assert sizes == [5 * 384, 768, 768, 384, *[384] * 5]
+    for parts in found[1:]:
+        torch.testing.assert_close(parts, found[0])

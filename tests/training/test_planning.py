@@ -11,9 +11,12 @@ from vitrail import UserError, plan
 from vitrail.cli.app import build_parser, main
 from vitrail.cli.train import Train
 from vitrail.models.activations import count_activations
+from vitrail.models.catalogue import change, find
 from vitrail.models.config import Config
 from vitrail.models.vit import ViTConfig
-from vitrail.training.planning import GB, Setting, make_strategy
+from vitrail.tasks.overrides import new_recipe
+from vitrail.tasks.run_options import make_options
+from vitrail.training.planning import GB, Setting, make_strategy, part_counts
 from vitrail.training.rehearsal import rehearse
 
 SMALL = ViTConfig(
@@ -80,7 +83,11 @@ def test_vit_g_on_64_gpus() -> None:
     assert 2 * share < by_kind["fsdp"].memory.optimiser < 2.05 * share
     assert 8 * share < by_kind["hsdp"].memory.gradients < 8.05 * share
     assert by_kind["ddp"].sent_between == round(2 * 4 * found.params * 63 / 64)
-    assert by_kind["hsdp"].sent_between < by_kind["ddp"].sent_between / 8
+    # eight GPUs of a machine sum up an eighth of the gradients each, over the same link
+    assert by_kind["hsdp"].sent_between == 8 * round(2 * 4 * found.params / 8 * 7 / 8)
+    assert by_kind["hsdp"].sent_between < by_kind["ddp"].sent_between
+    # autocast casts each weight once; with fsdp weights are gathered in bfloat16
+    assert [by_kind[kind].memory.copies for kind in ("ddp", "fsdp")] == [2 * found.params, 0]
     assert found.recommended is by_kind["hsdp"]
     assert found.recommended.fits(80 * GB)
 
@@ -134,3 +141,79 @@ def test_another_size_costs_more() -> None:
         for side in (96, 192)
     )
     assert 3.5 < large / small < 4.5
+
+
+def test_every_part_sends_its_gradients() -> None:
+    cost = count_activations(SMALL, half=True)
+    setting = Setting(gpus=64, gpus_per_machine=8, batch_size=512, half=True)
+    for kind, share in (("fsdp", 64), ("hsdp", 8)):
+        one, four = (
+            make_strategy(cost, setting, kind, share, "none", parts)  # type: ignore[arg-type]
+            for parts in (1, 4)
+        )
+        assert four.sent_within == pytest.approx(4 * one.sent_within, rel=1e-6)
+        assert four.sent_between == pytest.approx(4 * one.sent_between, rel=1e-6)
+        assert four.memory.gradients == one.memory.gradients
+    one, four = (make_strategy(cost, setting, "ddp", 1, "none", parts) for parts in (1, 4))
+    assert four.sent_between == one.sent_between  # once, after the last part
+
+
+def test_muon_needs_whole_matrices() -> None:
+    cost = count_activations(SMALL, half=True)
+    matrices = sum(block.params for block in cost.blocks)
+    for kind, share, sends in (("fsdp", 64, True), ("ddp", 1, False)):
+        muon, sgd = (
+            make_strategy(
+                cost,
+                Setting(gpus=64, gpus_per_machine=8, batch_size=64, half=True, optimiser=optimiser),
+                kind,  # type: ignore[arg-type]
+                share,
+                "none",
+                1,
+            )
+            for optimiser in ("muon", "sgd")
+        )
+        assert muon.memory.communication == 2 * 4 * matrices > sgd.memory.communication
+        more = round(4 * matrices * 63 / 64) if sends else 0
+        assert muon.sent_within - sgd.sent_within == pytest.approx(more, abs=1)
+    large = count_activations(find("vit_g_14"), half=True)
+    muon = make_strategy(
+        large,
+        Setting(gpus=1, gpus_per_machine=8, batch_size=1, half=True, optimiser="muon"),
+        "ddp", 1, "none", 1,
+    )  # fmt: skip
+    assert muon.memory.communication == 2 * 4 * 2**26  # at a time
+
+
+@pytest.mark.parametrize(("batch", "gpus"), [(4096, 64), (1000, 8), (97, 4), (8, 8), (1, 1)])
+def test_parts_divide_the_batch(batch: int, gpus: int) -> None:
+    setting = Setting(gpus=gpus, gpus_per_machine=8, batch_size=batch, half=True)
+    divisors = [count for count in range(1, batch // gpus + 1) if batch % count == 0]
+    assert part_counts(setting) == divisors
+
+
+def test_the_command_trains_what_was_planned() -> None:
+    fields = {"depth": 2, "pool": "mean", "class_token": False}
+    for optimiser, ema in (("sgd", False), ("adamw", True), ("muon", True)):
+        found = plan(
+            "vit_b_16",
+            gpus=8,
+            memory=4,
+            batch_size=1000,
+            set=fields,
+            optimiser=optimiser,  # type: ignore[arg-type]
+            ema=ema,
+        )
+        assert found.command is not None
+        assert found.recommended is not None
+        words = shlex.split(found.command)
+        record = build_parser()(words[words.index("vitrail") + 1 :], exit_on_error=False)
+        assert isinstance(record, Train)
+        recipe = new_recipe(make_options("train", "digits", record.arguments()))
+        config = change(find("vit_b_16"), dict(recipe.fields))
+        assert count_activations(config, half=True).params == found.params
+        assert recipe.fields.items() >= fields.items()
+        assert recipe.optimiser.name == optimiser
+        assert (recipe.ema_decay is not None) == ema
+        assert recipe.accumulate == found.recommended.accumulate > 1
+        assert recipe.parallel == found.recommended.parallel

@@ -15,8 +15,8 @@ import torch
 
 from tests.training.world import RECIPE, trainer, unlabelled
 from vitrail import UserError, load
-from vitrail.data.loader import Batch
-from vitrail.training.checkpoint import Saved, newest_step, steps_in
+from vitrail.data.loader import Batch, EvalLoader
+from vitrail.training.checkpoint import Saved, newest_step, steps_in, write_step
 from vitrail.training.log import Log
 from vitrail.training.loop import Trainer
 from vitrail.training.progress import Progress
@@ -223,6 +223,81 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     again = trainer(out).run(resume=True)
     assert again.step == whole.step
     assert fingerprint(out) == fingerprint(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_what_is_saved_after_a_damaged_checkpoint_stays(keep: int, tmp_path: Path) -> None:
+    """The run has gone on from an older one: steps that it takes again have smaller numbers."""
+
+    def save(step: int) -> None:
+        write_step(tmp_path, Saved(step, {"now.x": torch.zeros(2)}, {}), keep=keep)
+
+    for step in (4, 9):
+        save(step)
+    (tmp_path / "step-000000009" / shard_name(0)).write_bytes(b"damaged")
+    for step in (5, 6, 7):
+        save(step)
+        saved = newest_step(tmp_path)
+        assert saved is not None
+        assert saved.step == step
+    assert len(steps_in(tmp_path)) == keep
+
+
+def in_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluations of 40 images in five batches."""
+
+    def small(source: Any, how: Any, batch_size: int, **options: Any) -> EvalLoader:
+        return EvalLoader(source, how, 8, **options)
+
+    monkeypatch.setattr("vitrail.training.evaluator.EvalLoader", small)
+
+
+def test_a_signal_ends_an_evaluation_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Evaluations may take longer than a scheduler waits."""
+    in_small_batches(monkeypatch)
+    trainer(tmp_path / "whole").run()
+    run, computed = trainer(tmp_path / "stopped"), [0]
+    outputs = run.task.objective.outputs
+
+    def stop(*args: Any) -> Any:
+        computed[0] += 1
+        if computed[0] == 7:  # the second batch of the second evaluation
+            signal.raise_signal(signal.SIGTERM)
+        return outputs(*args)
+
+    run.task.objective.outputs = stop  # type: ignore[method-assign, assignment]
+    outcome = run.run()
+    assert (outcome.stopped, outcome.step, outcome.stopped_by) == (True, 6, "SIGTERM")
+    assert computed == [7]
+    trainer(tmp_path / "stopped").run(resume=True)
+    assert fingerprint(tmp_path / "stopped") == fingerprint(tmp_path / "whole")
+
+
+def test_a_second_signal_does_not_end_the_last_save(tmp_path: Path) -> None:
+    def too_late(number: int, frame: object) -> None:
+        raise AssertionError("the run was ended while it was saved")
+
+    run = trainer(tmp_path)
+    finish_all = run.saver.finish_all
+
+    def press(now: Progress) -> None:
+        if now.step == 7:
+            signal.raise_signal(signal.SIGTERM)
+
+    def press_again(*args: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        finish_all(*args)
+
+    run.on_step, run.saver.finish_all = press, press_again  # type: ignore[method-assign, assignment]
+    before = signal.signal(signal.SIGTERM, too_late)
+    try:
+        run.run()
+        assert signal.getsignal(signal.SIGTERM) is too_late
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert last_step(tmp_path) == 7
 
 
 @pytest.mark.sampled(2)

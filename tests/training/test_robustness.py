@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from tests.training.test_outage import Shelf
-from tests.training.test_resume import PER_SAMPLE, fingerprint
+from tests.training.test_resume import PER_SAMPLE, fingerprint, in_small_batches
 from tests.training.world import RECIPE, Stripes, accuracy, trainer
 from vitrail import UserError
+from vitrail.data.samples import MAX_DEATHS
 from vitrail.data.source import Splits
 from vitrail.training.checkpoint import RUN, newest_step, steps_in
 from vitrail.training.heartbeat import Beat, Heartbeat, describe
@@ -86,6 +87,72 @@ def test_a_reader_that_dies_is_replaced(tmp_path: Path) -> None:
     assert killed
     assert any("a process that reads images has died" in message for message in messages)
     assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")
+
+
+class Deadly(Stripes):
+    """Images of which one kills who reads it, so many times."""
+
+    uniform = False
+
+    def __init__(self, count: int, deaths: Path, times: int) -> None:
+        super().__init__(count, seed=1)
+        self.deaths, self.times, self.reader = deaths, times, os.getpid()
+
+    def read(self, index: int) -> Any:
+        if index == 21 and os.getpid() != self.reader:
+            died = len(list(self.deaths.iterdir()))
+            if died < self.times:
+                (self.deaths / str(died)).touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().read(index)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("times", [1, 4])
+def test_a_reader_that_dies_in_an_evaluation_is_replaced(
+    times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "deaths").mkdir()
+    in_small_batches(monkeypatch)
+    trainer(tmp_path / "whole").run()
+    val = Deadly(40, tmp_path / "deaths", times)
+    splits = Splits({"train": Stripes(100), "val": val})
+    task = prepare_task(replace(RECIPE, workers=1), splits, accuracy)
+    messages = list[str]()
+    run = Trainer(task, tmp_path / "run", lambda now: messages.extend(now.messages))
+    if times > MAX_DEATHS:
+        with pytest.raises(RuntimeError, match="DataLoader worker"):
+            run.run()
+        return
+    run.run()
+    assert [text.partition(":")[0] for text in messages] == ["a process that reads images has died"]
+    assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")
+
+
+def test_an_evaluation_is_no_larger_than_a_part_of_a_batch(tmp_path: Path) -> None:
+    splits = Splits({"train": Stripes(512), "val": Stripes(300)})
+    for accumulate, sizes in ((1, [256, 44]), (2, [128, 128, 44]), (8, [64, 64, 64, 64, 44])):
+        recipe = replace(RECIPE, batch_size=256, accumulate=accumulate)
+        run = Trainer(prepare_task(recipe, splits, accuracy), tmp_path)
+        assert [len(part) for part in run.evaluator.batches(run.task).parts] == sizes
+
+
+def test_every_batch_of_an_evaluation_is_a_sign_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_small_batches(monkeypatch)
+    run, marks = trainer(tmp_path), list[tuple[str, bool]]()
+
+    def mark(doing: str, *, may_take_long: bool = False) -> None:
+        marks.append((doing, may_take_long))
+
+    run.mark = mark  # type: ignore[method-assign]
+    run.evaluate()
+    assert marks == [
+        *((f"batch {number} of the evaluation", False) for number in range(5)),
+        ("the scores of the evaluation", True),
+    ]
 
 
 def test_storage_that_comes_back_is_waited_for(
@@ -192,7 +259,7 @@ def test_a_process_that_hangs_is_named() -> None:
     for beat in (main, other):
         beat.close()
     assert told == [
-        "process 1 hangs while reading the images of step 3: the others have waited for it for 0 s"
+        "process 1 hangs (reading the images of step 3): the others have waited for it for 0 s"
     ]
 
 
@@ -208,6 +275,18 @@ def test_what_may_take_long_is_no_hanging() -> None:
 def test_a_silent_process_comes_before_a_slow_one() -> None:
     beats = [Beat(0, 9, "step 4", 99.0), Beat(1, 9, "step 4", 20.0), Beat(2, 8, "step 4", 99.0)]
     told = describe(beats, now=100.0, patience=600)
-    assert told.startswith("process 1 hangs, does not respond and was last seen at step 4")
+    assert told == (
+        "process 1 does not respond (last seen: step 4): the others have waited for it for 10 "
+        "minutes"
+    )
+    beats = [Beat(0, 9, "step 4", 99.0), *(Beat(rank, 9, "step 4", 20.0) for rank in (1, 2))]
+    assert describe(beats, now=100.0, patience=600) == (
+        "processes 1, 2 do not respond (last seen: step 4): the others have waited for them for 10 "
+        "minutes"
+    )
+    beats = [Beat(0, 9, "step 4", 99.0), *(Beat(rank, 8, "step 3", 99.0) for rank in (1, 2))]
+    assert describe(beats, now=100.0, patience=600) == (
+        "processes 1, 2 hang (step 3): the others have waited for them for 10 minutes"
+    )
     same = [Beat(rank, 5, "step 2", 99.0) for rank in range(3)]
     assert describe(same, now=100.0, patience=600).startswith("all processes wait for each other")

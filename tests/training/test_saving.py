@@ -1,19 +1,27 @@
 """When a run is saved, by the clock, and that a checkpoint is of its step although training goes
 on."""
 
+import errno
 import time
+from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from tests.training.test_statistics import KINDS, augmentation_of
 from tests.training.world import trainer
+from vitrail import UserError
 from vitrail.training import saver
+from vitrail.training.loop import Trainer
 from vitrail.training.progress import Progress
 from vitrail.training.recipe import Monitor, Schedule
-from vitrail.training.saver import MAX_TIME_SAVING
+from vitrail.training.saver import Pending
 from vitrail.training.shards import Shards
+from vitrail.training.world import World
 
 
 class Clock:
@@ -27,29 +35,93 @@ class Clock:
         return self.now
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seconds", [0.5, 100.0])
-def test_saving_takes_a_small_share_of_the_time(
-    seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock, saves = Clock(), list[int]()
-    monkeypatch.setattr("vitrail.training.loop.time", clock)
-    monkeypatch.setattr("vitrail.training.saver.time", clock)
-    run = trainer(tmp_path, schedule=Schedule(steps=60), monitor=Monitor(eval_every_epochs=100))
+STEPS = 60
+EVERY_TWO = [*range(3, STEPS, 2), STEPS]  # a step takes 50 s, and a minute must have passed
 
-    def slow_write(*_: object, **__: object) -> None:
+
+def saves_of(run: Trainer, clock: Clock, monkeypatch: pytest.MonkeyPatch, write: Any) -> list[int]:
+    """At which steps a run by the clock is saved; `write` takes the place of writing files."""
+    saves = list[int]()
+
+    def note(*_: object) -> None:
         saves.append(run.step)
-        clock.now += seconds
+        write()
 
     def pass_time(_: Progress) -> None:
+        pending = run.saver._pending
+        while pending is not None and pending.ended is None:
+            time.sleep(1e-3)
         clock.now += 50
 
-    monkeypatch.setattr("vitrail.training.saver.write_alone", slow_write)
+    monkeypatch.setattr("vitrail.training.loop.time", clock)
+    monkeypatch.setattr("vitrail.training.saver.time", clock)
+    monkeypatch.setattr("vitrail.training.saver.write_alone", note)
+    run.saver.saved_at = clock.now
     run.on_step = pass_time
-    run.run()
-    assert 2 < len(saves) < 32
-    by_clock = len(saves) - 2  # the first shows how long one takes, the last ends the run
-    assert by_clock * seconds <= MAX_TIME_SAVING * clock.now
+    with suppress(UserError):
+        run.run()
+    return saves
+
+
+def run_by_the_clock(out: Path) -> Trainer:
+    return trainer(out, schedule=Schedule(steps=STEPS), monitor=Monitor(eval_every_epochs=100))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(0.5, EVERY_TWO), (99.0, [3, 21, 39, 57, STEPS])],  # a tenth of the time at most
+)
+def test_a_run_is_saved_every_minute_or_less_often_where_that_is_slow(
+    seconds: float, expected: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, run = Clock(), run_by_the_clock(tmp_path)
+
+    def write_slowly() -> None:
+        clock.now += seconds
+
+    assert saves_of(run, clock, monkeypatch, write_slowly) == expected
+
+
+def test_a_save_that_fails_is_not_tried_again_at_every_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_the_disk() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    saves = saves_of(run_by_the_clock(tmp_path), Clock(), monkeypatch, fill_the_disk)
+    assert saves == [*EVERY_TWO, STEPS]  # and once more at the end
+
+
+def test_a_save_that_takes_long_is_not_waited_for(tmp_path: Path) -> None:
+    run = run_by_the_clock(tmp_path)
+    run.saver.saved_at -= 1000
+    assert run.saver.is_due(1)
+    done = Future[None]()
+    run.saver._pending = Pending(1, None, run.saver.saved_at, lambda: None, done)
+    assert not run.saver.is_due(2)
+    done.set_result(None)
+    assert not run.saver.is_due(3)  # it took 1000 s: not before 10,000 have passed
+    run.saver.saved_at -= 10_000
+    assert run.saver.is_due(4)
+
+
+def test_a_gpu_has_finished_what_is_copied_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not run on a GPU: the order of calls is what can be seen here."""
+    pytest.importorskip("torch.distributed.checkpoint")
+    from vitrail.training import sharded_files
+
+    calls = list[str]()
+    stream = SimpleNamespace(synchronize=lambda: calls.append("wait for the optimiser"))
+    monkeypatch.setattr("torch.cuda.current_stream", lambda device: stream)
+    monkeypatch.setattr(sharded_files, "make_stager", lambda device: object())
+    monkeypatch.setattr(sharded_files, "save_async", lambda *_: calls.append("copy"))
+    gpu = torch.device("cuda", 0)
+    save = trainer(tmp_path).saver
+    save.world = World(size=2, device=gpu, saving=object())  # type: ignore[arg-type]
+    save.start_together(tmp_path / "draft", {}, None)
+    assert calls == ["wait for the optimiser", "copy"]
 
 
 @pytest.mark.slow

@@ -4,7 +4,8 @@ asserted in each process."""
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -23,12 +24,13 @@ from vitrail.data.images import Unreadable
 from vitrail.tasks import training_run
 from vitrail.tasks.run_options import Observer, make_options
 from vitrail.tasks.run_report import write_report
-from vitrail.training import loop, saver
+from vitrail.training import loop, saver, sharded_files
 from vitrail.training import world as worlds
 from vitrail.training.checkpoint import RUN, Saved, newest_step, steps_in, write_step
 from vitrail.training.consolidate import write_weights
+from vitrail.training.parallel import sync_gradients
 from vitrail.training.progress import Progress
-from vitrail.training.shards import shard_name
+from vitrail.training.shards import BEST, shard_name
 from vitrail.training.world import World, process_group
 
 LIMIT = 8.0  # seconds, for a process that does not answer
@@ -162,8 +164,71 @@ def slow_writing(folder: Path) -> None:
         assert training_run.start_run(options, Observer()).step == 2
 
 
+def each_saves_a_part(folder: Path) -> None:
+    """Every tensor that all have is copied and written by one of them, and all are read again."""
+    with process_group() as world:
+        run, saved = case_trainer("adamw", folder / "saved" / "adamw", world=world), set[str]()
+        save_async = sharded_files.save_async
+
+        def note(tensors: Any, *args: Any) -> Any:
+            saved.update(tensors)
+            return save_async(tensors, *args)
+
+        with patch.object(sharded_files, "save_async", note):
+            run.run()
+        every = world.gather(saved)
+        names = [name for part in every for name in part]
+        assert len(names) == len(set(names))
+        assert min(map(len, every)) > len(names) / (2 * world.size), [len(part) for part in every]
+        tensors = run.state.tensors()
+        assert {name for name in names if not name.startswith(BEST)} == tensors.keys()
+        found = newest_step(folder / "saved" / "adamw" / "steps", world)
+        assert found is not None
+        assert all(tensor.equal(found.tensors[name]) for name, tensor in tensors.items())
+
+
+def outputs_of_all(folder: Path) -> None:
+    """The main process alone has the outputs of all validation images; all have their scores."""
+    with process_group() as world:
+        run = case_trainer("sgd", folder / "outputs" / "sgd", world=world)
+        values = run.evaluate()
+        assert world.gather(values) == [values] * world.size
+        assert "accuracy" in values
+        outputs = run.evaluator.outputs
+        assert world.gather(outputs is not None) == [True] + [False] * (world.size - 1)
+        if outputs is not None:
+            source = run.task.val
+            assert source.targets is not None
+            assert outputs.logits.shape == outputs.targets.shape == (40, 2)
+            assert (outputs.indices == np.arange(40)).all()
+            assert (outputs.targets == np.eye(2)[source.targets]).all()
+
+
+def gradients_in_shares(folder: Path) -> None:
+    """After every part of a batch each process has its share of the gradients, and no more."""
+    with process_group() as world:
+        run = case_trainer("sgd", folder / "shares" / "sgd", world=world, parallel="fsdp")
+        parts = list[bool]()
+
+        @contextmanager
+        def check(compute: Any, *, now: bool, empty: bool) -> Iterator[None]:
+            with sync_gradients(compute, now=now, empty=empty):
+                yield
+            parts.append(now)
+            for name, parameter in compute.named_parameters():
+                assert parameter.grad is not None, f"{name} is kept whole"
+                assert parameter.grad.to_local().shape == parameter.to_local().shape
+
+        with patch.object(loop, "sync_gradients", check):
+            run.train_step(next(run.stream.batches(0, 1)))
+        assert parts == [False, True]
+
+
 HAPPENINGS = {
     "checkpoints differ": checkpoints_differ,
     "outage of one": outage_of_one,
     "slow writing": slow_writing,
+    "each saves a part": each_saves_a_part,
+    "outputs of all": outputs_of_all,
+    "gradients in shares": gradients_in_shares,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -90,7 +90,7 @@ def bench(options: Bench) -> None:
     else:
         print_benchmark(found, cleared=options.clear)
         say_report(options.out)
-    if found.rows and all(row.problem is not None for row in found.rows):
+    if found.rows and all(row.images_per_second is None for row in found.rows):
         problem = f"{found.rows[0].engine}: {found.rows[0].problem}"
         raise UserError(f"none of {plural(len(found.rows), 'row')} could be measured: {problem}")
 
@@ -100,11 +100,13 @@ def print_benchmark(found: Benchmark, *, cleared: bool) -> None:
         say(f"{plural(found.cleared, 'entry', 'entries')} removed from the cache")
     if not found.rows:
         return
+    from vitrail.pages.benchmark import row_name  # here: --help imports no pages
+
     titles, rows = found.table()
     say_table(titles, rows, right=len(titles) - 2)
     for row in found.rows:
         if row.problem is not None:
-            say(f"{row.model}, {row.engine}, batch {row.batch_size}: {row.problem}")
+            say(f"{row_name(asdict(row))}: {row.problem}")
     assert found.peak is not None
     say(
         f"{found.processor}, {plural(found.threads, 'thread')}; median and quartiles of "

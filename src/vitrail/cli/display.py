@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from vitrail.cli.endings import RequeueError
 from vitrail.cli.output import is_quiet, say, say_above, say_broken, say_json
@@ -21,7 +21,7 @@ ENOUGH_STEPS, ENOUGH_SECONDS, WORTH_A_LINE = 20, 5.0, 60.0
 
 
 def show_run(verb: str, options: RunOptions, work: Callable[..., Run | CrossValidation]) -> None:
-    """Show the progress of a run, print its record, and exit as Ctrl-C does if it was stopped."""
+    """Show the progress of a run, print its record, and exit by the signal if one stopped it."""
     from vitrail.tasks.folds import CrossValidation
 
     with Display(quiet=options.json or is_quiet()) as display:
@@ -36,16 +36,11 @@ def show_run(verb: str, options: RunOptions, work: Callable[..., Run | CrossVali
         print_run(run)
     if isinstance(run, CrossValidation):
         if run.stopped:
-            last = run.runs[-1]
-            raise KeyboardInterrupt(
-                f"Interrupted in fold {len(run.runs)} of {run.folds}; checkpoint saved. Resume "
-                f"with: vitrail {verb} {last.recipe.data} --folds {run.folds} --out {run.out} "
-                "--resume"
-            )
+            stop_folds(verb, run)
         return
     if run.stopped:
         resume = f"vitrail {verb} {run.recipe.data} --out {run.out} --resume"
-        if run.stopped_by in ("SIGTERM", "SIGUSR1"):
+        if run.needs_requeue:
             raise RequeueError(
                 f"stopped by {run.stopped_by}; checkpoint saved at step {run.step}. Continue with: "
                 f"{resume}"
@@ -53,6 +48,20 @@ def show_run(verb: str, options: RunOptions, work: Callable[..., Run | CrossVali
         raise KeyboardInterrupt(
             f"Interrupted; checkpoint saved at step {run.step}. Resume with: {resume}"
         )
+
+
+def stop_folds(verb: str, folds: CrossValidation) -> NoReturn:
+    """Exit as the run of the last fold would have."""
+    last, number, out = folds.runs[-1], len(folds.runs), folds.out
+    resume = f"vitrail {verb} {last.recipe.data} --folds {folds.folds} --out {out} --resume"
+    if last.needs_requeue:
+        raise RequeueError(
+            f"stopped by {last.stopped_by} in fold {number} of {folds.folds}; checkpoint saved. "
+            f"Continue with: {resume}"
+        )
+    raise KeyboardInterrupt(
+        f"Interrupted in fold {number} of {folds.folds}; checkpoint saved. Resume with: {resume}"
+    )
 
 
 class Display:

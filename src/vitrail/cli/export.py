@@ -68,7 +68,8 @@ class Export(ModelOptions, DryRunOption, OverwriteOption, OutputOptions):
     features: bool = False
     """Also output the features that the head reads."""
     dynamic_size: bool = False
-    """Take images whose sides are any multiples of the patches (ONNX; ViT, DeiT, MobileViT)."""
+    """Take images whose sides are any multiples of the patches (ONNX; ViT, DeiT, MobileViT,
+    CNNs)."""
     speed_up: SpeedUp = None
     threads: Threads = None
     runtime: str | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,10 +12,11 @@ from cyclopts import Parameter
 
 from vitrail.cli.options import LoadOptions, OutputOptions, parse_changes, parse_grid
 from vitrail.cli.output import say, say_json, say_table
+from vitrail.core.errors import UserError
 
 if TYPE_CHECKING:
-    from vitrail.models.measure import Layer, Measure
-    from vitrail.tasks.info import Why
+    from vitrail.models.measure import Layer
+    from vitrail.tasks.info import Initialisation, ModelInfo, Torchinfo, Why
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class Info(LoadOptions, OutputOptions):
     """How deep into the modules the table goes; blocks are shown at depth 1."""
     why: str | None = None
     """Module whose number of parameters to explain, tensor by tensor: blocks.0"""
+    init: bool = False
+    """Print how the weights of a new model start: mean, std and largest value of each tensor."""
 
 
 def info(options: Info) -> None:
@@ -38,9 +43,12 @@ def info(options: Info) -> None:
     Examples:
       vitrail info vit_b_16 --image-size 384
       vitrail info vit_h_14 --why blocks.0
+      vitrail info vit_h_14 --init
     """
     from vitrail.tasks.info import info as run
 
+    if options.init and options.why is not None:
+        raise UserError("--init and --why contradict each other: give one")
     found = run(
         options.source,
         batch_size=options.batch_size,
@@ -51,17 +59,18 @@ def info(options: Info) -> None:
     )
     if options.why is not None:
         why = found.why(options.why)
-        if options.json:
-            say_json(why.facts())
-        else:
-            print_why(why, options)
+        say_json(why.facts()) if options.json else print_why(why, options)
+        return
+    if options.init:
+        init = found.init()
+        say_json(init.facts()) if options.json else print_init(init)
         return
     if options.json:
         say_json(found.facts())
         return
     if found.checkpoint is not None:
         print_checkpoint(found.facts())
-    print_layers(found.measured, options)
+    print_layers(found, options)
 
 
 def print_why(why: Why, options: Info) -> None:
@@ -70,9 +79,23 @@ def print_why(why: Why, options: Info) -> None:
     say(
         "",
         f"multiply-adds of the whole model for {images_text(options)}: {why.macs:,}",
-        f"torchinfo would print {why.weight_macs / 1e9:,.2f} G: it counts each linear layer once "
+        f"torchinfo would print {macs_text(why.weight_macs)}: it counts each linear layer once "
         "per image instead of once per token, and leaves out attention products",
     )
+
+
+def print_init(init: Initialisation) -> None:
+    """Each tensor, those of all blocks in one row, and the rules of the family."""
+    rows = []
+    for name, each in init.by_kind():
+        shape = " x ".join(map(str, each[0].shape))
+        mean, std = mean_text([one.mean for one in each]), std_text([one.std for one in each])
+        largest = max(one.largest for one in each)
+        rows.append((name, shape, str(len(each)), mean, std, f"{largest:.3g}"))
+    say_table(("tensor", "shape", "tensors", "mean", "std", "largest"), rows, right=4)
+    if init.rules:
+        say("", "as the family documents it:")
+        say_table(("what", "how"), init.rules, right=0)
 
 
 def print_checkpoint(facts: dict[str, Any]) -> None:
@@ -119,7 +142,8 @@ def fields(record: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in record.items())
 
 
-def print_layers(measured: Measure, options: Info) -> None:
+def print_layers(found: ModelInfo, options: Info) -> None:
+    measured = found.measured
     shown = [layer for layer in measured.layers if is_shown(layer, options.depth)]
     rows = [
         (
@@ -138,6 +162,7 @@ def print_layers(measured: Measure, options: Info) -> None:
         f"parameters    {measured.params:,} ({megabytes(measured.parameter_memory)} in float32)",
         f"multiply-adds {measured.macs:,} for {images}",
         f"activations   {memory} saved for the backward pass of {images}, with fused attention",
+        f"torchinfo     {torchinfo_text(found.torchinfo)}",
     )
 
 
@@ -153,3 +178,29 @@ def images_text(options: Info) -> str:
 
 def megabytes(count: int) -> str:
     return f"{count / 2**20:,.1f} MiB"
+
+
+def torchinfo_text(found: Torchinfo) -> str:
+    """The lines below its table, in its units: 1 MB is 1,000,000 bytes."""
+    sizes = {"input": found.input_size, "forward/backward": found.pass_size}
+    sizes |= {"params": found.params_size}
+    terms = " + ".join(f"{name} {size / 1e6:,.2f}" for name, size in sizes.items())
+    macs = macs_text(found.macs)
+    return f"{macs} multiply-adds; in MB: {terms} = {found.total_size / 1e6:,.2f}"
+
+
+def macs_text(macs: int) -> str:
+    return f"{macs / 1e9:,.2f} G" if macs >= 1e9 else f"{macs / 1e6:,.2f} M"
+
+
+def mean_text(means: Sequence[float]) -> str:
+    """To four places, because further ones are chance."""
+    return f"{sum(means) / len(means):z.4f}"
+
+
+def std_text(stds: Sequence[float]) -> str:
+    """Of all tensors together; a range where they start differently, as those of BEiT do."""
+    low, high = min(stds), max(stds)
+    if high > 1.5 * low:
+        return f"{low:.3g} to {high:.3g}"
+    return f"{math.sqrt(sum(std**2 for std in stds) / len(stds)):.3g}"

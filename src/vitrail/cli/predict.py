@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -88,7 +89,7 @@ def predict(options: Predict) -> None:
     from vitrail.tasks.arguments import check_not_swapped
     from vitrail.tasks.int8 import check_int8, make_calibration, open_float
     from vitrail.tasks.predict import PredictOptions, check_writing
-    from vitrail.tasks.speed_up import speed_up_note, with_speed_up
+    from vitrail.tasks.speed_up import merge_as_stopped, speed_up_note
 
     check_not_swapped(options.source, options.images[0])
 
@@ -103,20 +104,33 @@ def predict(options: Predict) -> None:
         max_tokens=options.max_tokens,
         threads=options.threads,
     )
-    check_int8(options.precision, options.calibrate, options.max_drop, options.engine)
+    check_int8(
+        options.precision,
+        options.calibrate,
+        options.max_drop,
+        options.engine,
+        native_resolution=options.native_resolution,
+    )
     check_writing(options.out, how, overwrite=options.overwrite, dry_run=options.dry_run)
     source = model_source(options)
-    model = open_float(source, device=options.device, precision=options.precision)
+    model = open_float(
+        source, device=options.device, precision=options.precision, threads=options.threads
+    )
     warn_untrained(model)
-    model, merged = with_speed_up(
-        model, options.speed_up, batch_size=options.batch_size, engine=options.engine
+    model, merged = merge_as_stopped(
+        model,
+        None if options.dry_run else options.speed_up,  # it takes a while to find
+        options.out,
+        batch_size=options.batch_size,
+        engine=options.engine,
+        threads=options.threads,
     )
     if merged is not None:
         note(speed_up_note(merged))
     int8 = make_calibration(
         model, options.images, options.precision, options.calibrate, options.max_drop
     )
-    how = replace(how, calibration=int8)
+    how = replace(how, merged=merged, calibration=int8)
     if options.out is not None:
         write(options, Path(options.out), model, how)
     else:
@@ -173,7 +187,14 @@ def print_predictions(options: Predict, model: Model, how: PredictOptions) -> No
     from vitrail.tasks.predict import stream_predictions
 
     names, count = list_images(options.images), count_images(options.images)
-    with stream_predictions(model, names, how, count, on_int8=note_int8) as found:
+    int8: list[Quantisation] = []
+    with ExitStack() as stack:
+        with progress() as on_progress:  # while engines are tried: it ends before the first line
+            found = stack.enter_context(
+                stream_predictions(model, names, how, count, on_progress, on_int8=int8.append)
+            )
+        for one in int8:
+            note_int8(one)
         print_lines(found, json=options.json)
 
 

@@ -238,7 +238,7 @@ def mix(
         return images, targets
     if partners is None:
         partners = torch.arange(len(images)).flip(0)
-    partners = partners.to(images.device)
+    partners = partners.to(images.device, non_blocking=True)
     cut = augmentation.cutmix > 0 and (
         augmentation.mixup == 0 or float(uniform("which", seed, step)) < 0.5
     )

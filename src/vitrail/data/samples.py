@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,8 +24,10 @@ from vitrail.data.images import BadImage, Unreadable
 from vitrail.data.reader import Sample, read_image, read_native, read_pixels
 from vitrail.data.source import Source
 
+T = TypeVar("T")
 Key = tuple[int, int, int, int | None]  # epoch, image, view, side of the result
 PATIENCE = 15.0  # seconds for the images of a batch that cannot be read
+MAX_DEATHS = 3  # of processes that read images, one after another
 
 
 class SampleDataset(Dataset[Tensor]):
@@ -167,7 +169,8 @@ def checked(found: Iterable[Loaded], device: torch.device) -> Iterator[Loaded]:
 
 
 class EvalReader:
-    """The batches of `keys`, the same each time it is iterated; its workers stay in between."""
+    """The batches of `keys`, the same each time it is iterated; its workers stay in between. One
+    that has died is replaced, and `deaths` says of what, in the last iteration."""
 
     def __init__(
         self,
@@ -176,15 +179,50 @@ class EvalReader:
         workers: int,
         device: torch.device,
     ) -> None:
-        self.dataset, self.keys, self.device = dataset, keys, device
-        self.loader = None
-        if workers:
-            self.loader = make_loader(dataset, keys, workers, device, persistent=True)
+        self.dataset, self.keys, self.device, self.workers = dataset, keys, device, workers
+        self.loader: DataLoader[Any] | None = None
+        self.deaths: list[str] = []
 
     def __iter__(self) -> Iterator[Loaded]:
-        if self.loader is not None:
-            return checked(self.loader, self.device)
+        self.deaths = []
+        if self.workers:
+            return checked(outlive_workers(self.read_from, self.note_death), self.device)
         return checked((self.dataset.__getitems__(batch) for batch in self.keys), self.device)
+
+    def read_from(self, batch: int) -> Iterable[Loaded]:
+        """By workers; what is left after a death by others, which are there for that alone."""
+        if batch:
+            return make_loader(self.dataset, self.keys[batch:], self.workers, self.device)
+        if self.loader is None:
+            self.loader = make_loader(
+                self.dataset, self.keys, self.workers, self.device, persistent=True
+            )
+        return self.loader
+
+    def note_death(self, why: str) -> None:
+        self.deaths.append(why)
+        self.loader = None  # all are new the next time
+
+
+def outlive_workers(
+    read_from: Callable[[int], Iterable[T]], tell: Callable[[str], None]
+) -> Iterator[T]:
+    """All that `read_from(0)` gives. If a process that reads has died, others read from where it
+    was: the same, because nothing that is read depends on who reads it."""
+    done = deaths = 0
+    while True:
+        try:
+            for found in read_from(done):
+                yield found
+                done, deaths = done + 1, 0
+            return
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            # torch's own sentence, or a pipe that broke while a batch was on its way
+            died = "DataLoader worker" in str(error) or not isinstance(error, RuntimeError)
+            if not died or deaths == MAX_DEATHS:
+                raise
+            deaths += 1
+            tell(str(error))
 
 
 def _as_it_is(loaded: Any) -> Any:

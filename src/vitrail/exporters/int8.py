@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitrail.data.preprocess import normalise
 from vitrail.data.reader import ImageSource
-from vitrail.exporters.target import QUANTISED, Request, feed
+from vitrail.exporters.target import QUANTISED, Request, graph_inputs
 from vitrail.inference.calibration import Samples, labels_of, read_calibration
 from vitrail.inference.graph import to_onnx
 from vitrail.inference.int8_openvino import quantise_openvino
@@ -24,7 +24,8 @@ def with_samples(request: Request, images: Sequence[ImageSource]) -> Request:
     pixels = read_calibration(request.model, images)
     floats = normalise(pixels, request.model.passport.preprocessing, reorder=False)
     labels = labels_of(request.model, images) if request.output == "logits" else None
-    return replace(request, samples=Samples(floats, feed(request, pixels), labels))
+    as_pixels = graph_inputs(request, pixels) if request.preprocessing else None
+    return replace(request, samples=Samples(floats, as_pixels, labels))
 
 
 def int8_onnx(request: Request) -> tuple["ModelProto", Quantisation]:

@@ -178,7 +178,7 @@ class Target:
         return Exported(request.model.passport, graph)
 
 
-def feed(request: Request, pixels: Tensor) -> NDArray[np.generic]:
+def graph_inputs(request: Request, pixels: Tensor) -> NDArray[np.generic]:
     """The photos as the exported graph reads them."""
     how = request.model.passport.preprocessing
     if not request.preprocessing:

@@ -3,7 +3,8 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
@@ -17,7 +18,7 @@ from vitrail.core.eval_mode import eval_mode
 from vitrail.data.images import BadImage
 from vitrail.data.preprocess import normalise
 from vitrail.data.reader import ImageSource, read_image
-from vitrail.exporters.target import QUANTISED, Request, Runner, Target, feed
+from vitrail.exporters.target import QUANTISED, Request, Runner, Target, graph_inputs
 from vitrail.inference.any_size import size_step
 from vitrail.inference.label_agreement import label_kind, share_of_same_labels
 from vitrail.models.attention_outputs import attention_outputs
@@ -30,6 +31,10 @@ TOLERANCES = {"float32": 1e-4, "float16": 2e-2, **dict.fromkeys(QUANTISED, 0.5)}
 VALUES = ("logits", "pooled")  # outputs that are no attention weights
 SMALLEST_WEIGHT = 1e-9  # of an attention that gives anything to anybody
 ROUNDS = 5  # of timing
+BATCH = 4  # photos at once, as attention weights of many would not fit into memory
+# Rounding decides between patches that are equally similar, as those of an even background are: of
+# a model that merges tokens a few photos come out a little differently (up to 3e-4 were seen).
+MERGED_SHARE = 0.75  # of photos must be equal, and have the same label
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,25 +90,25 @@ def verify_size(
     timed: bool = True,
 ) -> Check:
     pixels = read_photos(request, photos)
-    expected = reference(request, pixels)
-    fed = feed(request, pixels)
-    found = run_batches(run, fed, target.batch)
+    outputs = compare_outputs(request, run, pixels, target.batch or BATCH)
     tolerance = TOLERANCES[request.precision]
-    differences = {name: difference(found, expected, name) for name in expected}
-    worst = max(differences, key=lambda name: differences[name][1])
-    largest, share = differences[worst]
-    if not share <= tolerance:
+    first = outputs[request.output]
+    labels = share_of_same_labels(*first.values, label_kind(request.model, request.output))
+    least = MERGED_SHARE if request.model.merged_tokens else 1.0
+    worst = min(outputs, key=lambda name: (outputs[name].close(tolerance), -outputs[name].share))
+    is_close = outputs[worst].close(tolerance) >= least
+    if request.model.merged_tokens and labels is not None and not request.needs_samples:
+        is_close = is_close and labels >= least  # what int8 loses is measured on other images
+    if not is_close:
         raise UserError(
             f"{target.title}: {worst} must equal the model's within {tolerance:g} of their size, "
-            f"but differ by {share:.2g} on photos: the file was not kept"
+            f"but differ by {outputs[worst].share:.2g} on photos: the file was not kept"
         )
-    kind = label_kind(request.model, request.output)
-    first = expected[request.output], found[request.output]
     return Check(
         images=len(pixels),
-        max_difference=largest,
+        max_difference=max(one.largest for one in outputs.values()),
         tolerance=tolerance,
-        label_agreement=share_of_same_labels(*first, kind),
+        label_agreement=labels,
         latency_ms=time_both(request, run, pixels[:1]) if timed else {},
     )
 
@@ -117,54 +122,90 @@ def read_photos(request: Request, photos: Sequence[ImageSource]) -> Tensor:
         raise UserError(str(problem)) from None
 
 
+@dataclass
+class ComparedOutput:
+    """An output of the model and of the file: the largest difference of each photo, and the largest
+    value of all. Only the first output keeps its values, as those of attention are many."""
+
+    differences: list[float] = field(default_factory=list)
+    size: float = SMALLEST_WEIGHT
+    expected: list[NDArray[np.float32]] = field(default_factory=list)
+    found: list[NDArray[np.float32]] = field(default_factory=list)
+
+    @property
+    def largest(self) -> float:
+        return max(self.differences)
+
+    @property
+    def share(self) -> float:
+        """The largest difference as a share of the largest value."""
+        return self.largest / self.size
+
+    @property
+    def values(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        return np.concatenate(self.expected), np.concatenate(self.found)
+
+    def close(self, tolerance: float) -> float:
+        """The share of photos whose difference is at most this share of the largest value."""
+        return float(np.mean(np.array(self.differences) <= tolerance * self.size))
+
+    def add(self, name: str, expected: NDArray[np.float32], found: NDArray[np.float32]) -> None:
+        differences = np.abs(found.astype(np.float64) - expected).reshape(len(expected), -1)
+        differences[~np.isfinite(differences)] = math.inf
+        self.differences += differences.max(axis=1).tolist()
+        least = 1.0 if name in VALUES else SMALLEST_WEIGHT
+        self.size = max(self.size, least, float(np.abs(expected).max()))
+
+
+def compare_outputs(
+    request: Request, run: Runner, pixels: Tensor, batch: int
+) -> dict[str, ComparedOutput]:
+    """Every output of the model beside that of the file, for so many photos at a time."""
+    outputs: dict[str, ComparedOutput] = {}
+    for some in pixels.split(batch):
+        expected, found = reference(request, some), run(graph_inputs(request, some))
+        for name, values in expected.items():
+            check_shape(name, values, found.get(name))
+            one = outputs.setdefault(name, ComparedOutput())
+            one.add(name, values, found[name])
+            if name == request.output:
+                one.expected.append(values)
+                one.found.append(found[name])
+    return outputs
+
+
+def check_shape(
+    name: str, expected: NDArray[np.float32], found: NDArray[np.float32] | None
+) -> None:
+    if found is None or found.shape != expected.shape:
+        got = "is missing" if found is None else f"has shape {found.shape}, not {expected.shape}"
+        raise UserError(f"output {name} {got}: the file was not kept")
+
+
 def reference(request: Request, pixels: Tensor) -> dict[str, NDArray[np.float32]]:
     """What the model itself computes, whole, as `model(images)` does."""
     model, how = request.model, request.model.passport.preprocessing
     images = normalise(pixels, how, reorder=False)
     found: dict[str, Tensor] = {}
-    with eval_mode(model), torch.inference_mode(), attention_outputs(model) as weights:
+    observe: AbstractContextManager[dict[str, Tensor]] = nullcontext({})
+    if request.attention or request.maps is not None:  # they are large, and take long
+        observe = attention_outputs(model)
+    with eval_mode(model), torch.inference_mode(), observe as weights:
         if request.output == "logits":
             found["logits"] = model(images)
         if request.both or request.output == "pooled":
             found["pooled"] = model.features(images)
-    if request.maps is not None:
-        found |= request.maps.reduce(weights)
-    elif request.attention:
-        found |= weights
+    found |= weights if request.maps is None else request.maps.reduce(weights)
     return {name: value.numpy() for name, value in found.items()}
-
-
-def run_batches(
-    run: Runner, images: NDArray[np.generic], batch: int | None
-) -> dict[str, NDArray[np.float32]]:
-    """The file's outputs for all photos: at once, or as many at a time as it takes."""
-    size = len(images) if batch is None else batch
-    parts = [run(images[first : first + size]) for first in range(0, len(images), size)]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def difference(
-    found: dict[str, NDArray[np.float32]], expected: dict[str, NDArray[np.float32]], name: str
-) -> tuple[float, float]:
-    """The largest difference of an output, and the same as a share of its largest value."""
-    theirs, ours = found.get(name), expected[name]
-    if theirs is None or theirs.shape != ours.shape:
-        got = "is missing" if theirs is None else f"has shape {theirs.shape}, not {ours.shape}"
-        raise UserError(f"output {name} {got}: the file was not kept")
-    if not np.isfinite(theirs).all():
-        return math.inf, math.inf
-    largest = float(np.abs(theirs.astype(np.float64) - ours).max())
-    least = 1.0 if name in VALUES else SMALLEST_WEIGHT
-    return largest, largest / max(least, float(np.abs(ours).max()))
 
 
 def time_both(request: Request, run: Runner, pixels: Tensor) -> dict[str, float]:
     """Milliseconds for one image by the model and by the file, medians of runs in turn."""
     model, how = request.model, request.model.passport.preprocessing
-    images, fed = normalise(pixels, how, reorder=False), feed(request, pixels)
+    images, inputs = normalise(pixels, how, reorder=False), graph_inputs(request, pixels)
     each: dict[str, Callable[[], object]] = {
         "eager": lambda: model(images),
-        "exported": lambda: run(fed),
+        "exported": lambda: run(inputs),
     }
     seconds: dict[str, list[float]] = {name: [] for name in each}
     with eval_mode(model), torch.inference_mode():

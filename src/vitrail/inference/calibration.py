@@ -27,12 +27,18 @@ MAX_SAMPLED = 320  # of the images of a job, which are calibrated on before it b
 
 @dataclass(frozen=True)
 class Samples:
-    """Images as the model reads them, as its graph reads them, and their classes if known."""
+    """Images as the model reads them, their `pixels` if its graph reads these and normalises them
+    itself, and their classes if known."""
 
     images: Float[Tensor, "B C H W"]
-    fed: NDArray[np.generic]
+    pixels: NDArray[np.generic] | None = None
     labels: NDArray[np.int64] | None = None
     argument: str = "images="  # with which they are given
+
+    @property
+    def inputs(self) -> NDArray[np.generic]:
+        """What the graph reads; floats share the memory of the images."""
+        return self.images.numpy() if self.pixels is None else self.pixels
 
     @cached_property
     def digest(self) -> str:
@@ -58,7 +64,8 @@ class Samples:
 
     def rows(self, which: NDArray[np.bool_]) -> "Samples":
         labels = None if self.labels is None else self.labels[which]
-        return Samples(self.images[torch.from_numpy(which)], self.fed[which], labels, self.argument)
+        pixels = None if self.pixels is None else self.pixels[which]
+        return Samples(self.images[torch.from_numpy(which)], pixels, labels, self.argument)
 
 
 @dataclass(frozen=True)
@@ -96,7 +103,7 @@ def sample_calibration(model: Model, images: Sequence[ImageSource], *, given: bo
     if len(pixels) < MIN_IMAGES:
         raise too_few(len(pixels), count, problems, given=given)
     floats = normalise(torch.stack(pixels), model.passport.preprocessing, reorder=False)
-    return Samples(floats, floats.numpy(), argument="calibrate=")
+    return Samples(floats, argument="calibrate=")
 
 
 def too_few(good: int, count: int, problems: Sequence[BadImage], *, given: bool) -> UserError:

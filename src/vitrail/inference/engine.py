@@ -2,9 +2,9 @@
 
 Some threads each take a batch of names, read and decode it and put it through the model; torch
 computes with one thread in each. So decoding hides behind computing, there is nothing to tune
-between the two, and what an image gets depends neither on the number of threads nor on its
-company: matrix products of another shape round otherwise, so every batch has one shape, filled up
-with black images where names are too few.
+between the two, and what an image gets depends neither on the number of threads nor on the
+others beside it: matrix products of another shape round otherwise, so every batch has one shape,
+filled up with black images where names are too few.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,6 +30,7 @@ from vitrail.inference.prediction import Output as Output
 from vitrail.inference.prediction import check_finite
 from vitrail.inference.pruning import is_observed
 from vitrail.models.model import Model
+from vitrail.models.packing import native_size_of
 
 OutputKind = Literal["scores", "pooled", "tokens"]
 
@@ -64,8 +65,7 @@ class Engine:
     computes what the model would, by default PyTorch does."""
 
     def __init__(self, model: Model, job: Job, runner: Runner | None = None) -> None:
-        if job.output == "scores" and model.config.num_classes == 0:
-            raise UserError("this model has no head: load it with num_classes, and train it")
+        check_job(model, job)
         self.model, self.job = model.eval(), job
         self.packed: PackedRunner | None = None
         if job.native_resolution:
@@ -121,6 +121,14 @@ class Engine:
         if self.job.output == "scores":
             return list(scores_of(self.model, values))
         return list(values.copy())  # without the rows of what filled the batch up
+
+
+def check_job(model: Model, job: Job) -> None:
+    """Refuse what a model cannot compute."""
+    if job.output == "scores" and model.config.num_classes == 0:
+        raise UserError("this model has no head: load it with num_classes, and train it")
+    if job.native_resolution:
+        native_size_of(model, job.max_tokens)
 
 
 def runner_output(job: Job) -> RunnerOutput:

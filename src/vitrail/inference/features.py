@@ -30,6 +30,7 @@ from vitrail.data.sources.origin import digest
 from vitrail.inference.engine import Job, plan_of
 from vitrail.inference.engines.auto import open_runner
 from vitrail.inference.engines.catalogue import AUTO, EAGER, check_engine
+from vitrail.inference.merging import Tokens, unmerge
 from vitrail.inference.packing import PackedRunner
 from vitrail.models.model import Model
 from vitrail.weights.atomic import write_file
@@ -261,13 +262,13 @@ def compute_vectors(
 @contextmanager
 def last_blocks(model: Model) -> Iterator[deque[Tensor]]:
     """The outputs of the last few blocks, the very last at the end: of those that attend, or of all
-    where none does."""
+    where none does. Merged tokens are given to all of their parts again."""
     seen: deque[Tensor] = deque(maxlen=MAX_BLOCKS)
     steps = model.blocks_by_depth()
     blocks = [step for step in steps.values() if layouts_of(step)] or list(steps.values())
 
-    def store(_: nn.Module, __: Any, output: Tensor) -> None:
-        seen.append(output)
+    def store(_: nn.Module, __: Any, output: Tensor | Tokens) -> None:
+        seen.append(unmerge(model, output) if isinstance(output, Tokens) else output)
 
     handles = [block.register_forward_hook(store) for block in blocks]
     try:

@@ -36,6 +36,7 @@ ReduceWeights: TypeAlias = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
 
 INPUT = "images"
 UINT8 = 2  # in ONNX's list of types
+MAX_PROTO = 2**31 - 2**20  # bytes: protobuf's limit for one message, less some room
 
 
 class Normalise(nn.Module):
@@ -117,8 +118,8 @@ class Graph(nn.Module):
                 return pruned_logits(self.model, images)
             case "scores":
                 logits = pruned_logits(self.model, images)
-                several = self.model.passport.multi_label
-                return logits.sigmoid() if several else logits.softmax(dim=1)
+                multi_label = self.model.passport.multi_label
+                return logits.sigmoid() if multi_label else logits.softmax(dim=1)
 
 
 def trace(
@@ -220,6 +221,12 @@ def name_axes(proto: "ModelProto") -> None:
         for side in value.type.tensor_type.shape.dim:
             if side.dim_param:
                 side.dim_param = names.get(side.dim_param, side.dim_param)
+
+
+def weights_size(proto: "ModelProto") -> int:
+    """Bytes of a graph's weights: the size of a graph above 2 GiB cannot be asked for, because
+    protobuf serialises it to find out, and fails."""
+    return sum(int(tensor.ByteSize()) for tensor in proto.graph.initializer)
 
 
 @contextmanager

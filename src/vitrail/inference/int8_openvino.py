@@ -29,12 +29,12 @@ def quantise_openvino(
     check_int8()
     calibration, test = samples.split()
     overflow = portable or bytes_overflow()
-    expected = run_openvino(model, calibration.fed)
+    expected = run_openvino(model, calibration.inputs)
     tries = [
-        quantise_once(nncf, model, calibration.fed, strength=strength, overflow=overflow)
+        quantise_once(nncf, model, calibration.inputs, strength=strength, overflow=overflow)
         for strength in STRENGTHS
     ]
-    errors = [relative_error(expected, run_openvino(one, calibration.fed)) for one in tries]
+    errors = [relative_error(expected, run_openvino(one, calibration.inputs)) for one in tries]
     done = tries[errors.index(min(errors))]
     record = Quantisation(
         method="static (NNCF)",
@@ -42,11 +42,11 @@ def quantise_openvino(
         reduced_range=overflow,
         balanced=True,
         layers=count_layers(done),
-        images=len(test.fed),
+        images=len(test.inputs),
         size=(constant_bytes(model), constant_bytes(done)),
         **compare_outputs(
-            run_openvino(model, test.fed),
-            run_openvino(done, test.fed),
+            run_openvino(model, test.inputs),
+            run_openvino(done, test.inputs),
             test.labels,
             kind,
         ),
@@ -58,15 +58,15 @@ def quantise_once(
     nncf: Any, model: Any, images: NDArray[np.generic], *, strength: float, overflow: bool
 ) -> Any:
     """A copy of the model in int8, its channels balanced with this strength."""
-    fed = list(batches(images, fixed_batch(model) or 1))
+    inputs = list(batches(images, fixed_batch(model) or 1))
     advanced = nncf.quantization.advanced_parameters
     fix = advanced.OverflowFix.ENABLE if overflow else advanced.OverflowFix.DISABLE
     with no_log(), redirect_stdout(StringIO()):  # it draws progress bars
         return nncf.quantize(
             model,
-            nncf.Dataset(fed),
+            nncf.Dataset(inputs),
             model_type=nncf.ModelType.TRANSFORMER,
-            subset_size=len(fed),
+            subset_size=len(inputs),
             advanced_parameters=nncf.AdvancedQuantizationParameters(
                 overflow_fix=fix,
                 smooth_quant_alphas=advanced.AdvancedSmoothQuantParameters(matmul=strength),

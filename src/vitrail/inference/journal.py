@@ -2,7 +2,7 @@
 
 `.NAME.partial` beside the file: a line with what decides the outputs, then a line for each image. A
 row counts as long as its file has the size and time that it had; what could not be read is tried
-again. The journal goes when the file is whole.
+again. The journal goes when the file is complete.
 """
 
 import json
@@ -10,6 +10,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +19,7 @@ from vitrail.core.json_text import to_json, utf8_name
 from vitrail.data.reader import Item
 from vitrail.inference.engines.catalogue import EAGER
 from vitrail.inference.predict import Prediction
+from vitrail.inference.speed_up import SpeedUp
 
 KIND = "vitrail predictions, format 1"
 
@@ -71,7 +73,7 @@ class Journal:
             self.file = None
 
     def remove(self) -> None:
-        """The file is whole: nothing is left to go on with."""
+        """The file is complete: nothing is left to go on with."""
         self.close()
         self.path.unlink(missing_ok=True)
 
@@ -146,6 +148,22 @@ def stopped_engine(out: Path, settings: dict[str, Any]) -> str | None:
     if header is None or header != {**header_of(settings), "engine": header["engine"]}:
         return None
     return str(header["engine"])
+
+
+def speed_up_facts(wanted: float | None, found: SpeedUp) -> dict[str, Any]:
+    """What a journal keeps of merged tokens: what was wanted, and what was measured."""
+    return {"wanted": wanted, **asdict(found)}
+
+
+def stopped_speed_up(out: Path, wanted: float) -> SpeedUp | None:
+    """The tokens that a run to this file merged which stopped, if the same speed-up was wanted: to
+    measure again would give another number."""
+    header, _ = read_journal(journal_path(out))
+    with suppress(KeyError, TypeError):
+        known = (header or {})["speed_up"]
+        if known["wanted"] == wanted:
+            return SpeedUp(known["r"], known["ratio"], known["engine"])
+    return None
 
 
 def _taken(

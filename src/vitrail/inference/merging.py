@@ -164,6 +164,10 @@ def merge_tokens(model: Model, r: int | Sequence[int]) -> Model:
 
 def check_mergeable(model: Model) -> None:
     blocks = {"ViT": (vit.Block, vit.PostNormBlock), "Beit": (beit.Block,)}
+    if model.merged_tokens:
+        raise UserError(
+            "this model merges tokens already: merge those of the model that it was made of"
+        )
     if type(model) not in (vit.ViT, beit.Beit):
         raise UserError(
             f"token merging needs a ViT, DeiT, hybrid or BEiT, got {type(model).__name__}: other "
@@ -176,9 +180,9 @@ def check_mergeable(model: Model) -> None:
             'token merging does not support positions="relative": merged tokens have '
             "no place in reading order"
         )
-    plain = blocks[type(model).__name__]
+    known = blocks[type(model).__name__]
     for block in model.get_submodule("blocks").children():
-        if type(block) not in plain or type(block.attention) is not SelfAttention:
+        if type(block) not in known or type(block.attention) is not SelfAttention:
             raise UserError(
                 f"token merging needs blocks as this family has them, got {type(block).__name__}"
             )
@@ -208,13 +212,13 @@ def merging_block(block: nn.Module, merged: int, prefix: int) -> nn.Module:
     assert isinstance(attention, SelfAttention)
     attention = with_children(attention, {"attend": MergedAttend(attention.attend.layout)})
     children = {"attention": recast(attention, MergingAttention)}
-    plain = with_children(block, children)
+    copy = with_children(block, children)
     kinds: dict[type[nn.Module], type[MergingBlock]] = {
         vit.Block: MergingViTBlock,
         vit.PostNormBlock: MergingPostNormBlock,
         beit.Block: MergingBeitBlock,
     }
-    merging = recast(plain, kinds[type(block)])
+    merging = recast(copy, kinds[type(block)])
     merging.merged, merging.prefix = merged, prefix
     return merging
 

@@ -36,7 +36,9 @@ class OnnxFile:
             )
         except Exception as error:  # its exceptions have no common class but this
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise UserError(f"{path}: ONNX Runtime cannot read it: {reason}") from None
+            raise UserError(
+                f"{path}: ONNX Runtime cannot read it: {reason}: export the model again"
+            ) from None
         self.names = [one.name for one in self.session.get_outputs()]
 
     def metadata(self) -> Exported:

@@ -26,7 +26,10 @@ class OpenVinoFile:
             raise UserError(f"{path}: its weights must lie beside it in {weights.name}")
         with self.path.open("rb") as file:  # OpenVINO would try every format, each with its log
             if b"<net" not in file.read(HEAD):
-                raise UserError(f"{path}: OpenVINO cannot read it: it has no <net> element")
+                raise UserError(
+                    f"{path}: OpenVINO cannot read it: it has no <net> element: export the model "
+                    "again"
+                )
         checking = start_check(place, weights)  # during the import
         openvino = import_runtime()
         self.parts = (place, weights)
@@ -41,7 +44,9 @@ class OpenVinoFile:
             self.compiled = core.compile_model(self.model, "CPU", settings)
         except RuntimeError as error:
             reason = (str(error).strip().splitlines() or ["unknown"])[-1]
-            raise UserError(f"{path}: OpenVINO cannot read it: {reason}") from None
+            raise UserError(
+                f"{path}: OpenVINO cannot read it: {reason}: export the model again"
+            ) from None
         self.names = [port.get_any_name() for port in self.model.outputs]
 
     def metadata(self) -> Exported:

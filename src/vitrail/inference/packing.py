@@ -19,7 +19,7 @@ from vitrail.models.packing import is_vit, native_size_of, packed_features, pack
 
 class PackedRunner:
     """Logits or features of images, each at its native size, several in one sequence. They equal
-    those of the model loaded with that `image_size` to rounding, which company may change."""
+    those of the model loaded with that `image_size` to rounding, which the others may change."""
 
     def __init__(
         self, model: Model, output: RunnerOutput, *, max_tokens: int | None = None

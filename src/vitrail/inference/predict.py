@@ -15,15 +15,15 @@ from vitrail.data.paths import list_images
 from vitrail.data.reader import Item, Named, is_one_image, not_an_image
 from vitrail.inference.calibration import Calibration
 from vitrail.inference.engine import (
-    Engine,
     Job,
+    check_job,
     compute_outputs,
     plan_of,
     torch_threads,
     usable_threads,
 )
 from vitrail.inference.engines.auto import OnProgress, OpenRunner, open_runner, silent
-from vitrail.inference.engines.catalogue import EAGER
+from vitrail.inference.engines.catalogue import AUTO, EAGER
 from vitrail.inference.packing import check_native
 from vitrail.inference.prediction import Prediction as Prediction
 from vitrail.inference.prediction import rank_classes as rank_classes
@@ -84,10 +84,13 @@ def open_predictions(
 ) -> Iterator[PredictRun]:
     """A run over images, of which there are `images` if that is known, by `threads` (by default as
     many as torch would use). For fewer images than a batch, torch's own threads are faster than
-    ours."""
-    Engine(model, job)  # it refuses what cannot be computed, before anything is built
+    ours. An engine that builds files would build others for each number of images: more than one
+    are a full batch for it."""
+    check_job(model, job)  # before anything is built
     threads = usable_threads(threads)
     size, items = limit_batch(items, job.batch_size)
+    if size > 1 and (engine not in (AUTO, EAGER) or calibration is not None):
+        size = job.batch_size
     ours, torchs = (1, threads) if size < job.batch_size else (threads, 1)
     job = replace(job, batch_size=size)
     with torch_threads(torchs):

@@ -87,12 +87,12 @@ def check_drop(
             return
         raise UserError(
             f"int8 may change outputs by {MAX_ERROR:.0%}, but changes them by {record.error:.1%} "
-            f"on {record.images} images: nothing was written; {instead}"
+            f"on {record.images} images: {instead}"
         )
     if record.drop <= max_drop:
         return
     what = "accuracy" if record.accuracy is not None else "label agreement"
     raise UserError(
         f"int8 may lose {max_drop:g} points of {what}, but loses {record.drop:.2f} on "
-        f"{record.images} images: nothing was written; raise max_drop, or {instead}"
+        f"{record.images} images: raise max_drop, or {instead}"
     )

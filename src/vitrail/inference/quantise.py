@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from vitrail.core.errors import UserError
 from vitrail.inference.balancing import balance_norms
 from vitrail.inference.calibration import Samples
+from vitrail.inference.graph import MAX_PROTO
 from vitrail.inference.int8_graph import (
     Int8,
     Method,
@@ -64,12 +65,13 @@ def quantise(
     embedding. With 4 or 8 `bits` and method "weights" only weights are quantised. The range of
     weights suits this processor, or with `portable` every one.
     """
+    check_size(model)
     how = Int8(bits=check_bits(bits, method), reduce_range=portable or bytes_overflow())
     calibration, test = samples.split()
     proto = fold_weights(to_graph(model))
     how = replace(how, method=method or choose_method(proto))
     nodes = layers_of(proto, how.method)
-    expected = run_graph(proto, calibration.fed)
+    expected = run_graph(proto, calibration.inputs)
     attempt = try_nodes(proto, tuple(nodes), how, calibration, expected)
     balanced = balance_norms(model, calibration.images)
     if balanced is not None:
@@ -83,7 +85,7 @@ def quantise(
         attempt = keep_sensitive(
             proto, attempt, how, calibration, expected, max_error=max_error, on_progress=on_progress
         )
-    before, after = run_graph(proto, test.fed), run_graph(attempt.proto, test.fed)
+    before, after = run_graph(proto, test.inputs), run_graph(attempt.proto, test.inputs)
     kind = label_kind(model, proto.graph.output[0].name)
     record = Quantisation(
         method=how.method,
@@ -92,11 +94,21 @@ def quantise(
         balanced=attempt.balanced,
         layers=len(attempt.nodes),
         kept={nodes[node]: error for node, error in attempt.kept.items()},
-        images=len(test.fed),
+        images=len(test.inputs),
         size=(strip(proto).ByteSize(), attempt.proto.ByteSize()),
         **compare_outputs(before, after, test.labels, kind),
     )
     return attempt.proto, record
+
+
+def check_size(model: Model) -> None:
+    """ONNX Runtime's quantiser works on one message of protobuf."""
+    size = sum(tensor.nbytes for tensor in model.state_dict().values())
+    if size > MAX_PROTO:
+        raise UserError(
+            f"int8 needs a model of at most {MAX_PROTO / 2**30:.0f} GiB of weights in float32, got "
+            f'{size / 2**30:.1f} GiB: use precision="float32"'
+        )
 
 
 def check_bits(bits: int, method: Method | None) -> Any:
@@ -126,10 +138,10 @@ def try_nodes(
     if not nodes:
         raise UserError(
             "int8 needs layers that can be quantised, but every one is too sensitive or none was "
-            'found: use precision="float16"'
+            'found: use precision="float32"'
         )
-    done = quantise_nodes(proto, nodes, how, calibration.fed)
-    error = relative_error(expected, run_graph(done, calibration.fed))
+    done = quantise_nodes(proto, nodes, how, calibration.inputs)
+    error = relative_error(expected, run_graph(done, calibration.inputs))
     return Attempt(done, error, nodes, kept or {})
 
 

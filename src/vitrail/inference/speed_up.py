@@ -65,14 +65,14 @@ def choose_merging(
         return optimise(model, output=output, r=r)
 
     make = make or run
-    whole = make(0)
+    unmerged = make(0)
     like = next(model.parameters())
     size = (batch_size, model.config.channels, *model.config.image_size)
     images = torch.rand(size, dtype=like.dtype, device=like.device)
     most = model.config.grid[0] * model.config.grid[1] // 2
 
     def measure(r: int) -> float:
-        return time_ratio(whole, make(r), images)
+        return time_ratio(unmerged, make(r), images)
 
     def guess(ratio: float) -> int:
         return next((r for r in range(most) if tokens_ratio(model, r) >= ratio), most)
@@ -102,19 +102,19 @@ def tokens_ratio(model: Model, r: int) -> float:
 
 
 @torch.inference_mode()
-def time_ratio(whole: Runner, merged: Runner, images: Tensor) -> float:
+def time_ratio(unmerged: Runner, merged: Runner, images: Tensor) -> float:
     """How many times as fast `merged` is: the shortest of some runs in turns, which other work on
     the machine disturbed least, after one run of each to warm up."""
-    times: dict[Runner, list[float]] = {whole: [], merged: []}
+    times: dict[Runner, list[float]] = {unmerged: [], merged: []}
     for turn in range(ROUNDS + 1):
         for runner, taken in times.items():
             began = time.perf_counter()
             runner(images)
-            if images.device.type == "cuda":
-                torch.cuda.synchronize(images.device)
+            if images.device.type != "cpu":  # an accelerator computes after the call has returned
+                torch.accelerator.synchronize(images.device)
             if turn:
                 taken.append(time.perf_counter() - began)
-    return min(times[whole]) / min(times[merged])
+    return min(times[unmerged]) / min(times[merged])
 
 
 def smallest_reaching(

@@ -28,10 +28,13 @@ MOST_CALLS = 1 << 12  # of one layer in a forward pass
 
 class SampleNoise:
     """The keys of the samples that are computed now; without keys layers draw from torch's
-    generator as ever."""
+    generator as ever. They are on the CPU, where stochastic depth draws, and on the device, where
+    all others do: to bring them from a GPU would wait for all its work."""
 
     def __init__(self, module: nn.Module, blocks: Sequence[nn.Module] = ()) -> None:
         self.keys: Int64[Tensor, " B"] | None = None
+        self.device_keys: Int64[Tensor, " B"] | None = None
+        self.device = torch.device("cpu")
         self.shared = 0  # the key of what all samples have in common
         self.calls: dict[int, int] = {}
         tables = {id(p.dropout) for p in module.modules() if isinstance(p, ComputedBias)}
@@ -42,24 +45,30 @@ class SampleNoise:
             inside = [numbers[part] for part in block.modules()]
             block.forward = Restarting(self, inside, block.forward)
 
-    def start(self, keys: Int64[Tensor, " B"], shared: int) -> None:
-        """The samples of a forward pass, which begins."""
-        self.keys, self.shared = keys, shared
+    def start(
+        self, keys: Int64[Tensor, " B"], shared: int, device: torch.device | None = None
+    ) -> None:
+        """The samples, by keys on the CPU, of a forward pass on a device, which begins."""
+        self.device, self.shared = device or torch.device("cpu"), shared
+        self.set_keys(keys)
         self.calls.clear()
 
     def stop(self) -> None:
-        self.keys = None
+        self.keys = self.device_keys = None
+
+    def set_keys(self, keys: Int64[Tensor, " B"]) -> None:
+        self.keys, self.device_keys = keys, keys.to(self.device, non_blocking=True)
 
     @contextmanager
     def among(self, chosen: Int64[Tensor, " b"]) -> Iterator[None]:
-        """Some of the samples alone are computed meanwhile."""
-        keys = self.keys
-        if keys is not None:
-            self.keys = keys[chosen.to(keys.device)]
+        """Some of the samples alone, by their places on the CPU, are computed meanwhile."""
+        before = self.keys, self.device_keys
+        if self.keys is not None:
+            self.set_keys(self.keys[chosen])
         try:
             yield
         finally:
-            self.keys = keys
+            self.keys, self.device_keys = before
 
 
 class Restarting:
@@ -91,13 +100,13 @@ class Draw:
         """Random numbers below 2**24: `count` for each sample, or for each of `rows` of a table."""
         call = self.noise.calls.get(self.number, 0)
         self.noise.calls[self.number] = call + 1
-        keys = self.noise.keys
+        keys = self.noise.keys if device.type == "cpu" else self.noise.device_keys
         assert keys is not None
         if self.shared:
             keys = torch.arange(rows, device=device) * _FIRST + self.noise.shared
         assert len(keys) == rows, f"draws for {rows} samples of {len(keys)}"
         layer = wrap(_STEP * (self.number * MOST_CALLS + call + 1))
-        start = mix(keys.to(device)[:, None] + layer)
+        start = mix(keys[:, None] + layer)
         return (mix(start + torch.arange(count, device=device) * _STEP) >> 40) & (2**BITS - 1)
 
     def kept(self, rows: int, count: int, keep: float, device: torch.device) -> Bool[Tensor, "B N"]:

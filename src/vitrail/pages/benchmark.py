@@ -9,7 +9,8 @@ from vitrail.pages.charts import Chart, bar_chart
 from vitrail.pages.render import Section, count, render, render_page
 
 LEFT = 2  # columns of text: the model and the engine
-MAX_NAME = 26  # letters beside a bar
+MAX_NAME = 26  # letters beside a bar,
+MIN_MODEL = 12  # of which a model has these; what is more, the table below shows
 
 
 def benchmark_page(
@@ -18,9 +19,7 @@ def benchmark_page(
     """The page of a benchmark's facts, with its table as text."""
     heads = [*titles[:LEFT], *(f"#{title}" for title in titles[LEFT:])]
     problems = {
-        f"{row['model']}, {row['engine']}, batch {row['batch_size']}": row["problem"]
-        for row in facts["rows"]
-        if row["problem"] is not None
+        row_name(row): row["problem"] for row in facts["rows"] if row["problem"] is not None
     }
     sections = [
         Section(
@@ -40,30 +39,55 @@ def benchmark_page(
 
 
 def speed_charts(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
-    """A chart for each batch size with a bar for each model and engine, the fastest first; none
-    where there is nothing to compare."""
+    """A chart for each batch size with a bar for each row, the fastest first; none where there is
+    nothing to compare."""
     measured: dict[int, list[Mapping[str, Any]]] = {}
     for row in rows:
-        if row["problem"] is None and row["images_per_second"]:
+        if row["images_per_second"]:
             measured.setdefault(row["batch_size"], []).append(row)
     charts = []
-    for size, several in measured.items():
-        several.sort(key=lambda row: -row["images_per_second"])
-        engines = len({row["engine"] for row in several}) > 1
-        bars = {bar_name(row, engines): row["images_per_second"] for row in several}
+    for size, group in measured.items():
+        group.sort(key=lambda row: -row["images_per_second"])
+        differing = [name for name in ("model", "engine") if len({row[name] for row in group}) > 1]
+        bars = {bar_name(row, differing): row["images_per_second"] for row in group}
         if len(bars) > 1:
             title = f"Images per second, batch {size}"
             charts.append(bar_chart(title, bars, column="images per second"))
     return charts
 
 
-def bar_name(row: Mapping[str, Any], with_engine: bool) -> str:
-    """The end of the model's name, which tells runs apart, and the engine.
+def row_name(row: Mapping[str, Any]) -> str:
+    """What a row is of, as distinct from all others.
 
-    >>> bar_name({"model": "runs/pets/2026-11-17/best", "engine": "openvino"}, with_engine=True)
-    '…/2026-11-17/best openvino'
+    >>> row_name({"model": "vit_b_16", "engine": "eager", "batch_size": 8})
+    'vit_b_16, eager, batch 8'
+    >>> int8 = {"precision": "int8", "merged_tokens": 16}
+    >>> row_name({"model": "vit_b_16", "engine": "openvino", "batch_size": 8, **int8})
+    'vit_b_16, openvino, int8, r=16, batch 8'
     """
-    tail = f" {row['engine']}" if with_engine else ""
-    room = MAX_NAME - len(tail)
-    name = str(row["model"])
-    return f"{name if len(name) <= room else '…' + name[1 - room :]}{tail}"
+    words = [row["model"], row["engine"], *variant_words(row), f"batch {row['batch_size']}"]
+    return ", ".join(map(str, words))
+
+
+def variant_words(row: Mapping[str, Any]) -> list[str]:
+    """The precision and the merged tokens of a row, unless the model is computed as it is."""
+    precision, merged = row.get("precision", "float32"), row.get("merged_tokens", 0)
+    return [*([precision] if precision != "float32" else []), *([f"r={merged}"] if merged else [])]
+
+
+def bar_name(row: Mapping[str, Any], differing: Sequence[str]) -> str:
+    """The end of the model's name, which tells runs apart, and the engine, as far as they differ
+    between bars; the precision and the merged tokens.
+
+    >>> row = {"model": "runs/pets/2026-11-17/best", "engine": "openvino"}
+    >>> bar_name(row, ["model", "engine"])
+    '…/2026-11-17/best openvino'
+    >>> bar_name(row | {"precision": "int8", "merged_tokens": 16}, ["engine"])
+    'openvino int8 r=16'
+    """
+    words = [*([row["engine"]] if "engine" in differing else []), *variant_words(row)]
+    if "model" in differing or not words:
+        room = max(MAX_NAME - len(" ".join(["", *words])), MIN_MODEL)
+        name = str(row["model"])
+        words.insert(0, name if len(name) <= room else "…" + name[1 - room :])
+    return " ".join(words)

@@ -7,39 +7,42 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
-from vitrail.core.errors import UserError, writing
-from vitrail.core.json_text import plain_values, to_json
+from vitrail.core.errors import UserError
+from vitrail.core.json_text import plain_values
 from vitrail.core.processor import processor
 from vitrail.core.ranges import check, check_count, check_counts
-from vitrail.inference.benchmark.contender import FLOAT32, INT8, Contender, open_source
+from vitrail.data.sources import open_data
+from vitrail.inference.benchmark.contender import FLOAT32, INT8, Contender, open_merged
 from vitrail.inference.benchmark.guests import PREFIX, check_guest
 from vitrail.inference.benchmark.rounds import ROUNDS, Measured, measure_in_turns, middle
 from vitrail.inference.engine import torch_threads, usable_threads
-from vitrail.inference.engines.cache import clear_cache
+from vitrail.inference.engines.cache import clear_cache, remove_entry
 from vitrail.inference.engines.catalogue import (
     AUTO,
+    EAGER,
     LIBRARIES,
     check_engine,
     installed_engines,
 )
-from vitrail.inference.merging import merge_tokens
+from vitrail.inference.rewrites.optimise import OutputKind
 from vitrail.inference.speed_up import choose_merging
 from vitrail.models.catalogue import find
 from vitrail.pages.benchmark import benchmark_page
-from vitrail.pages.render import as_iframe, number, percent
+from vitrail.pages.render import number, percent
 from vitrail.tasks.evaluate import evaluate
+from vitrail.tasks.html_record import PAGE, HtmlRecord
 from vitrail.tasks.models import open_model, refuse_without_weights
 from vitrail.tasks.names import name_of
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.results import writing_results
 from vitrail.weights.native import save
 
-PAGE, FACTS = "report.html", "bench.json"
-SHOWN = 6  # rows in a repr
+FACTS = "bench.json"
+MAX_REPR = 6  # rows in a repr
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +53,8 @@ class BenchRow:
     engine took before that to build it (0 if it was in the cache). `share_of_peak` compares its
     multiply-adds with those of matrix products in the same run. `int8_error` is the relative error
     of the outputs in int8 on images that it was not calibrated on, `int8_agreement` the share of
-    these with the same label as in float32."""
+    these with the same label as in float32. A row that was measured may have a `problem` too: why
+    it has no accuracy."""
 
     model: str
     engine: str
@@ -90,11 +94,12 @@ TITLES = {
     "int8_error": "int8 error",
     "int8_agreement": "same label",
 }
-PLAIN = {"precision": FLOAT32, "merged_tokens": 0, "int8_error": None, "int8_agreement": None}
+# Columns that are left out where every row has this.
+UNCHANGED = {"precision": FLOAT32, "merged_tokens": 0, "int8_error": None, "int8_agreement": None}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Benchmark:
+class Benchmark(HtmlRecord):
     """Models on engines, measured in turns; `peak` is what matrix products reached in the same run,
     in multiply-adds per second. `cleared` are entries that were removed from the cache."""
 
@@ -116,39 +121,32 @@ class Benchmark:
         kept = [
             name
             for name in kept
-            if name not in PLAIN or any(getattr(row, name) != PLAIN[name] for row in self.rows)
+            if name not in UNCHANGED
+            or any(getattr(row, name) != UNCHANGED[name] for row in self.rows)
         ]
         return [TITLES[name] for name in kept], [
             [cell(row, name) for name in kept] for row in self.rows
         ]
 
-    def save_html(self, path: str | Path) -> None:
-        """Write the page: the table, and images per second as bars."""
-        Path(path).write_text(self._page(), encoding="utf-8")
-
-    def _repr_html_(self) -> str:
-        return as_iframe(self._page())
-
-    def _page(self) -> str:
+    def html(self) -> str:
         return benchmark_page(self.facts(), *self.table())
 
     def __repr__(self) -> str:
         lines = [f"Benchmark({len(self.rows)} rows, {self.threads} threads)"]
-        for row in self.rows[:SHOWN]:
+        for row in self.rows[:MAX_REPR]:
             speed = f"{cell(row, 'images_per_second')} images/s"
             lines.append(f"{row.model} {row.engine} batch {row.batch_size}: {speed}")
-        if len(self.rows) > SHOWN:
-            lines.append(f"… {len(self.rows) - SHOWN} more")
+        if len(self.rows) > MAX_REPR:
+            lines.append(f"… {len(self.rows) - MAX_REPR} more")
         return "\n".join(lines)
 
 
 def cell(row: BenchRow, name: str) -> str:
     """One value as a person reads it."""
     value = getattr(row, name)
-    if name == "images_per_second" and row.problem is not None:
-        return "failed"
     if value is None:
-        return "–"
+        failed = name == "images_per_second" and row.problem is not None
+        return "failed" if failed else "–"
     match name:
         case "quartiles":
             return f"{value[0]:.4g}–{value[1]:.4g}"
@@ -197,26 +195,26 @@ def bench(
     guests = [check_guest(name) for name in ([guest] if isinstance(guest, str) else guest)]
     if not (models or guests or clear):
         raise UserError("bench needs a model, a guest, or clear to empty the cache, got none")
+    if data is not None:
+        open_data(data)  # a mistake is found before anything is measured
     with writing_results(out, "bench", (PAGE, FACTS), overwrite=overwrite) as draft:
         cleared = clear_cache()[0] if clear else 0
         threads = usable_threads(threads)
         with torch_threads(threads), named_sources(models) as sources:
-            sources |= {name: name for name in guests}
-            found, peaks = [], list[float]()
+            sources |= {name: BenchSource(name) for name in guests}
+            found, peaks = list[Measured](), list[float]()
             for size in sizes if sources else ():
-                contenders = [
-                    replace(one, calibrate=images)
-                    for source in sources
-                    for one in variants(source, engines, precisions, speed_up, size, threads)
-                ]
+                first = Contender("", EAGER, size, threads, calibrate=images)
+                contenders, refused = list_contenders(first, sources, engines, precisions, speed_up)
                 measured, more = measure_in_turns(
                     contenders, seconds=seconds, on_progress=on_progress
                 )
-                found += measured
-                peaks += more
+                found, peaks = [*found, *measured, *refused], [*peaks, *more]
             peak = median(peaks) if peaks else None
             accuracies = measure_accuracy(found, data, max(sizes), on_progress)
-            rows = [to_row(one, sources, peak, accuracies) for one in found]
+            remove_built(found)
+            names = {source: about.name for source, about in sources.items()}
+            rows = [to_row(one, names, peak, accuracies) for one in found]
         result = Benchmark(
             rows=tuple(rows),
             threads=threads,
@@ -227,9 +225,7 @@ def bench(
             cleared=cleared,
         )
         if draft is not None:
-            with writing(draft):
-                result.save_html(draft / PAGE)
-                (draft / FACTS).write_text(to_json(result.facts()) + "\n", encoding="utf-8")
+            result.save_report(draft, FACTS)
     return result
 
 
@@ -245,27 +241,66 @@ def can_compute(engine: str, precision: str) -> bool:
     return precision == FLOAT32 or (engine in LIBRARIES and LIBRARIES[engine].has_int8)
 
 
-def variants(
-    source: str,
+@dataclass(frozen=True)
+class BenchSource:
+    """The name of a model, and the tokens that it merges in each block already."""
+
+    name: str
+    merged: tuple[int, ...] = ()
+
+
+def remove_built(found: Sequence[Measured]) -> None:
+    """What was only built to be measured: others need the room in the cache."""
+    for one in found:
+        if one.new_entry is not None:
+            remove_entry(one.new_entry)
+
+
+def list_contenders(
+    first: Contender,
+    sources: Mapping[str, BenchSource],
     engines: Sequence[str],
     precisions: Sequence[str],
     speed_up: float | None,
-    batch_size: int,
-    threads: int,
+) -> tuple[list[Contender], list[Measured]]:
+    """Every model as it is and with tokens merged, on every engine and in every precision; and
+    those that cannot be made faster, with the reason: the others are measured all the same."""
+    found, refused = list[Contender](), list[Measured]()
+    for source, about in sources.items():
+        model = replace(first, source=source, merged=about.merged or 0)
+        found += variants(model, engines, precisions)
+        try:
+            merged = with_merging(model, speed_up)
+        except UserError as error:
+            refused.append(Measured(model, problem=str(error)))
+        else:
+            found += [] if merged is None else variants(merged, engines, precisions)
+    return found, refused
+
+
+def variants(
+    contender: Contender, engines: Sequence[str], precisions: Sequence[str]
 ) -> list[Contender]:
-    """A model on every engine, in every precision, and with tokens merged; a guest as it is."""
-    if source.startswith(PREFIX):
-        return [Contender(source, engine, batch_size, threads) for engine in engines]
-    merged = [0]
-    if speed_up is not None:
-        merged.append(choose_merging(open_source(source), speed_up, batch_size=batch_size).r)
+    """A model on every engine, in every precision; a guest in float32 alone."""
+    is_guest = contender.source.startswith(PREFIX)
     return [
-        Contender(source, engine, batch_size, threads, precision, r)
-        for r in dict.fromkeys(merged)
-        for precision in precisions
+        replace(contender, engine=engine, precision=precision)
+        for precision in ([FLOAT32] if is_guest else precisions)
         for engine in engines
         if can_compute(engine, precision)
     ]
+
+
+def with_merging(contender: Contender, speed_up: float | None) -> Contender | None:
+    """With as many tokens merged as it takes to be so much faster; None where that is not wanted,
+    nothing needs to be merged, or it is a guest."""
+    if speed_up is None or contender.source.startswith(PREFIX):
+        return None
+    model = open_merged(contender)
+    output: OutputKind = "scores" if model.config.num_classes else "pooled"
+    size = contender.batch_size
+    r = choose_merging(model, speed_up, batch_size=size, output=output).r
+    return replace(contender, merged=r) if r else None
 
 
 def check_engines(engine: str | Sequence[str] | None) -> list[str]:
@@ -278,20 +313,24 @@ def check_engines(engine: str | Sequence[str] | None) -> list[str]:
 
 
 @contextmanager
-def named_sources(models: Sequence[str | Path | nn.Module]) -> Iterator[dict[str, str]]:
-    """Where each model can be loaded from by another process, and its name. A model in memory is
-    saved for as long as this lasts."""
+def named_sources(
+    models: Sequence[str | Path | nn.Module],
+) -> Iterator[dict[str, BenchSource]]:
+    """Where each model can be loaded from by another process, and what it is. A model in memory is
+    saved for as long as this lasts; its weights alone, so the tokens that it merges are known."""
     with ExitStack() as stack:
-        sources: dict[str, str] = {}
+        sources: dict[str, BenchSource] = {}
         for number, model in enumerate(models):
             refuse_without_weights(model, "compare engines")
-            name = name_of(model)
+            name, merged = name_of(model), tuple[int, ...]()
             if isinstance(model, nn.Module):
                 folder = stack.enter_context(TemporaryDirectory(prefix="vitrail-"))
-                source = str(save(open_model(model), Path(folder) / f"model-{number}"))
+                opened = open_model(model)
+                source = str(save(opened, Path(folder) / f"model-{number}"))
+                merged = opened.merged_tokens
             else:
                 source = check_source(name)
-            sources[source] = name
+            sources[source] = BenchSource(name, merged)
         yield sources
 
 
@@ -310,12 +349,19 @@ def check_source(name: str) -> str:
     return name
 
 
+class Accuracy(NamedTuple):
+    """What was measured, or the problem that prevented it."""
+
+    value: float | None
+    problem: str | None = None
+
+
 def measure_accuracy(
     found: Sequence[Measured],
     data: str | Path | None,
     batch_size: int,
     on_progress: OnProgress,
-) -> dict[Contender, float | None]:
+) -> dict[Contender, Accuracy]:
     """Of each model on each engine that ran; guests have fresh weights, and none."""
     if data is None:
         return {}
@@ -324,26 +370,31 @@ def measure_accuracy(
         for one in found
         if one.problem is None and Path(one.contender.source).exists()
     }
-    return {
-        one: evaluate(
-            merge_tokens(open_source(one.source), one.merged) if one.merged else one.source,
+    return {one: evaluate_contender(one, data, on_progress) for one in sorted(ran, key=repr)}
+
+
+def evaluate_contender(contender: Contender, data: str | Path, on_progress: OnProgress) -> Accuracy:
+    try:
+        found = evaluate(
+            open_merged(contender) if contender.merged else contender.source,
             data,
-            engine=one.engine,
-            batch_size=batch_size,
-            precision=INT8 if one.precision == INT8 else None,
-            calibrate=one.calibrate or None,
+            engine=contender.engine,
+            batch_size=contender.batch_size,
+            precision=INT8 if contender.precision == INT8 else None,
+            calibrate=contender.calibrate or None,
             max_drop=100.0,  # the row shows it
             on_progress=on_progress,
-        ).accuracy
-        for one in sorted(ran, key=repr)
-    }
+        )
+    except UserError as error:  # its speed was measured, and is worth to be known
+        return Accuracy(None, f"no accuracy: {error}")
+    return Accuracy(found.accuracy)
 
 
 def to_row(
     one: Measured,
     names: dict[str, str],
     peak: float | None,
-    accuracies: Mapping[Contender, float | None],
+    accuracies: Mapping[Contender, Accuracy],
 ) -> BenchRow:
     contender = one.contender
     row = BenchRow(
@@ -351,7 +402,7 @@ def to_row(
         engine=contender.engine,
         batch_size=contender.batch_size,
         precision=contender.precision,
-        merged_tokens=contender.merged,
+        merged_tokens=contender.most_merged,
         problem=one.problem,
     )
     if one.problem is not None or peak is None:
@@ -359,6 +410,7 @@ def to_row(
     low, speed, high = middle(one.speeds)
     int8 = one.int8 or {}
     evaluated = {replace(known, batch_size=0): value for known, value in accuracies.items()}
+    accuracy = evaluated.get(replace(contender, batch_size=0), Accuracy(None))
     return replace(
         row,
         images_per_second=speed,
@@ -371,7 +423,8 @@ def to_row(
         peak_memory=one.peak_memory,
         macs=one.macs,
         share_of_peak=speed * one.macs / peak,
-        accuracy=evaluated.get(replace(contender, batch_size=0)),
+        accuracy=accuracy.value,
+        problem=accuracy.problem,
         int8_error=int8.get("error"),
         int8_agreement=int8.get("agreement"),
     )

@@ -236,13 +236,13 @@ def embed(
     fields_of, given = {field.name for field in fields(EmbedOptions)}, locals()
     options = EmbedOptions(**{name: given[name] for name in fields_of & given.keys()})
     check_not_swapped(model, images)
-    check_int8(precision, calibrate, max_drop, engine)
+    check_int8(precision, calibrate, max_drop, engine, native_resolution=native_resolution)
     pyarrow()
     count, names = count_names(images)
     names = chain([next(names)], names)  # no image at all is an error before anything is written
     source = source_of(model)
-    loaded = open_float(model, device=device, precision=precision)
-    loaded, merged = merge_as_begun(loaded, Path(out), options)
+    loaded = open_float(model, device=device, precision=precision, threads=threads)
+    loaded, merged = merge_as_begun(loaded, Path(out), options, dry_run=dry_run)
     int8 = make_calibration(loaded, images, precision, calibrate, max_drop)
     options = replace(options, calibration=int8)
     with eval_mode(loaded):
@@ -279,16 +279,27 @@ def to_index(
     return Index(out, done.before, done.embedded, broken, model, speed_up, quantisation)
 
 
-def merge_as_begun(model: Model, out: Path, options: EmbedOptions) -> tuple[Model, SpeedUp | None]:
-    """The model with tokens merged; a directory that was begun so is resumed with as many."""
+def merge_as_begun(
+    model: Model, out: Path, options: EmbedOptions, *, dry_run: bool = False
+) -> tuple[Model, SpeedUp | None]:
+    """The model with tokens merged; a directory that was begun so is resumed with as many. A dry
+    run measures nothing."""
     if options.speed_up is None:
         return model, None
     if options.on_ray:
         raise UserError("speed_up is measured on this machine: use another engine than ray")
     if (out / MANIFEST).exists() and (known := read_manifest(out).merged_tokens):
-        return merge_tokens(model.eval(), known), None
-    size, engine = options.batch_size, options.engine
-    return with_speed_up(model, options.speed_up, batch_size=size, engine=engine)
+        with eval_mode(model):
+            return merge_tokens(model, known), None
+    if dry_run:
+        return model, None
+    return with_speed_up(
+        model,
+        options.speed_up,
+        batch_size=options.batch_size,
+        engine=options.engine,
+        threads=options.threads,
+    )
 
 
 def image_names(images: Iterable[str | Path]) -> Iterator[str]:

@@ -47,13 +47,12 @@ from vitrail.tasks.evaluation import Evaluation, SizeResult
 from vitrail.tasks.evaluation_extras import CORRUPTED, Extras, Sizes, patch_fields
 from vitrail.tasks.int8 import INT8, calibrate_on_split, check_int8, open_float
 from vitrail.tasks.keywords import EvaluateKeywords, Size
-from vitrail.tasks.models import AnyModel, Device, Precision
+from vitrail.tasks.models import AnyModel, Device, Precision, load_again
 from vitrail.tasks.names import name_of, short_name
 from vitrail.tasks.progress import OnProgress, silent, steps_of
 from vitrail.tasks.results import writing_results
 from vitrail.tasks.speed_up import speed_up_note, with_speed_up
 from vitrail.tasks.splits import Split, check_split, open_splits, parts_of
-from vitrail.weights.load import load
 
 VERB = "evaluate"
 FILES = {"report.html": "report", "evaluation.json": "facts", "predictions.csv": "predictions"}
@@ -292,7 +291,7 @@ class Run:
         for number, (size, fields) in enumerate(sizes):
             self.on_progress(what, number, len(sizes))
             try:
-                model = load(self.model, **fields)
+                model = load_again(self.model, **fields)
             except UserError as error:
                 found.append(SizeResult(size=size, problem=str(error)))
                 continue

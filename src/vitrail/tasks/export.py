@@ -12,6 +12,7 @@ from typing import Any
 
 from vitrail.core.errors import UserError
 from vitrail.core.exported import OLD_PRECISIONS, ExportPrecision
+from vitrail.core.ranges import check
 from vitrail.data.reader import ImageSource
 from vitrail.explanation.graph_maps import map_covers, reduce_weights
 from vitrail.exporters.export import Export, export_model, files_in, record_path
@@ -23,6 +24,7 @@ from vitrail.inference.calibration import MAX_IMAGES
 from vitrail.inference.predict import is_one, iter_images
 from vitrail.inference.quantisation import MAX_DROP
 from vitrail.models.attention_outputs import attention_layouts
+from vitrail.models.model import Model
 from vitrail.tasks.dry_run import DryRun
 from vitrail.tasks.models import AnyModel, open_model, refuse_without_weights
 from vitrail.tasks.progress import OnProgress, silent
@@ -60,8 +62,8 @@ def export(
     normalises them itself. `attention` adds the weights of every attention as outputs, by the names
     that `capture` gives them; `features` adds what the head reads, as "pooled". The first output is
     "logits", or "pooled" for a model without a head. ONNX and OpenVINO files take any number of
-    images at once, the others one. With `dynamic_size` an ONNX file of a ViT, DeiT or MobileViT
-    takes any multiples of its patches as height and width; positions are resized as `load` does.
+    images at once, the others one. With `dynamic_size` an ONNX file of a ViT, DeiT, MobileViT or
+    CNN takes any multiples of its patches as height and width; positions are resized as by `load`.
     `speed_up` merges tokens of a ViT, DeiT or BEiT until it is that many times as fast in PyTorch.
 
     `precision="int8"` (ONNX and OpenVINO) is calibrated and measured on `images`: 16 or more, at
@@ -76,14 +78,13 @@ def export(
     >>> done.target, done.check.label_agreement
     ('onnx', 1.0)
     """
+    check("max_drop", max_drop, at_least=0)
     out = follow_link(Path(out))
     target = find_target(out, to)
     refuse_without_weights(model, "export again")
     check_out(out, target, overwrite=overwrite)
-    whole = open_model(model, device="cpu", precision="float32")
-    loaded, _ = with_speed_up(whole, speed_up, batch_size=1)
     request = Request(
-        model=loaded,
+        model=open_model(model, device="cpu", precision="float32"),
         precision=OLD_PRECISIONS.get(precision, precision),
         preprocessing=preprocessing,
         attention=attention,
@@ -92,13 +93,14 @@ def export(
         max_drop=max_drop,
         runtime=Path(runtime) if runtime is not None else None,
     )
+    check_one_size(speed_up, dynamic_size)
     target.check(request)
-    request = with_maps(request) if target.folder else request
     request, photos = with_photos(request, images)
+    request = request if dry_run else with_merging(request, speed_up)
+    request = with_maps(request) if target.folder else request
     if dry_run:
         return plan_export(request, target, out, len(photos))
-    steps = count()
-    step = partial(report_step, on_progress, steps)
+    step = partial(report_step, on_progress, count())
     done = export_model(request, target, out, photos, overwrite=overwrite, on_step=step)
     on_progress("done", 2, 2)
     return done
@@ -116,9 +118,36 @@ def with_photos(request: Request, images: Any) -> tuple[Request, list[ImageSourc
         request = with_samples(request, evenly_chosen(every, MAX_IMAGES))
         photos = evenly_chosen(every, MOST_PHOTOS)
     else:
+        if images is None:
+            check_samples(request.model)
         photos = find_photos(images, most=MOST_PHOTOS)
     read_photos(request, photos)
     return request, photos
+
+
+def check_one_size(speed_up: float | None, dynamic_size: bool) -> None:
+    if speed_up is not None and dynamic_size:
+        raise UserError(
+            "speed_up is measured for one image size: leave out dynamic_size, or speed_up"
+        )
+
+
+def with_merging(request: Request, speed_up: float | None) -> Request:
+    """With a model that merges tokens until it is so many times as fast. That takes a while to
+    find: it comes after all that may be refused."""
+    merged, _ = with_speed_up(request.model, speed_up, batch_size=1)
+    return replace(request, model=merged)
+
+
+def check_samples(model: Model) -> None:
+    """Refuse a model that cannot read the photos of scikit-learn."""
+    how = model.passport.preprocessing
+    if not how.is_photo:
+        raise UserError(
+            "the file is compared on RGB photos of 8 bits unless others are given, but the model "
+            f"reads {len(how.mean)} channels of {how.bits} bits: give images= that the model can "
+            "read"
+        )
 
 
 def with_maps(request: Request) -> Request:

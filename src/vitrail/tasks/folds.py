@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class CrossValidation(HtmlRecord):
 
     @property
     def stopped(self) -> bool:
-        """Whether Ctrl-C ended one of the runs: the same call with resume=True continues."""
+        """Whether a signal ended one of the runs: the same call with resume=True continues."""
         return any(run.stopped for run in self.runs)
 
     @property
@@ -136,11 +136,13 @@ def fold_options(options: RunOptions, out: Path, fold: int) -> RunOptions:
 
 
 def as_long_as(options: RunOptions, first: Run) -> RunOptions:
-    """Where time decides, the first fold is measured, and the others have as many steps: scores of
+    """Where time decides, the first fold is measured, and the others have its schedule: scores of
     runs of different lengths say nothing together."""
     if options.minutes is None:
         return options
-    return replace(options, minutes=None, steps=first.total)
+    schedule = asdict(first.recipe.schedule)
+    places = {f"schedule.{name}": value for name, value in schedule.items()}
+    return replace(options, minutes=None, set={**options.changes, **places})
 
 
 def check_free(options: RunOptions, out: Path) -> None:

@@ -1,17 +1,21 @@
-"""`vitrail.info`: what a model is made of, what a checkpoint contains, and where a number of
-parameters comes from."""
+"""`vitrail.info`: what a model is made of, what a checkpoint contains, where a number of parameters
+comes from, and how weights start."""
 
+import inspect
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from vitrail.core.addresses import is_address
+from vitrail.core.deferred_init import deferred_init
 from vitrail.core.errors import UserError, nearest
 from vitrail.core.html_text import html_table
 from vitrail.core.json_text import plain_values
@@ -19,9 +23,18 @@ from vitrail.core.passport import Passport
 from vitrail.core.ranges import check_count
 from vitrail.core.records import validate
 from vitrail.inference.client import Client
-from vitrail.models.catalogue import build_meta, change, families, family_of, find, find_family
+from vitrail.models.catalogue import (
+    build,
+    build_meta,
+    change,
+    families,
+    family_of,
+    find,
+    find_family,
+)
 from vitrail.models.config import Config
-from vitrail.models.measure import Measure, count, measure
+from vitrail.models.measure import FLOAT, Measure, count, measure
+from vitrail.models.vit_config import ViTConfig
 from vitrail.tasks.models import refuse_without_weights
 from vitrail.tasks.names import name_of
 from vitrail.weights.checkpoint import Checkpoint, resize_checkpoint
@@ -69,6 +82,70 @@ class Why:
 
 
 @dataclass(frozen=True)
+class Torchinfo:
+    """The totals below the table of torchinfo 1.8, sizes in bytes, for a model whose tokens and
+    positions are plain parameters. It counts layers that have a weight: their outputs twice, for
+    the backward pass; each weight once for an image, that of a convolution once for each place of
+    its output; attention products not at all."""
+
+    macs: int
+    input_size: int
+    pass_size: int
+    params_size: int
+
+    @property
+    def total_size(self) -> int:
+        return self.input_size + self.pass_size + self.params_size
+
+    def facts(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self) | {"total_size": self.total_size}
+
+
+@dataclass(frozen=True)
+class InitialValues:
+    """A tensor of a fresh model: mean, standard deviation and largest absolute value."""
+
+    name: str
+    shape: tuple[int, ...]
+    mean: float
+    std: float
+    largest: float
+
+
+@dataclass(frozen=True, repr=False)
+class Initialisation:
+    """How the weights of a model start: every tensor measured, and the rules, as pairs of what and
+    how, that the family's `init_weights` documents."""
+
+    source: str
+    tensors: tuple[InitialValues, ...]
+    rules: tuple[tuple[str, str], ...]
+
+    def facts(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return plain_values(asdict(self))
+
+    def by_kind(self) -> list[tuple[str, tuple[InitialValues, ...]]]:
+        """The tensors of all blocks that have one name and shape: blocks.*.norm1.weight"""
+        found: dict[tuple[str, tuple[int, ...]], list[InitialValues]] = {}
+        for one in self.tensors:
+            parts = ("*" if part.isdecimal() else part for part in one.name.split("."))
+            found.setdefault((".".join(parts), one.shape), []).append(one)
+        return [
+            (name if len(each) > 1 else each[0].name, tuple(each))
+            for (name, _), each in found.items()
+        ]
+
+    def __repr__(self) -> str:
+        return f"Initialisation({self.source}: {len(self.tensors)} tensors)"
+
+    def _repr_html_(self) -> str:
+        rows = {one.name: f"mean {one.mean:.3g}, std {one.std:.3g}" for one in self.tensors}
+        return html_table(self.source, rows)
+
+
+@dataclass(frozen=True)
 class ModelInfo:
     """A model's config and cost for a batch; of a checkpoint also its dialect, coverage and
     passport."""
@@ -105,7 +182,8 @@ class ModelInfo:
                 "passport": asdict(self.passport),
             }
         config = {"config": asdict(self.config), "batch_size": self.batch_size}
-        return plain_values({**facts, **config, **asdict(self.measured)})
+        measured = asdict(self.measured) | {"torchinfo": self.torchinfo.facts()}
+        return plain_values({**facts, **config, **measured})
 
     def why(self, module: str) -> Why:
         """The parameters of one module, tensor by tensor.
@@ -113,8 +191,7 @@ class ModelInfo:
         >>> info("vit_h_14").why("blocks.0").params
         19677440
         """
-        model = build_meta(self.config)
-        modules = dict(model.named_modules())
+        modules = dict(build_meta(self.config).named_modules())
         if module not in modules or not module:
             raise UserError(f"unknown module {module!r}, {nearest_module(module, modules)}")
         terms = tuple(
@@ -122,24 +199,50 @@ class ModelInfo:
             for name, tensor in modules[module].named_parameters()
         )
         params = sum(term.params for term in terms)
-        return Why(module, params, terms, self.macs, self._weight_macs(model))
+        return Why(module, params, terms, self.macs, self._weight_macs())
 
-    def _weight_macs(self, model: nn.Module) -> int:
-        """torchinfo 1.8: a weight counts once for an image, that of a convolution once for each
-        place of its output; products without weights, those of attention, do not count."""
-        convs = [name for name, one in model.named_modules() if isinstance(one, nn.Conv2d)]
-        grid = getattr(self.config, "grid", None)
-        if len(convs) == 1 and grid is not None:  # the patch embedding: known without measuring
-            places = {convs[0]: math.prod(grid)}
-        else:
-            layers = {layer.name: layer for layer in self.measured.layers}
-            places = {name: math.prod(layers[name].output[2:]) for name in convs}
-        total = 0
-        for name, module in model.named_modules():
-            tensors = dict(module.named_parameters(recurse=False))
-            own = sum(tensors[key].numel() for key in ("weight", "bias") if key in tensors)
-            total += self.batch_size * own * places.get(name, 1)
-        return total
+    def init(self) -> Initialisation:
+        """How fresh weights start, drawn with seed 0, one tensor at a time: the largest model
+        needs no more memory than its largest tensor.
+
+        >>> info("vit_ti_16", depth=1).init().tensors[0]
+        InitialValues(name='cls', shape=(1, 1, 192), mean=0.0, std=0.0, largest=0.0)
+        """
+        with torch.random.fork_rng(devices=()), torch.no_grad():
+            torch.manual_seed(0)
+            with deferred_init() as deferred:
+                model = build(self.config)
+            deferred.name_tensors(model)
+            tensors = tuple(
+                initial_values(name, deferred.fill(name)) for name, _ in model.named_parameters()
+            )
+        return Initialisation(self.source, tensors, documented_rules(model))
+
+    @cached_property
+    def torchinfo(self) -> Torchinfo:
+        """What torchinfo would print below its table."""
+        modules = dict(build_meta(self.config).named_modules())
+        macs = results = params = 0
+        for layer in self.measured.layers:
+            module = modules.get(layer.name)
+            if module is None or not has_weight(module):
+                continue
+            places = math.prod(layer.output[2:]) if isinstance(module, nn.Conv2d) else 1
+            macs += layer.output[0] * places * layer.params
+            results += math.prod(layer.output)
+            params += layer.params
+        images = self.batch_size * self.config.channels * math.prod(self.config.image_size)
+        return Torchinfo(macs, FLOAT * images, 2 * FLOAT * results, FLOAT * params)
+
+    def _weight_macs(self) -> int:
+        """`torchinfo.macs`, for a plain ViT without measuring, which takes seconds."""
+        config = self.config
+        if not isinstance(config, ViTConfig) or config.stem or config.patch_norm:
+            return self.torchinfo.macs
+        model = build_meta(config)
+        layers = (one for one in model.modules() if has_weight(one))
+        more = (math.prod(config.grid) - 1) * count(model.get_submodule("patches.projection"))
+        return self.batch_size * (sum(map(count, layers)) + more)
 
     def _repr_html_(self) -> str:
         height, width = self.config.image_size
@@ -194,6 +297,26 @@ def served_info(address: str, batch_size: int, given: Sequence[str]) -> ModelInf
     family = find_family(passport.family)
     config = validate(family.config, passport.config, where=address)
     return ModelInfo(address, config, batch_size)
+
+
+def has_weight(module: nn.Module) -> bool:
+    return isinstance(getattr(module, "weight", None), nn.Parameter)
+
+
+def initial_values(name: str, tensor: Tensor) -> InitialValues:
+    std, mean = torch.std_mean(tensor, correction=0)  # a single number deviates by 0
+    largest = tensor.abs().max()
+    return InitialValues(name, tuple(tensor.shape), mean.item(), std.item(), largest.item())
+
+
+def documented_rules(model: nn.Module) -> tuple[tuple[str, str], ...]:
+    """The table in the docstring of the family's `init_weights`, without its title.
+
+    >>> documented_rules(build_meta(find("vit_ti_16")))[1]
+    ('MLP biases', 'N(0, 1e-6)')
+    """
+    text = inspect.getdoc(getattr(type(model), "init_weights", None)) or ""
+    return tuple(re.findall(r"^\| (.+?) \| (.+) \|$", text, re.MULTILINE)[1:])
 
 
 def nearest_module(name: str, modules: Mapping[str, nn.Module]) -> str:

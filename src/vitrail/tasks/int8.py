@@ -12,6 +12,8 @@ from vitrail.data.paths import STDIN
 from vitrail.data.reader import ImageSource, Sample
 from vitrail.data.source import Source
 from vitrail.inference.calibration import Calibration, sample_calibration
+from vitrail.inference.engines.catalogue import AUTO
+from vitrail.inference.packing import check_native
 from vitrail.inference.predict import MAX_COUNTED, is_one, iter_images
 from vitrail.models.model import Model
 from vitrail.tasks.models import AnyModel, Device, Precision, open_model, refuse_without_weights
@@ -19,19 +21,29 @@ from vitrail.tasks.models import AnyModel, Device, Precision, open_model, refuse
 INT8 = "int8"
 
 
-def open_float(model: AnyModel, *, device: Device, precision: Precision) -> Model:
+def open_float(
+    model: AnyModel, *, device: Device, precision: Precision, threads: int | None = None
+) -> Model:
     """The model as it is loaded for a precision: int8 is made of float32 on the CPU."""
     if precision != INT8:
-        return open_model(model, device=device, precision=precision)
+        return open_model(model, device=device, precision=precision, threads=threads)
     refuse_without_weights(model, "compute in int8")
     if device != "auto" and choose_device(device).type != "cpu":
         raise UserError(f"int8 computes on the CPU, got device {device}: leave device out")
     return open_model(model, device="cpu", precision="float32")
 
 
-def check_int8(precision: Precision, calibrate: Any, max_drop: float, engine: str = "auto") -> None:
+def check_int8(
+    precision: Precision,
+    calibrate: Any,
+    max_drop: float,
+    engine: str = AUTO,
+    *,
+    native_resolution: bool = False,
+) -> None:
     """Refuse options that contradict each other, before anything is loaded."""
     check("max_drop", max_drop, at_least=0)
+    check_native(native_resolution, None, AUTO, int8=precision == INT8)
     if calibrate is not None and precision != INT8:
         raise UserError("calibrate gives images for int8: add precision int8, or leave it out")
     if precision == INT8 and engine.partition(":")[0] == "ray":

@@ -13,7 +13,9 @@ from vitrail.core.errors import UserError
 from vitrail.core.exported import is_exported
 from vitrail.core.matrix_unit import check_bfloat16
 from vitrail.inference.client import Client
+from vitrail.inference.engine import usable_threads
 from vitrail.inference.exported_model import ExportedModel
+from vitrail.inference.merging import merge_tokens
 from vitrail.inference.remote_model import RemoteModel
 from vitrail.models.model import Model
 from vitrail.weights.load import load
@@ -36,11 +38,17 @@ class ModelSource:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
 
-    def load(self, *, device: Device = "auto", precision: Precision = None) -> Model:
-        """The model, ready to evaluate."""
+    def load(
+        self,
+        *,
+        device: Device = "auto",
+        precision: Precision = None,
+        threads: int | None = None,
+    ) -> Model:
+        """The model, ready to evaluate; an exported file computes with so many threads."""
         if is_exported(self.source) or is_address(self.source):
             self.refuse_changes()
-            return open_model(self.source, device=device, precision=precision)
+            return open_model(self.source, device=device, precision=precision, threads=threads)
         model = load(
             self.source,
             model=self.model,
@@ -64,14 +72,17 @@ class ModelSource:
             raise UserError(f"{self.source}: {given[0]} must not be given for {what}: {again}")
 
 
-def open_exported_model(source: str | Path, *, device: Device, precision: Precision) -> Model:
-    """An exported file as a model; it computes on the CPU, in the precision that it has."""
+def open_exported_model(
+    source: str | Path, *, device: Device, precision: Precision, threads: int | None = None
+) -> Model:
+    """An exported file as a model; it computes on the CPU, in the precision that it has, with as
+    many threads as torch would use if none are given."""
     if precision is not None or (device != "auto" and choose_device(device).type != "cpu"):
         raise UserError(
             f"{source}: an exported file computes on the CPU, in its own precision: leave device "
             "and precision out"
         )
-    return ExportedModel(source)
+    return ExportedModel(source, threads=usable_threads(threads))
 
 
 def open_remote_model(source: str, *, device: Device, precision: Precision) -> Model:
@@ -130,19 +141,26 @@ def source_of(model: AnyModel) -> ModelSource | None:
     )
 
 
-def open_model(model: AnyModel, *, device: Device = "auto", precision: Precision = None) -> Model:
+def open_model(
+    model: AnyModel,
+    *,
+    device: Device = "auto",
+    precision: Precision = None,
+    threads: int | None = None,
+) -> Model:
     """Load a checkpoint onto `device`; "auto" is cuda, then mps, then cpu. A model in memory stays
-    where it is with "auto"; for another device or precision it is copied, never changed.
+    where it is with "auto"; for another device or precision it is copied, never changed. `threads`
+    compute an exported file: torch has its own setting.
 
     >>> open_model(model) is model, open_model(model, precision="float64") is model
     (True, False)
     """
     if isinstance(model, ModelSource):
-        return model.load(device=device, precision=precision)
+        return model.load(device=device, precision=precision, threads=threads)
     if isinstance(model, str) and is_address(model):
         return open_remote_model(model, device=device, precision=precision)
     if not isinstance(model, nn.Module) and is_exported(model):
-        return open_exported_model(model, device=device, precision=precision)
+        return open_exported_model(model, device=device, precision=precision, threads=threads)
     if not isinstance(model, nn.Module):
         return computable(load(model, device=device, dtype=precision))
     if not isinstance(model, Model):
@@ -152,8 +170,15 @@ def open_model(model: AnyModel, *, device: Device = "auto", precision: Precision
     place = weights.device if device == "auto" else choose_device(device)
     dtype = weights.dtype if precision is None else choose_dtype(precision)
     if (place, dtype) != (weights.device, weights.dtype):
-        model = load(model, device=place, dtype=dtype)
+        model = load_again(model, device=place, dtype=dtype)
     return computable(model)
+
+
+def load_again(model: Model, **changes: Any) -> Model:
+    """A copy of a model in memory, with the arguments of `load`. It merges tokens as the model
+    does: weights alone do not say so."""
+    copy = load(model, **changes)
+    return merge_tokens(copy.eval(), model.merged_tokens) if model.merged_tokens else copy
 
 
 def computable(model: Model) -> Model:

@@ -30,6 +30,8 @@ BLENDING = {
     "augmentation.progressive": (),
 }
 DEFAULT_OBJECTIVE: MaskedObjective = "mae"  # of pretrain
+# How a run is computed, which changes nothing of its result: two starts of it may differ in these.
+FREE_FIELDS = ("workers", "parallel", "sharding", "checkpointing")
 
 
 def new_recipe(options: RunOptions) -> Recipe:
@@ -56,7 +58,8 @@ def new_recipe(options: RunOptions) -> Recipe:
 
 
 def resumed_recipe(options: RunOptions, out: Path) -> Recipe:
-    """The recipe of the run in `out`; an option that is given again must have the same value."""
+    """The recipe of the run in `out`, with the `FREE_FIELDS` of this start; any other option must
+    have the same value if it is given again."""
     if not (out / NAME).is_file():
         raise UserError(f"{out}: no run to resume here: give the out directory of the run")
     recipe = check_verb(options, read_recipe(out / NAME), str(out))
@@ -68,8 +71,8 @@ def resumed_recipe(options: RunOptions, out: Path) -> Recipe:
     if recipe.data != options.data and Path(recipe.data).resolve() != Path(options.data).resolve():
         raise UserError(f"{out}: was trained on {recipe.data}, not on {options.data}")
     refuse_changes(options, recipe)
-    free = {"workers": options.workers, "parallel": options.parallel}
-    return set_fields(recipe, {name: value for name, value in free.items() if value is not None})
+    asked = override(replace(options, recipe=None), recipe, images=1)
+    return replace(recipe, **{name: getattr(asked, name) for name in FREE_FIELDS})
 
 
 def refuse_changes(options: RunOptions, recipe: Recipe) -> None:
@@ -108,7 +111,7 @@ def refuse_changes(options: RunOptions, recipe: Recipe) -> None:
 
 def deciding_fields(recipe: Recipe) -> dict[str, Any]:
     """What decides the result of a run, beside its data."""
-    idle = ("data", "workers", "parallel", "sharding", "checkpointing", "reasons")
+    idle = ("data", "reasons", *FREE_FIELDS)
     return {name: value for name, value in as_plain_values(recipe).items() if name not in idle}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,6 +42,9 @@ class Plan:
     gpus_per_machine: int
     memory: float  # GB of a GPU
     precision: str
+    optimiser: str
+    ema: bool
+    fields: Mapping[str, Any]  # of the model, that were set
     strategies: tuple[Strategy, ...]
     recommended: Strategy | None
 
@@ -62,7 +66,12 @@ class Plan:
             "--precision", self.precision, "--resume", "auto",
         ]  # fmt: skip
         recompute = {"none": None, "selective": "selective", "every block": "true"}[best.recompute]
+        given = {name: value for name, value in self.fields.items() if name != "image_size"}
         sets = {
+            **{f"fields.{name}": json.dumps(value) for name, value in given.items()},
+            # train takes the recipe `small`, which has a mean and chooses an optimiser by the data
+            "optimiser.name": self.optimiser,
+            "ema_decay": None if self.ema else "null",
             "accumulate": str(best.accumulate) if best.accumulate > 1 else None,
             "checkpointing": recompute,
             "sharding.group": str(best.share) if best.parallel == "hsdp" else None,
@@ -86,6 +95,9 @@ class Plan:
                 "gpus_per_machine": self.gpus_per_machine,
                 "memory": self.memory,
                 "precision": self.precision,
+                "optimiser": self.optimiser,
+                "ema": self.ema,
+                "fields": dict(self.fields),
                 "method": MODELLED,
                 "strategies": rows,
                 "recommended": best,
@@ -101,7 +113,7 @@ class Plan:
                 one.parallel,
                 one.recompute,
                 f"{one.images} x {one.accumulate}",
-                f"{(one.memory.weights + one.memory.gradients) / GB:.1f}",
+                f"{(one.memory.weights + one.memory.copies + one.memory.gradients) / GB:.1f}",
                 f"{(one.memory.optimiser + one.memory.average) / GB:.1f}",
                 f"{one.memory.communication / GB:.1f}",
                 f"{one.memory.activations / GB:.1f}",
@@ -127,7 +139,7 @@ class Plan:
 
 HEADER = (
     "parallel", "recomputed", "images", "weights, gradients", "optimiser, average", "exchange",
-    "activations", "GB in all", "GB sent in a machine", "between machines", "fits",
+    "activations", "GB in all", "GB a GPU sends", "GB leaving a machine", "fits",
 )  # fmt: skip
 
 
@@ -194,6 +206,9 @@ def plan(
         gpus_per_machine=gpus_per_machine,
         memory=memory,
         precision=precision,
+        optimiser=optimiser,
+        ema=ema,
+        fields=fields,
         strategies=tuple(strategies),
         recommended=recommend(strategies, limit),
     )

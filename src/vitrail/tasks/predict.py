@@ -18,9 +18,9 @@ from vitrail.core.eval_mode import eval_mode
 from vitrail.core.ranges import check_count
 from vitrail.data.reader import ImageSource, Item
 from vitrail.inference.calibration import Calibration
-from vitrail.inference.engine import BATCH, Engine, Job, usable_threads
+from vitrail.inference.engine import BATCH, Job, check_job, usable_threads
 from vitrail.inference.engines.catalogue import AUTO, split_ray
-from vitrail.inference.journal import Journal, stopped_engine
+from vitrail.inference.journal import Journal, speed_up_facts, stopped_engine
 from vitrail.inference.packing import check_native
 from vitrail.inference.predict import (
     Prediction,
@@ -32,6 +32,7 @@ from vitrail.inference.predict import (
     open_predictions,
 )
 from vitrail.inference.quantisation import MAX_DROP, Quantisation
+from vitrail.inference.speed_up import SpeedUp
 from vitrail.inference.writers import WRITERS, check_out, write_predictions
 from vitrail.models.model import Model
 from vitrail.tasks.arguments import check_not_swapped
@@ -41,7 +42,7 @@ from vitrail.tasks.models import AnyModel, Device, Precision
 from vitrail.tasks.names import name_of
 from vitrail.tasks.predictions import PredictionFile, Predictions
 from vitrail.tasks.progress import OnProgress, silent
-from vitrail.tasks.speed_up import with_speed_up
+from vitrail.tasks.speed_up import merge_as_stopped
 from vitrail.weights.atomic import check_writable, refuse_existing
 from vitrail.weights.digest import digest_of
 
@@ -57,7 +58,8 @@ def ignore(found: Quantisation) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions:
-    """How predictions are computed."""
+    """How predictions are computed; `merged` and `calibration` are what `speed_up` and int8 need,
+    once the model is loaded."""
 
     top: int = 5
     exact: bool = True
@@ -68,6 +70,7 @@ class PredictOptions:
     native_resolution: bool = False
     max_tokens: int | None = None
     threads: int | None = None
+    merged: SpeedUp | None = None
     calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
@@ -188,7 +191,7 @@ def predict(
     takes eager for short jobs, and for longer ones the fastest on this machine, which it finds by
     measuring and remembers. While something observes the model, as `capture` does, it is eager.
     `speed_up=1.8` merges tokens of a ViT, DeiT or BEiT until it is measured to be that many times
-    as fast; a run that is resumed measures again, and is refused if it merges another number.
+    as fast; a run that is resumed merges as many as before.
     `precision="int8"` (engines onnxruntime and openvino) is calibrated on images of `calibrate`, by
     default of `images`, and refused if it changes more than `max_drop` per cent of their labels.
     `native_resolution=True` keeps the aspect ratio of images, and their size up to as many patches
@@ -202,12 +205,15 @@ def predict(
     names, given = {field.name for field in fields(PredictOptions)}, locals()
     options = PredictOptions(**{name: given[name] for name in names & given.keys()})
     check_not_swapped(model, images)
-    check_int8(precision, calibrate, max_drop, engine)
+    check_int8(precision, calibrate, max_drop, engine, native_resolution=native_resolution)
     check_writing(out, options, overwrite=overwrite, dry_run=dry_run)
-    loaded = open_float(model, device=device, precision=precision)
-    loaded, merged = with_speed_up(loaded, speed_up, batch_size=batch_size, engine=engine)
+    loaded = open_float(model, device=device, precision=precision, threads=threads)
+    wanted = None if dry_run else speed_up  # it takes a while to find
+    loaded, merged = merge_as_stopped(
+        loaded, wanted, out, batch_size=batch_size, engine=engine, threads=threads
+    )
     int8 = make_calibration(loaded, images, precision, calibrate, max_drop)
-    options, one = replace(options, calibration=int8), is_one(images)
+    options, one = replace(options, merged=merged, calibration=int8), is_one(images)
     items = iter_images([images] if one or isinstance(images, str | Path) else images)
     if out is not None and dry_run:
         return plan_predictions(loaded, items, Path(out), options.job)
@@ -344,12 +350,14 @@ def predict_to_file(
         else:
             top = min(options.top, model.config.num_classes)
             write_predictions(out, count(), top=top, overwrite=overwrite)
-    return PredictionFile(str(out), done, tuple(broken), *int8)
+    quantisation = int8[0] if int8 else None
+    merged = None if options.merged is None else options.merged.facts()
+    return PredictionFile(str(out), done, tuple(broken), quantisation, merged)
 
 
 def plan_predictions(model: Model, items: Iterable[Item], out: Path, job: Job) -> DryRun:
     """How many images a file of predictions would have."""
-    Engine(model, job)  # it refuses a model without a head
+    check_job(model, job)
     images = sum(1 for _ in items)
     details = {"images": images, "batches": math.ceil(images / job.batch_size)}
     details |= {"classes": model.config.num_classes}
@@ -382,6 +390,8 @@ def resumable_predictions(
     }
     if options.calibration is not None:
         settings["calibration"] = options.calibration.samples.digest
+    if options.merged is not None:
+        settings["speed_up"] = speed_up_facts(options.speed_up, options.merged)
     engine = options.engine
     if engine == AUTO:
         engine = stopped_engine(out, settings) or AUTO

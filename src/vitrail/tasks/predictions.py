@@ -37,18 +37,20 @@ class Predictions(list[Prediction], HtmlRecord):
 @dataclass(frozen=True)
 class PredictionFile:
     """A file of predictions: how many images it has, which of these could not be read, and what
-    int8 cost, if it was wanted."""
+    was measured of int8 and of merged tokens, if they were wanted."""
 
     out: str
     images: int
     broken: tuple[BrokenImage, ...]
     quantisation: Quantisation | None = None
+    speed_up: dict[str, Any] | None = None
 
     def facts(self) -> dict[str, Any]:
         """Plain values for JSON."""
         int8 = {} if self.quantisation is None else {"quantisation": self.quantisation.facts()}
+        merged = {} if self.speed_up is None else {"speed_up": self.speed_up}
         broken = [asdict(one) for one in self.broken]
-        return {"out": self.out, "images": self.images, "broken": broken, **int8}
+        return {"out": self.out, "images": self.images, "broken": broken, **int8, **merged}
 
     def __repr__(self) -> str:
         return (

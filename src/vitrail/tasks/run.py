@@ -24,6 +24,8 @@ from vitrail.weights.atomic import write_file
 from vitrail.weights.native import is_native
 
 REPORT, OUTCOME = "report.html", "outcome.json"
+REQUEUE = "requeue.json"  # there while a run that a scheduler stopped waits to go on
+SCHEDULER_SIGNALS = ("SIGTERM", "SIGUSR1")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -37,7 +39,7 @@ class Run:
     recipe: Recipe
     step: int
     total: int
-    stopped: bool = False  # by Ctrl-C, before its end: `vitrail.resume(run.out)` continues
+    stopped: bool = False  # by a signal, before its end: `vitrail.resume(run.out)` continues
     stopped_by: str | None = None  # the signal: SIGINT, SIGTERM or SIGUSR1
     metric: str = ""
     score: float | None = None
@@ -51,6 +53,11 @@ class Run:
     notes: Sequence[str] = ()
     plan: Sequence[str] = ()  # of a dry run: nothing else came of it
     was_finished: bool = False  # before it was resumed
+
+    @property
+    def needs_requeue(self) -> bool:
+        """Whether a scheduler stopped it: queued again, the same command goes on."""
+        return self.stopped_by in SCHEDULER_SIGNALS
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -169,6 +176,17 @@ def write_outcome(run: Run) -> None:
         path.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
     write_file(run.out / OUTCOME, fill, overwrite=True)
+
+
+def write_requeue(out: Path, outcome: Outcome) -> None:
+    """OUT/requeue.json, for the script of a job: torchrun exits with 1 whatever its processes exit
+    with."""
+    facts = {"stopped_by": outcome.stopped_by, "step": outcome.step}
+
+    def fill(path: Path) -> None:
+        path.write_text(json.dumps(facts) + "\n", encoding="utf-8")
+
+    write_file(out / REQUEUE, fill, overwrite=True)
 
 
 def read_outcome(out: Path) -> Run | None:

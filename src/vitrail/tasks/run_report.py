@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from vitrail.core.outputs import Outputs
 from vitrail.data.doctor import examine
 from vitrail.data.findings import Findings
 from vitrail.data.loader import Stream
-from vitrail.data.source import Splits
+from vitrail.data.source import Source, Splits
 from vitrail.evaluation.warnings import SplitScore, find_warnings, score_split
 from vitrail.inference.outputs import compute_outputs
 from vitrail.models.summary import summarise
@@ -41,13 +42,14 @@ AUGMENTED = 16  # images in a report
 
 @dataclass(frozen=True)
 class EndedRun:
-    """A run that has ended or was stopped, and its duration in seconds."""
+    """A run that has ended or was stopped, its duration in seconds, and where it computed."""
 
     task: Task
     splits: Splits
     out: Path
     outcome: Outcome
     seconds: float
+    device: torch.device
 
 
 @dataclass(frozen=True)
@@ -159,9 +161,8 @@ def best_outputs(ended: EndedRun) -> Outputs:
     part, source = validation_split(ended.splits, data)
     outputs = outcome.outputs
     if outputs is None and not outcome.stopped:
-        native, model = ended.task.objective.native, load(ended.out / "best")
         source = thin_out(source, max(MAX_KEPT // max(len(source.labels), 1), 1))
-        found = compute_outputs(model, source, name=data, split=part, native=native)
+        found = compute_best(ended, source, part)
         return replace(found, broken=outcome.run_state.broken)
     empty = np.empty((0, len(source.labels)), dtype=np.float32)
     return Outputs(
@@ -172,6 +173,26 @@ def best_outputs(ended: EndedRun) -> Outputs:
         multi_label=source.targets is not None and source.targets.ndim == 2,
         split=part,
         broken=outcome.run_state.broken,
+    )
+
+
+def compute_best(
+    ended: EndedRun,
+    source: Source,
+    split: str,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Outputs:
+    """The outputs of the best weights, computed where the run was and read as it read images."""
+    recipe, native = ended.task.recipe, ended.task.objective.native
+    model = load(ended.out / "best", device=ended.device)
+    return compute_outputs(
+        model,
+        source,
+        name=recipe.data,
+        split=split,
+        workers=recipe.workers,
+        native=native,
+        on_progress=on_progress,
     )
 
 
@@ -191,11 +212,8 @@ def evaluate_test(ended: EndedRun, chosen_on: str, on_progress: OnProgress) -> S
     source = ended.splits.parts.get("test")
     if chosen_on == "test" or source is None or source.targets is None or not len(source):
         return None
-    model, name = load(ended.out / "best"), ended.task.recipe.data
     steps = steps_of(on_progress, "evaluating the test images")
-    native = ended.task.objective.native
-    outputs = compute_outputs(model, source, name=name, native=native, on_progress=steps)
-    return score_split(outputs)
+    return score_split(compute_best(ended, source, "test", steps))
 
 
 def interrupted_at(outcome: Outcome) -> str | None:

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,20 @@ from vitrail.models.catalogue import change, find
 from vitrail.tasks.introduction import introduction, plan_of
 from vitrail.tasks.overrides import DEFAULT_OBJECTIVE, new_recipe, resumed_recipe
 from vitrail.tasks.processes import launch_run
-from vitrail.tasks.run import Run, ended_run, read_outcome, write_outcome
+from vitrail.tasks.run import (
+    REQUEUE,
+    SCHEDULER_SIGNALS,
+    Run,
+    ended_run,
+    read_outcome,
+    write_outcome,
+    write_requeue,
+)
 from vitrail.tasks.run_options import Observer, RunOptions
 from vitrail.tasks.run_report import EndedRun, Written, write_report
-from vitrail.training.capacity import best, find_batch_size
+from vitrail.tasks.trials import is_shared, release_memory, run_trials
 from vitrail.training.device_defaults import Machine, describe_machine, with_device_defaults
-from vitrail.training.estimate import steps_within
-from vitrail.training.finder import find_lr, write_curve
+from vitrail.training.finder import write_curve
 from vitrail.training.goal import Masked
 from vitrail.training.launcher import launched, report_errors
 from vitrail.training.loggers import check_installed
@@ -49,7 +56,7 @@ PIXELS = "pixels"  # where a run keeps decoded images until it is finished
 # What a run writes to its directory, beside recipe.yaml.
 OWN = (
     "best", "last", "steps", "metrics.jsonl", "report.html", "outcome.json", "tensorboard",
-    FOLDER, "lr-finder.json", "loggers.json", "accumulate.json", PIXELS,
+    FOLDER, "lr-finder.json", "loggers.json", "accumulate.json", REQUEUE, PIXELS,
 )  # fmt: skip
 # What a run has written before its first checkpoint, beside decoded images.
 BEFORE_CHECKPOINT = (
@@ -99,6 +106,10 @@ def use_threads(threads: int | None) -> Iterator[None]:
 def finish(ended: EndedRun, observer: Observer) -> Run:
     """Write the report of a run, and the record of one that is finished."""
     out, outcome, written = ended.out, ended.outcome, Written()
+    if outcome.stopped_by in SCHEDULER_SIGNALS:
+        write_requeue(out, outcome)  # first: what follows may be cut short
+    if ended.device.type == "cuda":
+        release_memory()  # of the run, for the evaluation of its best weights
     with allow_interrupt(outcome.stopped):
         written = write_report(ended, observer.on_progress)
     recipe = ended.task.recipe
@@ -125,15 +136,14 @@ def perform(options: RunOptions, observer: Observer, world: World) -> EndedRun |
     out, recipe, resume = choose_run(options, world)
     if resume and not options.dry_run and (run := world.from_main(read_outcome(out))) is not None:
         return run
-    if not resume and Path(options.recipe or "").suffix not in (".yaml", ".yml"):
-        recipe = with_device_defaults(recipe, machine_of(world), given_fields(options))
     splits = with_train_share(open_splits(recipe, world), recipe.train_share, recipe.seed)
     check_installed(recipe.monitor.loggers)
     scorer, curve = make_scorer(splits), None
     if not resume:
-        recipe, curve = run_trials(options, recipe, splits, scorer, world)
-    shared = recipe.parallel != "ddp" and world.size > 1
-    task = prepare_task(recipe, splits, scorer, deferred=shared)
+        recipe, curve = run_trials(
+            options, recipe, splits, scorer, world, partial(make_recipe, world=world)
+        )
+    task = prepare_task(recipe, splits, scorer, deferred=is_shared(recipe, world))
     if options.dry_run:
         plan, total = plan_of(task, splits, world)
         if not resume and (out / NAME).exists():
@@ -142,6 +152,8 @@ def perform(options: RunOptions, observer: Observer, world: World) -> EndedRun |
     made = not out.exists()
     world.wait()  # until every process has seen that there is no run yet
     try:
+        if world.is_main and resume:
+            (out / REQUEUE).unlink(missing_ok=True)  # it goes on now
         if world.is_main and not resume:
             write_recipe(recipe, out)
             if curve is not None:
@@ -161,7 +173,7 @@ def perform(options: RunOptions, observer: Observer, world: World) -> EndedRun |
         if world.is_main and not resume:
             remove_failed_start(out, made=made)
         raise
-    return EndedRun(task, splits, out, outcome, time.perf_counter() - began)
+    return EndedRun(task, splits, out, outcome, time.perf_counter() - began, world.device)
 
 
 def open_splits(recipe: Recipe, world: World) -> Splits:
@@ -180,12 +192,17 @@ def open_splits(recipe: Recipe, world: World) -> Splits:
 
 
 def make_recipe(options: RunOptions, world: World) -> Recipe:
-    """The same for the recipe, which depends on the data."""
+    """The recipe of a new run, which depends on the data as well; with what this machine does best,
+    unless a file has it all."""
     if world.size == 1 or not is_remote(options.data):
-        return new_recipe(options)
-    found = world.from_main(new_recipe(options) if world.is_main else None)
-    assert found is not None
-    return found
+        recipe = new_recipe(options)
+    else:
+        found = world.from_main(new_recipe(options) if world.is_main else None)
+        assert found is not None
+        recipe = found
+    if Path(options.recipe or "").suffix in (".yaml", ".yml"):
+        return recipe
+    return with_device_defaults(recipe, machine_of(world), given_fields(options))
 
 
 def machine_of(world: World) -> Machine:
@@ -274,52 +291,3 @@ def make_scorer(splits: Splits) -> Scorer:
         return scores.key, scores.values
 
     return scorer
-
-
-def run_trials(
-    options: RunOptions, recipe: Recipe, splits: Splits, scorer: Scorer, world: World
-) -> tuple[Recipe, Any]:
-    """The recipe with the batch size and the learning rate that trials find, if requested, and the
-    curve of the rates; the recipe keeps both, so that a resumed run has no trials."""
-    curve = None
-    if options.batch_size == "auto":
-        objective = prepare_task(recipe, splits, scorer).objective
-        images = max(len(splits["train"]) // world.size, 1)
-        trials = find_batch_size(objective, recipe, images=images, device=world.device)
-        size = min(world.gather(best(trials).batch_size))  # what every process has memory for
-        speeds = ", ".join(f"{t.batch_size}: {t.images_per_second:,.0f}" for t in trials)
-        recipe = new_recipe(replace(options, batch_size=size * world.size))
-        recipe = add_reason(recipe, f"batches of {recipe.batch_size}: images/s of {speeds}")
-    if options.lr == "find":
-        trainer = Trainer(prepare_task(recipe, splits, scorer), Path(), world=world)
-        curve = find_lr(trainer)
-        recipe = add_reason(
-            replace(recipe, optimiser=replace(recipe.optimiser, lr=curve.lr)),
-            f"lr {curve.lr:g}: where the loss fell fastest in {len(curve.rates)} trial steps from "
-            f"{curve.rates[0]:.0e} to {curve.rates[-1]:.0e}",
-        )
-    if options.minutes is not None:
-        recipe = within_minutes(options.minutes, recipe, splits, scorer, world)
-    return recipe, curve
-
-
-def within_minutes(
-    minutes: float, recipe: Recipe, splits: Splits, scorer: Scorer, world: World
-) -> Recipe:
-    """The recipe with as many steps as there is time for, decided once and written down: a run that
-    is resumed keeps them, on whichever machine. The warm-up keeps its share."""
-    trial = Trainer(prepare_task(recipe, splits, scorer), Path(), world=world)
-    steps, seconds = steps_within(trial, minutes)
-    schedule, before = recipe.schedule, trial.total
-    warmup = min(round(schedule.warmup * steps / before), steps // 2)
-    recipe = replace(recipe, schedule=replace(schedule, steps=steps, warmup=warmup))
-    epochs = steps / trial.stream.steps
-    return add_reason(
-        recipe,
-        f"{steps:,} steps ({epochs:.3g} epochs): what {minutes:g} minutes have time for at "
-        f"{seconds:.3g} s a step, measured here, with evaluations",
-    )
-
-
-def add_reason(recipe: Recipe, reason: str) -> Recipe:
-    return replace(recipe, reasons=(*recipe.reasons, reason))

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vitrail.core.errors import UserError
 from vitrail.training.sharded import is_sharded, shard_like
-from vitrail.training.shards import INDEX, Shards, write_text, write_whole
+from vitrail.training.shards import INDEX, RunTensors, Shards, write_text, write_whole
 from vitrail.training.world import World
 from vitrail.weights.atomic import exchange
 from vitrail.weights.files import digest, read_json, read_tensors
@@ -56,10 +56,16 @@ class Found:
         """Its tensors; None for a checkpoint of an earlier version."""
         return Shards(self.path) if (self.path / INDEX).is_file() else None
 
-    def read(self) -> dict[str, Tensor]:
-        """All tensors, whole."""
+    def tensors(self) -> Mapping[str, Tensor]:
+        """All tensors that a run goes on from, whole, each read when it is asked for."""
         shards = self.shards
-        return read_tensors(self.path / STATE) if shards is None else shards.read_all()
+        if shards is not None:
+            return RunTensors(shards)
+        return {name: tensor.clone() for name, tensor in read_tensors(self.path / STATE).items()}
+
+    def read(self) -> dict[str, Tensor]:
+        """The same, read."""
+        return dict(self.tensors())
 
 
 def draft_of(directory: Path, step: int) -> Path:
@@ -83,7 +89,8 @@ def finish_draft(draft: Path, step: int, run_state: dict[str, Any], sums: Sums) 
 
 
 def publish(draft: Path, *, keep: int) -> Path:
-    """Give a draft its name, and remove the oldest checkpoints beyond `keep`."""
+    """Give a draft its name, and remove the oldest checkpoints beyond `keep`, and those of later
+    steps: a run that saves this step has not gone on from them, because they are damaged."""
     place = draft.with_name(draft.name.removesuffix(DRAFT))
     if not place.exists():
         os.rename(draft, place)
@@ -93,7 +100,9 @@ def publish(draft: Path, *, keep: int) -> Path:
         remove(place)
         os.rename(draft, place)
     flush(draft.parent)
-    for old in steps_in(draft.parent)[:-keep]:
+    known = steps_in(draft.parent)
+    now = known.index(place) + 1
+    for old in (*known[now:], *known[:now][:-keep]):
         remove(old)
     return place
 
@@ -193,18 +202,18 @@ def flatten_optimisers(optimisers: Iterable[torch.optim.Optimizer]) -> dict[str,
 
 
 def restore_optimisers(
-    optimisers: Iterable[torch.optim.Optimizer], tensors: dict[str, Tensor]
+    optimisers: Iterable[torch.optim.Optimizer], tensors: Mapping[str, Tensor]
 ) -> None:
     for number, optimiser in enumerate(optimisers):
         parameters = [p for group in optimiser.param_groups for p in group["params"]]
         state: dict[int, dict[str, Tensor]] = {}
-        for key, tensor in tensors.items():
+        for key in tensors:
             kind, *place = key.split(".", 3)
             if kind == "optimiser" and int(place[0]) == number:
-                like = parameters[int(place[1])]
+                tensor, like = tensors[key], parameters[int(place[1])]
                 whole = tensor.shape == like.shape and not is_sharded(tensor)
                 mine = shard_like(tensor, like) if whole else tensor
-                state.setdefault(int(place[1]), {})[place[2]] = mine.clone()
+                state.setdefault(int(place[1]), {})[place[2]] = mine
         optimiser.load_state_dict(
             {"state": state, "param_groups": optimiser.state_dict()["param_groups"]}
         )

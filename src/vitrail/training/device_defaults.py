@@ -51,7 +51,9 @@ def with_device_defaults(recipe: Recipe, machine: Machine, given: Collection[str
         chosen["precision"] = ("bfloat16", "precision bfloat16: the GPU computes it at full speed")
     if machine.tf32:
         chosen["tf32"] = (True, "tf32: what stays in float32 is multiplied in TensorFloat-32")
-    if not recipe.native_resolution:
+    augmentation = recipe.augmentation
+    if not (recipe.native_resolution or augmentation.sides or augmentation.progressive):
+        # a block is compiled anew for every size of images
         chosen["compile"] = (True, "compile: each block is compiled by itself")
     workers = max(min(machine.cores // machine.processes, MAX_WORKERS), 1)
     chosen["workers"] = (

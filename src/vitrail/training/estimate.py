@@ -2,28 +2,33 @@
 time for."""
 
 import time
+from collections.abc import Iterable
+from dataclasses import replace
+from statistics import fmean
 
 from vitrail.core.errors import UserError
+from vitrail.data.loader import Batch
 from vitrail.training.loop import Trainer
 
-STEPS, SECONDS = 4, 5.0  # of trial: whichever is reached first, but at least one step
+STEPS, SECONDS = 4, 5.0  # of trial: whichever is reached first, but at least one step of each size
 BUDGET_STEPS, BUDGET_SECONDS = 20, 20.0  # the same where the length of a run depends on it
 RESERVED = 0.05  # of a budget, for the report and what comes before the first step
 
 
 def estimate_seconds(run: Trainer) -> float:
     """Training and its evaluations. The run's weights are used up: begin the real one afresh."""
-    step = time_step(run)
-    return step * run.total + evaluations_in(run, run.total) * evaluation_seconds(run, step)
+    sizes = time_sizes(run)
+    evaluations = evaluations_in(run, run.total) * evaluation_seconds(run, sizes[-1])
+    return fmean(sizes) * run.total + evaluations
 
 
 def steps_within(run: Trainer, minutes: float) -> tuple[int, float]:
     """How many steps a run has time for with its evaluations, and the seconds of one, measured. All
     processes measure, and the slowest decides for all. The run's weights are used up."""
-    step = time_step(run, steps=BUDGET_STEPS, seconds=BUDGET_SECONDS)
-    step = max(run.world.gather(step))
+    measured = time_sizes(run, steps=BUDGET_STEPS, seconds=BUDGET_SECONDS)
+    sizes = [max(of_each) for of_each in zip(*run.world.gather(measured), strict=True)]
+    step, one = fmean(sizes), evaluation_seconds(run, sizes[-1])
     budget = 60 * minutes * (1 - RESERVED)
-    one = evaluation_seconds(run, step)
     every = max(run.recipe.monitor.eval_every_epochs * run.stream.steps, 1)
     found = int(budget / (step + one / every))
     if found < every:  # not even one epoch: one evaluation, at the end
@@ -37,17 +42,42 @@ def steps_within(run: Trainer, minutes: float) -> tuple[int, float]:
 
 
 def time_step(run: Trainer, *, steps: int = STEPS, seconds: float = SECONDS) -> float:
-    """Seconds of a training step, on average. The first also pays for what happens once, so it
-    counts only where there is no other."""
-    times = list[float]()
+    """Seconds of a training step, on average over the run."""
+    return fmean(time_sizes(run, steps=steps, seconds=seconds))
+
+
+def time_sizes(run: Trainer, *, steps: int = STEPS, seconds: float = SECONDS) -> list[float]:
+    """Seconds of a training step at each size of images that the run goes through, the last the
+    model's own, which evaluations have too. All have the same share of the run; of a few epochs
+    the smaller ones have more, so that their mean is never too short."""
+    stages = len(run.recipe.augmentation.progressive) + 1
+    each = max(min(steps, run.total) // stages, 2)
+    # as if the run were so long that a size lasts for more epochs than there are steps to time
+    long = replace(run.stream, epochs=float(stages * (each + 1)))
+    later = ((stage * (each + 1) + 1) * run.stream.steps for stage in range(1, stages))
+    return [
+        time_batches(run, long.batches(first, first + each), seconds / stages)
+        for first in (0, *later)
+    ]
+
+
+def time_batches(run: Trainer, batches: Iterable[Batch], seconds: float) -> float:
+    """Seconds of a step, on average. The first also pays for what happens once, so it counts only
+    where there is no other. A GPU is behind with its work: the clock is read when losses are."""
     began = time.perf_counter()
-    for batch in run.stream.batches(0, min(steps, run.total)):
+    first = 0.0
+    count = 0
+    for batch in batches:
         run.train_step(batch)
-        now = time.perf_counter()
-        times.append(now - began - sum(times))
-        if run.world.any(now - began > seconds):
+        count += 1
+        if count == 1:
+            run.read_losses()
+            first = time.perf_counter() - began
+        if run.world.any(time.perf_counter() - began > seconds):
             break
-    return sum(times[1:]) / len(times[1:]) if times[1:] else times[0]
+    run.read_losses()
+    others = time.perf_counter() - began - first
+    return others / (count - 1) if count > 1 else first
 
 
 def evaluations_in(run: Trainer, steps: int) -> float:

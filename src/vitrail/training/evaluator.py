@@ -1,10 +1,12 @@
 """How the weights of a run are evaluated on its validation images, and which are the best."""
 
 import math
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from vitrail.core.errors import UserError
 from vitrail.data.images import BadImage, Unreadable
-from vitrail.data.loader import EvalLoader
+from vitrail.data.loader import Batch, EvalLoader
 from vitrail.training.counts import CountedScorer, Counts
 from vitrail.training.outage import OutageError, lost_too_many, sentence
 from vitrail.training.progress import Values
@@ -35,23 +37,36 @@ def score_outputs(task: Task, outputs: ValidationOutputs) -> tuple[str, Values]:
     return metric, values if losses is None else {**values, **counts.values()}
 
 
+def tell_death(why: str) -> str:
+    return f"a process that reads images has died: {why}; started anew"
+
+
 class Evaluator:
     """Scores the weights to use, and hands the best to the saver. `outputs` are those of the best
-    weights, if they became so in this process."""
+    weights, if they became so in this process; `problems` are sentences about what could not be
+    written, until they are taken."""
 
     def __init__(self, state: TrainState, saver: Saver, out: Path, world: World) -> None:
         self.state, self.saver, self.out, self.world = state, saver, out, world
         self.outputs: ValidationOutputs | None = None
         self.loader: EvalLoader | None = None
+        self.problems: list[str] = []
 
-    def evaluate(self, task: Task, step: int, run_state: RunState) -> Values:
-        """All scores of a step; OutageError where too many images cannot be used."""
+    def evaluate(
+        self,
+        task: Task,
+        step: int,
+        run_state: RunState,
+        watch: Callable[[Iterable[Batch]], Iterable[Batch]] = iter,
+    ) -> Values:
+        """All scores of a step; OutageError where too many images cannot be used. The batches go
+        through `watch`, which may end it all by an exception."""
         scorer = task.scorer if isinstance(task.scorer, CountedScorer) else None
         keep = scorer is None or len(task.val) * len(task.val.labels) <= MAX_KEPT
         with self.state.with_eval_weights():
             outputs = compute_outputs(
                 task.objective,
-                self.batches(task),
+                watch(self.batches(task)),
                 self.world,
                 classes=len(task.val.labels),
                 seed=task.recipe.seed,
@@ -59,6 +74,8 @@ class Evaluator:
                 keep=keep,
                 precision=task.recipe.precision,
             )
+        if self.loader is not None:
+            self.problems += map(tell_death, self.loader.reader.deaths)
         images = len(task.val)
         lost, share = images - outputs.images, task.recipe.max_broken
         if lost_too_many(lost, images, share):
@@ -67,14 +84,33 @@ class Evaluator:
             why = sentence("validation images", lost, images, share, found)
             raise OutageError(why, storage=outputs.storage_failed)
         run_state.broken |= outputs.broken
-        run_state.metric, values = score_outputs(task, outputs)
-        run_state.warning = task.objective.warning(outputs.logits) if outputs.kept else None
+        # the main process alone has the outputs
+        scored = self.score(task, outputs) if self.world.is_main else None
+        scored = self.world.from_main(scored)
+        assert scored is not None
+        run_state.metric, values, run_state.warning = scored
         run_state.shown = list(outputs.shown)
         if outputs.shown and self.world.is_main:
-            how = task.objective.model.passport.preprocessing
-            write_sheet(outputs.shown, how, self.out, step)
+            self.write_sheet(task, outputs, step)
         self.choose(values, step, run_state, outputs)
         return values
+
+    def score(self, task: Task, outputs: ValidationOutputs) -> tuple[str, Values, str | None]:
+        """The metric that chooses weights, all values, and what a person should know."""
+        warning = task.objective.warning(outputs.logits) if outputs.kept else None
+        return *score_outputs(task, outputs), warning
+
+    def write_sheet(self, task: Task, outputs: ValidationOutputs, step: int) -> None:
+        """What cannot be written, on a full disk perhaps, is told: it is no reason to end a run."""
+        how = task.objective.model.passport.preprocessing
+        try:
+            write_sheet(outputs.shown, how, self.out, step)
+        except UserError as problem:
+            self.problems.append(f"{problem}; training goes on")
+
+    def take_problems(self) -> list[str]:
+        taken, self.problems = self.problems, []
+        return taken
 
     def batches(self, task: Task) -> EvalLoader:
         """Those of the validation images, read by workers that stay for the next evaluation."""
@@ -82,7 +118,7 @@ class Evaluator:
             self.loader = EvalLoader(
                 task.val,
                 task.objective.model.passport.preprocessing,
-                max(task.recipe.batch_size, 64),
+                max(task.recipe.batch_size // task.recipe.accumulate, 64),
                 native=task.objective.native,
                 workers=task.recipe.workers,
                 rank=self.world.rank,
@@ -101,5 +137,5 @@ class Evaluator:
         if math.isfinite(value) and value != run_state.best:  # a tie uses up patience
             run_state.best, run_state.since_best = value, 0
         run_state.best_step, run_state.best_scores = step, finite(values)
-        self.saver.best = self.state.eval_tensors(), finite(values)
+        self.saver.best = self.state.eval_tensors(self.world), finite(values)
         self.outputs = outputs if outputs.kept else None

@@ -100,7 +100,7 @@ def describe(beats: Sequence[Beat], now: float, patience: float, seconds: float 
     """Who keeps the others waiting.
 
     >>> describe([Beat(0, 9, "step 4", 50.0), Beat(1, 8, "reading step 4", 50.0)], 51.0, 600)
-    'process 1 hangs while reading step 4: the others have waited for it for 10 minutes'
+    'process 1 hangs (reading step 4): the others have waited for it for 10 minutes'
     """
     minutes = f"{patience / 60:.0f} minutes" if patience >= 90 else f"{patience:.0f} s"
     silent = [beat for beat in beats if now - beat.seen > SILENT / SECONDS * seconds]
@@ -112,7 +112,10 @@ def describe(beats: Sequence[Beat], now: float, patience: float, seconds: float 
             "network between the machines"
         )
     ranks = ", ".join(str(beat.rank) for beat in late)
-    subject = f"process {ranks} hangs" if len(late) == 1 else f"processes {ranks} hang"
-    how = "does not respond" if len(late) == 1 else "do not respond"
-    what = f", {how} and was last seen at" if silent else " while"
-    return f"{subject}{what} {late[0].doing}: the others have waited for it for {minutes}"
+    one = len(late) == 1
+    who, them = (f"process {ranks}", "it") if one else (f"processes {ranks}", "them")
+    if silent:
+        what = f"{'does' if one else 'do'} not respond (last seen: {late[0].doing})"
+    else:
+        what = f"{'hangs' if one else 'hang'} ({late[0].doing})"
+    return f"{who} {what}: the others have waited for {them} for {minutes}"

@@ -9,6 +9,10 @@ from typing import Any
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
+class StoppedError(Exception):
+    """A signal came during an evaluation: the run is saved, and evaluates when it is resumed."""
+
+
 class Interrupted:
     """Whether a signal has asked a run to stop, and which."""
 

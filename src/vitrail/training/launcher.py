@@ -19,6 +19,7 @@ from vitrail.core.errors import UserError
 
 SECONDS_TO_BE_ENDED = 20
 SECONDS_TO_SAVE = 600  # for a step to end and be saved after Ctrl-C
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 
 
 def exit_now(code: int) -> NoReturn:
@@ -61,6 +62,8 @@ def launch(module: str, arguments: Sequence[str], processes: int) -> None:
         max_restarts=0,
         monitor_interval=0.1,
         shutdown_timeout=SECONDS_TO_SAVE,
+        # passed on to the processes, which save; one that is missing here would end the agent alone
+        signals_to_handle=",".join(number.name for number in SIGNALS),
     )
     try:
         with restored_signal_handlers():
@@ -79,8 +82,7 @@ def launch(module: str, arguments: Sequence[str], processes: int) -> None:
 @contextmanager
 def restored_signal_handlers() -> Iterator[None]:
     """torchrun's agent installs handlers of its own and leaves them behind."""
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-    before = {number: signal.getsignal(number) for number in numbers}
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         yield
     finally:

@@ -9,6 +9,7 @@ scores and `val_loss` too. What is not finite is null.
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from vitrail.training.loggers import LoggerName, open_loggers
 
 class Log:
     """`metrics.jsonl` and loggers of the run's directory, cut to `step` at the start. `problems`
-    are sentences about loggers that failed, until they are taken."""
+    are sentences about what could not be written, until they are taken: no metrics end a run."""
 
     def __init__(
         self,
@@ -29,23 +30,54 @@ class Log:
     ) -> None:
         self.out, self.path = out, out / "metrics.jsonl"
         self.problems: list[str] = []
+        self.unwritten: list[tuple[int, str]] = []  # lines with their steps
         self.loggers = open_loggers(loggers, out, settings or {}, self.problems.append)
         self.cut(step)
 
     def cut(self, step: int) -> None:
-        """Forget what came after `step`."""
-        keep = [line for line in self.read(self.out) if line["step"] <= step]
-        self.path.write_text("".join(json.dumps(line) + "\n" for line in keep), encoding="utf-8")
+        """Forget what came after `step`. The file is shortened where it is, which takes no room on
+        the disk, and no moment at which the lines that stay are not there."""
+        self.unwritten = [line for line in self.unwritten if line[0] <= step]
+        try:
+            with self.path.open("ab"):
+                os.truncate(self.path, end_of_step(self.path.read_bytes(), step))
+        except OSError as error:
+            self.note_problem(error)
         for logger in self.loggers:
             logger.start(step)
 
     def write(self, step: int, **values: float) -> None:
         known = {name: value if math.isfinite(value) else None for name, value in values.items()}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **known}, allow_nan=False) + "\n")
+        line = json.dumps({"step": step, **known}, allow_nan=False)
+        self.unwritten.append((step, line))
+        self.write_lines()
         finite = {name: value for name, value in known.items() if value is not None}
         for logger in self.loggers:
             logger.write(step, finite)
+
+    def write_lines(self) -> None:
+        """All lines that are not written yet. Where that fails, the disk is full perhaps, they wait
+        for the next one, and half of a line is taken back."""
+        left = memoryview("".join(f"{line}\n" for _, line in self.unwritten).encode())
+        try:
+            with self.path.open("ab", buffering=0) as file:
+                size = file.tell()
+                try:
+                    while left:
+                        left = left[file.write(left) :]
+                except OSError:
+                    file.truncate(size)
+                    raise
+            self.unwritten.clear()
+        except OSError as error:
+            if len(self.unwritten) == 1:  # once, not with every line
+                self.note_problem(error)
+
+    def note_problem(self, error: OSError) -> None:
+        self.problems.append(
+            f"{self.path}: cannot be written: {error.strerror or error}; lines are kept until they "
+            "can be"
+        )
 
     def take_problems(self) -> tuple[str, ...]:
         taken = tuple(self.problems)
@@ -53,6 +85,8 @@ class Log:
         return taken
 
     def close(self) -> None:
+        if self.unwritten:
+            self.write_lines()
         for logger in self.loggers:
             logger.close()
 
@@ -67,3 +101,20 @@ class Log:
             except ValueError:
                 break  # the process was killed while it wrote this line
         return values
+
+
+def end_of_step(content: bytes, step: int) -> int:
+    r"""Where the lines up to `step` end. What a process that was killed left of a line ends them.
+
+    >>> end_of_step(b'{"step": 1}\n{"step": 2}\n{"st', 1)
+    12
+    """
+    end = 0
+    for line in content.splitlines(keepends=True):
+        try:
+            if not line.endswith(b"\n") or json.loads(line)["step"] > step:
+                break
+        except ValueError:
+            break
+        end += len(line)
+    return end

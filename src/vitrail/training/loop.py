@@ -6,7 +6,7 @@ moment and resumed ends with the same bits as one that was not.
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,18 +15,18 @@ from typing import Literal, NoReturn
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
 
 from vitrail.core.errors import UserError
 from vitrail.core.image_list import ImageList
 from vitrail.core.randomness import seed_of, words
 from vitrail.data.augment import Augmentation, mix
 from vitrail.data.loader import Batch, dense_targets
+from vitrail.data.samples import outlive_workers
 from vitrail.models.sample_noise import SampleNoise
 from vitrail.training.device_defaults import matmul_precision
-from vitrail.training.evaluator import Evaluator
+from vitrail.training.evaluator import Evaluator, tell_death
 from vitrail.training.heartbeat import Heartbeat
-from vitrail.training.interrupt import Interrupted, forget_children, interruptible
+from vitrail.training.interrupt import Interrupted, StoppedError, forget_children, interruptible
 from vitrail.training.log import Log
 from vitrail.training.loggers import flat_settings
 from vitrail.training.micro_batch import more_parts, read_accumulate
@@ -38,10 +38,10 @@ from vitrail.training.parts import Parts, fewest_images
 from vitrail.training.precision import autocast, check_precision
 from vitrail.training.progress import Progress, Values
 from vitrail.training.recipe_file import as_plain_values
+from vitrail.training.run_lock import sole_writer
 from vitrail.training.run_state import RunState, weights_digest
 from vitrail.training.saver import Saver
 from vitrail.training.schedule import rate_at
-from vitrail.training.sharded import full_tensor
 from vitrail.training.stream import make_stream, total_steps
 from vitrail.training.tally import Tally
 from vitrail.training.task import Outcome, Task
@@ -50,7 +50,6 @@ from vitrail.training.validate import dummy_images
 from vitrail.training.world import World, start_heartbeat
 
 FLAGS_EVERY = 10  # steps, where asking a GPU or other processes would hold them up
-MAX_DEATHS = 3  # of processes that read images, one after another
 
 
 class Trainer:
@@ -89,6 +88,7 @@ class Trainer:
         self.flags_every = FLAGS_EVERY if cuda else 1
         self.read_losses_every = FLAGS_EVERY if cuda and recipe.monitor.nan == "stop" else 1
         self.heartbeat: Heartbeat | None = None
+        self.interrupted = Interrupted()
         self.fewest = fewest_images(objective)
         self.step_began = time.perf_counter()
         self.step = 0
@@ -98,6 +98,10 @@ class Trainer:
     def run(self, *, resume: bool = False) -> Outcome:
         """Train to the end, or to the end of the step in which Ctrl-C was pressed."""
         self.out.mkdir(parents=True, exist_ok=True)
+        with sole_writer(self.out, self.world):
+            return self.run_locked(resume=resume)
+
+    def run_locked(self, *, resume: bool) -> Outcome:
         self.saver.sweep()
         if resume:
             self.restore()
@@ -106,14 +110,13 @@ class Trainer:
         log = self.open_log() if self.world.is_main else None
         self.world.wait()  # however long the main process takes to open it
         try:
-            with (
-                interruptible(alone=self.world.size == 1) as interrupted,
-                matmul_precision(self.recipe),
-            ):
-                stopped = self.train(log, interrupted)
-            if stopped:
-                self.save()
-            self.finish_saving()
+            # until all is saved: a scheduler that asks once more must not end that
+            with interruptible(alone=self.world.size == 1) as self.interrupted:
+                with matmul_precision(self.recipe):
+                    stopped = self.train(log)
+                if stopped:
+                    self.save()
+                self.finish_saving()
         except BaseException:
             if self.world.size == 1:  # others may be gone, and would be waited for in vain
                 with suppress(Exception):
@@ -125,7 +128,7 @@ class Trainer:
             if log is not None:
                 log.close()
         outputs = self.evaluator.outputs
-        names = [name for name in self.world.gather(interrupted.name) if name is not None]
+        names = [name for name in self.world.gather(self.interrupted.name) if name is not None]
         by = names[0] if stopped and names else None
         return Outcome(self.step, self.total, self.run_state, stopped, self.speed, outputs, by)
 
@@ -133,18 +136,19 @@ class Trainer:
         settings = flat_settings(as_plain_values(self.recipe))
         return Log(self.out, self.step, self.recipe.monitor.loggers, settings)
 
-    def train(self, log: Log | None, interrupted: Interrupted) -> bool:
+    def train(self, log: Log | None) -> bool:
         """Whether the run was interrupted."""
-        while (ended := self.train_on(log, interrupted)) in ("back", "again"):
-            if ended == "back":
-                self.go_back(log)
-            elif self.step and self.world.any(interrupted.is_set()):
-                return True
+        try:
+            while (ended := self.train_on(log)) in ("back", "again"):
+                if ended == "back":
+                    self.go_back(log)
+                elif self.step and self.world.any(self.interrupted.is_set()):
+                    return True
+        except StoppedError:
+            return True
         return ended == "interrupted"
 
-    def train_on(
-        self, log: Log | None, interrupted: Interrupted
-    ) -> Literal["done", "interrupted", "back", "again"]:
+    def train_on(self, log: Log | None) -> Literal["done", "interrupted", "back", "again"]:
         """Steps from where the run stands, until it is over, has to go back, or has waited for its
         storage and reads the same step again."""
         monitor = self.recipe.monitor
@@ -175,7 +179,7 @@ class Trainer:
                 self.save()
                 return "done"
             asks = self.step % self.flags_every == 0 and self.step < self.total
-            if asks and self.world.any(interrupted.is_set()):
+            if asks and self.world.any(self.interrupted.is_set()):
                 self.read_losses()
                 return "interrupted"
         return "done"
@@ -195,7 +199,7 @@ class Trainer:
         loss = self.run_state.tally.mean_loss
         if evaluates:
             began = time.perf_counter()
-            self.mark("the evaluation", may_take_long=True)
+            self.mark("the evaluation")
             values = self.evaluate()
             seconds = time.perf_counter() - began
         if logs:
@@ -227,26 +231,19 @@ class Trainer:
     def waited_for(self) -> Iterator[Batch]:
         """The batches from this step on, with the time that each was waited for in the tally. A
         worker that has died is replaced: the next one reads the same images."""
-        batches, deaths = self.stream.batches(self.step, self.total), 0
+        start = self.step
+        batches = outlive_workers(
+            lambda done: self.stream.batches(start + done, self.total),
+            lambda why: self.messages.append(tell_death(why)),
+        )
         while True:
             self.step_began = time.perf_counter()
             self.mark(f"reading the images of step {self.step}")
-            try:
-                batch = next(batches, None)
-                if self.stream.workers:
-                    forget_children()
-            except (RuntimeError, ConnectionError, EOFError) as error:
-                # torch's own sentence, or a pipe that broke while a batch was on its way
-                died = "DataLoader worker" in str(error) or not isinstance(error, RuntimeError)
-                if not died or deaths == MAX_DEATHS:
-                    raise
-                deaths += 1
-                self.messages.append(f"a process that reads images has died: {error}; started anew")
-                batches = self.stream.batches(self.step, self.total)
-                continue
+            batch = next(batches, None)
+            if self.stream.workers:
+                forget_children()
             if batch is None:
                 return
-            deaths = 0
             self.run_state.tally.data_seconds += time.perf_counter() - self.step_began
             self.mark(f"step {self.step}")
             yield batch
@@ -292,7 +289,8 @@ class Trainer:
         torch.manual_seed(seed_of("step", recipe.seed, self.step, world.rank))
         keys = words("noise", recipe.seed, self.step, batch.places).view(np.int64)
         images = batch.images.to(world.device)  # where the stream has put them already
-        targets = dense_targets(batch.targets.to(world.device), len(self.task.train.labels))
+        targets = batch.targets.to(world.device, non_blocking=True)
+        targets = dense_targets(targets, len(self.task.train.labels))
         if recipe.channels_last and isinstance(images, Tensor):
             images = images.to(memory_format=torch.channels_last)
         drawn = self.task.objective.draw(recipe.seed, batch.epoch, batch.indices)
@@ -306,16 +304,17 @@ class Trainer:
                 partners=batch.partners(),
             )
         elif drawn is not None:
-            targets = drawn.to(world.device)
+            targets = drawn.to(world.device, non_blocking=True)
         self.task.objective.train()
         for optimiser in self.state.optimisers:
             optimiser.zero_grad(set_to_none=True)
-        noise = torch.from_numpy(keys).to(world.device)
+        noise = torch.from_numpy(keys)
         sums = world.total(self.backward(images, targets, noise, parts))
-        norm = self.clip_gradients()
+        norm = self.state.clip_gradients(recipe.optimiser.clip)
         self.results.append((self.step, torch.cat([sums, norm.to(sums)[None]])))
         if len(self.results) < self.read_losses_every or self.read_losses():
-            self.update_weights()
+            self.saver.wait_copied()
+            self.state.update_weights(self.step)
 
     def mixing(self) -> Augmentation:
         """The augmentation of this step, whose mixup and cutmix may be off by now."""
@@ -342,7 +341,7 @@ class Trainer:
             if not len(part):
                 part, target = self.dummy_batch()
                 keys = noise.new_zeros(1)
-            self.noise.start(keys, seed_of("noise", self.recipe.seed, self.step, number))
+            self.noise.start(keys, seed_of("noise", self.recipe.seed, self.step, number), device)
             with sync_gradients(self.compute, now=number == parts.last, empty=not weight):
                 with autocast(self.recipe.precision, device):
                     losses = self.compute(part, target)
@@ -357,14 +356,6 @@ class Trainer:
         images, drawn = dummy_images(self.task.objective, self.recipe.seed)
         targets = torch.zeros(1, len(self.task.train.labels)) if drawn is None else drawn
         return images.to(self.world.device), targets.to(self.world.device)
-
-    def clip_gradients(self) -> Tensor:
-        """The norm that all gradients had before they were clipped."""
-        for optimiser in self.state.optimisers:
-            self.state.scaler.unscale_(optimiser)
-        parameters = [p for p in self.task.objective.parameters() if p.grad is not None]
-        clip = self.recipe.optimiser.clip
-        return full_tensor(clip_grad_norm_(parameters, clip if clip is not None else math.inf))
 
     def read_losses(self) -> bool:
         """Bring the losses of the last steps from the device, all at once, and add them to the
@@ -391,15 +382,6 @@ class Trainer:
             self.run_state.tally.add(loss, norm, hits, labelled)
         return good
 
-    def update_weights(self) -> None:
-        self.saver.wait_copied()
-        scaler = self.state.scaler
-        for optimiser in self.state.optimisers:
-            scaler.step(optimiser)
-        scaler.update()
-        if self.state.ema is not None:
-            self.state.ema.update(self.task.objective, self.step)
-
     def go_back(self, log: Log | None) -> None:
         """Return to the newest checkpoint, knowing which step not to take again; without one the
         run goes on from where it stands."""
@@ -417,15 +399,34 @@ class Trainer:
         self.saver.wait_copied()  # the mean takes their place meanwhile
         while True:
             try:
-                values = self.evaluator.evaluate(self.task, self.step, self.run_state)
+                values = self.evaluator.evaluate(
+                    self.task, self.step, self.run_state, self.watch_evaluation
+                )
             except OutageError as outage:
                 if outage.storage and self.waiting.wait():
                     continue
                 self.run_state.needs_evaluation = True
                 self.stop(str(outage))
+            except StoppedError:
+                self.run_state.needs_evaluation = True
+                raise
+            self.messages += self.evaluator.take_problems()
             self.waiting = Waiting(self.recipe.monitor.outage_minutes)
             self.run_state.needs_evaluation = False
             return values
+
+    def watch_evaluation(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches of an evaluation: other processes learn how far it is, and a signal ends it
+        in all of them, because it may take longer than a scheduler waits."""
+        for number, batch in enumerate(batches):
+            self.mark(f"batch {number} of the evaluation")
+            if self.recipe.workers:
+                forget_children()
+            asks = number % self.flags_every == 0
+            if asks and self.world.any(self.interrupted.is_set()):
+                raise StoppedError
+            yield batch
+        self.mark("the scores of the evaluation", may_take_long=True)
 
     def out_of_patience(self) -> bool:
         patience = self.recipe.monitor.patience

@@ -1,7 +1,7 @@
 """Muon (Jordan 2024, arXiv:2502.16982): momentum whose matrices are made nearly orthogonal.
 
 torch has one that computes in bfloat16, some hundred times slower on a CPU without hardware for
-it, one matrix after another. This one takes the precision a device computes well in, all matrices
+it, one matrix after another. This one takes the precision a device computes well in, many matrices
 of one shape at once, and queries, keys and values each for themselves.
 """
 
@@ -15,6 +15,9 @@ from torch import Tensor
 from vitrail.training.sharded import full_tensor, shard_like
 
 COEFFICIENTS, ITERATIONS = (3.4445, -4.7750, 2.0315), 5
+# Numbers of the matrices that are orthogonalised at once: every process has those whole, however
+# large the model is that it has a share of.
+MAX_NUMBERS = 2**26
 
 
 class Muon(torch.optim.Optimizer):
@@ -33,10 +36,12 @@ class Muon(torch.optim.Optimizer):
                 if parameter.grad is not None:
                     shapes.setdefault(parameter.shape, []).append(parameter)
             for shape, parameters in shapes.items():
-                self.update(parameters, shape, group)
+                most = max(MAX_NUMBERS // shape.numel(), 1)
+                for first in range(0, len(parameters), most):
+                    self.update(parameters[first : first + most], shape, group)
 
     def update(self, parameters: list[Tensor], shape: torch.Size, group: dict[str, Any]) -> None:
-        """One step of all matrices of one shape."""
+        """One step of matrices of one shape."""
         lr, momentum, parts = group["lr"], group["momentum"], group["parts"]
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         buffers = [self.buffer(parameter) for parameter in parameters]

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vitrail.core.deferred_init import DeferredInit
 from vitrail.core.errors import UserError
+from vitrail.core.memory import return_freed_memory
 from vitrail.objectives.objective import Objective
 from vitrail.training.recipe import Recipe
 from vitrail.training.recompute import checkpoint_blocks
@@ -74,10 +75,18 @@ def shard(objective: Objective, recipe: Recipe, world: World) -> None:
         assert isinstance(part, FSDPModule)
         blocks.append(part)
     fully_shard(objective, mesh=mesh, mp_policy=policy)
-    ahead = recipe.sharding.prefetch
+    assert isinstance(objective, FSDPModule)
+    # on a CPU gloo gathers while nothing else happens: ahead of time costs memory and saves no time
+    ahead = 0 if world.device.type == "cpu" else recipe.sharding.prefetch
     for number, block in enumerate(blocks):
         block.set_modules_to_forward_prefetch(blocks[number + 1 : number + 1 + ahead])
-        block.set_modules_to_backward_prefetch(blocks[max(number - ahead, 0) : number][::-1])
+        before = blocks[max(number - ahead, 0) : number][::-1]
+        # an empty list would mean torch's own choice; a block itself is there by then
+        block.set_modules_to_backward_prefetch(before or [block])
+    if not ahead:
+        objective.set_modules_to_backward_prefetch([objective])
+    if world.device.type == "cpu":
+        return_freed_memory()
     for name in ("outputs", "illustrate"):
         register_fsdp_forward_method(objective, name)
 
@@ -113,10 +122,9 @@ def make_mesh(kind: Kind, world: World, group: int | None = None) -> DeviceMesh:
 
 @contextmanager
 def sync_gradients(compute: nn.Module, *, now: bool, empty: bool = False) -> Iterator[None]:
-    """Gradients are brought together after the last part of a batch, not after each. A part that
-    is `empty` has an image that counts nothing, in batch statistics neither."""
-    if hasattr(compute, "set_requires_gradient_sync"):  # an FSDPModule
-        compute.set_requires_gradient_sync(now)  # type: ignore[operator]
+    """Copies bring their gradients together after the last part of a batch, not after each; shares
+    after each part, or every process would keep the gradients of all weights until then. A part
+    that is `empty` has an image that counts nothing, in batch statistics neither."""
     waiting = isinstance(compute, DistributedDataParallel) and not now
     with (
         compute.no_sync() if waiting else nullcontext(),  # type: ignore[operator]

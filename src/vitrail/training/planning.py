@@ -4,21 +4,25 @@ All of it is modelled: bytes are counted from shapes, nothing is run. What is co
 
 - weights, gradients, optimiser and average in float32: whole (ddp), or the share of one of the
   processes that have a copy together (fsdp, hsdp), which is cut into rows of each parameter;
+- with ddp and bfloat16 the copies of weights that autocast keeps for the backward pass;
 - with fsdp the blocks that are gathered at a time, and the gradients of one block before they are
   summed; ddp exchanges gradients where they are computed;
+- the matrices that Muon orthogonalises at a time;
 - activations: what autograd keeps of the images of a part, by `models/activations.py`;
 - RESERVED for the CUDA context, NCCL and what the allocator loses.
 
-Communication is what one GPU sends in a step: ring all-reduce 2 (n - 1) / n, all-gather and
-reduce-scatter (n - 1) / n times the bytes.
+Communication is what one GPU sends in a step, and what leaves a machine: ring all-reduce
+2 (n - 1) / n, all-gather and reduce-scatter (n - 1) / n times the bytes.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from math import isqrt
 from typing import Any, Literal
 
 from vitrail.models.activations import ModelCost
+from vitrail.training.muon import MAX_NUMBERS
 from vitrail.training.parallel import Kind
 
 GB = 10**9
@@ -47,10 +51,11 @@ class Memory:
     """Bytes of one GPU."""
 
     weights: int
+    copies: int  # of weights in bfloat16, by autocast
     gradients: int
     optimiser: int
     average: int
-    communication: int  # gathered blocks and their gradients
+    communication: int  # gathered blocks and their gradients, or Muon's matrices if they are more
     activations: int
     reserved: int = RESERVED
 
@@ -61,8 +66,8 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
-    """One way to train, and what a GPU needs for it: memory, and bytes it sends in a step to GPUs
-    of its own machine and to others."""
+    """One way to train, and what it needs: memory of a GPU, bytes that a GPU sends in a step, and
+    bytes that leave a machine."""
 
     parallel: Kind
     share: int  # GPUs that have one copy of the model together
@@ -107,13 +112,15 @@ def kinds(setting: Setting) -> list[tuple[Kind, int]]:
 
 
 def part_counts(setting: Setting) -> list[int]:
-    """In how many parts a batch may be computed: until a GPU has one image at a time."""
-    most = max(setting.batch_size // setting.gpus, 1)
-    return [2**power for power in range(most.bit_length()) if 2**power <= most]
+    """In how many equal parts a batch may be computed: until a GPU has one image at a time."""
+    batch = setting.batch_size
+    small = [count for count in range(1, isqrt(batch) + 1) if batch % count == 0]
+    most = max(batch // setting.gpus, 1)
+    return [n for n in sorted({*small, *(batch // count for count in small)}) if n <= most]
 
 
 def recommend(strategies: list[Strategy], memory: int) -> Strategy | None:
-    """The one that fits and sends least between machines, then recomputes least, then sends least;
+    """The one that fits and recomputes least, then sends least between machines, then sends least;
     None if nothing fits."""
     fitting = [one for one in strategies if one.fits(memory)]
     order = [
@@ -143,25 +150,36 @@ def make_strategy(
 def memory_of(cost: ModelCost, setting: Setting, kind: Kind, share: int, kept: int) -> Memory:
     own = cost.parameters.share(share)  # numbers of the model in this GPU
     numbers = {"adamw": 2, "sgd": 1, "muon": 1}[setting.optimiser]
+    width = 2 if setting.half else 4
+    exchanged, copies = 0, 0
     if kind == "ddp":
-        communication = 0  # gradients are computed in the buckets that are exchanged
+        # gradients are computed in the buckets that are exchanged; autocast casts every weight
+        copies = width * cost.params if setting.half else 0
     else:
-        width = 2 if setting.half else 4
         # all shares are as large as the largest, so what is gathered has rows of padding
         largest = share * max(block.parameters.share(share) for block in cost.blocks)
         outside = share * cost.outside_share(share)
         # gathered blocks and the rest of the model, gradients of one block as they are computed
         # and in float32 as they are summed
         gathered = width * ((1 + setting.prefetch) * largest + outside)
-        communication = gathered + (width + 4) * largest
+        exchanged = gathered + (width + 4) * largest
     return Memory(
         weights=4 * own,
+        copies=copies,
         gradients=4 * own,
         optimiser=4 * numbers * own,
         average=4 * own if setting.ema else 0,
-        communication=communication,
+        # Muon has matrices whole after the backward pass, when no block is gathered: stacked, and
+        # once more while they are computed
+        communication=max(exchanged, 2 * 4 * min(matrices_of(cost, setting), MAX_NUMBERS)),
         activations=kept,
     )
+
+
+def matrices_of(cost: ModelCost, setting: Setting) -> int:
+    """Numbers of the matrices that Muon needs whole: nearly all that blocks have."""
+    inside = cost.params - cost.outside_params
+    return inside if setting.optimiser == "muon" else 0
 
 
 def activations(cost: ModelCost, recompute: str) -> int:
@@ -177,9 +195,9 @@ def activations(cost: ModelCost, recompute: str) -> int:
 
 
 def sent(cost: ModelCost, setting: Setting, kind: Kind, share: int, parts: int) -> tuple[int, int]:
-    """Bytes that one GPU sends in a step to its own machine and to others. A ring over machines
-    sends almost all of its bytes of one GPU within the machine but for its last one: the slowest
-    link, between machines, carries as much as any."""
+    """Bytes that one GPU sends in a step, and bytes that leave a machine. A ring over machines
+    leaves each of them once, so that its link carries what one GPU sends. Where GPUs add up their
+    shares with those of other machines, each has a ring of its own, and all use that link."""
     gpus, machine = setting.gpus, min(setting.gpus_per_machine, setting.gpus)
     width = 2 if setting.half else 4
     if gpus == 1:
@@ -187,11 +205,11 @@ def sent(cost: ModelCost, setting: Setting, kind: Kind, share: int, parts: int) 
     if kind == "ddp":
         whole = round(2 * 4 * cost.params * (gpus - 1) / gpus)
         return (whole, 0) if machine == gpus else (whole, whole)
-    gathers = 2 * width * cost.params * parts  # forward and backward, for every part
-    scattered = 4 * cost.params
-    inside = round((gathers + scattered) * (share - 1) / share)
+    # for every part: weights forward and backward, and their gradients, or each GPU would keep
+    # whole gradients from part to part; Muon's matrices once
+    gathered = 2 * width * cost.params * parts + 4 * matrices_of(cost, setting)
+    scattered = 4 * cost.params * parts
+    inside = round((gathered + scattered) * (share - 1) / share)
     copies = gpus // share
-    summed = round(2 * 4 * (cost.params / share) * (copies - 1) / copies)
-    if share <= machine:
-        return inside, summed
-    return inside, inside + summed
+    summed = machine * round(2 * 4 * parts * (cost.params / share) * (copies - 1) / copies)
+    return inside, summed if share <= machine else inside + summed

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vitrail.core.deferred_init import deferred_init
 from vitrail.core.errors import UserError
+from vitrail.core.memory import return_freed_memory
 from vitrail.data.cache import Decoding, cached, room_for
 from vitrail.data.loader import needed_size
 from vitrail.data.source import Source, Splits
@@ -39,6 +40,8 @@ def prepare_task(recipe: Recipe, splits: Splits, scorer: Scorer, *, deferred: bo
     if recipe.has_labels and train.targets is None:
         raise UserError(f"{recipe.data}: its images have no labels: expected a folder a class")
     deferred = deferred and can_defer(recipe)
+    if deferred:
+        return_freed_memory()  # each tensor is drawn once to move the generator on, and freed
     with deferred_init() if deferred else nullcontext() as filling:
         objective = prepare_objective(recipe, train)
     if filling is not None:

@@ -35,6 +35,7 @@ from vitrail.training.goal import Masked
 from vitrail.training.progress import Values
 from vitrail.training.recipe import Recipe
 from vitrail.training.run_state import RunState
+from vitrail.training.sharded import is_written_here
 from vitrail.training.shards import BEST, Shards, write_whole
 from vitrail.training.train_state import TrainState
 from vitrail.training.world import World
@@ -53,23 +54,31 @@ class Saver:
         self.best: tuple[dict[str, Tensor], Values] | None = None
         self.step = 0  # of the last checkpoint
         self.problem: str | None = None  # why the last save failed
-        self.saved_at, self.seconds = time.perf_counter(), 0.0
+        self.saved_at = time.perf_counter()  # when the last save began, be it one that failed
         self._pending: Pending | None = None
         self._stager: Any = None  # keeps its memory between saves
         self._thread: ThreadPoolExecutor | None = None
 
     def is_due(self, step: int) -> bool:
         """After so many steps, or else after a minute of training, or more where saving is slow:
-        when a run is saved changes nothing in it."""
+        when a run is saved changes nothing in it. The clock never asks for one while another is
+        under way, which training would have to wait for."""
         if self.recipe.monitor.save_every_steps is not None:
             return step % self.recipe.monitor.save_every_steps == 0
-        pause = max(SECONDS_BETWEEN_SAVES, self.seconds * (1 / MAX_TIME_SAVING - 1))
-        return self.world.any(time.perf_counter() - self.saved_at >= pause)
+        last = self._pending
+        under_way = last is not None and last.ended is None
+        took = 0.0 if last is None or last.ended is None else last.ended - last.began
+        late = time.perf_counter() - self.saved_at >= max(
+            SECONDS_BETWEEN_SAVES, took / MAX_TIME_SAVING
+        )
+        some_late, some_under_way = self.world.sums((late, under_way))
+        return some_late > 0 and not some_under_way
 
     def save(self, step: int, state: TrainState, run_state: RunState) -> None:
         """A checkpoint to resume from here. All processes give what they have; it is written while
         they go on."""
         self.wait()  # a save never starts before the last has ended
+        self.saved_at = time.perf_counter()
         for broken in self.world.gather(run_state.broken):
             run_state.broken |= broken
         tensors, best = unchanged_by_forward(state), self.best
@@ -87,7 +96,7 @@ class Saver:
             wait: Callable[[], object] = copied.wait
         else:
             wait, done = self.start_together(draft, tensors, finish)
-        self._pending = Pending(step, best, time.perf_counter(), wait, done)
+        self._pending = Pending(step, best, self.saved_at, wait, done)
         self.best = None
 
     def start_together(
@@ -98,7 +107,11 @@ class Saver:
         assert self.world.saving is not None
         self._stager = self._stager or make_stager(self.world.device)
         writer = Writer(draft, partial(start_draft, draft), finish)
-        return save_async(tensors, writer, self.world.saving, self._stager)
+        if self.world.device.type == "cuda":
+            # the stager copies in a stream that does not wait for the optimiser's kernels
+            torch.cuda.current_stream(self.world.device).synchronize()
+        mine = {name: t for name, t in tensors.items() if is_written_here(name, t, self.world)}
+        return save_async(mine, writer, self.world.saving, self._stager)
 
     def finish(
         self,
@@ -137,8 +150,6 @@ class Saver:
             self.best = self.best or pending.best
             return
         self.problem, self.step = None, pending.step
-        self.saved_at = time.perf_counter()
-        self.seconds = self.saved_at - pending.began
 
     def why_unsaved(self, error: Exception, step: int) -> str:
         cause: BaseException = error
@@ -196,7 +207,7 @@ class Saver:
 
 
 class Pending:
-    """A save that is under way, and the best weights that it writes."""
+    """A save, under way until it has `ended`, and the best weights that it writes."""
 
     def __init__(
         self,
@@ -208,6 +219,12 @@ class Pending:
     ) -> None:
         self.step, self.best, self.began = step, best, began
         self.wait_copied, self.done = wait_copied, done
+        self.ended: float | None = None
+        done.add_done_callback(self.note_end)
+
+    def note_end(self, _: Future[Any]) -> None:
+        """Written or failed; called by the thread that has written."""
+        self.ended = time.perf_counter()
 
 
 def unchanged_by_forward(state: TrainState) -> dict[str, Tensor]:

@@ -2,8 +2,11 @@
 
 import sys
 from typing import TYPE_CHECKING, TypeGuard
+from zlib import crc32
 
 from torch import Tensor
+
+from vitrail.training.world import World
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -28,3 +31,9 @@ def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
         # every process has the whole: each takes its own share, and none is sent
         return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
     return tensor
+
+
+def is_written_here(name: str, tensor: Tensor, world: World) -> bool:
+    """Whether this process saves a tensor: its share of one that is shared; of those that all have,
+    about as many as each other process, so that none copies and keeps all of them."""
+    return is_sharded(tensor) or crc32(name.encode()) % world.size == world.rank

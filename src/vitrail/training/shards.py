@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -125,8 +125,28 @@ class Shards:
 
     def read_all(self) -> dict[str, Tensor]:
         """All tensors that a run goes on from, whole."""
-        names = [name for name in self.entries if not name.startswith(BEST)]
-        return {name: self.read(name).clone() for name in names}
+        return dict(RunTensors(self))
+
+
+class RunTensors(Mapping[str, Tensor]):
+    """The tensors that a run goes on from, by name, each read whole when it is asked for: no
+    process needs memory for all of them beside its own."""
+
+    def __init__(self, shards: Shards) -> None:
+        self.shards = shards
+        self.names = [name for name in shards.entries if not name.startswith(BEST)]
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.shards.read(name).clone()  # not the file's memory, which may go
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __contains__(self, name: object) -> bool:  # without reading, unlike that of Mapping
+        return name in self.shards.entries and not str(name).startswith(BEST)
 
 
 def entry_of(values: dict[str, Any]) -> Entry:

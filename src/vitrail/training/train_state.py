@@ -1,10 +1,12 @@
 """All of a run that changes with every step: weights, their mean, optimisers, the loss scale."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
 
 from vitrail.core.errors import UserError
 from vitrail.objectives.objective import Objective
@@ -18,7 +20,8 @@ from vitrail.training.ema import EMA
 from vitrail.training.optimiser import make_optimisers
 from vitrail.training.precision import make_scaler
 from vitrail.training.recipe import Recipe
-from vitrail.training.sharded import is_sharded, shard_like
+from vitrail.training.sharded import full_tensor, is_sharded, is_written_here, shard_like
+from vitrail.training.shards import BEST
 from vitrail.training.world import World
 
 
@@ -30,6 +33,20 @@ class TrainState:
         self.optimisers = make_optimisers(objective, recipe.optimiser)
         self.ema = None if recipe.ema_decay is None else EMA(objective, recipe.ema_decay)
         self.scaler = make_scaler(recipe.precision, device)
+
+    def clip_gradients(self, clip: float | None) -> Tensor:
+        """The norm that all gradients had before they were clipped."""
+        for optimiser in self.optimisers:
+            self.scaler.unscale_(optimiser)
+        parameters = [p for p in self.objective.parameters() if p.grad is not None]
+        return full_tensor(clip_grad_norm_(parameters, clip if clip is not None else math.inf))
+
+    def update_weights(self, step: int) -> None:
+        for optimiser in self.optimisers:
+            self.scaler.step(optimiser)
+        self.scaler.update()
+        if self.ema is not None:
+            self.ema.update(self.objective, step)
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything to go on from, by name; of what is shared this process's share."""
@@ -49,7 +66,7 @@ class TrainState:
         shards = found.shards
         sharded = any(is_sharded(tensor) for tensor in self.objective.state_dict().values())
         if shards is None or not sharded:
-            self.restore(found.read())
+            self.restore(found.tensors())
             return
         from vitrail.training.sharded_files import load_sharded
 
@@ -61,40 +78,38 @@ class TrainState:
                     self.optimisers, name, entry.shape, shards.dtype(name)
                 )
             elif name in own:
-                targets[name] = torch.empty_like(own[name])
+                targets[name] = own[name]  # filled where it is
         assert world.saving is not None
         load_sharded(found.path, targets, world.saving)
         self.restore(targets)
 
-    def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Take up what `tensors` gave, by however many processes it was given."""
-        parts: dict[str, dict[str, Tensor]] = {"now": {}, "average": {}, "scaler": {}}
-        for key, tensor in tensors.items():
-            kind, _, name = key.partition(".")
-            if kind in parts:
-                parts[kind][name] = tensor
-        if not parts["now"]:
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take up what `tensors` gave, by however many processes it was given; one tensor after
+        another, each of which may be read when it is asked for."""
+        if not any(name.startswith("now.") for name in tensors):
             raise UserError(
                 "this run was saved by an incompatible version of Vitrail: resume it with that "
                 "version, or start a new run from its last checkpoint"
             )
-        fill(self.objective.state_dict(), parts["now"])
+        fill(self.objective.state_dict(), tensors, "now.")
         if self.ema is not None:
-            fill(self.ema.state, parts["average"])
-        if scaler := parts["scaler"]:
+            fill(self.ema.state, tensors, "average.")
+        if "scaler.scale" in tensors:
             known = self.scaler.state_dict()
-            known |= {"scale": float(scaler["scale"]), "_growth_tracker": int(scaler["tracker"])}
+            known["scale"] = float(tensors["scaler.scale"])
+            known["_growth_tracker"] = int(tensors["scaler.tracker"])
             self.scaler.load_state_dict(known)
         restore_optimisers(self.optimisers, tensors)
 
-    def eval_tensors(self) -> dict[str, Tensor]:
+    def eval_tensors(self, world: World) -> dict[str, Tensor]:
         """The weights to keep for use, copied: the mean where there is one. Whole tensors leave the
-        device, shares stay on it."""
+        device, to the one process that will save them; shares stay on it."""
         state = self.objective.state_dict()
         found = state if self.ema is None else state | self.ema.state
         return {
             name: tensor.detach().clone() if is_sharded(tensor) else tensor.detach().cpu().clone()
             for name, tensor in found.items()
+            if is_written_here(f"{BEST}{name}", tensor, world)
         }
 
     @contextmanager
@@ -111,8 +126,9 @@ class TrainState:
 
 
 @torch.no_grad()
-def fill(state: dict[str, Tensor], values: dict[str, Tensor]) -> None:
-    assert state.keys() == values.keys(), "a checkpoint of another run"
+def fill(state: dict[str, Tensor], values: Mapping[str, Tensor], prefix: str) -> None:
+    saved = {name.removeprefix(prefix) for name in values if name.startswith(prefix)}
+    assert state.keys() == saved, "a checkpoint of another run"
     for name, tensor in state.items():
-        value = values[name]
+        value = values[f"{prefix}{name}"]
         tensor.copy_(value if is_sharded(value) else shard_like(value, tensor))

@@ -20,16 +20,16 @@ from vitrail.training.reconstructions import SHOWN
 from vitrail.training.world import World
 
 # Outputs of validation images that are kept for the report and for scores that rank all of them:
-# more than that, 256 MB in every process, are added up batch by batch and forgotten.
+# more than that, 256 MB in the main process, are added up batch by batch and forgotten.
 MAX_KEPT = 2**26
 
 
 @dataclass(frozen=True)
 class ValidationOutputs:
-    """Outputs for the images that can be read, in the source's order, if they are `kept`; how many
-    there are, and what was counted of them; the images that cannot be read, and why, and whether
-    some of them because storage did not answer; images of the first batch where the objective draws
-    some."""
+    """Outputs for the images that can be read, in the source's order, if they are `kept`, by the
+    main process alone; how many there are, and what was counted of them; the images that cannot be
+    read, and why, and whether some of them because storage did not answer; images of the first
+    batch where the objective draws some."""
 
     logits: NDArray[np.float32]
     targets: NDArray[np.float32]
@@ -70,15 +70,15 @@ def compute_outputs(
                 shown = objective.illustrate(images[:SHOWN], drawn[:SHOWN])
             output = objective.outputs(images, drawn).float().cpu()[: len(batch.images)]
         first = False
-        truth = dense_targets(batch.targets.cpu(), classes)
+        truth = batch.targets.cpu()
         if scorer is not None and counts is not None and len(output):
-            pair = output.numpy(), truth.numpy()
+            pair = output.numpy(), dense_targets(truth, classes).numpy()
             counts.add(scorer.hits(*pair), objective.val_losses(*pair), len(output))
         if keep:
             logits.append(output)
             targets.append(truth)
         indices.append(torch.from_numpy(batch.indices))
-    return bring_together(world, (logits, targets, indices), broken, shown, counts)
+    return bring_together(world, (logits, targets, indices), broken, shown, counts, classes)
 
 
 def bring_together(
@@ -87,8 +87,10 @@ def bring_together(
     broken_here: list[BadImage],
     shown: dict[str, Tensor],
     counts: Counts | None,
+    classes: int,
 ) -> ValidationOutputs:
-    """What all processes have: counts as sums, outputs in the source's order if they were kept."""
+    """What all processes have: counts as sums, and in the main one outputs in the source's order if
+    they were kept, with targets that have been class numbers so far."""
     kept = bool(mine[0]) or not mine[2]
     images = int(world.sum(sum(len(part) for part in mine[2])))
     every = [bad for share in world.gather(broken_here) for bad in share]
@@ -100,17 +102,20 @@ def bring_together(
     if counts is not None:
         summed = world.sums(list(counts.sums.values()))
         counts.sums = {name: int(n) for name, n in zip(counts.sums, summed, strict=True)}
-    if not kept:
+    shares = world.to_main(tuple(torch.cat(parts) for parts in mine)) if kept else None
+    if shares is None:
         nothing = np.empty((0, 0), dtype=np.float32)
         none = np.empty(0, dtype=np.int64)
         return ValidationOutputs(
             nothing, nothing, none, broken, shown, images, counts, False, failed
         )
-    shares = world.gather(tuple(torch.cat(parts) for parts in mine))
     found = [torch.cat(parts) for parts in zip(*shares, strict=True)]
     order = found[2].argsort()
-    values, truth, places = (part[order].numpy() for part in found)
-    return ValidationOutputs(values, truth, places, broken, shown, images, counts, True, failed)
+    values, truth, places = (part[order] for part in found)
+    rows = dense_targets(truth, classes).numpy()
+    return ValidationOutputs(
+        values.numpy(), rows, places.numpy(), broken, shown, images, counts, True, failed
+    )
 
 
 def inputs(batch: Batch, objective: Objective, seed: int) -> tuple[Tensor, Tensor | None]:

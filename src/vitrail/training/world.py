@@ -68,6 +68,14 @@ class World:
         dist.all_gather_object(values, value, group=self.patient)
         return values
 
+    def to_main(self, value: T) -> list[T] | None:
+        """What every process has, in the order of ranks, in the main one; None in the others."""
+        if self.size == 1:
+            return [value]
+        values: list[T] | None = [value] * self.size if self.is_main else None
+        dist.gather_object(value, values, dst=0, group=self.patient)
+        return values
+
     def from_main(self, value: T) -> T:
         """What the main process has, in all of them."""
         if self.size == 1:

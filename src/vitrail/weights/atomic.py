@@ -7,6 +7,7 @@ import ctypes
 import os
 import shutil
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 from vitrail.core.errors import UserError
 
 MAX_NAME = 180  # bytes: drafts beside a file have longer names, and 255 are the most
+MAX_AGE = 24 * 60 * 60.0  # seconds: nobody writes a draft for longer
 
 
 def check_writable(out: Path) -> None:
@@ -143,6 +145,19 @@ def sweep_drafts(place: Path) -> None:
         if left.name.startswith(prefix) and number.isdecimal() and not _is_running(int(number)):
             _remove(left)
     _remove(place.with_name(f"{prefix}{os.getpid()}{place.suffix}"))
+
+
+def is_left_over(draft: Path) -> bool:
+    """Whether nobody writes a draft any more: its process is no more, or it is a day old, as that
+    of another machine may be that shares the directory."""
+    before, _, number = draft.name.removesuffix(".old").rpartition("-")
+    is_ours = before.endswith(f".tmp-{socket.gethostname()}") and number.isdecimal()
+    if is_ours and not _is_running(int(number)):
+        return True
+    try:
+        return time.time() - draft.stat().st_mtime > MAX_AGE
+    except OSError:  # it is gone
+        return False
 
 
 def _is_running(process: int) -> bool:

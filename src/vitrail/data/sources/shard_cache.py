@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -27,9 +28,17 @@ from vitrail.data.sources.places import file_size, file_system, retried, stamp
 DIRECTORY, LIMIT = "VITRAIL_SHARD_CACHE", "VITRAIL_SHARD_CACHE_GB"
 DEFAULT_GB = 50.0
 CHUNK = 2**23  # bytes of one request
-MAX_OPEN = 128  # files of a process
+MAX_OPEN = 128  # files of a process, which reads from 64 shards in turn (`shard_order.LANES`)
 STALE = 3600.0  # seconds after which nobody writes to a draft any more
 FRESH = 60.0  # seconds for which a shard need not be marked as used again
+
+
+@dataclass
+class OpenFile:
+    """A file, and when it was used, to within `FRESH` seconds."""
+
+    descriptor: int
+    used: float
 
 
 class ShardCache:
@@ -37,7 +46,7 @@ class ShardCache:
 
     def __init__(self, directory: Path, limit: int) -> None:
         self.directory, self.limit = directory, limit
-        self.open_files: dict[str, int] = {}
+        self.open_files: dict[str, OpenFile] = {}  # the one that was used last is last
         self.process, self.lock = os.getpid(), Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -50,20 +59,35 @@ class ShardCache:
             self.open_files, self.process, self.lock = {}, os.getpid(), Lock()
         with self.lock:  # or another thread could close the file meanwhile
             if shard in self.open_files:
-                return os.pread(self.open_files[shard], end - start, start)
+                return os.pread(self.remember(shard), end - start, start)
         path = self.fetch(shard)
         if path is None:
             return None
         with self.lock:
             return os.pread(self.remember(shard, path), end - start, start)
 
-    def remember(self, shard: str, path: Path) -> int:
-        """Keep the file open: it stays readable when another process deletes it to make room."""
+    def remember(self, shard: str, path: Path | None = None) -> int:
+        """The descriptor of a file that stays open, so that it stays readable when another process
+        deletes it to make room, and that is marked as used, so that others are deleted first."""
+        now = time.monotonic()
         if shard not in self.open_files:
-            if len(self.open_files) >= MAX_OPEN:
-                os.close(self.open_files.pop(next(iter(self.open_files))))
-            self.open_files[shard] = os.open(path, os.O_RDONLY)
-        return self.open_files[shard]
+            assert path is not None
+            self.close_unused(now)
+            self.open_files[shard] = OpenFile(os.open(path, os.O_RDONLY), now)
+        file = self.open_files[shard] = self.open_files.pop(shard)
+        if now - file.used > FRESH:
+            file.used = now
+            with suppress(OSError):
+                os.utime(file.descriptor)
+        return file.descriptor
+
+    def close_unused(self, now: float) -> None:
+        """Make room for one more open file. One that is deleted takes up the disk for as long as it
+        is open, beyond the limit: it is closed when nobody has read it for a while."""
+        for shard, file in list(self.open_files.items()):
+            deleted = not os.fstat(file.descriptor).st_nlink and now - file.used > 2 * FRESH
+            if deleted or len(self.open_files) >= MAX_OPEN:
+                os.close(self.open_files.pop(shard).descriptor)
 
     def fetch(self, shard: str) -> Path | None:
         path = self.directory / name_of(shard, retried(lambda: stamp(shard)))

@@ -103,7 +103,7 @@ def copy_from_directory(given: Path, out: Path) -> str:
 
 
 def package_version(file: Path) -> str:
-    """What package.json says, or nothing where there is none of this package."""
+    """The version in package.json, or nothing if it is of another package."""
     try:
         facts = json.loads(file.read_bytes())
         return str(facts["version"]) if facts["name"] == PACKAGE else ""
@@ -161,8 +161,8 @@ def npm_pack(place: Path) -> Path:
     try:
         subprocess.run(line, cwd=place, check=True, capture_output=True, text=True, timeout=SECONDS)
     except subprocess.CalledProcessError as error:
-        said = [text for text in (error.stderr or error.stdout).splitlines() if text.strip()]
-        reason = said[0].strip() if said else f"it exited with {error.returncode}"
+        lines = [text for text in (error.stderr or error.stdout).splitlines() if text.strip()]
+        reason = lines[0].strip() if lines else f"it exited with {error.returncode}"
         raise UserError(f"npm cannot fetch {PACKAGE} {VERSION}: {reason}: {INSTEAD}") from None
     except subprocess.TimeoutExpired:
         raise UserError(

@@ -22,7 +22,7 @@ from PIL import Image
 
 from vitrail.core.errors import UserError
 from vitrail.core.json_text import to_json
-from vitrail.data.framing import MODES, normalise_pixels
+from vitrail.data.framing import normalise_pixels
 from vitrail.exporters import onnx
 from vitrail.exporters.target import Request, Runner, Target
 from vitrail.exporters.web.icons import write_icons
@@ -40,9 +40,12 @@ def refuse(request: Request) -> None:
     """What a page cannot do."""
     if request.preprocessing:
         raise UserError("preprocessing must be off for the web: the page prepares images itself")
-    channels = len(request.model.passport.preprocessing.mean)
-    if channels not in MODES:
-        raise UserError(f"a page reads images of 1 or 3 channels, got a model of {channels}")
+    how = request.model.passport.preprocessing
+    if not how.is_photo:
+        raise UserError(
+            f"the model reads {len(how.mean)} channels of {how.bits} bits, a page reads photos "
+            "of 1 or 3 channels and 8 bits: export it to onnx"
+        )
     size = sum(tensor.nbytes for tensor in request.model.state_dict().values())
     if size > onnx.LARGEST:
         raise UserError(

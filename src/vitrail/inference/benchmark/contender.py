@@ -2,16 +2,18 @@
 
     python -m vitrail.inference.benchmark.contender
 
-reads requests as lines of JSON and answers each with a line: first what to open, then how long to
+reads requests as lines of JSON and writes a line for each: first what to open, then how long to
 run, as often as it is asked. It ends with its input. What libraries print goes to standard error.
 """
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -27,8 +29,14 @@ from vitrail.inference.calibration import Samples, sample_calibration
 from vitrail.inference.engines.agreement import sample_images
 from vitrail.inference.engines.catalogue import EAGER, LIBRARIES
 from vitrail.inference.engines.model_graph import ModelGraph
-from vitrail.inference.engines.opening import OpenLibrary, open_library, why_only_eager
+from vitrail.inference.engines.opening import (
+    OpenLibrary,
+    library_key,
+    open_library,
+    why_only_eager,
+)
 from vitrail.inference.engines.runner import Plan, Runner, RunnerOutput
+from vitrail.inference.engines.timing import spin_seconds, warm_up
 from vitrail.inference.merging import merge_tokens
 from vitrail.models.catalogue import create
 from vitrail.models.model import Model
@@ -42,24 +50,29 @@ TILES = 4  # rows and columns that a photo is cut into
 @dataclass(frozen=True)
 class Contender:
     """A model on an engine, for batches of one size: `source` is a checkpoint, the name of an
-    architecture with fresh weights, or a guest. `merged` tokens are merged in every block. int8 is
-    calibrated on the images of `calibrate`, without any on tiles of two real photos."""
+    architecture with fresh weights, or a guest. `merged` tokens are merged in every block, or as
+    many in each. int8 is calibrated on the images of `calibrate`, without any on tiles of two real
+    photos."""
 
     source: str
     engine: str
     batch_size: int
     threads: int
     precision: str = FLOAT32
-    merged: int = 0
+    merged: int | tuple[int, ...] = 0
     calibrate: tuple[str, ...] = ()
+
+    @property
+    def most_merged(self) -> int:
+        """Tokens that a block merges, the most of all."""
+        return self.merged if isinstance(self.merged, int) else max(self.merged, default=0)
 
 
 def open_graph(contender: Contender) -> ModelGraph:
     if contender.source.startswith(PREFIX):
         plan = Plan("logits", (contender.batch_size, 3, SIDE, SIDE), threads=contender.threads)
         return GuestGraph(contender.source, plan)
-    model = open_source(contender.source)
-    model = merge_tokens(model, contender.merged) if contender.merged else model
+    model = open_merged(contender)
     shape = (contender.batch_size, model.config.channels, *model.config.image_size)
     output: RunnerOutput = "logits" if model.config.num_classes else "pooled"
     plan = Plan(output, shape, threads=contender.threads)
@@ -97,6 +110,12 @@ def open_source(source: str) -> Model:
     return model.eval()
 
 
+def open_merged(contender: Contender) -> Model:
+    """Its model, with the tokens merged that it has."""
+    model = open_source(contender.source)
+    return merge_tokens(model, contender.merged) if contender.merged else model
+
+
 def open_contender(contender: Contender) -> tuple[ModelGraph, OpenLibrary, float]:
     """Its graph, the runner, and the seconds from its files to the first batch."""
     torch.set_num_threads(contender.threads)
@@ -119,9 +138,13 @@ def count_macs(graph: ModelGraph) -> int:
     return counter.get_total_flops() // 2
 
 
-def time_batches(graph: ModelGraph, runner: Runner, seconds: float) -> list[float]:
-    """Seconds of each batch, at least one, until the time is used up."""
+def time_batches(
+    graph: ModelGraph, runner: Runner, seconds: float, *, batch_seconds: float = 0.0
+) -> list[float]:
+    """Seconds of each batch, at least one, until the time is used up. First it computes what is not
+    timed, as long as threads of the contender before may spin."""
     images, times = sample_images(graph.plan), list[float]()
+    warm_up(lambda: runner(images), batch_seconds=batch_seconds, spin=spin_seconds(graph.plan))
     began = time.perf_counter()
     while not times or time.perf_counter() - began < seconds:
         start = time.perf_counter()
@@ -130,32 +153,48 @@ def time_batches(graph: ModelGraph, runner: Runner, seconds: float) -> list[floa
     return times
 
 
-def serve() -> None:
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a library prints is no answer
+def stop(number: int, frame: FrameType | None) -> None:
+    """SIGTERM ends it as Ctrl-C does, so that what is being built leaves nothing behind."""
+    raise KeyboardInterrupt
 
-    def answer(facts: dict[str, Any]) -> None:
-        answers.write(json.dumps(facts) + "\n")
-        answers.flush()
+
+def serve() -> None:
+    signal.signal(signal.SIGTERM, stop)
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what a library prints is no reply
+
+    def reply(facts: dict[str, Any]) -> None:
+        replies.write(json.dumps(facts) + "\n")
+        replies.flush()
 
     try:
-        graph, opened, seconds = open_contender(Contender(**json.loads(sys.stdin.readline())))
+        contender = Contender(**json.loads(sys.stdin.readline()))
+        graph, opened, seconds = open_contender(contender)
         runner, int8 = opened.run, opened.quantisation
         for _ in range(WARM_UP):
+            start = time.perf_counter()
             runner(sample_images(graph.plan))
-        memory = peak_memory()
-        facts = {"seconds": seconds, "memory": memory, "shape": asdict(graph.plan)["shape"]}
-        answer(facts | {"int8": None if int8 is None else int8.facts()})
+            batch_seconds = time.perf_counter() - start
+        facts: dict[str, Any] = {
+            "seconds": seconds,
+            "memory": peak_memory(),
+            "shape": asdict(graph.plan)["shape"],
+            "int8": None if int8 is None else int8.facts(),
+        }
+        if opened.is_new:
+            facts["new_entry"] = library_key(LIBRARIES[contender.engine], graph)
+        reply(facts)
         for line in sys.stdin:
             request = json.loads(line)
             if "run" in request:
-                answer({"times": time_batches(graph, runner, request["run"])})
+                times = time_batches(graph, runner, request["run"], batch_seconds=batch_seconds)
+                reply({"times": times})
             else:
-                answer({"macs": count_macs(graph)})
+                reply({"macs": count_macs(graph)})
     except UserError as error:
-        answer({"problem": str(error)})
+        reply({"problem": str(error)})
     except KeyboardInterrupt:
-        os._exit(130)  # the parent says it
+        os._exit(130)  # the parent reports it
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from statistics import median
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,10 @@ import torch
 
 from vitrail.inference.benchmark.contender import Contender
 from vitrail.inference.engines.catalogue import EAGER
+from vitrail.inference.engines.timing import SPIN_SECONDS
 
 ROUNDS = 5
+STOP_SECONDS = 5.0  # for a process to remove what it is writing
 PEAK_SIDE, PEAK_TRIES = 1024, 4  # of square matrices
 COMMAND = (sys.executable, "-m", "vitrail.inference.benchmark.contender")
 
@@ -26,7 +29,8 @@ OnProgress = Callable[[str, int, int | None], None]
 @dataclass(frozen=True)
 class Measured:
     """What was measured of a contender, or the `problem` that prevented it. `speeds` are images per
-    second, one a round; `times` seconds of every batch; `int8` what quantisation cost."""
+    second, one a round; `times` seconds of every batch; `int8` what quantisation cost; `new_entry`
+    the key of what was built for it in the cache of engines, if something was."""
 
     contender: Contender
     build_seconds: float = 0.0
@@ -36,6 +40,7 @@ class Measured:
     int8: Mapping[str, Any] | None = None
     speeds: Sequence[float] = ()
     times: Sequence[float] = field(default=(), repr=False)
+    new_entry: str | None = None
     problem: str | None = None
 
     def percentile(self, share: float) -> float:
@@ -44,15 +49,16 @@ class Measured:
 
 
 class Process:
-    """A contender's process: a request is a line of JSON, and so is its answer."""
+    """A contender's process: a request is a line of JSON, and so is its reply."""
 
     def __init__(self, contender: Contender) -> None:
         self.contender = contender
+        self.errors = TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         self.child = subprocess.Popen(
             COMMAND,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self.errors,  # a pipe that nobody reads would stop it once it is full
             text=True,
             encoding="utf-8",
         )
@@ -68,18 +74,24 @@ class Process:
         line = self.child.stdout.readline()
         if not line:
             return {"problem": f"its process ended: {self.last_line()}"}
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        reply: dict[str, Any] = json.loads(line)
+        return reply
 
     def last_line(self) -> str:
-        _, text = self.child.communicate()
-        lines = [line for line in text.splitlines() if line.strip()]
-        return lines[-1] if lines else f"exit code {self.child.returncode}"
+        self.child.wait()
+        self.errors.seek(0)
+        lines = [line for line in self.errors if line.strip()]
+        return lines[-1].rstrip("\n") if lines else f"exit code {self.child.returncode}"
 
     def close(self) -> None:
-        """End it: there is nothing that it would have to finish."""
-        self.child.kill()
-        self.child.communicate()
+        """End it, so that it removes what it is writing; one that does not end is killed."""
+        self.child.terminate()
+        try:
+            self.child.communicate(timeout=STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.child.kill()
+            self.child.communicate()
+        self.errors.close()
 
 
 @contextmanager
@@ -103,27 +115,34 @@ def measure_in_turns(
             on_progress("opening models", number, len(contenders))
             built = build(contender)
             process = stack.enter_context(opened(contender))
-            answer = built if "problem" in built else process.ask(asdict(contender))
-            found[contender] = {"speeds": [], "times": [], "built": built.get("seconds"), **answer}
-            if "problem" not in answer:
+            reply = built if "problem" in built else process.ask(asdict(contender))
+            found[contender] = {"speeds": [], "times": [], "built": built, **reply}
+            if "problem" not in reply:
                 running[contender] = process
         on_progress("opening models", len(contenders), len(contenders))
         peaks = []
         for number in range(ROUNDS):
+            time.sleep(SPIN_SECONDS)  # threads of the last contender may spin as long
             peaks.append(multiply_peak())
-            for contender, process in list(running.items()):
-                answer = process.ask({"run": seconds / ROUNDS})
-                found[contender] |= {key: answer[key] for key in ("problem",) if key in answer}
-                if "problem" in answer:
+            for contender in rotated(list(running), number):
+                reply = running[contender].ask({"run": seconds / ROUNDS})
+                if "problem" in reply:
+                    found[contender]["problem"] = reply["problem"]
                     del running[contender]
                     continue
-                times = answer["times"]
+                times = reply["times"]
                 found[contender]["times"] += times
                 found[contender]["speeds"].append(contender.batch_size * len(times) / sum(times))
             on_progress("measuring", number + 1, ROUNDS)
         for contender, process in running.items():
             found[contender] |= process.ask({"macs": 1})
     return [to_measured(contender, facts) for contender, facts in found.items()], peaks
+
+
+def rotated(contenders: Sequence[Contender], number: int) -> list[Contender]:
+    """So that another one runs first in each round, after the matrix products."""
+    first = number % max(len(contenders), 1)
+    return [*contenders[first:], *contenders[:first]]
 
 
 def build(contender: Contender) -> dict[str, Any]:
@@ -136,18 +155,21 @@ def build(contender: Contender) -> dict[str, Any]:
 
 
 def to_measured(contender: Contender, facts: dict[str, Any]) -> Measured:
+    built = facts.get("built") or {}
+    new_entry = facts.get("new_entry") or built.get("new_entry")
     if "problem" in facts:
-        return Measured(contender, problem=facts["problem"])
+        return Measured(contender, problem=facts["problem"], new_entry=new_entry)
     load = facts["seconds"]
     return Measured(
         contender,
-        build_seconds=max((facts["built"] or 0.0) - load, 0.0),
+        build_seconds=max(built.get("seconds", 0.0) - load, 0.0),
         load_seconds=load,
         peak_memory=facts["memory"],
         macs=facts["macs"],
         int8=facts.get("int8"),
         speeds=facts["speeds"],
         times=facts["times"],
+        new_entry=new_entry,
     )
 
 

@@ -8,8 +8,8 @@ cache, and the next start only opens it.
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 
 import numpy as np
@@ -45,18 +45,20 @@ from vitrail.inference.engines.runner import (
     Runner,
     versions_of,
 )
-from vitrail.inference.engines.timing import time_in_turns
+from vitrail.inference.engines.timing import round_seconds, time_in_turns
 from vitrail.inference.quantisation import Quantisation, check_drop
 from vitrail.models.model import Model
 
-MIN_BATCHES = 16  # of a job for which it is worth to time one batch
-GAIN = 0.3  # share of the time that another engine is hoped to save
+MIN_BATCHES = 16  # of each caller, for which it is worth to time one batch
 SHARE = 0.25  # of the job's time may be spent on trying
 MAX_SECONDS = 300.0  # for trying, however long the job
-TIMING = 0.15  # of the time for trying is left for timing
+TIMING = 0.15  # of the time for trying is left for timing, or more if a round takes more
+LEAST_ROUNDS = 1  # that are timed
 FINAL = 0.6  # of the time for timing belongs to engines that are close
+FINAL_ROUNDS = 3  # for which there must be time, or engines that are close are not timed again
 CLOSE = 1.2  # times as long as the fastest
 MARGIN = 1.03  # times as fast as eager is no noise
+RETRY = 2.0  # times as much time as before, for engines that there was no time for
 INT8_ENGINE = "onnxruntime"  # OpenVINO's int8 was slower than its float32 where it was measured
 
 OnProgress = Callable[[str, int, int | None], None]
@@ -70,17 +72,25 @@ def silent(what: str, done: int, total: int | None) -> None:
 @dataclass(frozen=True)
 class Choice:
     """The fastest engine; images per second of each that was timed; why others were rejected, which
-    were not tried for lack of time, and how long the winner takes to open."""
+    were not tried for lack of time, how long the winner takes to open, and how many seconds there
+    were for trying."""
 
     engine: str
     speeds: Mapping[str, float]
     rejected: Mapping[str, str] = field(default_factory=dict)
     untried: Sequence[str] = ()
     open_seconds: float = 0.0
+    budget: float = 0.0
 
     def saves(self, images: int) -> float:
         """Seconds that the winner saves for so many images."""
         return images * (1 / self.speeds[EAGER] - 1 / self.speeds[self.engine]) - self.open_seconds
+
+    def is_worth_retrying(self, costs: Mapping[str, float], budget: float) -> bool:
+        """Whether an engine that there was no time for may fit now: estimates are rough, so one
+        that still does not fit must not be tried at every start."""
+        fits = any(costs[name] < budget for name in self.untried)
+        return fits and budget >= RETRY * self.budget
 
 
 @dataclass(frozen=True)
@@ -125,9 +135,14 @@ def open_runner(
     if engine in LIBRARIES:
         return OpenRunner(engine, open_library(LIBRARIES[engine], graph).run, plan)
     chosen = None
-    if engine == AUTO and images is not None and images >= MIN_BATCHES * plan.shape[0]:
+    if engine == AUTO and images is not None and images >= min_images(plan):
         chosen = choose(graph, images, on_progress)
     return chosen or OpenRunner(EAGER, graph.eager, plan)
+
+
+def min_images(plan: Plan) -> int:
+    """Of a job for which "auto" looks at other engines than eager."""
+    return MIN_BATCHES * plan.callers * plan.shape[0]
 
 
 def open_int8(
@@ -149,20 +164,47 @@ def open_int8(
 
 def choose(graph: ModelGraph, images: int, on_progress: OnProgress) -> OpenRunner | None:
     """The engine that computes so many images first, or None for eager."""
+    began = time.perf_counter()
     libraries = {name: one for name, one in LIBRARIES.items() if one.is_installed()}
     costs = {name: one.seconds_per_layer * graph.layers for name, one in libraries.items()}
     key = choice_key(graph, libraries)
     known = find_choice(key, graph)
-    seconds = images / (speed_of_eager(graph) if known is None else known.speeds[EAGER])
-    budget = min(SHARE * seconds, MAX_SECONDS)
-    if known is not None and not any(costs[name] < budget for name in known.untried):
+    speed = speed_of_eager(graph) if known is None else known.speeds[EAGER]
+    budget = min(SHARE * images / speed, MAX_SECONDS)
+    if known is not None and not known.is_worth_retrying(costs, budget):
         return open_winner(known, graph, images)
-    if not costs or seconds * GAIN < GRAPH_SECONDS * graph.layers + min(costs.values()):
-        return None
-    choice, runner = try_engines(graph, budget, costs, on_progress)
-    with new_entry(key, asdict(choice), lambda folder: None):
+    batch_seconds = graph.plan.callers * graph.plan.shape[0] / speed
+    trial = Trial(graph, batch_seconds, budget, began + budget)
+    if not costs or not trial.has_time_for(min(costs.values()), runners=2):
+        return None if known is None else open_winner(known, graph, images)
+    choice, runner = try_engines(trial, costs, on_progress)
+    with new_entry(key, asdict(replace(choice, budget=budget)), lambda folder: None):
         pass
     return None if choice.engine == EAGER else OpenRunner(choice.engine, runner, graph.plan)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Engines are tried for a graph: `batch_seconds` is what eager takes for a batch of every
+    caller, `budget` the seconds for all, until the `deadline` by time.perf_counter."""
+
+    graph: ModelGraph
+    batch_seconds: float
+    budget: float
+    deadline: float
+
+    @property
+    def seconds_left(self) -> float:
+        return self.deadline - time.perf_counter()
+
+    def has_time_for(self, cost: float, *, runners: int) -> bool:
+        """Whether there is time to build one more engine at this cost, to compare it with eager,
+        and to time so many runners in one round, beside the first that does not count."""
+        if not self.graph.is_traced:
+            cost += GRAPH_SECONDS * self.graph.layers
+        compared = 2 * self.batch_seconds
+        timing = (1 + LEAST_ROUNDS) * round_seconds(self.graph.plan, runners, self.batch_seconds)
+        return cost + compared + max(timing, TIMING * self.budget) <= self.seconds_left
 
 
 def choice_key(graph: ModelGraph, libraries: Mapping[str, EngineLibrary]) -> str:
@@ -205,16 +247,15 @@ def find_choice(key: str, graph: ModelGraph) -> Choice | None:
 
 
 def try_engines(
-    graph: ModelGraph, budget: float, costs: Mapping[str, float], on_progress: OnProgress
+    trial: Trial, costs: Mapping[str, float], on_progress: OnProgress
 ) -> tuple[Choice, Runner]:
-    """Build the engines that fit into the time, at least one, and time them in turns."""
-    began = time.perf_counter()
+    """Build the engines that there is time for, and time them in turns with eager."""
+    graph = trial.graph
     opened = {EAGER: OpenLibrary(graph.eager, 0.0)}
     rejected, untried = dict[str, str](), list[str]()
     for number, (name, cost) in enumerate(costs.items()):
         on_progress("trying engines", number, len(costs))
-        left = (1 - TIMING) * budget - (time.perf_counter() - began)
-        if number and cost > left:
+        if not trial.has_time_for(cost, runners=len(opened) + 1):
             untried.append(name)
             continue
         try:
@@ -223,29 +264,44 @@ def try_engines(
             rejected[name] = str(error)
             logger.warning("%s", error)
     on_progress("trying engines", len(costs), len(costs))
-    left = max(budget - (time.perf_counter() - began), TIMING * budget)
     runners = {name: one.run for name, one in opened.items()}
-    speeds = time_runners(runners, graph.plan, left)
+    speeds = {EAGER: graph.plan.callers * graph.plan.shape[0] / trial.batch_seconds}
+    if len(runners) > 1:
+        speeds = time_runners(runners, trial)
     best = max(speeds, key=lambda name: speeds[name])
     if speeds[best] < MARGIN * speeds[EAGER]:
         best = EAGER
-    for name in runners.keys() - {best, EAGER}:  # what is not used is not kept
-        remove_entry(library_key(LIBRARIES[name], graph))
+    for name, one in opened.items():  # what is not used is not kept
+        if one.is_new and name != best:
+            remove_entry(library_key(LIBRARIES[name], graph))
     logger.info("engine %s of %s images/s", best, speeds)
     return Choice(best, speeds, rejected, untried, opened[best].seconds), runners[best]
 
 
-def time_runners(runners: Mapping[str, Runner], plan: Plan, seconds: float) -> dict[str, float]:
+def time_runners(runners: Mapping[str, Runner], trial: Trial) -> dict[str, float]:
     """Images per second of each. After the first rounds only those that come close to the fastest
-    are timed again, because between them few rounds cannot tell."""
-    images = sample_images(plan)
-    times = time_in_turns(runners, plan, images, seconds=seconds * (1 - FINAL))
+    are timed again, because between them few rounds cannot tell; but not where a round takes a
+    third of the time that is left."""
+    plan = trial.graph.plan
+    images, expected = sample_images(plan), trial.batch_seconds
+
+    def time_some(names: Iterable[str], seconds: float) -> dict[str, list[float]]:
+        return time_in_turns(
+            {name: runners[name] for name in names},
+            plan,
+            images,
+            seconds=seconds,
+            min_rounds=LEAST_ROUNDS,
+            expected=expected,
+        )
+
+    times = time_some(runners, trial.seconds_left * (1 - FINAL))
     fastest = min(median(taken) for taken in times.values())
     close = [name for name, taken in times.items() if median(taken) < CLOSE * fastest]
-    if len(close) > 1:
-        finalists = {name: runners[name] for name in close}
-        again = time_in_turns(finalists, plan, images, seconds=seconds * FINAL)
-        times |= {name: times[name] + taken for name, taken in again.items()}
+    again = round_seconds(plan, len(close), plan.callers * fastest)
+    if len(close) > 1 and FINAL_ROUNDS * again < trial.seconds_left:
+        for name, taken in time_some(close, trial.seconds_left).items():
+            times[name] += taken
     return {name: plan.shape[0] / median(taken) for name, taken in times.items()}
 
 

@@ -9,6 +9,7 @@ directory grows too large. An entry appears complete or not at all; one that is 
 and built again. $VITRAIL_CACHE names another place than ~/.cache/vitrail.
 """
 
+import errno
 import hashlib
 import json
 import logging
@@ -26,12 +27,14 @@ from typing import Any
 from vitrail.core.errors import UserError, printable
 from vitrail.core.json_text import to_json
 from vitrail.core.processor import processor
-from vitrail.weights.atomic import write_directory
+from vitrail.weights.atomic import is_left_over, write_directory
 
 FORMAT = 1
 RECORD = "record.json"
 MAX_BYTES = 4 * 2**30  # of all entries together; the newest one stays whatever its size
 KEY = re.compile(r"[0-9a-f]{64}")
+DRAFT = re.compile(r"\.[0-9a-f]{64}\.tmp-.+")  # of an entry that is being built
+UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CODE = ("layers", "models", "inference")  # rooms that decide what is built
 
 logger = logging.getLogger(__name__)
@@ -80,8 +83,18 @@ def find_entry(key: str) -> Entry | None:
             if file_digest(folder / name) != digest:
                 raise ValueError(f"{name} is damaged")
         facts = dict(record["facts"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (
+        FileNotFoundError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ):
         remove_entry(key)
+        return None
+    except OSError as error:  # too many open files, no permission: the entry may be a good one
+        logger.warning("the cache of engines cannot be read, going on without: %s", error)
         return None
     with suppress(OSError):
         os.utime(folder / RECORD)
@@ -103,10 +116,9 @@ def new_entry(key: str, facts: Mapping[str, Any], fill: Callable[[Path], None]) 
     def write(draft: Path) -> None:
         try:
             fill(draft)
-        except OSError:
-            raise  # a full disk, or a folder that cannot be written
         except BaseException as error:
-            failed.append(error)
+            if not is_unwritable(error):
+                failed.append(error)
             raise
         write_record(draft, facts)
 
@@ -114,7 +126,7 @@ def new_entry(key: str, facts: Mapping[str, Any], fill: Callable[[Path], None]) 
         write_directory(folder, write, overwrite=True)
     except UserError as error:
         if failed:
-            raise
+            raise failed[0] from None
         warn_unwritable(str(error))
         with TemporaryDirectory(prefix="vitrail-") as place:
             fill(Path(place))
@@ -122,6 +134,12 @@ def new_entry(key: str, facts: Mapping[str, Any], fill: Callable[[Path], None]) 
         return
     drop_oldest(keep=key)
     yield Entry(folder, facts)
+
+
+def is_unwritable(error: BaseException) -> bool:
+    """Whether a build failed because of where it writes: a full disk, or no permission. Any other
+    `OSError` is the engine's own, such as a compiler that is missing."""
+    return isinstance(error, OSError) and error.errno in UNWRITABLE
 
 
 def write_record(folder: Path, facts: Mapping[str, Any]) -> None:
@@ -150,6 +168,17 @@ def entries() -> list[Path]:
     return sorted(found, key=last_used)
 
 
+def left_over_drafts() -> list[Path]:
+    """What builds that were killed left."""
+    with suppress(OSError):
+        return [
+            draft
+            for draft in cache_folder().iterdir()
+            if DRAFT.fullmatch(draft.name) and not draft.is_symlink() and is_left_over(draft)
+        ]
+    return []
+
+
 def last_used(folder: Path) -> float:
     try:
         return (folder / RECORD).stat().st_mtime
@@ -164,7 +193,9 @@ def entry_size(folder: Path) -> int:
 
 
 def drop_oldest(*, keep: str) -> None:
-    """Remove the entries used longest ago until the rest fits."""
+    """Remove what killed builds left, and the entries used longest ago until the rest fits."""
+    for draft in left_over_drafts():
+        remove_entry(draft.name)
     folders = entries()
     total = sum(map(entry_size, folders))
     for folder in folders:
@@ -180,11 +211,11 @@ def remove_entry(key: str) -> None:
 
 
 def clear_cache() -> tuple[int, int]:
-    """Remove every entry: how many these were, and their bytes."""
-    folders = entries()
+    """Remove every entry, and what killed builds left: how many these were, and their bytes."""
+    folders = [*entries(), *left_over_drafts()]
     size = sum(map(entry_size, folders))
     for folder in folders:
         remove_entry(folder.name)
-    if left := entries():
+    if left := [*entries(), *left_over_drafts()]:
         raise UserError(printable(f"{left[0]}: cannot be removed: check its permissions"))
     return len(folders), size

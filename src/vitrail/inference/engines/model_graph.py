@@ -5,8 +5,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from vitrail.core.eval_mode import eval_mode
 from vitrail.inference.calibration import Samples
+from vitrail.inference.engines.agreement import sample_images
 from vitrail.inference.engines.eager import EagerRunner
 from vitrail.inference.engines.runner import Plan, Runner
 from vitrail.models.model import Model
@@ -17,8 +21,6 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from vitrail.inference.quantisation import Quantisation
-
-MAX_PROTO = 2**31 - 2**20  # bytes: protobuf's limit for one message, less some room
 
 
 class ModelGraph:
@@ -36,6 +38,11 @@ class ModelGraph:
         return EagerRunner(self.model, self.plan.output)
 
     @cached_property
+    def expected(self) -> NDArray[np.float32]:
+        """What eager computes of the images that engines are compared on."""
+        return self.eager(sample_images(self.plan))
+
+    @cached_property
     def digest(self) -> str:
         """Of the weights, and of the modules: another activation has the same weights."""
         return hashlib.sha256(f"{digest_of(self.model)} {self.model!r}".encode()).hexdigest()
@@ -44,6 +51,11 @@ class ModelGraph:
     def layers(self) -> int:
         """Modules without children, by which the time to build a model grows."""
         return sum(not any(module.children()) for module in self.model.modules())
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether an engine built from it already, so that the next one costs less."""
+        return "program" in vars(self)
 
     @cached_property
     def program(self) -> "ExportedProgram":
@@ -84,5 +96,7 @@ def save_onnx(proto: "ModelProto", path: Path) -> None:
     """Write a graph; what is too large for one file has its weights beside it."""
     import onnx
 
-    large = proto.ByteSize() > MAX_PROTO
+    from vitrail.inference.graph import MAX_PROTO, weights_size
+
+    large = weights_size(proto) > MAX_PROTO
     onnx.save_model(proto, path, save_as_external_data=large, location=f"{path.name}.weights")

@@ -38,11 +38,13 @@ class EngineError(UserError):
 
 @dataclass(frozen=True)
 class OpenLibrary:
-    """A runner, the seconds that its files took to open, and for int8 what that cost."""
+    """A runner, the seconds that its files took to open, for int8 what that cost, and whether it
+    was built now."""
 
     run: Runner
     seconds: float
     quantisation: Quantisation | None = None
+    is_new: bool = False
 
 
 def open_library(library: EngineLibrary, graph: ModelGraph) -> OpenLibrary:
@@ -69,9 +71,13 @@ def open_library(library: EngineLibrary, graph: ModelGraph) -> OpenLibrary:
     except UserError as error:  # ours: what the graph or the engine cannot do
         if graph.samples is not None:  # or which images int8 needs
             raise
-        raise EngineError(f"the engine {library.name} failed: {error}") from None
+        raise EngineError(
+            f"the engine {library.name} failed: {error}: use the engine eager"
+        ) from None
     except Exception as error:  # a library's own: unsupported operators, its compiler, the disk
-        raise EngineError(f"the engine {library.name} failed: {reason_of(error)}") from error
+        raise EngineError(
+            f"the engine {library.name} failed: {reason_of(error)}: use the engine eager"
+        ) from error
 
 
 def build(library: EngineLibrary, graph: ModelGraph, folder: Path) -> OpenLibrary:
@@ -87,7 +93,7 @@ def build(library: EngineLibrary, graph: ModelGraph, folder: Path) -> OpenLibrar
     seconds = time.perf_counter() - start
     if record is None:
         check_agreement(library, runner, graph)
-    return OpenLibrary(runner, seconds, record)
+    return OpenLibrary(runner, seconds, record, is_new=True)
 
 
 def read_quantisation(folder: Path) -> Quantisation:
@@ -96,8 +102,7 @@ def read_quantisation(folder: Path) -> Quantisation:
 
 
 def check_agreement(library: EngineLibrary, runner: Runner, graph: ModelGraph) -> None:
-    images = sample_images(graph.plan)
-    found = compare(graph.eager(images), runner(images))
+    found = compare(graph.expected, runner(sample_images(graph.plan)))
     if not found.is_close:
         raise EngineError(
             f"the engine {library.name} must compute what eager does, within "

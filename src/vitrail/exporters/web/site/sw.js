@@ -33,7 +33,7 @@ self.addEventListener("fetch", (event) => {
   const url = new URL(request.url);
   if (request.method !== "GET" || !url.href.startsWith(SCOPE)) return;
   const name = url.pathname.slice(new URL(SCOPE).pathname.length) || "index.html";
-  if (FILES.includes(name)) event.respondWith(answer(name));
+  if (FILES.includes(name)) event.respondWith(answer(event, name));
 });
 
 async function install() {
@@ -50,23 +50,24 @@ async function activate() {
   await self.clients.claim();
 }
 
-async function answer(name) {
+async function answer(event, name) {
   const cache = await caches.open(CACHE);
   const address = SCOPE + name;
-  let found = await cache.match(address);
-  if (!found) {
-    found = await fetch(address, { cache: "no-cache" });
-    if (found.ok) await store(cache, address, found.clone());
-  }
-  return isolated(name, found);
+  const cached = await cache.match(address);
+  if (cached) return isolated(name, cached);
+  const response = await fetch(address, { cache: "no-cache" });
+  // Not awaited: the page counts the bytes of the model while they arrive.
+  if (response.ok) event.waitUntil(store(cache, address, response.clone()));
+  return isolated(name, response);
 }
 
 async function store(cache, address, response) {
   try {
     await cache.put(address, response);
   } catch {
-    // no room: the page works, but not offline
+    return; // no room: the page works, but not offline
   }
+  for (const client of await self.clients.matchAll()) client.postMessage("stored");
 }
 
 function isolated(name, response) {

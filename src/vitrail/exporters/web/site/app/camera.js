@@ -5,30 +5,56 @@ export class Camera {
     this.video = document.createElement("video");
     this.video.muted = this.video.playsInline = true;
     this.facing = "environment";
+    this.session = null; // one object from start to stop, also while a camera is being opened
     this.stream = null;
   }
 
   get running() {
-    return this.stream !== null;
+    return this.session !== null;
   }
 
-  async start() {
-    const wished = { facingMode: { ideal: this.facing }, width: { ideal: 1280 } };
-    const stream = await navigator.mediaDevices.getUserMedia({ video: wished, audio: false });
-    this.stream = stream;
-    this.video.srcObject = stream;
-    await this.video.play();
+  get hasFrame() {
+    return this.video.videoWidth > 0 && this.video.readyState >= HTMLMediaElement.HAVE_CURRENT_DATA;
+  }
+
+  // Resolves to whether the camera was opened: it is not if it was stopped meanwhile.
+  start() {
+    this.session = {};
+    return this.open(this.facing);
+  }
+
+  // The other camera, in the same session. The first is closed before: many phones open only one.
+  flip() {
+    this.close();
+    return this.open(this.facing === "environment" ? "user" : "environment");
   }
 
   stop() {
-    for (const track of this.stream?.getTracks() ?? []) track.stop();
-    this.video.srcObject = this.stream = null;
+    this.session = null;
+    this.close();
   }
 
-  async flip() {
-    this.facing = this.facing === "environment" ? "user" : "environment";
-    this.stop();
-    await this.start();
+  async open(facing) {
+    const { session } = this;
+    try {
+      const video = { facingMode: { ideal: facing }, width: { ideal: 1280 } };
+      const stream = await navigator.mediaDevices.getUserMedia({ video, audio: false });
+      if (session !== this.session) {
+        stopTracks(stream);
+        return false;
+      }
+      this.stream = this.video.srcObject = stream;
+      this.facing = facing;
+      await this.video.play();
+    } catch (error) {
+      if (session === this.session) throw error;
+    }
+    return session === this.session;
+  }
+
+  close() {
+    if (this.stream) stopTracks(this.stream);
+    this.video.srcObject = this.stream = null;
   }
 
   async several() {
@@ -36,13 +62,18 @@ export class Camera {
     return devices.filter(({ kind }) => kind === "videoinput").length > 1;
   }
 
-  // Calls `draw` for every frame that is shown, until the camera stops.
+  // Calls `draw` for every frame that is shown, until the session ends.
   follow(draw) {
+    const { session } = this;
     const step = () => {
-      if (!this.running) return;
-      if (this.video.videoWidth) draw(this.video);
+      if (this.session !== session) return;
+      if (this.hasFrame) draw(this.video);
       requestAnimationFrame(step);
     };
     step();
   }
+}
+
+function stopTracks(stream) {
+  for (const track of stream.getTracks()) track.stop();
 }

@@ -7,7 +7,7 @@ export class Engine {
     this.count = 0;
     this.worker.onmessage = ({ data }) => {
       if (data.id === undefined) onProgress(data);
-      else this.settle(data);
+      else this.finish(data);
     };
     this.worker.onerror = (event) => {
       for (const { reject } of this.waiting.values()) reject(new Error(event.message || "worker"));
@@ -15,7 +15,7 @@ export class Engine {
     };
   }
 
-  settle({ id, result, problem }) {
+  finish({ id, result, problem }) {
     const { resolve, reject } = this.waiting.get(id);
     this.waiting.delete(id);
     if (problem === undefined) resolve(result);

@@ -1,23 +1,27 @@
-// The page: photos and the camera go to the engine, its results to bars, map and taught classes.
+// The page: photos and the camera go to the engine, its results to bars, map and few-shot classes.
 import { Camera } from "./camera.js";
 import { Engine } from "./engine.js";
+import { FewShotPanel } from "./fewshot_panel.js";
 import { loadTexts, number, onLanguage, percent, switchLanguage, text } from "./language.js";
-import { isOffline, prepareOffline } from "./offline.js";
-import { announce, ownScores, showBars, taughtScores } from "./results.js";
+import { confirm, dismiss, notify } from "./messages.js";
+import { isOffline, onStored, prepareOffline } from "./offline.js";
+import { announce, fewShotScores, ownScores, showBars } from "./results.js";
 import { clearStage, describeStage, setOpacity, showHeat, showImage, thumbnail } from "./stage.js";
-import { Teacher } from "./teach.js";
 
 const SHOWN_NAMES = 4;
 const find = (id) => document.getElementById(id);
+const reload = () => location.reload();
 
 const state = {
   facts: null,
   engine: null,
-  teacher: null,
+  fewShot: null,
   backend: null,
-  result: null, // of the engine, for what is shown
+  chosen: null, // the Blob that was chosen last, which may still be decoded
   photo: null, // the Blob that is shown
-  taught: false, // whether scores are those of the taught classes
+  computing: false, // whether the result of what is shown is on its way
+  result: null, // of the engine, for what is shown
+  useFewShot: false, // whether scores are those of the few-shot classes
   loading: "loading.start",
   share: 0,
 };
@@ -29,7 +33,7 @@ async function start() {
   onLanguage(showTexts);
   await loadTexts();
   wire();
-  await prepareOffline(() => notify(text("update.ready"), text("update.reload"), () => location.reload()));
+  await prepareOffline(() => notify(text("update.ready"), { label: text("update.reload"), act: reload }));
   try {
     state.facts = await (await fetch("model.json")).json();
     listLayers();
@@ -43,18 +47,17 @@ async function start() {
     return;
   }
   state.loading = null;
-  state.teacher = new Teacher(state.facts, {
-    learn,
-    ask,
-    changed: headChanged,
-    shown: () => shown(),
-    available: () => state.result !== null,
-    complain: (words) => notify(words),
-  });
-  await state.teacher.restore();
+  const page = { embed, embedShown, canEmbedShown, confirm, notify, notifyFailure, headChanged };
+  state.fewShot = new FewShotPanel(state.facts, page);
+  await state.fewShot.restore();
   document.documentElement.dataset.ready = state.backend.backend;
   showTexts();
-  if (state.photo) await showPhoto(state.photo);
+  onStored(showOffline);
+  await showOffline();
+  if (state.chosen) await showPhoto(state.chosen);
+}
+
+async function showOffline() {
   find("offline").hidden = !(await isOffline(state.facts, state.backend.backend));
 }
 
@@ -65,11 +68,11 @@ function wire() {
     target.value = "";
   });
   find("camera").addEventListener("click", toggleCamera);
-  find("flip").addEventListener("click", () => camera.flip().catch(refuseCamera));
+  find("flip").addEventListener("click", flipCamera);
   for (const id of ["show", "layer"]) find(id).addEventListener("change", showAttention);
   find("opacity").addEventListener("input", showAttention);
   find("heads").addEventListener("change", ({ target }) => {
-    state.taught = target.value === "taught";
+    state.useFewShot = target.value === "few-shot";
     showResult();
   });
   document.addEventListener("paste", ({ clipboardData }) => {
@@ -119,29 +122,38 @@ function wireDrop() {
 
 async function showPhoto(file) {
   stopCamera();
-  state.photo = file;
+  dismiss("image");
+  state.chosen = file;
   let bitmap;
   try {
     bitmap = await createImageBitmap(file);
   } catch {
-    notify(text("photo.bad", { name: file.name || text("photo.pasted") }));
+    if (state.chosen !== file) return;
+    state.chosen = state.photo;
+    notifyUnreadable(file.name);
     return;
   }
-  if (!state.facts) return; // it is shown when the model is there
-  showHeat(null);
-  find("live").hidden = true;
-  showImage(bitmap, bitmap.width, bitmap.height, state.facts.preprocessing);
+  // Another photo may have been chosen meanwhile. Before the facts are there, nothing can be drawn:
+  // the photo is shown again when the model is open.
+  const draw = state.chosen === file && state.facts !== null;
+  if (draw) {
+    state.photo = file;
+    setResult(null, { computing: !state.loading });
+    showImage(bitmap, bitmap.width, bitmap.height, state.facts.preprocessing);
+    describeStage(text("stage.shown"));
+  }
   bitmap.close();
-  describeStage(text("stage.shown"));
-  if (state.loading) return;
-  find("stage").classList.add("busy");
+  if (draw && !state.loading) await classifyPhoto(file);
+}
+
+async function classifyPhoto(file) {
   try {
     const result = await state.engine.infer(file, file);
     if (state.photo === file) setResult(result);
   } catch (error) {
-    notify(text("photo.bad", { name: file.name || text("photo.pasted") }));
-  } finally {
-    find("stage").classList.remove("busy");
+    if (state.photo !== file) return;
+    setResult(null);
+    notifyFailure(error, file.name);
   }
 }
 
@@ -154,86 +166,114 @@ async function toggleCamera() {
     notify(text("camera.insecure"));
     return;
   }
+  dismiss("image");
+  const opening = camera.start();
+  showCameraButton();
   try {
-    await camera.start();
+    if (!(await opening)) return;
   } catch (error) {
     refuseCamera(error);
     return;
   }
-  state.photo = null;
-  showHeat(null);
-  find("live").hidden = true;
+  state.chosen = state.photo = null;
+  setResult(null);
   describeStage(text("stage.camera"));
-  showTexts();
-  find("flip").hidden = !(await camera.several());
   camera.follow((video) => {
     if (state.facts) showImage(video, video.videoWidth, video.videoHeight, state.facts.preprocessing);
   });
-  watch();
+  classifyFrames();
+  find("flip").hidden = !(await camera.several()) || !camera.running;
 }
 
-// One frame after the other, as fast as the model answers.
-async function watch() {
-  while (camera.running) {
-    if (state.loading || !camera.video.videoWidth || document.hidden) {
-      await new Promise((resolve) => setTimeout(resolve, 100));
-      continue;
+async function flipCamera() {
+  find("flip").disabled = true;
+  try {
+    await camera.flip();
+  } catch (error) {
+    refuseCamera(error);
+  }
+  find("flip").disabled = false;
+}
+
+// One frame after the other, as fast as the model computes.
+async function classifyFrames() {
+  const { session } = camera;
+  try {
+    while (camera.session === session) {
+      if (state.loading || !camera.hasFrame || document.hidden) {
+        await new Promise((resolve) => setTimeout(resolve, 100));
+        continue;
+      }
+      const result = await state.engine.infer(await createImageBitmap(camera.video), "camera");
+      if (camera.session === session) setResult(result);
     }
-    const result = await state.engine.infer(await createImageBitmap(camera.video), "camera");
-    if (camera.running) setResult(result);
+  } catch (error) {
+    if (camera.session !== session) return;
+    stopCamera();
+    notifyFailure(error);
   }
 }
 
 function refuseCamera(error) {
   stopCamera();
-  notify(text("camera.refused", { reason: error.message }));
+  notify(text("camera.refused", { reason: error.message }), { about: "image" });
 }
 
 function stopCamera() {
   if (!camera.running) return;
   camera.stop();
   find("flip").hidden = true;
-  if (!state.result) clearStage();
-  showTexts();
+  if (!state.result && !state.photo) clearStage();
+  showCameraButton();
+  showResult();
 }
 
-function setResult(result) {
+function showCameraButton() {
+  find("camera").textContent = text(camera.running ? "camera.stop" : "camera.start");
+  find("camera").classList.toggle("stop", camera.running);
+}
+
+// null: what is shown is not, or not yet, what the last result was computed from.
+function setResult(result, { computing = false } = {}) {
   state.result = result;
-  find("notice").hidden = true;
-  find("attention").hidden = !result.maps.length;
-  state.teacher.showAvailable(true);
+  state.computing = computing;
+  if (result) find("attention").hidden = !result.maps.length;
+  state.fewShot?.showAvailable(canEmbedShown());
   showResult();
   showAttention();
 }
 
 function showResult() {
-  const { result, facts, teacher } = state;
-  const taught = state.taught && teacher?.solved;
+  const { result, facts } = state;
+  const fewShot = state.useFewShot ? state.fewShot?.solved : null;
   let rows = [];
-  if (result && taught) rows = taughtScores(result.features, teacher.solved);
+  if (result && fewShot) rows = fewShotScores(result.features, fewShot);
   else if (result?.logits) rows = ownScores(result.logits, facts);
   showBars(find("bars"), rows);
-  find("note").hidden = !(rows.length && taught);
+  find("note").hidden = !(rows.length && fewShot);
+  const empty = facts?.classes || fewShot ? "result.empty" : "result.classless";
   find("empty").hidden = rows.length > 0 || state.loading !== null;
-  find("empty").textContent = text(facts?.classes || taught ? "result.empty" : "result.untaught");
+  find("empty").textContent = text(state.computing ? "result.computing" : empty);
+  find("stage").classList.toggle("busy", state.computing);
   find("timing").hidden = !result;
+  find("live").hidden = !rows.length;
   showNow();
   if (!result) return;
   find("run-ms").textContent = text("timing.ms", { value: number(result.run, result.run < 10 ? 1 : 0) });
   find("prepare-ms").textContent = text("timing.ms", { value: number(result.prepare, result.prepare < 10 ? 1 : 0) });
-  if (rows.length) announce(find("said"), rows[0], camera.running);
-  find("live").hidden = !rows.length;
+  if (!rows.length) return;
+  announce(find("announcement"), rows[0], camera.running);
   find("live").classList.toggle("still", !camera.running);
-  if (rows.length) find("live").textContent = `${rows[0].label}  ${rows[0].shown}`;
+  find("live").textContent = `${rows[0].label}  ${rows[0].shown}`;
 }
 
-// The best taught class of what is shown, beside the classes themselves.
+// The best few-shot class of what is shown, beside the classes themselves.
 function showNow() {
-  const { result, teacher } = state;
-  find("now").hidden = !(result && teacher?.solved);
+  const { result, fewShot } = state;
+  find("now").hidden = !(result && fewShot?.solved);
   if (find("now").hidden) return;
-  const [best] = taughtScores(result.features, teacher.solved);
-  find("now").querySelector("b").textContent = text("result.said", { label: best.label, score: best.shown });
+  const [best] = fewShotScores(result.features, fewShot.solved);
+  find("now").querySelector("b").textContent = text("result.best", { label: best.label, score: best.shown });
 }
 
 function showAttention() {
@@ -243,54 +283,45 @@ function showAttention() {
 }
 
 function headChanged() {
-  const solved = state.teacher?.solved ?? null;
+  const solved = state.fewShot?.solved ?? null;
   const had = !find("heads").hidden;
   const own = state.facts.classes > 0;
   find("heads").hidden = !(solved && own);
-  if (solved && (!had || !own)) state.taught = true;
-  if (!solved) state.taught = false;
-  document.querySelector(`[name=head][value=${state.taught ? "taught" : "own"}]`).checked = true;
+  if (solved && (!had || !own)) state.useFewShot = true;
+  if (!solved) state.useFewShot = false;
+  document.querySelector(`[name=head][value=${state.useFewShot ? "few-shot" : "own"}]`).checked = true;
   showResult();
 }
 
-// The feature of a photo to teach, and a small picture of it.
-async function learn(file) {
-  const [bitmap, result] = await Promise.all([createImageBitmap(file), state.engine.infer(file, file)]);
+// The feature of a photo for a few-shot class, and a small picture of it.
+async function embed(file) {
+  const { features } = await state.engine.infer(file, file);
+  const bitmap = await createImageBitmap(file);
   const picture = await thumbnail(bitmap);
   bitmap.close();
-  return { feature: result.features, picture };
+  return { feature: features, picture };
+}
+
+function canEmbedShown() {
+  return state.result !== null;
 }
 
 // The same of what is shown: the photo, or the camera's frame of this moment.
-async function shown() {
-  if (!camera.running) return state.result && { feature: state.result.features, picture: await thumbnail() };
-  const picture = await thumbnail();
-  const result = await state.engine.infer(await createImageBitmap(camera.video), "taught");
-  return { feature: result.features, picture };
+async function embedShown() {
+  if (!camera.hasFrame) return state.result && { feature: state.result.features, picture: await thumbnail() };
+  const [picture, frame] = await Promise.all([thumbnail(), createImageBitmap(camera.video)]);
+  const { features } = await state.engine.infer(frame, "few-shot");
+  return { feature: features, picture };
 }
 
-function ask(question) {
-  const dialog = find("ask");
-  find("question").textContent = question;
-  dialog.returnValue = "no";
-  dialog.showModal();
-  return new Promise((resolve) => {
-    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
-  });
+// An error of the engine: no photo, or a model that no longer runs, for instance after the GPU was lost.
+function notifyFailure(error, name) {
+  if (error.message === "unreadable") notifyUnreadable(name);
+  else notify(text("run.failed", { reason: error.message }), { label: text("update.reload"), act: reload });
 }
 
-function notify(words, label = "×", act = null) {
-  const notice = find("notice");
-  const [message, old] = notice.children;
-  const button = old.cloneNode();
-  message.textContent = words;
-  button.textContent = label;
-  button.addEventListener("click", () => {
-    notice.hidden = true;
-    act?.();
-  });
-  old.replaceWith(button);
-  notice.hidden = false;
+function notifyUnreadable(name) {
+  notify(text("photo.bad", { name: name || text("photo.pasted") }), { about: "image" });
 }
 
 function showProgress({ share, opening }) {
@@ -316,8 +347,7 @@ function listLayers() {
 // Everything that is written by code, in the chosen language.
 function showTexts() {
   const { facts, backend } = state;
-  find("camera").textContent = text(camera.running ? "camera.stop" : "camera.start");
-  find("camera").classList.toggle("stop", camera.running);
+  showCameraButton();
   showLoading();
   if (!facts) return;
   for (const option of find("layer").options) {
@@ -331,7 +361,7 @@ function showTexts() {
     const key = backend.backend === "webgpu" ? "backend.webgpu" : wasm;
     find("backend").textContent = text(key, { count: backend.threads });
   }
-  state.teacher?.show();
+  state.fewShot?.show();
   showResult();
 }
 

@@ -39,3 +39,8 @@ export async function isOffline(facts, backend) {
   const found = await Promise.all(names.map((name) => caches.match(new URL(name, location.href))));
   return found.every(Boolean);
 }
+
+// Calls back whenever the service worker has put a file into the cache.
+export function onStored(listener) {
+  navigator.serviceWorker?.addEventListener("message", listener);
+}

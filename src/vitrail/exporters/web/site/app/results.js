@@ -22,9 +22,9 @@ function softmax(logits) {
   return powers.map((value) => value / sum);
 }
 
-// Taught classes: the score of the least-squares head; the bar is where it lies between the photos
+// Few-shot classes: the score of the least-squares head; the bar is where it lies between the photos
 // of the other classes and one's own.
-export function taughtScores(feature, { head, names, ranges }) {
+export function fewShotScores(feature, { head, names, ranges }) {
   const scores = Array.from(scoreHead(head, feature));
   return rank(
     scores.map((score, k) => {
@@ -66,9 +66,9 @@ function newBar() {
   return item;
 }
 
-// Says the best label, and for the camera only another one, and not too often.
+// Announces the best label to screen readers; for the camera only a new one, and not too often.
 export function announce(element, row, live) {
-  const words = text("result.said", { label: row.label, score: row.shown });
+  const words = text("result.best", { label: row.label, score: row.shown });
   const now = performance.now();
   if (live && (row.label === announced || now - lastTime < SILENCE)) return;
   [announced, lastTime] = [row.label, now];

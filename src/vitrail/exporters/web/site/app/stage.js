@@ -74,7 +74,7 @@ function colourCells({ rows, columns, values }) {
   return canvas;
 }
 
-// A small square JPEG of an image, or of what is shown, for the list of taught photos.
+// A small square JPEG of an image, or of what is shown, for the photos of a few-shot class.
 export function thumbnail(image = photo, side = 112) {
   const canvas = document.createElement("canvas");
   canvas.width = canvas.height = side;

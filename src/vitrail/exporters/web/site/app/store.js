@@ -1,7 +1,7 @@
-// What was taught, kept on this device in IndexedDB: one record for each model.
+// Few-shot classes, kept on this device in IndexedDB: one record for each model.
 
 const NAME = "vitrail";
-const STORE = "taught";
+const STORE = "taught"; // do not rename: classes are kept under this name in browsers
 
 function request(made) {
   return new Promise((resolve, reject) => {
@@ -32,14 +32,14 @@ async function withStore(mode, use) {
   }
 }
 
-export function loadTaught(model) {
+export function loadClasses(model) {
   return withStore("readonly", (store) => store.get(model));
 }
 
-export function saveTaught(model, classes) {
+export function saveClasses(model, classes) {
   return withStore("readwrite", (store) => store.put(classes, model));
 }
 
-export function deleteTaught(model) {
+export function deleteClasses(model) {
   return withStore("readwrite", (store) => store.delete(model));
 }

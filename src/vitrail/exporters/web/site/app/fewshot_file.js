@@ -1,10 +1,10 @@
-// Taught classes as a JSON file: features and the solved head, for the model that they were computed
+// Few-shot classes as a JSON file: features and the solved head, for the model that they were computed
 // with. Photos are not in it.
 
 const FORMAT = "vitrail-few-shot";
 const LARGEST = 256 * 2 ** 20;
 
-export function writeTaught(facts, classes, head) {
+export function writeClasses(facts, classes, head) {
   return JSON.stringify({
     format: FORMAT,
     version: 1,
@@ -22,7 +22,7 @@ export function writeTaught(facts, classes, head) {
 }
 
 // The classes of a file, or an error whose message is "bad" or "other": made with another model.
-export async function readTaught(file, facts) {
+export async function readClasses(file, facts) {
   const found = await parse(file);
   if (found?.format !== FORMAT || found.version !== 1 || !Array.isArray(found.classes)) throw new Error("bad");
   if (found.model !== facts.digest) throw new Error("other");

@@ -1,18 +1,22 @@
-// Teach it with five photos: classes that a person names, their features, and the head solved for them.
+// "Teach it": classes that a person names, a few photos of each, and the few-shot head solved for them.
 import { fitHead, scoreRanges } from "./fewshot.js";
+import { readClasses, writeClasses } from "./fewshot_file.js";
 import { text, translate } from "./language.js";
-import { deleteTaught, loadTaught, saveTaught } from "./store.js";
-import { readTaught, writeTaught } from "./taught_file.js";
+import { deleteClasses, loadClasses, saveClasses } from "./store.js";
 
 const ENOUGH = 5;
 const list = document.getElementById("classes");
-const status = document.getElementById("taught");
+const status = document.getElementById("few-shot-status");
 
-export class Teacher {
-  // hooks: learn(file) -> {feature, picture}, shown() -> the same or null, ask(question) -> whether,
-  // complain(words), changed().
-  constructor(facts, hooks) {
-    Object.assign(this, { facts, hooks, classes: [], solved: null, busy: "" });
+export class FewShotPanel {
+  // page: what this panel needs of the page.
+  //   embed(file) -> {feature, picture}, embedShown() -> the same, or null if nothing is shown
+  //   canEmbedShown() -> boolean
+  //   confirm(question, action) -> whether the person agrees
+  //   notify(words), notifyFailure(error, file name)
+  //   headChanged()
+  constructor(facts, page) {
+    Object.assign(this, { facts, page, classes: [], solved: null, progress: "" });
     document.getElementById("new-class").addEventListener("submit", (event) => this.addClass(event));
     document.getElementById("save").addEventListener("click", () => this.saveFile());
     document.getElementById("open").addEventListener("change", (event) => this.openFile(event.target));
@@ -21,9 +25,9 @@ export class Teacher {
 
   async restore() {
     try {
-      this.classes = (await loadTaught(this.facts.digest)) ?? [];
+      this.classes = (await loadClasses(this.facts.digest)) ?? [];
     } catch (error) {
-      this.hooks.complain(text("storage.failed", { reason: error.message }));
+      this.page.notify(text("storage.failed", { reason: error.message }));
     }
     this.solve();
   }
@@ -42,16 +46,16 @@ export class Teacher {
       this.solved = { head, names, ranges, ms: performance.now() - began };
     }
     this.show();
-    this.hooks.changed();
+    this.page.headChanged();
   }
 
   async change() {
     this.solve();
     try {
-      if (this.classes.length) await saveTaught(this.facts.digest, this.classes);
-      else await deleteTaught(this.facts.digest);
+      if (this.classes.length) await saveClasses(this.facts.digest, this.classes);
+      else await deleteClasses(this.facts.digest);
     } catch (error) {
-      this.hooks.complain(text("storage.failed", { reason: error.message }));
+      this.page.notify(text("storage.failed", { reason: error.message }));
     }
   }
 
@@ -68,35 +72,45 @@ export class Teacher {
 
   refuseDuplicate(name, own = null) {
     const known = this.classes.some((one) => one !== own && one.name === name);
-    if (known) this.hooks.complain(text("teach.duplicate"));
+    if (known) this.page.notify(text("teach.duplicate"));
     return known;
   }
 
+  // A class may be deleted while its photos are read: then the rest is not read.
   async addPhotos(one, input) {
     const files = [...input.files];
     input.value = "";
     for (const [place, file] of files.entries()) {
-      this.say(text("teach.reading", { number: place + 1, count: files.length }));
-      try {
-        one.photos.push(await this.hooks.learn(file));
-        this.showClass(one);
-      } catch {
-        this.hooks.complain(text("photo.bad", { name: file.name }));
-      }
+      this.showProgress(text("teach.reading", { number: place + 1, count: files.length }));
+      const photo = await this.embedOrNotify(() => this.page.embed(file), file.name);
+      if (!this.classes.includes(one)) break;
+      if (!photo) continue;
+      one.photos.push(photo);
+      this.showClass(one);
     }
-    this.say("");
-    await this.change();
+    this.showProgress("");
+    if (this.classes.includes(one)) await this.change();
   }
 
   async addShown(one) {
-    const found = await this.hooks.shown();
-    if (!found) return;
-    one.photos.push(found);
+    const photo = await this.embedOrNotify(() => this.page.embedShown());
+    if (!photo || !this.classes.includes(one)) return;
+    one.photos.push(photo);
     await this.change();
   }
 
+  async embedOrNotify(embed, name) {
+    try {
+      return await embed();
+    } catch (error) {
+      this.page.notifyFailure(error, name);
+      return null;
+    }
+  }
+
   async removeClass(one) {
-    if (one.photos.length && !(await this.hooks.ask(text("teach.class.ask", { name: one.name })))) return;
+    const question = text("teach.class.ask", { name: one.name });
+    if (one.photos.length && !(await this.page.confirm(question, text("dialog.delete")))) return;
     this.classes = this.classes.filter((other) => other !== one);
     await this.change();
     document.getElementById("class-name").focus();
@@ -112,13 +126,14 @@ export class Teacher {
   }
 
   async deleteAll() {
-    if (!this.classes.length || !(await this.hooks.ask(text("teach.delete.ask")))) return;
+    if (!this.classes.length) return;
+    if (!(await this.page.confirm(text("teach.delete.ask"), text("dialog.delete")))) return;
     this.classes = [];
     await this.change();
   }
 
   saveFile() {
-    const words = writeTaught(this.facts, this.classes, this.solved?.head);
+    const words = writeClasses(this.facts, this.classes, this.solved?.head);
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([words], { type: "application/json" }));
     link.download = "vitrail-classes.json";
@@ -130,18 +145,23 @@ export class Teacher {
     const [file] = input.files;
     input.value = "";
     if (!file) return;
+    let classes;
     try {
-      this.classes = await readTaught(file, this.facts);
-      await this.change();
-      this.hooks.complain(text("teach.opened", { count: this.classes.length }), true);
+      classes = await readClasses(file, this.facts);
     } catch (error) {
       const why = error.message === "other" ? "teach.file.other" : "teach.file.bad";
-      this.hooks.complain(text(why, { name: file.name }));
+      this.page.notify(text(why, { name: file.name }));
+      return;
     }
+    const question = text("teach.open.ask", { name: file.name });
+    if (this.classes.length && !(await this.page.confirm(question, text("dialog.replace")))) return;
+    this.classes = classes;
+    this.page.notify(text("teach.opened", { count: classes.length }));
+    await this.change();
   }
 
-  say(words) {
-    this.busy = words;
+  showProgress(words) {
+    this.progress = words;
     this.showStatus();
   }
 
@@ -152,7 +172,7 @@ export class Teacher {
       ms: this.solved.ms.toFixed(0),
       right: this.solved.head.leftOut.right,
     };
-    status.textContent = this.busy || (solved ? text("teach.solved", solved) : text("teach.need"));
+    status.textContent = this.progress || (solved ? text("teach.solved", solved) : text("teach.need"));
     for (const id of ["save", "delete"]) document.getElementById(id).disabled = !this.classes.length;
   }
 
@@ -233,7 +253,7 @@ export class Teacher {
     shown.type = "button";
     shown.dataset.text = "teach.shown";
     shown.setAttribute("aria-label", text("teach.shown.for", { name: one.name }));
-    shown.disabled = !this.hooks.available();
+    shown.disabled = !this.page.canEmbedShown();
     shown.addEventListener("click", () => this.addShown(one));
     row.append(choose, shown);
     return row;
