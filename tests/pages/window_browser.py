@@ -111,10 +111,18 @@ def cells_of(page: Any, grid: tuple[int, int]) -> list[int]:
     return found
 
 
+# Ends once the page has heard of its new hash: its own listener was there before this one.
+FOLLOW = """(link) => new Promise((done) => {
+    const before = location.hash;
+    addEventListener("hashchange", () => setTimeout(done), { once: true });
+    location.hash = link;
+    if (location.hash === before) done();
+})"""
+
+
 def go(page: Any, link: str) -> None:
     """Follow a deep link in an open page."""
-    page.evaluate("(link) => { location.hash = link; }", link)
-    page.wait_for_timeout(60)
+    page.evaluate(FOLLOW, link)
     settle(page)
 
 

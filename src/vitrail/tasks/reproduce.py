@@ -72,7 +72,8 @@ def reproduce(
 
     >>> reproduce().claims[0].name
     'data-scale'
-    >>> [run["run"] for run in reproduce("hybrid", seeds=1, dry_run=True).details["runs"]][:2]
+    >>> planned = reproduce("hybrid", data="digits", seeds=1, dry_run=True)
+    >>> [run["run"] for run in planned.details["runs"]][:2]
     ['small-ViT-1-seed0', 'small-hybrid-1-seed0']
     """
     if claim is None:
