@@ -273,6 +273,10 @@ MISTAKES = {
     "precision": (("m.pte", {"precision": "int8"}), "precision must be float32"),
     "int8": (("m.onnx", {"precision": "int8"}), "real images, got none: give some with images="),
     "size": (("m.xml", {"dynamic_size": True}), "dynamic_size is for ONNX files"),
+    "size and half": (
+        ("m.onnx", {"dynamic_size": True, "precision": "float16"}),
+        "float16 with dynamic_size is for CNNs",
+    ),
     "size and attention": (("m.onnx", {"dynamic_size": True, "attention": True}), "leave out att"),
     "no folder": (("file/m.onnx", {}), "cannot be written: Not a directory|cannot be written"),
     "drop": (("m.onnx", {"max_drop": -1.0}), "max_drop must be at least 0"),

@@ -161,7 +161,11 @@ class Saver:
             raise error
         reason = getattr(cause, "strerror", None) or str(cause)
         full = getattr(cause, "errno", None) == errno.ENOSPC or "No space left" in reason
-        good = f"the checkpoint of step {self.step} is intact" if self.step else "none was before"
+        good = (
+            f"the checkpoint of step {self.step} is intact"
+            if self.step
+            else "no checkpoint was saved before"
+        )
         fix = "make room on the disk" if full else "check the storage"
         return f"{self.out}: step {step} could not be saved ({reason}); {good}: {fix}"
 
