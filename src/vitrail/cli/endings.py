@@ -57,8 +57,7 @@ def exit_code(
         if error.name not in ("torch", "torchvision", "safetensors"):
             raise
         # exported files are predicted without it, all else needs it
-        sentence = translate(f"{error.name} is not installed: pip install vitrail")
-        return end(sentence, code=2, json=json)
+        return end(f"{error.name} is not installed: pip install vitrail", code=2, json=json)
     except KeyboardInterrupt as stop:  # a verb that saved its work says how to go on
         sentence, code = str(stop) or "stopped by Ctrl-C", CTRL_C
         if terminated.is_set():
