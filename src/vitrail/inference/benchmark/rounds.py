@@ -54,14 +54,18 @@ class Process:
     def __init__(self, contender: Contender) -> None:
         self.contender = contender
         self.errors = TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
-        self.child = subprocess.Popen(
-            COMMAND,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,  # a pipe that nobody reads would stop it once it is full
-            text=True,
-            encoding="utf-8",
-        )
+        try:
+            self.child = subprocess.Popen(
+                COMMAND,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self.errors,  # a pipe that nobody reads would stop it once it is full
+                text=True,
+                encoding="utf-8",
+            )
+        except BaseException:  # Ctrl-C while it starts
+            self.errors.close()
+            raise
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self.child.stdin is not None
@@ -85,13 +89,13 @@ class Process:
 
     def close(self) -> None:
         """End it, so that it removes what it is writing; one that does not end is killed."""
-        self.child.terminate()
-        try:
-            self.child.communicate(timeout=STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.child.kill()
-            self.child.communicate()
-        self.errors.close()
+        with self.errors:
+            self.child.terminate()
+            try:
+                self.child.communicate(timeout=STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.child.kill()
+                self.child.communicate()
 
 
 @contextmanager
