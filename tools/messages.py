@@ -4,7 +4,7 @@
     python -m tools.messages --missing  # list what has no translation yet
 
 A sentence is the text of an error or of a note, with `{}` in the place of values, or a text of
---help as it is looked up there.
+--help as it is looked up there. Texts of HTML pages (`tools.page_texts`) have the context "page".
 """
 
 import argparse
@@ -18,8 +18,10 @@ from babel.messages.catalog import Catalog
 from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
 
+from tools.page_texts import collect_page_texts
 from vitrail.cli.app import VERBS, HelpConsole, build_parser
-from vitrail.cli.language import ENGLISH, LOCALE, VALUE, languages
+from vitrail.cli.language import LOCALE, PAGE, VALUE, languages
+from vitrail.core.language import ENGLISH
 
 SOURCE = Path(__file__).parents[1] / "src" / "vitrail"
 ERRORS = (
@@ -60,6 +62,8 @@ OTHERS = {
     "Use vitrail train DATA --out RUN --resume": "cli/app.py",
     "stopped by Ctrl-C": "cli/endings.py",
     "stopped by SIGTERM": "cli/endings.py",
+    "Evaluation of {} on {}": "tasks/evaluate.py",
+    "{}, centre crop of {}": "core/passport.py",
     # what cyclopts says of options, and how it marks them in help
     "Unknown option: {}": "cyclopts",
     "Unknown option: {}. Did you mean {}?": "cyclopts",
@@ -71,6 +75,27 @@ OTHERS = {
     "[default: {}]": "cyclopts",
     "[choices: {}]": "cyclopts",
     "[required]": "cyclopts",
+}
+
+# Functions and constants whose sentences pages show.
+SHOWN = {
+    "evaluation/warnings.py": (
+        *("find_warnings", "no_better_than_chance", "few_classes", "no_better_than_prevalence"),
+        "LONGER",
+    ),
+    "evaluation/intervals.py": ("METHODS",),
+    "evaluation/calibration.py": ("HALVES",),
+    "evaluation/corruptions.py": ("DIFFERS",),
+    "explanation/verdict.py": (
+        *("RULE", "ERRORS", "WEIGHTS", "CLASSES", "sentence", "reasons", "chance"),
+        "contrast_text",
+    ),
+    "explanation/auto_method.py": ("choose_method",),
+    "tasks/evaluate.py": ("native_note", "output_notes"),
+    "tasks/evaluation.py": ("preprocessing_sentence",),
+    "tasks/explain_page.py": ("auto_reason",),
+    "tasks/explanation.py": ("answer",),
+    "tasks/run_report.py": ("thinned", "interrupted_at", "stopped_at"),
 }
 
 
@@ -102,6 +127,10 @@ def update(language: str) -> Catalog:
     for text, place in sorted(collect().items()):
         entry = known.get(text)
         catalogue.add(text, entry.string if entry else "", locations=[(place, 0)])
+    for text, place in sorted(collect_page_texts().items()):
+        entry = known.get(text, PAGE)
+        string = entry.string if entry else ""
+        catalogue.add(text, string, locations=[(place, 0)], context=PAGE)
     with file.open("wb") as stream:
         write_po(stream, catalogue, omit_header=False, width=100, include_lineno=False)
     with (folder / "vitrail.mo").open("wb") as stream:
@@ -121,7 +150,8 @@ def collect() -> dict[str, str]:
     found = dict(OTHERS)
     for file in sorted(SOURCE.rglob("*.py")):
         place = file.relative_to(SOURCE).as_posix()
-        for text in sentences_of(ast.parse(file.read_text(encoding="utf-8"))):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for text in (*sentences_of(tree), *shown_texts(tree, SHOWN.get(place, ()))):
             found.setdefault(text, place)
     for text in help_texts():
         found.setdefault(text, "cli")
@@ -162,6 +192,37 @@ def parts_of(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and {name_of(one) for one in node.targets} & names:
             yield from filter(is_part, texts_of(node.value))
+
+
+def shown_texts(tree: ast.AST, names: Iterable[str]) -> Iterator[str]:
+    """Sentences, and parts of them, of functions and constants with these names.
+
+    >>> code = 'def why(n):\\n    return [f"{n} are too few: {\'add more\' if n else A}"]'
+    >>> list(shown_texts(ast.parse(code), ["why"]))
+    ['{} are too few: {}', 'add more']
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name in names:
+            for statement in node.body[1 if ast.get_docstring(node) else 0 :]:
+                yield from filter(is_part, outer_texts(statement))
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if {name_of(one) for one in targets} & set(names):
+                yield from filter(is_part, outer_texts(node.value))
+
+
+def outer_texts(node: ast.AST) -> Iterator[str]:
+    """Texts that are no part of another one, and those of its values."""
+    text = template(node) if isinstance(node, ast.expr) else None
+    if text is not None:
+        yield text
+    parts = ast.iter_child_nodes(node)
+    if isinstance(node, ast.JoinedStr):
+        parts = iter([one.value for one in node.values if isinstance(one, ast.FormattedValue)])
+    elif text is not None and not isinstance(node, ast.BinOp):
+        return
+    for part in parts:
+        yield from outer_texts(part)
 
 
 def is_part(text: str) -> bool:

@@ -59,24 +59,26 @@ SIGNATURES = {
     "evaluate": (
         "model, data, *, split=None, corruptions=False, corrupted_images=None, resolutions=(), "
         "patch_sizes=(), by_index=False, batch_size=64, workers=0, engine='auto', speed_up=None, "
-        "native_resolution=False, max_tokens=None, device='auto', precision=None, calibrate=None, "
-        "max_drop=1.0, seed=0, out=None, overwrite=False, dry_run=False, name=None, "
-        "on_progress=<silent>"
+        "native_resolution=False, max_tokens=None, device='auto', threads=None, precision=None, "
+        "calibrate=None, max_drop=1.0, seed=0, out=None, overwrite=False, dry_run=False, "
+        "name=None, on_progress=<silent>"
     ),
     "explain": (
         "model, images, *, method='auto', target=None, layer=None, head=None, query=None, "
-        "fusion=None, discard=None, verdict=True, checks=4, device='auto', precision=None, "
-        "out=None, html=None, overwrite=False, dry_run=False, name=None, on_progress=<silent>"
+        "fusion=None, discard=None, verdict=True, checks=4, device='auto', threads=None, "
+        "precision=None, out=None, html=None, overwrite=False, dry_run=False, name=None, "
+        "on_progress=<silent>"
     ),
     "export": (
         "model, out, *, to=None, images=None, precision='float32', max_drop=1.0, "
         "preprocessing=False, attention=False, features=False, dynamic_size=False, "
-        "speed_up=None, runtime=None, overwrite=False, dry_run=False, on_progress=<silent>"
+        "speed_up=None, threads=None, runtime=None, overwrite=False, dry_run=False, "
+        "on_progress=<silent>"
     ),
     "figures": (
         "model, data=None, *, what=None, split=None, max_images=128, ablated=4, batch_size=8, "
-        "device='auto', precision=None, out=None, overwrite=False, dry_run=False, name=None, "
-        "on_progress=<silent>"
+        "device='auto', threads=None, precision=None, out=None, overwrite=False, dry_run=False, "
+        "name=None, on_progress=<silent>"
     ),
     "open_data": "spec, *, val_share=0.1, seed=0, folds=None, fold=None",
     "plan": (
@@ -92,12 +94,13 @@ SIGNATURES = {
     "probe": (
         "model, data, *, method='fewshot', split=None, shots=(1, 5, 10, 25), seeds=3, "
         "neighbours=(10, 20, 100, 200), steps=None, max_images=None, batch_size=64, workers=0, "
-        "engine='auto', native_resolution=False, max_tokens=None, device='auto', precision=None, "
-        "seed=0, cache='runs/features', out=None, overwrite=False, dry_run=False, name=None, "
-        "on_progress=<silent>"
+        "engine='auto', native_resolution=False, max_tokens=None, device='auto', threads=None, "
+        "precision=None, seed=0, cache='runs/features', out=None, overwrite=False, dry_run=False, "
+        "name=None, on_progress=<silent>"
     ),
     "search": (
-        "directory, image, *, k=10, checkpoint=None, device='auto', out=None, overwrite=False"
+        "directory, image, *, k=10, checkpoint=None, device='auto', threads=None, out=None, "
+        "overwrite=False"
     ),
     "serve": (
         "*models, standby=(), host='127.0.0.1', port=8000, engine='auto', workers=1, threads=None, "

@@ -24,9 +24,9 @@ GLUED = re.compile(r'[a-z_]+=(?:"[^"]*"|\([^()]*\)|\w[\w.]*?)(?=[가-힣])')
 def _english(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in module.VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    token = module._language.set("en")
+    module.use_language("en")
     yield
-    module._language.reset(token)
+    module.use_language("en")
 
 
 def test_the_catalogue_has_every_sentence_and_no_other() -> None:

@@ -185,6 +185,23 @@ def test_half_precision_is_smaller_and_near(model: Model, plain: Path, folder: P
         assert half.size < 0.9 * full  # the graph of a small model is as large as its weights
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("positions", ["learned", "learned2d", "sincos1d", "sincos2d"])
+def test_half_precision_takes_any_size(positions: str, folder: Path) -> None:
+    """What is computed from sizes stays in float32; weights are in float16, and so is the file."""
+    fields = {"depth": 1, "num_classes": 3, "image_size": 64, "positions": positions}
+    model = vitrail.create("vit_ti_16", **fields)
+    for name, weights in model.named_parameters():
+        if name.startswith("head"):
+            torch.nn.init.normal_(weights, std=0.3)
+    full = export(model, folder / "full.onnx", dynamic_size=True)
+    half = export(model, folder / "half.onnx", dynamic_size=True, precision="float16")
+    assert half.check is not None
+    assert half.check.sizes == ((64, 64), (32, 64), (80, 48), (96, 112))
+    assert 0 < half.check.max_difference < 2e-2
+    assert half.size < 0.6 * full.size
+
+
 def test_older_names_of_a_precision_are_known(model: Model, folder: Path) -> None:
     plan = vitrail.export(model, folder / "m.onnx", precision="fp16", dry_run=True)  # type: ignore[arg-type]
     assert plan.facts()["precision"] == "float16"
@@ -273,10 +290,6 @@ MISTAKES = {
     "precision": (("m.pte", {"precision": "int8"}), "precision must be float32"),
     "int8": (("m.onnx", {"precision": "int8"}), "real images, got none: give some with images="),
     "size": (("m.xml", {"dynamic_size": True}), "dynamic_size is for ONNX files"),
-    "size and half": (
-        ("m.onnx", {"dynamic_size": True, "precision": "float16"}),
-        "float16 with dynamic_size is for CNNs",
-    ),
     "size and attention": (("m.onnx", {"dynamic_size": True, "attention": True}), "leave out att"),
     "no folder": (("file/m.onnx", {}), "cannot be written: Not a directory|cannot be written"),
     "drop": (("m.onnx", {"max_drop": -1.0}), "max_drop must be at least 0"),

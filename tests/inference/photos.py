@@ -23,12 +23,14 @@ def small_model(seed: int = 0) -> Model:
     return model
 
 
-def write_photos(folder: Path, count: int, *, broken: tuple[int, ...] = ()) -> list[str]:
+def write_photos(
+    folder: Path, count: int, *, broken: tuple[int, ...] = (), seed: int = 0
+) -> list[str]:
     """Their names, in order; all differ, also in size."""
     folder.mkdir(parents=True, exist_ok=True)
     names = []
     for number in range(count):
-        draw = np.random.default_rng(number)
+        draw = np.random.default_rng(number + 1000 * seed)
         coarse = draw.integers(0, 256, (4, 6, 3), dtype=np.uint8)
         size = (60 + number % 5, 40 + number % 3)
         path = folder / f"{number:05}.jpg"

@@ -4,6 +4,7 @@ import errno
 import json
 import logging
 import os
+import shutil
 import socket
 import subprocess
 import time
@@ -57,8 +58,12 @@ def test_what_was_built_is_opened_by_the_next_start(engine: Double) -> None:
     assert engine.built == 2
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("damage", ["content", "gone", "record", "no record", "wrong record"])
+DAMAGES = (
+    "content", "gone", "record", "no record", "wrong record", "a file", "record is a directory",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_entry_is_built_again(engine: Double, damage: str) -> None:
     open_it()
     [folder] = entries()
@@ -73,6 +78,12 @@ def test_a_damaged_entry_is_built_again(engine: Double, damage: str) -> None:
             (folder / RECORD).unlink()
         case "wrong record":
             (folder / RECORD).write_text("[1]", encoding="utf-8")
+        case "a file":
+            shutil.rmtree(folder)
+            folder.write_bytes(b"not a directory")
+        case "record is a directory":
+            (folder / RECORD).unlink()
+            (folder / RECORD).mkdir()
     open_it()
     assert engine.built == 2
     open_it()

@@ -182,8 +182,10 @@ def test_features_are_embedded_where_the_file_has_them(
 
 
 MISTAKES = {
-    "--image-size 64": "--image-size is for checkpoints",
+    "--image-size 64": "is an exported file: export the model again with it",
     "--fast": "--fast is for checkpoints",
+    "--max-tokens 9": "is an exported file: leave it out, or give the checkpoint",
+    "--engine openvino": "which has a runtime of its own: leave it out, or give the checkpoint",
     "--top 0": "--top must be at least 1",
 }
 

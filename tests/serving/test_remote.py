@@ -26,8 +26,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("remote")
     vitrail.save(small_model(), folder / "insects")
     for number, label in enumerate(("ant", "bee", "cat", "dog", "eel")):
-        for part in ("train", "test"):
-            write_photos(folder / "data" / part / label, 4 + number % 2)
+        for place, part in enumerate(("train", "test")):  # equal photos would make neighbours tie
+            photos = folder / "data" / part / label
+            write_photos(photos, 4 + number % 2, seed=2 * number + place)
     write_photos(folder / "photos", 5, broken=(3,))
     return folder
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import fields
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import vitrail
 from tests.pages.values import lines_of
 from tests.zoo.styles import STYLES
 from vitrail.cli.app import VERBS, main
+from vitrail.layers.attention import Attend
 from vitrail.models.catalogue import family_of
 from vitrail.pages.render import as_iframe
 from vitrail.training.recipe import Recipe
@@ -77,6 +79,11 @@ CALLS: dict[str, Callable[[str, Path], Any]] = {
     "doctor {photos}": lambda model, out: vitrail.doctor(out.parent / "photos"),
     "evaluate {model} digits --by-index --resolutions 16,24": lambda model, out: vitrail.evaluate(
         model, "digits", by_index=True, resolutions=[(16, 16), (24, 24)]
+    ),
+    "evaluate {model} digits --by-index --threads 1 --out {out} --dry-run": (
+        lambda model, out: vitrail.evaluate(
+            model, "digits", by_index=True, threads=1, out=out, dry_run=True
+        )
     ),
     "evaluate {model} digits --by-index --out {out} --overwrite": (
         lambda model, out: vitrail.evaluate(model, "digits", by_index=True, out=out, overwrite=True)
@@ -228,6 +235,68 @@ def test_no_verb_is_left_out() -> None:
     compared = {line.split()[0] for line in CALLS}
     assert compared | elsewhere == {verb.__name__ for verb in VERBS.values()}
     assert not compared & elsewhere
+
+
+# Options of the shell that are no argument of the same name in Python.
+PRINTING = {"json", "quiet", "verbose"}  # a record is returned
+LOADING = {"model", "dialect", "grid", "image_size", "set", "mean", "std"}  # those of `load`
+SHELL_ONLY = {
+    "adopt": {"set"},  # fields of the config are keywords
+    "bench": {"peer"},
+    "demo": {"epochs", "open", "out", "overwrite", "seed", "serve", "threads"},
+    "explain": {"others"},  # a list of models
+    "figures": {"others"},
+    "probe": {"no_cache"},  # cache=None
+}
+
+
+@pytest.mark.parametrize("record", VERBS, ids=lambda record: record.__name__)
+def test_every_option_of_the_shell_is_an_argument_in_python(record: type) -> None:
+    verb = VERBS[record].__name__
+    options = {one.name for one in fields(record) if one.kw_only} - PRINTING
+    options -= SHELL_ONLY.get(verb, set()) | (LOADING if "source" in names_of(record) else set())
+    task = getattr(vitrail, verb, None)
+    arguments = set() if task is None else set(signature(task).parameters)
+    assert options <= arguments
+
+
+def names_of(record: type) -> set[str]:
+    return {one.name for one in fields(record)}
+
+
+@pytest.mark.parametrize(
+    "verb", ["evaluate", "probe", "explain", "figures", "search", "export", "predict", "embed"]
+)
+def test_threads_are_those_of_the_call_alone(
+    verb: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model computes with as many, and torch has its own number again, also after an error."""
+    prepare(tmp_path, model, "photos vectors")
+    photos, before, seen = tmp_path / "photos", torch.get_num_threads(), set[int]()
+    forward = Attend.forward
+
+    def look(*tensors: Any, **options: Any) -> Any:
+        seen.add(torch.get_num_threads())
+        return forward(*tensors, **options)
+
+    monkeypatch.setattr(Attend, "forward", look)
+    calls: dict[str, Callable[..., object]] = {
+        "evaluate": lambda **how: vitrail.evaluate(model, "digits", by_index=True, **how),
+        "probe": lambda **how: vitrail.probe(model, "digits", shots=1, cache=None, **how),
+        "explain": lambda **how: vitrail.explain(model, photos, checks=0, **how),
+        "figures": lambda **how: vitrail.figures(model, "digits", max_images=2, what="cka", **how),
+        "search": lambda **how: vitrail.search(tmp_path / "vectors", photos / "1.png", **how),
+        "export": lambda **how: vitrail.export(model, tmp_path / "m.onnx", images=photos, **how),
+        "predict": lambda **how: vitrail.predict(model, photos, **how),
+        "embed": lambda **how: vitrail.embed(model, photos, out=tmp_path / "new", **how),
+    }
+    call = calls[verb]
+    call(threads=3)
+    # those that read images, too, give each batch to one of the threads
+    assert seen == ({1} if verb in ("predict", "embed") else {3})
+    with pytest.raises(vitrail.UserError, match="threads must be at least 1"):
+        call(threads=0)
+    assert torch.get_num_threads() == before
 
 
 PAGES = ("doctor", "evaluate", "probe", "search", "duplicates")

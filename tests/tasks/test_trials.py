@@ -102,7 +102,9 @@ def test_a_trial_of_a_shared_model_builds_no_whole_one(monkeypatch: pytest.Monke
         recipe = replace(RECIPE, parallel=parallel)  # type: ignore[arg-type]
         with pytest.raises(BuiltError):
             trials.try_out(find_lr, recipe, SPLITS, accuracy, World(size=size))
-    assert seen == [True, True, False, False]
+        with pytest.raises(BuiltError):
+            trials.time_batch_sizes(recipe, SPLITS, accuracy, World(size=size))
+    assert seen == [True] * 4 + [False] * 4
 
 
 def test_a_trial_that_runs_out_of_memory_has_more_parts() -> None:
@@ -134,5 +136,10 @@ def test_a_whole_model_that_does_not_fit_is_one_sentence(monkeypatch: pytest.Mon
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(trials, "find_batch_size", no_memory)
-    with pytest.raises(UserError, match="batch_size must be a number here"):
+    with pytest.raises(UserError, match="batch_size must be a number here: the whole model"):
         trials.time_batch_sizes(RECIPE, SPLITS, accuracy, World())
+    shared = replace(RECIPE, parallel="fsdp")
+    with pytest.raises(
+        UserError, match="process 1 ran out of memory in a trial step of batch_size"
+    ):
+        trials.time_batch_sizes(shared, SPLITS, accuracy, World(rank=1, size=2))

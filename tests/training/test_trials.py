@@ -12,6 +12,7 @@ from vitrail.training.capacity import Trial, best, find_batch_size, time_steps
 from vitrail.training.finder import HIGHEST, LOWEST, find_lr, steepest
 from vitrail.training.recipe import Schedule
 from vitrail.training.train_state import TrainState
+from vitrail.training.world import World
 
 
 @pytest.mark.slow
@@ -47,7 +48,7 @@ def test_no_rate_where_nothing_is_finite(tmp_path: Path) -> None:
 
 def test_batch_sizes_grow_up_to_the_data(tmp_path: Path) -> None:
     objective = trainer(tmp_path).task.objective
-    trials = find_batch_size(objective, RECIPE, images=100, device=torch.device("cpu"))
+    trials = find_batch_size(objective, RECIPE, images=100, world=World())
     assert [trial.batch_size for trial in trials] == [16, 32, 64]
     assert best(trials) in trials
     assert best([Trial(16, 50.0), Trial(32, 100.0), Trial(64, 104.0)]).batch_size == 32

@@ -1,11 +1,12 @@
 """What happens to one of two processes, and what all of them make of it: what must be so is
 asserted in each process."""
 
+import errno
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -18,18 +19,21 @@ import torch
 from numpy.typing import NDArray
 
 from tests.training.cases import STOP, case_trainer
-from tests.training.world import Stripes
+from tests.training.world import RECIPE, Stripes, accuracy
 from vitrail import UserError
 from vitrail.data.images import Unreadable
-from vitrail.tasks import training_run
+from vitrail.data.source import Splits
+from vitrail.tasks import training_run, trials
 from vitrail.tasks.run_options import Observer, make_options
 from vitrail.tasks.run_report import write_report
-from vitrail.training import loop, saver, sharded_files
+from vitrail.training import capacity, loop, saver, sharded_files
 from vitrail.training import world as worlds
+from vitrail.training.capacity import time_steps
 from vitrail.training.checkpoint import RUN, Saved, newest_step, steps_in, write_step
 from vitrail.training.consolidate import write_weights
 from vitrail.training.parallel import sync_gradients
 from vitrail.training.progress import Progress
+from vitrail.training.sharded import is_sharded
 from vitrail.training.shards import BEST, shard_name
 from vitrail.training.world import World, process_group
 
@@ -224,6 +228,39 @@ def gradients_in_shares(folder: Path) -> None:
         assert parts == [False, True]
 
 
+def batch_sizes_in_shares(folder: Path) -> None:
+    """Batch sizes are tried with the share of the model that the run gives a process."""
+    splits = Splits({"train": Stripes(100), "val": Stripes(40, seed=1)})
+    recipe, whole = replace(RECIPE, parallel="fsdp"), list[str]()
+
+    def note(state: Any, *args: Any) -> float:
+        parameters = state.objective.named_parameters()
+        whole.extend(name for name, parameter in parameters if not is_sharded(parameter))
+        return time_steps(state, *args)
+
+    with process_group() as world, patch.object(capacity, "time_steps", note):
+        found = trials.time_batch_sizes(recipe, splits, accuracy, world)
+        assert [trial.batch_size for trial in found] == [16, 32]
+        assert not whole, whole
+
+
+def full_disk_of_one(folder: Path) -> None:
+    """Where one process cannot write, nothing of the checkpoint stays, and the one before does."""
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with process_group() as world:
+        run = case_trainer("sgd", folder / "full" / "sgd", world=world)
+        steps = run.out / "steps"
+        run.saver.save(1, run.state, run.run_state)
+        run.saver.wait()
+        other = patch.object(sharded_files, "write_shard", side_effect=full)
+        with other if world.rank == 1 else nullcontext():
+            run.saver.save(2, run.state, run.run_state)
+            run.saver.wait()
+        assert "step 2 could not be saved (No space left" in (run.saver.problem or "")
+        world.wait()
+        assert [path.name for path in steps.iterdir()] == ["step-000000001"]
+
+
 HAPPENINGS = {
     "checkpoints differ": checkpoints_differ,
     "outage of one": outage_of_one,
@@ -231,4 +268,6 @@ HAPPENINGS = {
     "each saves a part": each_saves_a_part,
     "outputs of all": outputs_of_all,
     "gradients in shares": gradients_in_shares,
+    "batch sizes in shares": batch_sizes_in_shares,
+    "full disk of one": full_disk_of_one,
 }

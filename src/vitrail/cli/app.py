@@ -46,7 +46,6 @@ from vitrail.cli.export import Export, export
 from vitrail.cli.figures import Figures, figures
 from vitrail.cli.info import Info, info
 from vitrail.cli.language import (
-    ENGLISH,
     current_language,
     split_language,
     translate,
@@ -66,6 +65,7 @@ from vitrail.cli.search import Duplicates, Search, duplicates, search
 from vitrail.cli.serve import Serve, serve
 from vitrail.cli.train import Train, train
 from vitrail.core.errors import UserError
+from vitrail.core.language import ENGLISH
 from vitrail.data.paths import STDIN
 
 OTHER_NAMES = {

@@ -30,7 +30,6 @@ from vitrail.cli.options import (
     parse_counts,
     parse_list,
     parse_size,
-    use_threads,
 )
 from vitrail.cli.output import is_quiet, plural, say, say_broken, say_dry_run, say_json
 from vitrail.cli.progress import progress
@@ -91,7 +90,6 @@ def evaluate(options: Evaluate) -> None:
     sizes = parse_list(options.resolutions, "--resolutions", "112,160,224")
     resolutions = [parse_size(size, "--resolutions") for size in sizes]
     patches = parse_counts(options.patch_sizes, "--patch-sizes", "8,16,32")
-    use_threads(options.threads)
     with progress() as on_progress:
         parsed = {"resolutions": resolutions, "patch_sizes": patches, "on_progress": on_progress}
         found = run(model_source(options), options.data, **arguments_of(options, run, **parsed))

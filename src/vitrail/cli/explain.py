@@ -20,7 +20,6 @@ from vitrail.cli.options import (
     arguments_of,
     model_sources,
     parse_list,
-    use_threads,
 )
 from vitrail.cli.output import is_verbose, say, say_broken, say_dry_run, say_json
 from vitrail.cli.progress import progress
@@ -88,7 +87,6 @@ def explain(options: Explain) -> None:
     check_paths(options.images)
     methods = parse_list(options.method, "--method", "attention,gradcam")
     query = parse_query(options.query)
-    use_threads(options.threads)
     with progress() as on_progress:
         out = options.out or (None if options.html else "explained")
         parsed = {"method": methods, "query": query, "out": out, "on_progress": on_progress}

@@ -18,7 +18,6 @@ from vitrail.cli.options import (
     SpeedUp,
     Threads,
     model_source,
-    use_threads,
 )
 from vitrail.cli.output import say, say_json
 from vitrail.cli.progress import progress
@@ -92,7 +91,6 @@ def export(options: Export) -> None:
 
     if options.out is None:
         raise UserError("missing --out FILE: its suffix, such as .onnx, names the format")
-    use_threads(options.threads)
     with progress() as on_progress:
         done = run(
             model_source(options),
@@ -106,6 +104,7 @@ def export(options: Export) -> None:
             features=options.features,
             dynamic_size=options.dynamic_size,
             speed_up=options.speed_up,
+            threads=options.threads,
             runtime=options.runtime,
             overwrite=options.overwrite,
             dry_run=options.dry_run,

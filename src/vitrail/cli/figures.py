@@ -20,7 +20,6 @@ from vitrail.cli.options import (
     arguments_of,
     model_sources,
     parse_list,
-    use_threads,
 )
 from vitrail.cli.output import say, say_broken, say_dry_run, say_json
 from vitrail.cli.progress import progress
@@ -62,7 +61,6 @@ def figures(options: Figures) -> None:
     from vitrail.tasks.dry_run import DryRun
     from vitrail.tasks.figures import figures as run
 
-    use_threads(options.threads)
     with progress() as on_progress:
         what = parse_list(options.what, "--what", "distance,cka") if options.what else None
         arguments = arguments_of(options, run, what=what, on_progress=on_progress)

@@ -14,20 +14,19 @@ import gettext
 import os
 import re
 from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from vitrail.core.errors import UserError, nearest
+from vitrail.core.language import ENGLISH, Language, choose_language, chosen_language, fill
 
-ENGLISH = "en"
 LOCALE = Path(__file__).parent / "locale"
 VARIABLES = ("LC_ALL", "LC_MESSAGES", "LANG")  # the first that is set decides
 OPTION = "--lang"
 VALUE = "{}"
 AROUND = ("{} (see {} --help)",)
-
-_language: ContextVar[str] = ContextVar("language", default=ENGLISH)
+CONTEXT = "\x04"  # stands between a context and its text in compiled catalogues
+PAGE = "page"  # the context of texts of HTML pages, which are looked up whole
 
 
 def languages() -> list[str]:
@@ -60,12 +59,16 @@ def split_language(words: Sequence[str], environment: Mapping[str, str]) -> tupl
 
 
 def use_language(language: str) -> None:
-    """Translate what this context prints from here on."""
-    _language.set(language)
+    """Translate what this context prints, and the pages that it writes, from here on."""
+    if language == ENGLISH:
+        choose_language(Language())
+    else:
+        page_text, sentence = partial(page_text_in, language), partial(translate_to, language)
+        choose_language(Language(language, page_text, sentence))
 
 
 def current_language() -> str:
-    return _language.get()
+    return chosen_language().code
 
 
 def environment_language() -> str:
@@ -74,8 +77,16 @@ def environment_language() -> str:
 
 def translate(text: str) -> str:
     """A sentence in the chosen language; one that no catalogue has stays English."""
-    language = _language.get()
-    return text if language == ENGLISH else translate_to(language, text)
+    return chosen_language().sentence(text)
+
+
+def page_text_in(language: str, text: str) -> str:
+    """A text of a page, `{}` in the place of its values.
+
+    >>> page_text_in("ko", "Confusions"), page_text_in("ko", "no such text")
+    ('혼동', 'no such text')
+    """
+    return read_page_texts(language).get(text, text)
 
 
 def translate_to(language: str, text: str) -> str:
@@ -96,19 +107,21 @@ def translate_to(language: str, text: str) -> str:
     return f"{place}{colon}{translate_to(language, sentence)}" if colon else text
 
 
-def fill(translation: str, values: Sequence[str]) -> str:
-    """Values into their places, in order or by number; other braces stay.
-
-    >>> fill("{1}개 중 {0}", ["3", "10"]), fill("{}: {a,b}", ["x"])
-    ('10개 중 3', 'x: {a,b}')
-    """
-    rest = iter(values)
-    return re.sub(r"\{(\d*)\}", lambda m: values[int(m[1])] if m[1] else next(rest), translation)
-
-
 @cache
 def read_catalogue(language: str) -> dict[str, str]:
     """Translations by their English sentences."""
+    return {text: one for text, one in read_entries(language).items() if CONTEXT not in text}
+
+
+@cache
+def read_page_texts(language: str) -> dict[str, str]:
+    """Translations of texts of pages."""
+    start = f"{PAGE}{CONTEXT}"
+    entries = read_entries(language).items()
+    return {text.removeprefix(start): one for text, one in entries if text.startswith(start)}
+
+
+def read_entries(language: str) -> dict[str, str]:
     found = gettext.translation("vitrail", LOCALE, [language])
     assert isinstance(found, gettext.GNUTranslations)
     known: dict[str, str] = found._catalog  # type: ignore[attr-defined]  # gettext has no way to list

@@ -20,7 +20,12 @@ from cyclopts import Parameter
 # Fields of a model's config that messages name: --set sets them.
 FIELDS = ("channels", "heads", "num_classes", "pool", "window_size")
 # Arguments whose option says the opposite.
-OPPOSITES = {"exact=False": "--fast", "cache=None": "--no-cache", "verdict=False": "--no-verdict"}
+OPPOSITES = {
+    "exact=False": "--fast",
+    "cache=None": "--no-cache",
+    "verdict=False": "--no-verdict",
+    "ema=False": "--without-ema",
+}
 # Arguments of export, which messages of other verbs name.
 ELSEWHERE = {"features=True": "--features"}
 

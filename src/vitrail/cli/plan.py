@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from vitrail.cli.language import translate
+from vitrail.cli.messages import options_of, with_options
 from vitrail.cli.options import OutputOptions, parse_changes, parse_size
 from vitrail.cli.output import say, say_json, say_table
+from vitrail.core.errors import UserError
+
+if TYPE_CHECKING:
+    from vitrail.tasks.plan import Plan as FoundPlan
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,6 @@ def plan(options: Plan) -> None:
       vitrail plan vit_G_14 --gpus 64
       vitrail plan vit_l_16 --gpus 256 --memory 80 --batch 4096
     """
-    from vitrail.tasks.plan import HEADER, MODELLED
     from vitrail.tasks.plan import plan as run
 
     size = options.image_size
@@ -63,7 +68,15 @@ def plan(options: Plan) -> None:
     )
     if options.json:
         say_json(found.facts())
-        return
+    else:
+        print_plan(found)
+    if (why := found.why_nothing_fits()) is not None:
+        raise UserError(why)
+
+
+def print_plan(found: FoundPlan) -> None:
+    from vitrail.tasks.plan import HEADER, MODELLED
+
     height, width = found.image_size
     say(
         f"{found.model}: {found.params:,} parameters, images of {height}x{width}, batches of "
@@ -72,7 +85,7 @@ def plan(options: Plan) -> None:
         "",
     )
     say_table(HEADER, found.rows(), right=8)
-    if found.command is None:
-        say("", "nothing fits: use more GPUs, smaller images, or --without-ema")
-    else:
+    if (note := found.why_uneven()) is not None:
+        say("", with_options(translate(note), options_of(Plan)))
+    if found.command is not None:
         say("", f"recommended: {found.recommended and found.recommended.parallel}", found.command)

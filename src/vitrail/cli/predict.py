@@ -168,7 +168,7 @@ def check_exported_options(options: Predict) -> None:
     given = {field.name: getattr(options, field.name) for field in fields(ModelOptions)}
     device = options.device not in ("auto", "cpu")
     given |= {"device": device, "precision": options.precision, "fast": not options.exact}
-    given |= {"engine": options.engine != "auto", "speed_up": options.speed_up}
+    given |= {"engine": options.engine not in ("auto", "eager"), "speed_up": options.speed_up}
     given |= {"address": options.address, "calibrate": options.calibrate}
     given |= {"native_resolution": options.native_resolution}
     given |= {"max_tokens": options.max_tokens is not None}
@@ -176,11 +176,27 @@ def check_exported_options(options: Predict) -> None:
         raise UserError("--dry-run lists what would be written: add --out")
     for name, value in given.items():
         if value:
-            what = "an exported file: export the model again with it"
-            if is_address(options.source):
-                what = "a model behind an address: serve the model with it"
-            option = f"--{name.replace('_', '-')}"
+            option, what = f"--{name.replace('_', '-')}", why_complete(options.source, name)
             raise UserError(f"{option} is for checkpoints, and {options.source} is {what}")
+
+
+def why_complete(source: str, option: str) -> str:
+    """What a model is that takes no such option, and where it can be given instead.
+
+    >>> why_complete("m.onnx", "speed_up")
+    'an exported file: export the model again with it'
+    """
+    if is_address(source):
+        if option in ("engine", "device"):
+            return "a model behind an address: serve the model with it"
+        return "a model behind an address: leave it out, or give the checkpoint"
+    if option == "engine":
+        return (
+            "an exported file, which has a runtime of its own: leave it out, or give the checkpoint"
+        )
+    if option in ("precision", "speed_up", *(field.name for field in fields(ModelOptions))):
+        return "an exported file: export the model again with it"
+    return "an exported file: leave it out, or give the checkpoint"
 
 
 def print_predictions(options: Predict, model: Model, how: PredictOptions) -> None:

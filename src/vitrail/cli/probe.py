@@ -25,7 +25,6 @@ from vitrail.cli.options import (
     arguments_of,
     model_source,
     parse_counts,
-    use_threads,
 )
 from vitrail.cli.output import is_quiet, plural, say, say_broken, say_dry_run, say_json, say_report
 from vitrail.cli.progress import progress
@@ -83,7 +82,6 @@ def probe(options: Probe) -> None:
 
     shots = parse_counts(options.shots, "--shots", "1,5,10")
     neighbours = parse_counts(options.neighbours, "--neighbours", "10,20")
-    use_threads(options.threads)
     with progress() as on_progress:
         parsed = {"shots": shots, "neighbours": neighbours, "on_progress": on_progress}
         parsed["cache"] = None if options.no_cache else options.cache

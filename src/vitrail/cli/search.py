@@ -16,7 +16,6 @@ from vitrail.cli.options import (
     PlaceOptions,
     arguments_of,
     model_source,
-    use_threads,
 )
 from vitrail.cli.output import plural, say, say_json, say_report
 
@@ -52,7 +51,6 @@ def search(options: Search) -> None:
         check_paths([options.image])
     from vitrail.tasks.search import search as run
 
-    use_threads(options.threads)
     moved = options.checkpoint
     source = None if moved is None else model_source(options, moved)
     found = run(options.directory, options.image, **arguments_of(options, run, checkpoint=source))

@@ -154,5 +154,15 @@ def places_of(count: int, *, rank: int = 0, world: int = 1) -> NDArray[np.int64]
     >>> places_of(6, rank=0, world=2)
     array([0, 2, 3, 5])
     """
+    return np.flatnonzero(ranks_of(count, world=world) == rank)
+
+
+def ranks_of(count: int, *, world: int) -> NDArray[np.int64]:
+    """Which process has each sample of a batch of `count`: all have equally many if `count` is a
+    multiple of twice the processes.
+
+    >>> ranks_of(6, world=2)
+    array([0, 1, 0, 0, 1, 0])
+    """
     place = np.arange(count)
-    return np.flatnonzero(np.minimum(place, place[::-1]) % world == rank)
+    return np.minimum(place, place[::-1]) % world

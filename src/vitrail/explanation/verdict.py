@@ -114,11 +114,12 @@ class Verdict:
     def sentence(self) -> str:
         """The finding, and which test decided it where the map did not pass both."""
         if self.tracks == "yes":
-            return SENTENCES["yes"]
+            return "this map does track the model"
         found = {"random maps": self.beats_chance, "shuffled weights": self.depends_on_weights}
         tests = " and ".join(name for name, one in found.items() if one == self.tracks)
-        outcome = "it fails the test against" if self.tracks == "no" else "undecided against"
-        return f"{SENTENCES[self.tracks]}: {outcome} {tests}"
+        if self.tracks == "no":
+            return f"this map does not track the model: it fails the test against {tests}"
+        return f"cannot tell whether this map tracks the model: undecided against {tests}"
 
     def __repr__(self) -> str:
         return f"Verdict({self.sentence})"
@@ -126,17 +127,16 @@ class Verdict:
     @property
     def reasons(self) -> tuple[str, ...]:
         """The numbers, in words."""
-        images = "image" if self.images == 1 else "images"
+        images = "on 1 image" if self.images == 1 else f"on {self.images} images"
         holm = ""
         if self.adjusted_p_value != self.p_value:
             holm = f" ({self.adjusted_p_value:.3f} corrected for the number of methods)"
-        weights = {"yes": "depends", "no": "does not depend", "unclear": "may or may not depend"}
         found = [
-            f"{contrast_text(self.contrast)} on {self.images} {images}, p = {self.p_value:.3f}"
+            f"{contrast_text(self.contrast)} {images}, p = {self.p_value:.3f}"
             f"{holm} by {self.orders} random maps: {self.chance} (deletion area "
             f"{self.deletion:.3f}, insertion area {self.insertion:.3f})",
-            f"absolute rank correlation with maps of shuffled models {self.correlation:.2f}: it "
-            f"{weights[self.depends_on_weights]} on the weights",
+            f"absolute rank correlation with maps of shuffled models {self.correlation:.2f}: "
+            f"{WEIGHTS[self.depends_on_weights]}",
         ]
         if self.head_correlation > 0.99:
             found.append(
@@ -176,16 +176,15 @@ def contrast_text(contrast: float) -> str:
     return f"blurring the most relevant cells lowers the score {by}"
 
 
+WEIGHTS: dict[Finding, str] = {
+    "yes": "it depends on the weights",
+    "no": "it does not depend on the weights",
+    "unclear": "it may or may not depend on the weights",
+}
 # What it means that the head has no say, by whether the method asks about a class.
 CLASSES = {
     False: "the method asks about no class, and its map is the same for all",
     True: "the method asks about a class, but here its map hardly depends on which",
-}
-
-SENTENCES: dict[Finding, str] = {
-    "yes": "this map does track the model",
-    "no": "this map does not track the model",
-    "unclear": "cannot tell whether this map tracks the model",
 }
 
 

@@ -2,18 +2,15 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from vitrail.exporters.half import to_half
 from vitrail.exporters.int8 import int8_onnx
 from vitrail.exporters.target import Request, Runner, Target
 from vitrail.inference.checksum import add_checksum
-from vitrail.inference.graph import quiet, to_onnx
+from vitrail.inference.graph import to_onnx
 from vitrail.inference.int8_graph import strip
 from vitrail.inference.onnx_file import OnnxFile, weights_path
 from vitrail.inference.quantisation import Quantisation
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 LARGEST = 1_900_000_000  # bytes of weights in one file: protobuf ends at 2 GiB
 
@@ -40,16 +37,6 @@ def convert(request: Request, metadata: Mapping[str, str], out: Path) -> Quantis
         onnx.save(proto, out)
         add_checksum(out)
     return record
-
-
-def to_half(proto: "ModelProto") -> "ModelProto":
-    """Weights and products in float16; inputs and outputs stay as they are."""
-    from onnxruntime.transformers.float16 import (  # type: ignore[import-untyped]
-        convert_float_to_float16,
-    )
-
-    with quiet():
-        return convert_float_to_float16(proto, keep_io_types=True, disable_shape_infer=True)
 
 
 def open_file(path: Path) -> Runner:

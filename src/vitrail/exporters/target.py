@@ -156,11 +156,6 @@ class Target:
             raise UserError(
                 f"{request.precision} is measured at one image size: leave out dynamic_size"
             )
-        if request.precision == "float16" and request.model.has_attention:
-            # the converter leaves limits of the resized positions in float32: no runtime reads that
-            raise UserError(
-                "float16 with dynamic_size is for CNNs: leave out dynamic_size, or precision"
-            )
         for_any_size(request.model)
 
     def metadata(self, request: Request) -> Exported:

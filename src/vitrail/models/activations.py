@@ -3,6 +3,7 @@ memory."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +22,8 @@ class Parameters:
     rows: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of(cls, module: nn.Module) -> Parameters:
-        shapes = [tensor.shape or torch.Size([1]) for tensor in module.parameters()]
+    def of(cls, tensors: Iterable[Tensor]) -> Parameters:
+        shapes = [tensor.shape or torch.Size([1]) for tensor in tensors]
         return cls(tuple((shape[0], shape[1:].numel()) for shape in shapes))
 
     def share(self, processes: int) -> int:
@@ -118,8 +119,8 @@ def count_activations(config: Config, *, half: bool) -> ModelCost:
             count(block),
             (after[name][1] - after[name][0]) // 2,
             entering[name] // 2,
-            Parameters.of(block),
+            Parameters.of(block.parameters()),
         )
         for name, block in blocks.items()
     )
-    return ModelCost(costs, count(model), total // 2, Parameters.of(model))
+    return ModelCost(costs, count(model), total // 2, Parameters.of(model.parameters()))

@@ -6,7 +6,8 @@ from typing import Any
 from markupsafe import Markup
 
 from vitrail.pages.charts import Chart, bar_chart
-from vitrail.pages.render import Section, count, render, render_page
+from vitrail.pages.render import Section, render, render_page
+from vitrail.pages.translation import count, page_text
 
 LEFT = 2  # columns of text: the model and the engine
 MAX_NAME = 26  # letters beside a bar,
@@ -35,7 +36,7 @@ def benchmark_page(
         Section("how", "How it was measured", render("bench_how.html", facts=facts)),
     ]
     models = len({row["model"] for row in facts["rows"]})
-    return render_page(f"Speed of {count(models, 'model')}", sections, kind="benchmark")
+    return render_page(page_text("Speed of {}", count(models, "model")), sections, kind="benchmark")
 
 
 def speed_charts(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
@@ -51,8 +52,8 @@ def speed_charts(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
         differing = [name for name in ("model", "engine") if len({row[name] for row in group}) > 1]
         bars = {bar_name(row, differing): row["images_per_second"] for row in group}
         if len(bars) > 1:
-            title = f"Images per second, batch {size}"
-            charts.append(bar_chart(title, bars, column="images per second"))
+            title = page_text("Images per second, batch {}", size)
+            charts.append(bar_chart(title, bars, column=page_text("images per second")))
     return charts
 
 

@@ -16,6 +16,7 @@ from markupsafe import Markup
 from vitrail.core.errors import printable
 from vitrail.pages.render import either, percent
 from vitrail.pages.ticks import set_log_ticks, set_whole_ticks, tick_texts, ticks, x_limits
+from vitrail.pages.translation import page_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -164,7 +165,7 @@ def line_chart(
     title: str,
     series: Mapping[str, Sequence[Point]],
     *,
-    x_label: str = "step",
+    x_label: str | None = None,
     share: bool = False,
     log_x: bool = False,
     from_zero: bool = True,
@@ -179,6 +180,7 @@ def line_chart(
     >>> line_chart("Loss", {"training": [(1, 2.0), (2, 1.0)]}).rows
     [['1', '2'], ['2', '1']]
     """
+    x_label = page_text("step") if x_label is None else x_label
     points = [point for line in series.values() for point in line if math.isfinite(point[1])]
     ends = [end for line in (intervals or {}).values() for pair in line for end in pair]
     up = ticks([*(value for _, value in points), *ends], share=share, from_zero=from_zero)
@@ -249,7 +251,7 @@ def bar_chart(
             axes.axvline(limit, color=BAD, linewidth=1, linestyle=(0, (4, 3)))
         if share:
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-        svg = figure_svg(figure, f"{title}: {len(bars)} bars, the numbers follow")
+        svg = figure_svg(figure, page_text("{}: {} bars, the numbers follow", title, len(bars)))
     rows = [[name, either(value, share)] for name, value in bars.items()]
     return Chart(title, svg, ["", column], rows, note)
 
@@ -282,19 +284,20 @@ def reliability_chart(
             below.bar(at, counts[place] / most, wide * 0.86, color=SOFT, alpha=0.6)
         axes.plot([0, 1], [0, 1], color=SOFT, linewidth=1.2, linestyle=(0, (4, 4)))
         places = (0, 0.25, 0.5, 0.75, 1)
-        axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
+        axes.set(xlim=(0, 1), ylim=(0, 1), ylabel=page_text("accuracy"))
         axes.set_xticks(places, [""] * 5)
         axes.set_yticks(places, [f"{place:.0%}" for place in places])
         axes.grid(axis="y", color=LINE, linewidth=0.6)
         axes.set_axisbelow(True)
-        below.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence")
+        below.set(xlim=(0, 1), ylim=(0, 1), xlabel=page_text("confidence"))
         below.set_yticks([0, 1], ["0", f"{most:,}"])
         below.set_xticks(places, [f"{place:.0%}" for place in places])
-        svg = figure_svg(figure, f"{title}: reliability diagram. {note}")
+        svg = figure_svg(figure, page_text("{}: reliability diagram. {}", title, note))
     rows = [
         [f"{counts[place]:,}", percent(confidence[place]), percent(right[place])] for place in known
     ]
-    return Chart(title, svg, ["predictions", "mean confidence", "accuracy"], rows, note)
+    heads = [page_text("predictions"), page_text("mean confidence"), page_text("accuracy")]
+    return Chart(title, svg, heads, rows, note)
 
 
 def thin(points: Sequence[Point], most: int = MAX_POINTS) -> list[Point]:
@@ -391,7 +394,7 @@ def _rows(
         texts: dict[float, list[str]] = {}
         for number, (x, y) in enumerate(line):
             low_high = [either(end, share) for end in ends[number]] if number < len(ends) else []
-            around = f" ({' to '.join(low_high)})" if low_high else ""
+            around = f" ({page_text('{} to {}', *low_high)})" if low_high else ""
             texts.setdefault(x, []).append(either(y, share) + around)
         known.append(texts)
     places = sorted({x for texts in known for x in texts})
@@ -419,8 +422,12 @@ def _description(
         finite = [point for point in line if math.isfinite(point[1])]
         if finite:
             (x0, y0), (x1, y1) = finite[0], finite[-1]
-            start = f"{either(y0, share)} at {x_label} {_x_text(x0)}"
-            ends.append(f"{name} from {start} to {either(y1, share)} at {x_label} {_x_text(x1)}")
+            text = page_text(
+                "{} from {} at {} {} to {} at {} {}",
+                *(name, either(y0, share), x_label, _x_text(x0)),
+                *(either(y1, share), x_label, _x_text(x1)),
+            )
+            ends.append(text)
     return f"{title}: {'; '.join(ends)}"
 
 

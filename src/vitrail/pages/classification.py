@@ -11,6 +11,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from vitrail.pages.render import Section, render
+from vitrail.pages.translation import page_text
 
 MAX_MATRIX, MATRIX_PART = 40, 30  # classes of a whole matrix, and of the part of a larger one
 # Classes up to which column labels are horizontal, and above which cells are small.
@@ -223,8 +224,11 @@ def _figures(examples: Sequence[Example], multi_label: bool, root: str) -> list[
                 "truth": one.truth,
                 "predicted": one.predicted,
                 "sides": [
-                    ("pred.", _marked(one.predicted_labels, truth)),
-                    ("true", _marked(one.true_labels, predicted if multi_label else truth)),
+                    (page_text("pred."), _marked(one.predicted_labels, truth)),
+                    (
+                        page_text("true"),
+                        _marked(one.true_labels, predicted if multi_label else truth),
+                    ),
                 ],
             }
         )

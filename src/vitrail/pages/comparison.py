@@ -6,8 +6,9 @@ from typing import Any
 from markupsafe import Markup
 
 from vitrail.pages.charts import Chart, Point, line_chart
-from vitrail.pages.render import Section, count, number, percent, render, render_page, setting
+from vitrail.pages.render import Section, number, percent, render, render_page, setting
 from vitrail.pages.ticks import tick_texts, ticks
+from vitrail.pages.translation import count, page_text, translated_sentence
 
 Means = Sequence[Mapping[str, Any]]
 Lines = Mapping[str, Sequence[tuple[float, float, Point]]]
@@ -29,7 +30,7 @@ def comparison_page(facts: Mapping[str, Any]) -> str:
         Section("runs", "Every run", run_table(facts["cells"])),
         Section("settings", "Settings", setting_section(facts)),
     ]
-    title = f"{count(models, 'model')} on {facts['data']}"
+    title = page_text("{} on {}", count(models, "model"), facts["data"])
     return render_page(title, sections, kind="comparison", lead=lead(facts))
 
 
@@ -37,15 +38,24 @@ def lead(facts: Mapping[str, Any]) -> Markup:
     settings = facts["settings"]
     shown = {
         "data": facts["data"],
-        "tested on": f"{facts['test_images'] or 0:,} images of {facts['split'] or 'no split'}",
+        "tested on": page_text(
+            "{} of {}",
+            count(facts["test_images"] or 0, "image"),
+            facts["split"] or page_text("no split"),
+        ),
         "runs": f"{len(facts['cells']):,}",
         "seeds": f"{len(settings['seeds']):,}",
         "training time": duration(sum(cell["seconds"] for cell in facts["cells"])),
     }
     body = render("facts.html", facts=shown)
     if facts["remaining"]:
-        left = count(len(facts["remaining"]), "run")
-        text = f"not finished: {left} of this comparison {'is' if left == '1 run' else 'are'} left"
+        left = len(facts["remaining"])
+        text = page_text(
+            "not finished: {} of this comparison is left"
+            if left == 1
+            else "not finished: {} of this comparison are left",
+            count(left, "run"),
+        )
         body += render("note.html", text=text)
     return body
 
@@ -77,36 +87,51 @@ def uneven_note(cells: Sequence[Mapping[str, Any]]) -> str:
     (model, _, steps, _), times = max(
         uneven.items(), key=lambda one: max(one[1]) / max(min(one[1]), 1e-9)
     )
-    took = f"{count(steps, 'step')} of {model} took {min(times):,.0f} to {max(times):,.0f} s"
-    return f"seconds are not comparable here: {took}. Other work may have shared the machine"
+    return page_text(
+        "seconds are not comparable here: {} of {} took {} to {} s. Other work may have shared the "
+        "machine",
+        count(steps, "step"),
+        model,
+        f"{min(times):,.0f}",
+        f"{max(times):,.0f}",
+    )
 
 
 def comparison_charts(means: Means) -> list[Chart]:
     """Accuracy over the share of labels, and over what training cost; a line for each model."""
     charts = []
     if len({one["share"] for one in means}) > 1:
-        note = "mean over seeds, with intervals of 95 %"
+        note = page_text("mean over seeds, with intervals of 95 %")
         lines = by_model(means, lambda one: 100 * one["share"])
-        charts.append(chart_of("Accuracy by labels", lines, "% of the labels", note))
+        title, label = page_text("Accuracy by labels"), page_text("% of the labels")
+        charts.append(chart_of(title, lines, label, note))
     size, unit = flops_unit(means)
     costs = {
-        "training FLOPs": (f"training {unit}FLOPs", lambda one: one["flops"] / size),
-        "training seconds": ("training seconds", lambda one: one["seconds"]),
+        page_text("Accuracy by training FLOPs"): (
+            page_text("training {}FLOPs", unit),
+            lambda one: one["flops"] / size,
+        ),
+        page_text("Accuracy by training seconds"): (
+            page_text("training seconds"),
+            lambda one: one["seconds"],
+        ),
     }
-    for words, (label, cost) in costs.items():
+    for title, (label, cost) in costs.items():
         lines = by_model(means, cost)
         if any(x > 0 for line in lines.values() for x, _, _ in line):
-            charts.append(chart_of(f"Accuracy by {words}", lines, label, cost_note(lines)))
+            charts.append(chart_of(title, lines, label, cost_note(lines)))
     return charts
 
 
 def cost_note(lines: Lines) -> str:
     """What the points of a model have in common."""
     if all(len(line) == 1 for line in lines.values()):
-        return "a point for each model"
+        return page_text("a point for each model")
     if all(len({x for x, _, _ in line}) == 1 for line in lines.values()):
-        return "a model costs the same at every share of labels: its points lie above each other"
-    return "each line from the smallest share of labels to the largest"
+        return page_text(
+            "a model costs the same at every share of labels: its points lie above each other"
+        )
+    return page_text("each line from the smallest share of labels to the largest")
 
 
 def flops_unit(values: Sequence[Mapping[str, Any]]) -> tuple[float, str]:
@@ -140,7 +165,7 @@ def chart_of(title: str, lines: Lines, x_label: str, note: str) -> Chart:
     if narrow:
         up = ticks(ends, share=True, from_zero=False)
         low, *_, high = tick_texts(up, share=True)
-        note += f"; axis from {low} to {high}"
+        note += page_text("; axis from {} to {}", low, high)
     return line_chart(
         title,
         {name: [(x, y) for x, y, _ in line] for name, line in lines.items()},
@@ -173,8 +198,8 @@ def mean_table(means: Means) -> Markup:
     sizes = len({tuple(one["image_size"]) for one in means}) > 1
     heads = ["model", "#labels", "#images", *(["#size"] if sizes else []), "#accuracy"]
     size, unit = flops_unit(means)
-    heads += ["#95 % interval", "#range of seeds", "#parameters", f"#training {unit}FLOPs"]
-    heads += ["#seconds"]
+    heads += ["#95 % interval", "#range of seeds", "#parameters"]
+    heads += ["#" + page_text("training {}FLOPs", unit), "#seconds"]
     rows = [
         [
             one["model"],
@@ -233,13 +258,13 @@ def test_section(facts: Mapping[str, Any]) -> Markup:
             share_text(test["share"]),
             size_text(test["image_size"]),
             f"{100 * test['difference']:+.1f}",
-            f"{100 * test['interval'][0]:+.1f} to {100 * test['interval'][1]:+.1f}",
+            page_text("{} to {}", *(f"{100 * end:+.1f}" for end in test["interval"])),
             p_text(test["p_value"]),
             p_text(test["p_holm"]),
         ]
         for test in facts["tests"]
     ]
-    sentences = [test["sentence"] for test in facts["tests"]]
+    sentences = [translated_sentence(test["sentence"]) for test in facts["tests"]]
     return render(
         "comparison_tests.html", sentences=sentences, heads=heads, rows=rows, how=facts["how"]
     )
@@ -255,7 +280,14 @@ def p_text(value: float) -> str:
 
 def run_table(cells: Sequence[Mapping[str, Any]]) -> Markup:
     size, unit = flops_unit(cells)
-    heads = ["run", "#images", "#steps", "#accuracy", "#95 % interval", f"#training {unit}FLOPs"]
+    heads = [
+        "run",
+        "#images",
+        "#steps",
+        "#accuracy",
+        "#95 % interval",
+        "#" + page_text("training {}FLOPs", unit),
+    ]
     heads += ["#seconds"]
     rows = [
         [
@@ -278,7 +310,7 @@ def setting_section(facts: Mapping[str, Any]) -> Markup:
     models = [
         [
             one["name"],
-            one["model"] + (f" from {one['start']}" if one["start"] else ""),
+            page_text("{} from {}", one["model"], one["start"]) if one["start"] else one["model"],
             ", ".join(f"{name} {setting(value)}" for name, value in one["fields"].items()) or "–",
             macs.get(one["name"], "–"),
         ]

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vitrail.pages.charts import Chart, Point, line_chart
-from vitrail.pages.render import count, either
+from vitrail.pages.render import either
+from vitrail.pages.translation import count, page_text
 
 # Values that are shares of 1, the higher the better: title, and what it means.
 SHARES = {
@@ -68,7 +69,7 @@ def points_of(lines: Sequence[Line], name: str) -> list[Point]:
 
 
 def title_of(name: str) -> str:
-    return TITLES.get(name) or SHARES.get(name, (name, ""))[0]
+    return page_text(TITLES.get(name) or SHARES.get(name, (name, ""))[0])
 
 
 def is_share(name: str) -> bool:
@@ -99,16 +100,17 @@ def _chart(lines: Sequence[Line], name: str, best_step: int | None) -> Chart | N
     if best:
         step, value = max(known, key=lambda point: (point[1], point[0] == best_step))
     lost = len(points) - len(known)
-    note = f"{'best' if best else 'last'} {either(value, share)} at step {step:,.0f}"
-    note += f"; {count(lost, 'value')} not finite" if lost else ""
+    where = (either(value, share), f"{step:,.0f}")
+    notes = [page_text("best {} at step {}" if best else "last {} at step {}", *where)]
+    notes += [page_text("{} not finite", count(lost, "value"))] if lost else []
     other = PAIRS.get(name, "")
     beside = finite(points_of(lines, other))
-    title = "Training loss" if name == "loss" and not beside else title_of(name)
+    title = page_text("Training loss") if name == "loss" and not beside else title_of(name)
     series = {title: points}
     if beside:
         pair = (points, beside) if name in TRAINING else (beside, points)
-        series = dict(zip(("training", "validation"), pair, strict=True))
+        series = dict(zip((page_text("training"), page_text("validation")), pair, strict=True))
     if beside and name in TRAINING:
-        note += f"; validation {either(beside[-1][1], share)}"
+        notes.append(page_text("validation {}", either(beside[-1][1], share)))
     mark = (step, value) if best else None
-    return line_chart(title, series, share=share, mark=mark, note=note)
+    return line_chart(title, series, share=share, mark=mark, note="; ".join(notes))

@@ -5,7 +5,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from vitrail.pages.render import Section, count, render, render_page
+from vitrail.pages.render import Section, render, render_page
+from vitrail.pages.translation import count, page_text
 
 MAX_GROUPS, MAX_IN_A_GROUP, MAX_BLANK, MAX_IGNORED = 24, 6, 12, 200
 UNBALANCED = 10  # times larger than the smallest class: worth a word
@@ -24,7 +25,7 @@ def data_body(facts: Facts, *, samples: Sequence[Facts], thumbnails: Mapping[str
     """The same within the section of another page."""
     lead, sections = _parts(facts, samples, thumbnails)
     parts = [
-        Markup("<h3>{}</h3>\n{}").format(section.title, section.body)
+        Markup("<h3>{}</h3>\n{}").format(page_text(section.title), section.body)
         for section in sections
         if section.body.strip()
     ]
@@ -46,21 +47,24 @@ def _parts(
     exact, near = (
         [group for group in facts[kind] if not _keys([group]) & other] for kind in ("exact", "near")
     )
-    alike = "resized, compressed again, brightened or slightly cropped"
+    alike = page_text("Resized, compressed again, brightened or slightly cropped")
     if facts["not_compared"]:
-        alike += f"; {count(facts['not_compared'], 'more pair')} not compared, too many"
+        pairs = count(facts["not_compared"], "more pair")
+        alike += page_text("; {} not compared, too many", pairs)
     sections = [
         Section("broken", "Broken images", _broken(facts, shared)),
         Section("leakage", "Leakage between splits", groups(facts["leaks"], leakage(facts))),
         Section(
             "conflicts",
             "Duplicates with different labels",
-            groups(facts["conflicts"], "At most one label is right."),
+            groups(facts["conflicts"], page_text("At most one label is right.")),
         ),
         Section(
-            "exact", "Other exact duplicates", groups(exact, "Every pixel agrees once decoded.")
+            "exact",
+            "Other exact duplicates",
+            groups(exact, page_text("Every pixel agrees once decoded.")),
         ),
-        Section("near", "Other near duplicates", groups(near, f"{alike.capitalize()}.")),
+        Section("near", "Other near duplicates", groups(near, f"{alike}.")),
         Section("data-classes", "Classes of the data", _classes(facts, samples, shared)),
         Section("some", "Some of the images", _samples(facts, samples, shared)),
         Section("blank", "Images of one colour", _blank(facts, shared)),
@@ -76,19 +80,25 @@ def sample_note(facts: Facts) -> str:
     if facts["examined"] is None:
         return ""
     images = sum(part["images"] for part in facts["splits"])
-    return (
-        f"a random sample of {facts['examined']:,} of {count(images, 'image')} was examined: "
-        "broken images and duplicates outside of it are not in here"
+    return page_text(
+        "a random sample of {} of {} was examined: broken images and duplicates outside of it are "
+        "not in here",
+        f"{facts['examined']:,}",
+        count(images, "image"),
     )
 
 
 def leakage(facts: Facts) -> str:
     """One sentence on how many images of one split are known from another."""
     totals = {part["name"]: part["images"] for part in facts["splits"]}
-    found = [f"{n:,} of {totals[split]:,} in {split}" for split, n in facts["leaked"].items() if n]
+    found = [
+        page_text("{} of {} in {}", f"{n:,}", f"{totals[split]:,}", split)
+        for split, n in facts["leaked"].items()
+        if n
+    ]
     if not found:
-        return "none: no image of one split has a duplicate in another"
-    return f"with a duplicate in an earlier split: {', '.join(found)}"
+        return page_text("none: no image of one split has a duplicate in another")
+    return page_text("with a duplicate in an earlier split: {}", ", ".join(found))
 
 
 def _cards(facts: Facts) -> list[tuple[str, str, str]]:
@@ -100,7 +110,7 @@ def _cards(facts: Facts) -> list[tuple[str, str, str]]:
 
     def twins(kind: str) -> str:
         images = sum(len(group["images"]) for group in facts[kind])
-        return f"{count(images, 'image')} in {count(len(facts[kind]), 'group')}"
+        return page_text("{} in {}", count(images, "image"), count(len(facts[kind]), "group"))
 
     cards = [
         ("Broken", len(facts["broken"]), count(len(facts["broken"]), "image")),
@@ -109,14 +119,26 @@ def _cards(facts: Facts) -> list[tuple[str, str, str]]:
         ("Leakage", len(facts["leaks"]), leakage(facts)),
         ("Conflicting labels", len(facts["conflicts"]), count(len(facts["conflicts"]), "group")),
         ("Empty classes", len(empty), some(empty)),
-        ("Balance", uneven > UNBALANCED, f"largest class {uneven:.1f}x the smallest"),
-        ("Blank", blank, f"{count(blank, 'image')} of one colour only"),
-        ("Not images", len(facts["ignored"]), f"{count(len(facts['ignored']), 'file')} ignored"),
+        (
+            "Balance",
+            uneven > UNBALANCED,
+            page_text("largest class {}x the smallest", f"{uneven:.1f}"),
+        ),
+        ("Blank", blank, page_text("{} of one colour only", count(blank, "image"))),
+        (
+            "Not images",
+            len(facts["ignored"]),
+            page_text("{} ignored", count(len(facts["ignored"]), "file")),
+        ),
     ]
     hidden = set() if any(part["classes"] for part in parts) else {"Conflicting labels", "Balance"}
     hidden |= {"Leakage"} if len(parts) < 2 else set()
     return [
-        (title, _state(title) if found else "", text if found or title == "Balance" else "none")
+        (
+            page_text(title),
+            _state(title) if found else "",
+            text if found or title == "Balance" else page_text("none"),
+        )
         for title, found, text in cards
         if title not in hidden
     ]
@@ -129,7 +151,7 @@ def _state(title: str) -> str:
 
 def some(names: Sequence[str]) -> str:
     shown = ", ".join(names[:5])
-    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
+    return shown if len(names) <= 5 else f"{shown} {page_text('and {} more', len(names) - 5)}"
 
 
 def _keys(groups: Sequence[Facts]) -> set[tuple[str, ...]]:

@@ -16,6 +16,7 @@ from vitrail.pages.classification import (
 )
 from vitrail.pages.curves import SHARES
 from vitrail.pages.render import Section, either, percent, render, render_page
+from vitrail.pages.translation import page_text
 
 # Every headline metric: its title, what it means, and whether it is shown in percent.
 METRICS: dict[str, tuple[str, str, bool]] = {
@@ -57,8 +58,8 @@ def evaluation_page(
         by_class_section(by_class, root=root),
         Section("calibration", "Calibration", calibration(facts, multi_label)),
         Section("corruptions", "Corrupted images", corruptions(facts, corrupted or {})),
-        Section("resolutions", "Image sizes", sizes(facts["resolutions"], "image size")),
-        Section("patches", "Patch sizes", sizes(facts["patch_sizes"], "patch size")),
+        Section("resolutions", "Image sizes", sizes(facts["resolutions"], page_text("image size"))),
+        Section("patches", "Patch sizes", sizes(facts["patch_sizes"], page_text("patch size"))),
         skipped_section(facts["broken"]),
         Section(
             "method",
@@ -85,10 +86,10 @@ def card(facts: Facts, name: str) -> dict[str, str]:
     title, meaning, share = METRICS[name]
     interval = facts["intervals"].get(name)
     return {
-        "title": title,
+        "title": page_text(title),
         "value": either(facts[name], share),
         "interval": interval_text(interval, share=share),
-        "meaning": meaning,
+        "meaning": page_text(meaning),
     }
 
 
@@ -97,18 +98,19 @@ def interval_text(interval: Sequence[float] | None, *, share: bool = True) -> st
     >>> interval_text((0.91, 0.97))
     '91.0% to 97.0%'
     """
-    return "" if interval is None else " to ".join(either(end, share) for end in interval)
+    return "" if interval is None else page_text("{} to {}", *(either(x, share) for x in interval))
 
 
 def calibration(facts: Facts, multi_label: bool) -> Markup:
     """Reliability before and after the temperature."""
     scaled = facts["temperature"]
-    charts = [reliability("As the model predicts", facts["reliability"], facts["ece"])]
-    rows = [["as the model predicts", *calibration_cells(facts)]]
+    charts = [reliability(page_text("As the model predicts"), facts["reliability"], facts["ece"])]
+    rows = [[page_text("as the model predicts"), *calibration_cells(facts)]]
     if scaled is not None:
-        title = f"At temperature {scaled['temperature']:.3g}"
+        title = page_text("At temperature {}", f"{scaled['temperature']:.3g}")
         charts.append(reliability(title, scaled["reliability"], scaled["ece"]))
-        rows.append([f"at temperature {scaled['temperature']:.4g}", *calibration_cells(scaled)])
+        row = page_text("at temperature {}", f"{scaled['temperature']:.4g}")
+        rows.append([row, *calibration_cells(scaled)])
     return render(
         "calibration.html",
         charts=charts,
@@ -120,7 +122,7 @@ def calibration(facts: Facts, multi_label: bool) -> Markup:
 
 
 def reliability(title: str, bins: Facts, error: float) -> Chart:
-    note = f"expected calibration error {percent(error)}"
+    note = page_text("expected calibration error {}", percent(error))
     return reliability_chart(title, bins["counts"], bins["confidence"], bins["accuracy"], note=note)
 
 
@@ -146,7 +148,7 @@ def corruptions(facts: Facts, images: Mapping[str, str]) -> Markup:
     return render(
         "corruptions.html",
         found=found,
-        metric=METRICS[found["metric"]][0],
+        metric=page_text(METRICS[found["metric"]][0]),
         interval=interval_text(found["interval_of_mean"]),
         rows=rows,
         means=[sum(column) / len(column) for column in columns],
@@ -158,4 +160,4 @@ def sizes(results: Sequence[Facts], what: str) -> Markup:
     if not results:
         return Markup()
     metric = next((row["metric"] for row in results if row["metric"]), "accuracy")
-    return render("sizes.html", results=results, what=what, metric=METRICS[metric][0])
+    return render("sizes.html", results=results, what=what, metric=page_text(METRICS[metric][0]))

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
-from vitrail.pages.render import Section, count, render, render_page
+from vitrail.pages.render import Section, render, render_page
+from vitrail.pages.translation import count, page_text
 
 MAX_SHOWN, MAX_LABELS = 200, 3  # images in a page: thumbnails of more would make it slow
 MAX_GROUPS, MAX_IN_A_GROUP = 100, 12
@@ -51,9 +52,9 @@ def predictions_page(
         ),
         _broken_section(broken or {}),
     ]
-    text = f"{count(len(predictions), 'image')} with the most probable labels."
+    text = page_text("{} with the most probable labels.", count(len(predictions), "image"))
     lead = render("sentence.html", text=text, code="")
-    return render_page(model or "Predictions", sections, kind="predictions", lead=lead)
+    return render_page(model or page_text("Predictions"), sections, kind="predictions", lead=lead)
 
 
 def search_page(query: ImageCard, hits: Sequence[ImageCard], *, index: str) -> str:
@@ -62,7 +63,9 @@ def search_page(query: ImageCard, hits: Sequence[ImageCard], *, index: str) -> s
         Section("query", "Query", render("image_card.html", images=[query])),
         Section("hits", "Most similar images", render("image_card.html", images=hits)),
     ]
-    text = f"{count(len(hits), 'image')}, by the cosine similarity of their features, of"
+    text = page_text(
+        "{}, by the cosine similarity of their features, of", count(len(hits), "image")
+    )
     lead = render("sentence.html", text=text, code=index)
     return render_page(PurePath(query.name).name, sections, kind="search", lead=lead)
 
@@ -76,13 +79,18 @@ def duplicates_page(
         "duplicates.html", groups=groups[:MAX_GROUPS], total=len(groups), most=MAX_IN_A_GROUP
     )
     images = sum(len(group) for group in groups)
-    text = (
-        f"{count(images, 'image')} in {count(len(groups), 'group')} with a cosine similarity of at "
-        f"least {threshold:.6g} ({source})."
+    text = page_text(
+        "{} in {} with a cosine similarity of at least {} ({}).",
+        count(images, "image"),
+        count(len(groups), "group"),
+        f"{threshold:.6g}",
+        page_text(source),
     )
     lead = render("sentence.html", text=text, code="")
     section = Section("groups", "Groups", body)
-    return render_page(f"Duplicates in {index}", [section], kind="duplicates", lead=lead)
+    return render_page(
+        page_text("Duplicates in {}", index), [section], kind="duplicates", lead=lead
+    )
 
 
 def _broken_section(broken: Mapping[str, str]) -> Section:

@@ -7,6 +7,7 @@ from typing import Any
 from vitrail.pages.charts import Chart, bar_chart, line_chart
 from vitrail.pages.evaluation import interval_text
 from vitrail.pages.render import Section, percent, render, render_page
+from vitrail.pages.translation import page_text
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ def probe_page(facts: Mapping[str, Any], rows: Sequence[ProbeRow], axis: str) ->
     titles = list(dict.fromkeys(title for row in rows for title in row.remarks))
     heads = [axis, "#accuracy", "#95 % interval", *(f"#{title}" for title in titles)]
     cells = [
-        [row.setting, percent(row.accuracy), interval_text(row.interval)]
+        [page_text(row.setting), percent(row.accuracy), interval_text(row.interval)]
         + [row.remarks.get(title, "") for title in titles]
         for row in rows
     ]
@@ -38,18 +39,23 @@ def probe_page(facts: Mapping[str, Any], rows: Sequence[ProbeRow], axis: str) ->
         Section("accuracy", "Accuracy", body),
         Section("skipped", "Skipped images", render("skipped.html", broken=skipped)),
     ]
-    return render_page(f"{facts['model']} on {facts['data']}", sections, kind="probe")
+    return render_page(page_text("{} on {}", facts["model"], facts["data"]), sections, kind="probe")
 
 
 def accuracy_chart(rows: Sequence[ProbeRow], axis: str) -> Chart:
     """A curve where the settings are numbers, with the ends of the interval; else bars."""
     points = [(row.place, row) for row in rows if row.place is not None]
     if len(points) < 2:
-        return bar_chart("Accuracy", {row.setting: row.accuracy for row in rows}, share=True)
+        return bar_chart(
+            page_text("Accuracy"),
+            {page_text(row.setting): row.accuracy for row in rows},
+            share=True,
+            column=page_text("value"),
+        )
     series = {
-        "accuracy": [(place, row.accuracy) for place, row in points],
-        "lower end": [(place, row.interval[0]) for place, row in points],
-        "upper end": [(place, row.interval[1]) for place, row in points],
+        page_text("accuracy"): [(place, row.accuracy) for place, row in points],
+        page_text("lower end"): [(place, row.interval[0]) for place, row in points],
+        page_text("upper end"): [(place, row.interval[1]) for place, row in points],
     }
-    note = "with the ends of the 95 % interval"
-    return line_chart("Accuracy", series, x_label=axis, share=True, note=note)
+    note = page_text("with the ends of the 95 % interval")
+    return line_chart(page_text("Accuracy"), series, x_label=page_text(axis), share=True, note=note)

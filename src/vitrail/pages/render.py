@@ -15,6 +15,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from vitrail.core.errors import printable
+from vitrail.core.language import chosen_language
+from vitrail.pages.translation import (
+    count,
+    page_text,
+    script_texts,
+    template_text,
+    translated_sentence,
+)
 
 _SPLIT = "\0split\0"
 _BREAKS = re.compile(r"(?<=[/_|])(?=[^/_|])")  # where a name may go on in the next line
@@ -47,12 +55,14 @@ def render_page(
     >>> "<h1>a &amp; b</h1>" in render_page("a & b", [])
     True
     """
-    kept = [section for section in sections if section.body.strip()]
+    kept = [Section(one.id, page_text(one.title), one.body) for one in sections if one.body.strip()]
     return str(
         render(
             "base.html",
+            language=chosen_language().code,
+            texts=script_texts(),
             title=title,
-            kind=kind,
+            kind=page_text(kind),
             lead=lead or Markup(),
             sections=kept,
             style=Markup(_text("style.css")),
@@ -96,6 +106,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=_finalize,
     )
+    made.globals["t"] = template_text
     made.filters |= {
         "percent": percent,
         "number": number,
@@ -103,6 +114,7 @@ def environment() -> Environment:
         "count": count,
         "name": breakable,
         "sentence": sentence,
+        "translated": translated_sentence,
         "setting": setting,
     }
     return made
@@ -126,11 +138,13 @@ def breakable(name: str) -> Markup:
 
 
 def sentence(text: str) -> str:
-    """Text that begins with a capital letter and, if it is more than a few words, ends in a stop.
+    """Text in the chosen language that begins with a capital letter and, if it is more than a few
+    words, ends in a stop.
 
     >>> sentence("training report"), sentence("use more images, or a val folder")
     ('Training report', 'Use more images, or a val folder.')
     """
+    text = translated_sentence(text)
     stop = "" if text.endswith((".", "!", "?", ":")) or len(text.split()) < 4 else "."
     return f"{text[:1].upper()}{text[1:]}{stop}"
 
@@ -167,15 +181,6 @@ def either(value: float | None, share: bool) -> str:
     return percent(value) if share else number(value)
 
 
-def count(amount: int, thing: str) -> str:
-    """
-    >>> count(1, "image"), count(2000, "class")
-    ('1 image', '2,000 classes')
-    """
-    plural = f"{thing}es" if thing.endswith("s") else f"{thing}s"
-    return f"{amount:,} {thing if amount == 1 else plural}"
-
-
 def setting(value: Any) -> str:
     """A value of a recipe as a person writes it.
 
@@ -184,15 +189,16 @@ def setting(value: Any) -> str:
     """
     match value:
         case None:
-            return "none"
+            return page_text("none")
         case bool():
-            return "yes" if value else "no"
+            return page_text("yes" if value else "no")
         case float():
             return f"{value:g}"
         case dict():
-            return ", ".join(f"{name}: {setting(each)}" for name, each in value.items()) or "none"
+            named = (f"{name}: {setting(each)}" for name, each in value.items())
+            return ", ".join(named) or page_text("none")
         case list() | tuple():
-            return ", ".join(setting(each) for each in value) or "none"
+            return ", ".join(setting(each) for each in value) or page_text("none")
     return str(value)
 
 

@@ -8,6 +8,7 @@ from markupsafe import Markup
 from vitrail.pages.charts import Chart, bar_chart, chart_style, figure_svg, line_chart, new_figure
 from vitrail.pages.comparison import big_number, duration, range_text
 from vitrail.pages.render import Section, number, percent, render, render_page, setting
+from vitrail.pages.translation import page_text, translated_sentence
 
 LARGE = 100_000  # counts above it have a unit: 2.1 M
 RUN_COLUMNS = (
@@ -31,7 +32,7 @@ def lead(facts: Mapping[str, Any]) -> Markup:
     used = sorted({one["seed"] for one in facts["runs"]})  # a claim may need fewer than are given
     trained = {"seeds": ", ".join(map(str, used)), "runs": f"{len(facts['runs']):,}"}
     shown = {
-        "data": facts["data"] or "none",
+        "data": facts["data"] or page_text("none"),
         "scale": facts["scale"]["name"],
         **(trained if facts["runs"] else {}),
         "computing": duration(sum(facts["seconds"].values())),
@@ -41,7 +42,7 @@ def lead(facts: Mapping[str, Any]) -> Markup:
         "reproduction_lead.html",
         sentence=facts["sentence"],
         source=f"{source['paper']} (arXiv:{source['arxiv']}), {source['where']}",
-        verdict=facts["verdict"],
+        verdict=page_text(facts["verdict"]),
         in_words=facts["in_words"],
         kind={"shown": "good", "contradicted": "bad"}.get(facts["verdict"], "note"),
         caveat=facts["caveat"],
@@ -53,12 +54,12 @@ def finding_section(facts: Mapping[str, Any]) -> Markup:
     heads = ["what the claim expects", "#measured", "#95 % interval", "#expected", "verdict", "how"]
     rows = [
         [
-            one["sentence"],
+            translated_sentence(one["sentence"]),
             amount(one["estimate"], one["unit"]),
             ends_text(one),
             expected_text(one),
-            one["verdict"],
-            one["how"],
+            page_text(one["verdict"]),
+            translated_sentence(one["how"]),
         ]
         for one in facts["findings"]
     ]

@@ -14,7 +14,8 @@ from vitrail.pages.curves import (
     title_of,
     with_waiting_share,
 )
-from vitrail.pages.render import Section, count, either, render, render_page, setting
+from vitrail.pages.render import Section, either, render, render_page, setting
+from vitrail.pages.translation import count, page_text, translated_sentence
 
 MAX_RUNS = len(SERIES)  # in one chart: more lines than colours cannot be told apart
 LOWER = ("loss", "val_loss")  # the lower the better
@@ -48,9 +49,14 @@ def runs_page(runs: Sequence[RunSummary], *, summary: str | None = None) -> str:
         ),
     ]
     title = runs[0].name if len(runs) == 1 else count(len(runs), "run")
-    lead = None if summary is None else render("sentence.html", text=summary, code=None)
+    lead = (
+        None
+        if summary is None
+        else render("sentence.html", text=translated_sentence(summary), code=None)
+    )
     if any(name == "data" for name, _ in differing):
-        lead = render("note.html", text="the runs used different data: scores are not comparable")
+        text = page_text("the runs used different data: scores are not comparable")
+        lead = render("note.html", text=text)
     return render_page(title, sections, kind="training runs", lead=lead)
 
 
@@ -70,6 +76,14 @@ class BestValue:
         """
         epoch = "" if self.epoch is None else f", epoch {self.epoch:.4g}"
         return f"step {self.step:,}{epoch}"
+
+    @property
+    def page_place(self) -> str:
+        """The same in the language of the page."""
+        step = page_text("step {}", f"{self.step:,}")
+        if self.epoch is None:
+            return step
+        return f"{step}, {page_text('epoch {}', f'{self.epoch:.4g}')}"
 
 
 def best_values(run: RunSummary) -> dict[str, BestValue]:
@@ -105,15 +119,17 @@ def score_table(runs: Sequence[RunSummary]) -> dict[str, Any]:
                 (
                     either(scores[run.name].get(name), is_share(name)),
                     len(runs) > 1 and scores[run.name].get(name) == winners[name],
-                    best[run.name][name].place if name in best[run.name] else "",
+                    best[run.name][name].page_place if name in best[run.name] else "",
                 )
                 for name in names
             ],
         }
         for run in runs
     ]
-    titles = ["training loss" if name == "loss" else title_of(name).lower() for name in names]
-    heads = [f"best {title}" for title in titles]
+    titles = [
+        page_text("training loss") if name == "loss" else title_of(name).lower() for name in names
+    ]
+    heads = [page_text("best {}", title) for title in titles]
     return {"heads": heads, "fact_heads": facts, "rows": rows}
 
 
@@ -131,7 +147,7 @@ def run_charts(runs: Sequence[RunSummary]) -> list[Chart]:
             run: points for run, lines in logged.items() if finite(points := points_of(lines, name))
         }
         if series:
-            title = "Training loss" if name == "loss" else title_of(name)
+            title = page_text("Training loss") if name == "loss" else title_of(name)
             charts.append(line_chart(title, series, share=is_share(name)))
     return charts
 

@@ -3,6 +3,12 @@
 "use strict";
 document.documentElement.classList.add("js");
 const all = (selector, root = document) => Array.from(root.querySelectorAll(selector));
+// Texts of the page's language by the English ones; values take the places of {}, or of {0}, {1}.
+const texts = JSON.parse(document.body.dataset.texts || "{}");
+const t = (text, ...values) => {
+  let next = 0;
+  return (texts[text] ?? text).replace(/\{(\d*)\}/g, (_, place) => values[place === "" ? next++ : place]);
+};
 const make = (tag, fields = {}) => Object.assign(document.createElement(tag), fields);
 
 // Tables: a click on a heading sorts; the value is the cell's data-value, or its text.
@@ -54,7 +60,7 @@ all("[data-choose]").forEach((gallery) => {
   const line = make("div", { className: "controls" });
   const status = make("span");
   status.setAttribute("role", "status");
-  const every = make("button", { type: "button", className: "plain", textContent: "Show all" });
+  const every = make("button", { type: "button", className: "plain", textContent: t("Show all") });
   line.append(status, every);
   line.hidden = true;
   gallery.before(line);
@@ -72,7 +78,8 @@ all("[data-choose]").forEach((gallery) => {
     line.hidden = !link;
     if (!link) return;
     link.closest("td, th")?.classList.add("chosen");
-    status.textContent = `${what}: ${shown ? `${shown} ${shown === 1 ? "example" : "examples"}` : "no example in this page"}`;
+    status.textContent = !shown ? t("{}: no example in this page", what)
+      : shown === 1 ? t("{}: 1 example", what) : t("{}: {} examples", what, shown);
   };
   every.addEventListener("click", () => choose(null));
   all(`a[href="#${gallery.dataset.choose}"][data-what]`).forEach((link) =>
@@ -115,8 +122,8 @@ all("svg[data-frame]").forEach((svg) => {
   }));
   const touch = matchMedia("(pointer: coarse)").matches;
   const reading = make("div", { className: "reading" });
-  const words = make("span", { textContent: touch ? "Tap to read values." : "Drag to zoom, move to read values." });
-  const back = make("button", { type: "button", className: "plain", textContent: "Reset zoom", hidden: true });
+  const words = make("span", { textContent: touch ? t("Tap to read values.") : t("Drag to zoom, move to read values.") });
+  const back = make("button", { type: "button", className: "plain", textContent: t("Reset zoom"), hidden: true });
   words.setAttribute("role", "status");
   reading.append(words, " ", back);
   svg.parentElement.after(reading);
@@ -241,12 +248,12 @@ all("[data-picker]").forEach((box) => {
   const field = (text, select) => { const label = make("label", { textContent: `${text} ` }); label.append(select); return label; };
   const words = make("span", { className: "soft" });
   words.setAttribute("role", "status");
-  const out = make("button", { type: "button", className: "plain", textContent: "Pooled output" });
+  const out = make("button", { type: "button", className: "plain", textContent: t("Pooled output") });
   const line = make("div", { className: "controls" });
-  line.append(field("Layer", layer), field("Head", head), out, words);
+  line.append(field(t("Layer"), layer), field(t("Head"), head), out, words);
   const view = make("span", { className: "overlay pick", tabIndex: 0 });
   view.setAttribute("role", "application");
-  view.setAttribute("aria-label", "Click a patch, or move with the arrow keys, to see its attention");
+  view.setAttribute("aria-label", t("Click a patch, or move with the arrow keys, to see its attention"));
   const canvas = make("canvas"), mark = make("i", { className: "mark" });
   view.append(make("img", { src: image.src, alt: image.alt }), canvas, mark);
   box.append(line, view);
@@ -275,12 +282,13 @@ all("[data-picker]").forEach((box) => {
     mark.hidden = !patch;
     if (patch) Object.assign(mark.style, { top: `${100 * patch[0] / rows}%`, left: `${100 * patch[1] / columns}%`,
       height: `${100 / rows}%`, width: `${100 / columns}%` });
-    words.textContent = patch ? `attention of the patch in row ${patch[0] + 1} of ${rows}, column ${patch[1] + 1} of ${columns}`
-      : "attention of the pooled output; click a patch to see its attention";
+    words.textContent = patch
+      ? t("attention of the patch in row {} of {}, column {} of {}", patch[0] + 1, rows, patch[1] + 1, columns)
+      : t("attention of the pooled output; click a patch to see its attention");
   };
   const heads = () => {
     const wanted = head.value, count = layers[layer.value].heads;
-    head.replaceChildren(option("mean of heads", 0), ...Array.from({ length: count }, (_, i) => option(`head ${i}`, i + 1)));
+    head.replaceChildren(option(t("mean of heads"), 0), ...Array.from({ length: count }, (_, i) => option(t("head {}", i), i + 1)));
     head.value = wanted && wanted <= count ? wanted : 0;
     draw();
   };

@@ -19,6 +19,7 @@ from vitrail.pages.classification import (
 )
 from vitrail.pages.curves import SHARES, training_curves
 from vitrail.pages.render import Section, either, render, render_page
+from vitrail.pages.translation import count, page_text
 
 MAX_SHEETS = 12
 
@@ -137,12 +138,13 @@ def pretraining_page(run: RunFacts, *, sheets: Mapping[int, str], rows: Sequence
 
 def recipe_body(recipe: Mapping[str, Any]) -> Markup:
     """Reasons first, then every field under the name that `--set` knows."""
-    groups: dict[str, dict[str, Any]] = {"run": {}}
+    run = page_text("run")
+    groups: dict[str, dict[str, Any]] = {run: {}}
     for name, value in recipe.items():
         if isinstance(value, Mapping):
             groups[name] = dict(value)
         elif name != "reasons":
-            groups["run"][name] = value
+            groups[run][name] = value
     return render(
         "recipe.html",
         reasons=[str(reason) for reason in recipe.get("reasons", ())],
@@ -155,13 +157,13 @@ def finder_chart(found: Mapping[str, Any]) -> Chart:
     points = list(zip(found["rates"], found["losses"], strict=True))
     mark = min(points, key=lambda point: abs(np.log(point[0] / found["lr"])))
     return line_chart(
-        "Learning rate finder",
-        {"smoothed loss": points},
-        x_label="learning rate",
+        page_text("Learning rate finder"),
+        {page_text("smoothed loss"): points},
+        x_label=page_text("learning rate"),
         log_x=True,
         from_zero=False,
         mark=mark,
-        note=f"chosen: {found['lr']:g}",
+        note=page_text("chosen: {}", f"{found['lr']:g}"),
     )
 
 
@@ -180,15 +182,16 @@ def _cards(found: Classified | None, test: HeldOutScore | None) -> list[dict[str
     cards = []
     for name, value in (found.scores if found else {}).items():
         title, meaning = SHARES.get(name, (name, ""))
-        cards.append(_card(title, either(value, name in SHARES), "", meaning))
+        shown = either(value, name in SHARES)
+        cards.append(_card(page_text(title), shown, "", page_text(meaning)))
     if test is not None:
         low, high = (either(end, True) for end in test.interval)
         cards.append(
             _card(
-                f"{SHARES[test.name][0]} on {test.split}",
+                page_text("{} on {}", page_text(SHARES[test.name][0]), test.split),
                 either(test.value, True),
-                f"{low} to {high} (95% confidence)",
-                f"{test.images:,} images, evaluated once, after training",
+                page_text("{} to {} (95% confidence)", low, high),
+                page_text("{}, evaluated once, after training", count(test.images, "image")),
             )
         )
     return cards

@@ -31,7 +31,8 @@ from vitrail.tasks.overrides import new_recipe
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.results import Results
 from vitrail.tasks.run_options import Precision, Size, make_options
-from vitrail.tasks.training_run import make_scorer, use_threads
+from vitrail.tasks.threads import use_threads
+from vitrail.tasks.training_run import make_scorer
 from vitrail.training.estimate import evaluations_in, time_step
 from vitrail.training.loop import Trainer
 from vitrail.training.prepare import prepare_task

@@ -32,8 +32,8 @@ from vitrail.models.measure import measure
 from vitrail.tasks.compare_plan import Cell, ComparePlan
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.run import Run
+from vitrail.tasks.threads import use_threads
 from vitrail.tasks.train import train
-from vitrail.tasks.training_run import use_threads
 from vitrail.training.progress import Progress
 from vitrail.training.recipe_file import NAME as RECIPE
 from vitrail.weights.atomic import write_file

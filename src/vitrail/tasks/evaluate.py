@@ -53,6 +53,7 @@ from vitrail.tasks.progress import OnProgress, silent, steps_of
 from vitrail.tasks.results import writing_results
 from vitrail.tasks.speed_up import speed_up_note, with_speed_up
 from vitrail.tasks.splits import Split, check_split, open_splits, parts_of
+from vitrail.tasks.threads import use_threads
 
 VERB = "evaluate"
 FILES = {"report.html": "report", "evaluation.json": "facts", "predictions.csv": "predictions"}
@@ -91,6 +92,7 @@ def evaluate(
     native_resolution: bool = False,
     max_tokens: int | None = None,
     device: Device = "auto",
+    threads: int | None = None,
     precision: Precision = None,
     calibrate: ImageSource | Iterable[ImageSource] | None = None,
     max_drop: float = MAX_DROP,
@@ -124,7 +126,8 @@ def evaluate(
     extras.check_one_size(costs)
     check_int8(precision, calibrate, max_drop)
     check_native(native_resolution, max_tokens, engine, **costs, **extras.given)
-    with writing_results(out, VERB, list(FILES), overwrite=overwrite, dry_run=dry_run) as draft:
+    how = {"overwrite": overwrite, "dry_run": dry_run}
+    with use_threads(threads), writing_results(out, VERB, list(FILES), **how) as draft:
         loaded = open_float(model, device=device, precision=precision)
         wanted = None if dry_run else speed_up  # it takes a while to find
         loaded, merged = with_speed_up(loaded, wanted, batch_size=batch_size, engine=engine)

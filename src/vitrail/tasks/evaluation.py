@@ -22,6 +22,7 @@ from vitrail.evaluation.robustness import Robustness
 from vitrail.inference.quantisation import Quantisation
 from vitrail.pages.evaluation import evaluation_page
 from vitrail.pages.thumbnails import data_uri
+from vitrail.pages.translation import translated_sentence
 from vitrail.tasks.examples import class_examples, class_facts, mistake_examples
 from vitrail.tasks.html_record import HtmlRecord
 from vitrail.weights.atomic import write_file
@@ -153,7 +154,7 @@ class Evaluation(HtmlRecord):
             )
         return evaluation_page(
             self.facts() | {"classes": class_facts(outputs), "broken": dict(outputs.broken)},
-            title=self.title,
+            title=translated_sentence(self.title),
             preprocessing=preprocessing_sentence(self.preprocessing),
             mistakes=galleries,
             by_class=class_examples(outputs, self.source),

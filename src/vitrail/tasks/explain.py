@@ -45,6 +45,7 @@ from vitrail.tasks.names import name_of as model_name
 from vitrail.tasks.offline_page import OfflinePage, page_path
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.results import writing_results
+from vitrail.tasks.threads import use_threads
 
 
 @overload
@@ -85,6 +86,7 @@ def explain(
     verdict: bool = True,
     checks: int = 4,
     device: Device = "auto",
+    threads: int | None = None,
     precision: Precision = None,
     out: str | Path | None = None,
     html: str | Path | None = None,
@@ -115,9 +117,10 @@ def explain(
     options = dict(locals())
     del options["model"], options["images"]
     given = ExplainOptions(**options)
-    if isinstance(model, list | tuple | Mapping):
-        return explain_each(named_models(model), images, given)
-    return explain_one(model, images, given)
+    with use_threads(threads):
+        if isinstance(model, list | tuple | Mapping):
+            return explain_each(named_models(model), images, given)
+        return explain_one(model, images, given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +137,7 @@ class ExplainOptions:
     verdict: bool
     checks: int
     device: Device
+    threads: int | None
     precision: Precision
     out: str | Path | None
     html: str | Path | None

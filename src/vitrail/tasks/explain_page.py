@@ -23,6 +23,7 @@ from vitrail.explanation.verdict import (
 from vitrail.pages.charts import Chart, bar_chart, line_chart
 from vitrail.pages.render import HOLE, Section, page_around, render
 from vitrail.pages.thumbnails import data_uri, encoded, overlay_uri
+from vitrail.pages.translation import page_text, translated_sentence
 from vitrail.tasks.explanation import SIDE, ExplainRun, Explanation, Explanations, HeadDetails
 from vitrail.tasks.names import short_name
 
@@ -40,7 +41,7 @@ def explain_page(found: Explanations) -> Iterator[str]:
         Section("verdict", "Can the maps be trusted?", verdict_section(run)),
         Section("unread", "Images that could not be read", problem_section(run)),
     ]
-    title = f"Explanation of {short_name(run.model)}"
+    title = page_text("Explanation of {}", short_name(run.model))
     lead = render("facts.html", facts=run_facts(found))
     before, after = page_around(title, sections, kind="explanation", lead=lead)
     yield before
@@ -62,7 +63,7 @@ def run_facts(found: Explanations) -> dict[str, str]:
         "images": str(len(found)),
     }
     if run.auto is not None:
-        facts["chosen"] = auto_reason(run)
+        facts["chosen"] = translated_sentence(auto_reason(run))
     return facts
 
 
@@ -145,19 +146,29 @@ def verdict_charts(method: str, check: MethodCheck) -> list[Chart]:
     removed = torch.tensor([0, *REMOVED_SHARES, 1])
     charts = []
     for title, label, values, shares in (
-        ("Deletion", "% of cells blurred", curves.deletion, removed),
-        ("Insertion", "% of cells restored", curves.insertion, (1 - removed)),
+        (page_text("Deletion"), page_text("% of cells blurred"), curves.deletion, removed),
+        (
+            page_text("Insertion"),
+            page_text("% of cells restored"),
+            curves.insertion,
+            (1 - removed),
+        ),
     ):
         lines = {
             method: points(curves.shares, values.mean(dim=0)),
-            "random maps": sorted(points(shares, random)),
+            page_text("random maps"): sorted(points(shares, random)),
         }
-        charts.append(line_chart(title, lines, x_label=label, note="score of the class"))
-    bars = {"head shuffled": verdict.head_correlation, "all shuffled": verdict.correlation}
+        note = page_text("score of the class")
+        charts.append(line_chart(title, lines, x_label=label, note=note))
+    bars = {
+        page_text("head shuffled"): verdict.head_correlation,
+        page_text("all shuffled"): verdict.correlation,
+    }
     limits = (MAX_CORRELATION, CLEAR_CORRELATION)
-    note = f"at most {limits[0]:g} passes, {limits[1]:g} fails"
-    title = "Rank correlation with maps of shuffled models"
-    charts.append(bar_chart(title, bars, limits=limits, note=note, column="correlation"))
+    note = page_text("at most {} passes, {} fails", f"{limits[0]:g}", f"{limits[1]:g}")
+    title = page_text("Rank correlation with maps of shuffled models")
+    column = page_text("correlation")
+    charts.append(bar_chart(title, bars, limits=limits, note=note, column=column))
     return charts
 
 
@@ -169,4 +180,5 @@ def points(shares: torch.Tensor, values: torch.Tensor) -> list[tuple[float, floa
 def problem_section(run: ExplainRun) -> Markup:
     if not run.problems:
         return Markup()
-    return render("explain_problems.html", problems=list(run.problems.items()))
+    problems = [(name, translated_sentence(reason)) for name, reason in run.problems.items()]
+    return render("explain_problems.html", problems=problems)

@@ -21,6 +21,7 @@ from vitrail.explanation.overlays import (
 )
 from vitrail.pages.render import HOLE, Section, page_around, render
 from vitrail.pages.thumbnails import data_uri, overlay_uri
+from vitrail.pages.translation import count, page_text, translated_sentence
 from vitrail.tasks.explain_files import free_name, safe_stem
 from vitrail.tasks.explanation import FACTS, PAGE, SIDE, Explanation, Explanations
 from vitrail.tasks.html_record import HtmlRecord
@@ -86,7 +87,7 @@ class ExplainedTogether(HtmlRecord):
             for name, one in self.models.items()
         }
         lead = render("facts.html", facts=facts)
-        title = f"{len(self.models)} models explained"
+        title = page_text("{} explained", count(len(self.models), "model"))
         before, after = page_around(title, sections, kind="explanation", lead=lead)
         yield before
         for each in self.images():
@@ -169,7 +170,7 @@ def image_block(each: Mapping[str, Explanation]) -> Markup:
 def verdicts(models: Mapping[str, Explanations]) -> Markup:
     """A sentence for each model and method that was tested."""
     rows = [
-        [name, method, check.verdict.sentence]
+        [name, method, translated_sentence(check.verdict.sentence)]
         for name, found in models.items()
         for method, check in found.run.checks.items()
     ]

@@ -29,6 +29,7 @@ from vitrail.tasks.dry_run import DryRun
 from vitrail.tasks.models import AnyModel, open_model, refuse_without_weights
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.speed_up import with_speed_up
+from vitrail.tasks.threads import use_threads
 from vitrail.weights.atomic import check_writable, follow_link, refuse_existing
 
 MOST_PHOTOS = 32  # that an export is compared on
@@ -47,6 +48,7 @@ def export(
     features: bool = False,
     dynamic_size: bool = False,
     speed_up: float | None = None,
+    threads: int | None = None,
     runtime: str | Path | None = None,
     overwrite: bool = False,
     dry_run: bool = False,
@@ -83,27 +85,28 @@ def export(
     target = find_target(out, to)
     refuse_without_weights(model, "export again")
     check_out(out, target, overwrite=overwrite)
-    request = Request(
-        model=open_model(model, device="cpu", precision="float32"),
-        precision=OLD_PRECISIONS.get(precision, precision),
-        preprocessing=preprocessing,
-        attention=attention,
-        features=features,
-        dynamic_size=dynamic_size,
-        max_drop=max_drop,
-        runtime=Path(runtime) if runtime is not None else None,
-    )
-    check_one_size(speed_up, dynamic_size)
-    target.check(request)
-    request, photos = with_photos(request, images)
-    request = request if dry_run else with_merging(request, speed_up)
-    request = with_maps(request) if target.folder else request
-    if dry_run:
-        return plan_export(request, target, out, len(photos))
-    step = partial(report_step, on_progress, count())
-    done = export_model(request, target, out, photos, overwrite=overwrite, on_step=step)
-    on_progress("done", 2, 2)
-    return done
+    with use_threads(threads):
+        request = Request(
+            model=open_model(model, device="cpu", precision="float32"),
+            precision=OLD_PRECISIONS.get(precision, precision),
+            preprocessing=preprocessing,
+            attention=attention,
+            features=features,
+            dynamic_size=dynamic_size,
+            max_drop=max_drop,
+            runtime=Path(runtime) if runtime is not None else None,
+        )
+        check_one_size(speed_up, dynamic_size)
+        target.check(request)
+        request, photos = with_photos(request, images)
+        request = request if dry_run else with_merging(request, speed_up)
+        request = with_maps(request) if target.folder else request
+        if dry_run:
+            return plan_export(request, target, out, len(photos))
+        step = partial(report_step, on_progress, count())
+        done = export_model(request, target, out, photos, overwrite=overwrite, on_step=step)
+        on_progress("done", 2, 2)
+        return done
 
 
 def report_step(on_progress: OnProgress, steps: Iterator[int], what: str) -> None:

@@ -39,6 +39,7 @@ from vitrail.tasks.names import SeveralModels, name_of, named_models
 from vitrail.tasks.progress import OnProgress, silent
 from vitrail.tasks.results import writing_results
 from vitrail.tasks.splits import check_known
+from vitrail.tasks.threads import use_threads
 
 FACTS, ARRAYS = "figures.json", "figures.npz"
 SAMPLES = 10  # two photos, and the quarters of each
@@ -163,6 +164,7 @@ def figures(
     ablated: int = 4,
     batch_size: int = 8,
     device: Device = "auto",
+    threads: int | None = None,
     precision: Precision = None,
     out: str | Path | None = None,
     overwrite: bool = False,
@@ -197,7 +199,8 @@ def figures(
     for one in models.values():
         check_not_swapped(one, data)
         refuse_without_weights(one, "draw figures")
-    with writing_results(out, "figures", None, overwrite=overwrite, dry_run=dry_run) as draft:
+    how = {"overwrite": overwrite, "dry_run": dry_run}
+    with use_threads(threads), writing_results(out, "figures", None, **how) as draft:
         drawing = Drawing(data, split, max_images, ablated, batch_size, wanted, on_progress)
         for called, one in models.items():
             loaded = open_model(one, device=device, precision=precision)

@@ -20,6 +20,7 @@ Size = int | tuple[int, int]
 
 class Shared(TypedDict, total=False):
     device: Device
+    threads: int | None
     precision: Precision
     out: str | Path | None
     overwrite: bool

@@ -17,9 +17,12 @@ from vitrail.models.catalogue import change, find
 from vitrail.tasks.run_options import Size
 from vitrail.training.planning import (
     GB,
+    USABLE,
     Setting,
     Strategy,
+    images_of_gpus,
     list_strategies,
+    matrices_of_muon,
     recommend,
 )
 
@@ -80,6 +83,39 @@ class Plan:
             words += [] if value is None else ["--set", f"{name}={value}"]
         return shlex.join(words)
 
+    @property
+    def images_of_gpus(self) -> tuple[int, int]:
+        """The fewest and the most images of a batch that a GPU computes."""
+        return images_of_gpus(self.batch_size, self.gpus)
+
+    def why_uneven(self) -> str | None:
+        """What to know of a batch that GPUs cannot share equally."""
+        fewest, most = self.images_of_gpus
+        if fewest == most:
+            return None
+        # images are shared in the pairs that mixup and cutmix bring together
+        pair = 2 * self.gpus
+        near = -(-self.batch_size // pair) * pair
+        return (
+            f"GPUs have {fewest:,} to {most:,} of the {self.batch_size:,} images of a batch, and "
+            f"wait for those with most: batch_size={near} gives all equally many"
+        )
+
+    def why_nothing_fits(self) -> str | None:
+        """What is needed at least, where no kind of parallelism fits."""
+        if self.recommended is not None:
+            return None
+        least = min(one.memory.total for one in self.strategies) / USABLE / GB
+        if self.ema:
+            return (
+                f"memory must be at least {least:.1f} GB for {self.model} on {self.gpus} GPUs, got "
+                f"{self.memory:g}: use more GPUs, smaller images, or ema=False"
+            )
+        return (
+            f"memory must be at least {least:.1f} GB for {self.model} on {self.gpus} GPUs, got "
+            f"{self.memory:g}: use more GPUs or smaller images"
+        )
+
     def facts(self) -> dict[str, Any]:
         """Plain values for JSON; bytes, modelled."""
         limit = round(self.memory * GB)
@@ -91,6 +127,7 @@ class Plan:
                 "params": self.params,
                 "image_size": self.image_size,
                 "batch_size": self.batch_size,
+                "images_of_gpus": self.images_of_gpus,
                 "gpus": self.gpus,
                 "gpus_per_machine": self.gpus_per_machine,
                 "memory": self.memory,
@@ -181,7 +218,8 @@ def plan(
         )
     if gpus > gpus_per_machine and gpus % gpus_per_machine:
         raise UserError(
-            f"gpus must be a multiple of gpus_per_machine {gpus_per_machine}, got {gpus}"
+            f"gpus must be a multiple of gpus_per_machine {gpus_per_machine}, got {gpus}: use "
+            f"{gpus - gpus % gpus_per_machine} or {gpus + -gpus % gpus_per_machine}"
         )
     fields = dict(set or {}) | ({} if image_size is None else {"image_size": image_size})
     config = change(find(model), fields)
@@ -193,6 +231,7 @@ def plan(
         batch_size=batch_size,
         half=half,
         optimiser=optimiser,
+        matrices=matrices_of_muon(config) if optimiser == "muon" else None,
         ema=ema,
     )
     limit = round(memory * GB)

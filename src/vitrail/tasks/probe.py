@@ -44,6 +44,7 @@ from vitrail.tasks.names import name_of
 from vitrail.tasks.progress import OnProgress, silent, steps_of
 from vitrail.tasks.results import writing_results
 from vitrail.tasks.splits import check_known
+from vitrail.tasks.threads import use_threads
 
 FACTS = "probe.json"
 FILES = (PAGE, FACTS)
@@ -152,6 +153,7 @@ def probe(
     native_resolution: bool = False,
     max_tokens: int | None = None,
     device: Device = "auto",
+    threads: int | None = None,
     precision: Precision = None,
     seed: int = 0,
     cache: str | Path | None = "runs/features",
@@ -180,7 +182,8 @@ def probe(
     check_count("workers", workers, at_least=0)
     check_reading(method, engine, native_resolution, max_tokens)
     check_not_swapped(model, data)
-    with writing_results(out, "probe", FILES, overwrite=overwrite, dry_run=dry_run) as draft:
+    how = {"overwrite": overwrite, "dry_run": dry_run}
+    with use_threads(threads), writing_results(out, "probe", FILES, **how) as draft:
         loaded = open_model(model, device=device, precision=precision)
         native = native_size_of(loaded, max_tokens) if native_resolution else None
         sources = open_splits(str(data), loaded, options)

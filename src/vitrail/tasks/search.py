@@ -25,6 +25,7 @@ from vitrail.tasks.html_record import PAGE, HtmlRecord
 from vitrail.tasks.image_pages import show_matches
 from vitrail.tasks.models import AnyModel, Device, ModelSource, open_model
 from vitrail.tasks.results import writing_results
+from vitrail.tasks.threads import use_threads
 
 FACTS = "search.json"
 
@@ -66,6 +67,7 @@ def search(
     k: int = 10,
     checkpoint: AnyModel | None = None,
     device: Device = "auto",
+    threads: int | None = None,
     out: str | Path | None = None,
     overwrite: bool = False,
 ) -> SearchResult:
@@ -94,7 +96,10 @@ def search(
     manifest = read_manifest(folder)
     if manifest.output != "pooled":
         raise UserError(f"{folder}: holds tokens, but search compares pooled features")
-    with writing_results(out, "search", (PAGE, FACTS), overwrite=overwrite) as draft:
+    with (
+        use_threads(threads),
+        writing_results(out, "search", (PAGE, FACTS), overwrite=overwrite) as draft,
+    ):
         model = open_index_model(folder, manifest, checkpoint, device)
         with eval_mode(model):
             item = as_item(image)

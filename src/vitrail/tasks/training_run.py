@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from vitrail.core.errors import UserError
 from vitrail.core.ranges import check_count
 from vitrail.data.cache import remove_cache
@@ -35,13 +33,15 @@ from vitrail.tasks.run import (
 )
 from vitrail.tasks.run_options import Observer, RunOptions
 from vitrail.tasks.run_report import EndedRun, Written, write_report
-from vitrail.tasks.trials import is_shared, release_memory, run_trials
+from vitrail.tasks.threads import use_threads
+from vitrail.tasks.trials import release_memory, run_trials
 from vitrail.training.device_defaults import Machine, describe_machine, with_device_defaults
 from vitrail.training.finder import write_curve
 from vitrail.training.goal import Masked
 from vitrail.training.launcher import launched, report_errors
 from vitrail.training.loggers import check_installed
 from vitrail.training.loop import Trainer
+from vitrail.training.parallel import is_shared
 from vitrail.training.prepare import prepare_task, validation_split, with_cache
 from vitrail.training.progress import Progress
 from vitrail.training.recipe import Recipe
@@ -51,7 +51,6 @@ from vitrail.training.task import Scorer
 from vitrail.training.validate import MAX_KEPT
 from vitrail.training.world import World, process_group
 
-MAX_THREADS = 256
 PIXELS = "pixels"  # where a run keeps decoded images until it is finished
 # What a run writes to its directory, beside recipe.yaml.
 OWN = (
@@ -86,21 +85,6 @@ def start_run(options: RunOptions, observer: Observer) -> Run:
             if not world.is_main:
                 return ended_run(done.out, done.task.recipe, done.outcome)
             return finish(done, observer)
-
-
-@contextmanager
-def use_threads(threads: int | None) -> Iterator[None]:
-    """Compute with this many CPU threads meanwhile, if a number was given."""
-    if threads is None:
-        yield
-        return
-    check_count("threads", threads, at_least=1, at_most=MAX_THREADS)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def finish(ended: EndedRun, observer: Observer) -> Run:

@@ -18,6 +18,7 @@ from vitrail.training.capacity import Trial, best, find_batch_size
 from vitrail.training.estimate import steps_within
 from vitrail.training.finder import LearningRateCurve, find_lr
 from vitrail.training.loop import Trainer
+from vitrail.training.parallel import is_shared
 from vitrail.training.prepare import prepare_task
 from vitrail.training.recipe import Recipe
 from vitrail.training.task import Scorer
@@ -58,17 +59,25 @@ def run_trials(
 
 
 def time_batch_sizes(recipe: Recipe, splits: Splits, scorer: Scorer, world: World) -> list[Trial]:
-    """How fast batches of growing size are. Each process tries them by itself, with a whole model
-    even where the run shares it."""
+    """How fast batches of growing size are in one process, with as much of the model as the run
+    gives it."""
     images = max(len(splits["train"]) // world.size, 1)
+    shared = is_shared(recipe, world)
 
     def work() -> list[Trial]:
-        objective = prepare_task(recipe, splits, scorer).objective
-        return find_batch_size(objective, recipe, images=images, device=world.device)
+        task = prepare_task(recipe, splits, scorer, deferred=shared)
+        return find_batch_size(
+            task.objective, recipe, images=images, world=world, deferred=task.deferred
+        )
 
     try:
         found = work()
     except torch.OutOfMemoryError:
+        if shared:
+            raise UserError(
+                f"batch_size must be a number here: process {world.rank} ran out of memory in a "
+                "trial step of batch_size=auto, while the others wait for it"
+            ) from None
         raise UserError(
             "batch_size must be a number here: the whole model, with which batch_size=auto tries "
             "sizes, does not fit into memory"
@@ -145,11 +154,6 @@ def release_memory() -> None:
     """Free what is not used any more: trainers refer to themselves, and torch keeps what it had."""
     gc.collect()
     torch.cuda.empty_cache()
-
-
-def is_shared(recipe: Recipe, world: World) -> bool:
-    """Whether each process has a share of the model, and none ever all of it."""
-    return recipe.parallel != "ddp" and world.size > 1
 
 
 def add_reason(recipe: Recipe, reason: str) -> Recipe:

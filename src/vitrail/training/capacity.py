@@ -10,13 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitrail.core.deferred_init import DeferredInit
 from vitrail.core.errors import UserError
 from vitrail.core.memory import peak_memory
 from vitrail.objectives.objective import Objective
+from vitrail.training.parallel import is_shared, parallelise
 from vitrail.training.precision import autocast, check_precision
 from vitrail.training.recipe import Recipe
 from vitrail.training.recompute import checkpoint_blocks
 from vitrail.training.train_state import TrainState
+from vitrail.training.world import World
 
 SMALLEST, LARGEST = 16, 1024
 ENOUGH = 0.95  # of the best speed: a smaller batch learns more from the same images
@@ -32,15 +35,24 @@ class Trial:
 
 
 def find_batch_size(
-    objective: Objective, recipe: Recipe, *, images: int, device: torch.device
+    objective: Objective,
+    recipe: Recipe,
+    *,
+    images: int,
+    world: World,
+    deferred: DeferredInit | None = None,
 ) -> list[Trial]:
-    """Trials of growing size, up to what fits into memory; `best` chooses from them. Steps are
-    whole ones of the recipe, so that its precision, optimiser and average count. The weights are
-    used up: begin the real run afresh."""
-    check_precision(recipe.precision, device)
-    objective.to(device).train()
-    checkpoint_blocks(objective.model, recipe.checkpointing)
-    trials = list(attempts(objective, recipe, images, device))
+    """Trials of growing size of one process, up to what fits into memory; `best` chooses from them.
+    Steps are whole ones of the recipe, so that its precision, optimiser and average count. Each
+    process tries by itself; where they share a model, all together. The weights are used up: begin
+    the real run afresh."""
+    check_precision(recipe.precision, world.device)
+    if is_shared(recipe, world):
+        parallelise(objective, recipe, world, deferred)
+    else:
+        objective.to(world.device)
+        checkpoint_blocks(objective.model, recipe.checkpointing)
+    trials = list(attempts(objective.train(), recipe, images, world))
     if not trials:
         raise UserError(f"not even a batch of {SMALLEST} fits into memory: use a smaller model")
     return trials
@@ -56,9 +68,8 @@ def best(trials: list[Trial]) -> Trial:
     return next(trial for trial in trials if trial.images_per_second >= ENOUGH * fastest)
 
 
-def attempts(
-    objective: Objective, recipe: Recipe, images: int, device: torch.device
-) -> Iterator[Trial]:
+def attempts(objective: Objective, recipe: Recipe, images: int, world: World) -> Iterator[Trial]:
+    device, together = world.device, is_shared(recipe, world)
     free = free_memory(device)
     before = used_memory(device)
     state = TrainState(objective, recipe, device)
@@ -67,10 +78,13 @@ def attempts(
         try:
             seconds = time_steps(state, recipe, size, device)
         except torch.OutOfMemoryError:
+            if together:  # the others wait in the middle of this step
+                raise
             torch.cuda.empty_cache()
             return
         yield Trial(size, size / seconds)
-        if 2 * (used_memory(device) - before) > MOST_MEMORY * free:
+        full = 2 * (used_memory(device) - before) > MOST_MEMORY * free
+        if world.any(full) if together else full:
             return
         size *= 2
 

@@ -2,7 +2,8 @@
 at all.
 
 A checkpoint is written to `step-N.tmp`, each file flushed to the disk, the manifest with the
-SHA-256 of all others last; then it is renamed to `step-N`. Leftovers are removed when a run starts.
+SHA-256 of all others last; then it is renamed to `step-N`. What a save that failed has written is
+removed at once, and what a run that was killed has left when it starts again.
 """
 
 from __future__ import annotations
@@ -76,6 +77,11 @@ def start_draft(draft: Path) -> None:
     """An empty directory to write to."""
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
+
+
+def discard(draft: Path) -> None:
+    """Remove what a save that failed has written, as far as that is possible."""
+    shutil.rmtree(draft, ignore_errors=True)
 
 
 def finish_draft(draft: Path, step: int, run_state: dict[str, Any], sums: Sums) -> None:

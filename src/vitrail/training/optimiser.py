@@ -55,7 +55,7 @@ def group_parameters(objective: Objective, recipe: Optimiser) -> list[Group]:
     model = objective.model
     steps = tuple(model.blocks_by_depth())
     depth = len(steps)
-    matrices = matrix_names(objective)
+    matrices, of_muon = matrix_names(objective), muon_matrices(model)
     groups: dict[tuple[float, float, int], list[Parameter]] = {}
     for full, parameter in objective.named_parameters():
         if not parameter.requires_grad:
@@ -63,9 +63,8 @@ def group_parameters(objective: Objective, recipe: Optimiser) -> list[Group]:
         name = full.removeprefix(MODEL)
         inside = name != full
         scale = recipe.layer_decay ** (depth + 1 - layer_of(name, steps)) if inside else 1.0
-        is_matrix = full in matrices
-        decay = recipe.weight_decay if recipe.decay_all or is_matrix else 0.0
-        parts = count_matrices(name, parameter, steps) if inside and is_matrix else 0
+        decay = recipe.weight_decay if recipe.decay_all or full in matrices else 0.0
+        parts = of_muon.get(name, 0) if inside else 0
         groups.setdefault((scale, decay, parts), []).append(parameter)
     return [
         {"params": params, "weight_decay": decay, "scale": scale, "parts": parts}
@@ -93,13 +92,20 @@ def matrix_names(module: nn.Module) -> set[str]:
     return names - left_out
 
 
-def count_matrices(name: str, parameter: Parameter, steps: tuple[str, ...]) -> int:
-    """How many matrices a layer's weight is for Muon: those inside blocks count, not patches, heads
-    or kernels."""
-    inside = 0 < layer_of(name, steps) <= len(steps)
-    if not inside or parameter.ndim != 2:
-        return 0
-    return 3 if name.endswith("qkv.weight") else 1
+def muon_matrices(model: Model) -> dict[str, int]:
+    """The parameters of a model that Muon trains, and how many matrices each of them is: those
+    inside blocks, not patches, heads or kernels. AdamW trains the rest.
+
+    >>> from vitrail.models.catalogue import build_meta, find
+    >>> [len(muon_matrices(build_meta(find(name)))) for name in ("vit_ti_16", "resnet18")]
+    [48, 0]
+    """
+    steps, matrices = tuple(model.blocks_by_depth()), matrix_names(model)
+    return {
+        name: 3 if name.endswith("qkv.weight") else 1
+        for name, parameter in model.named_parameters()
+        if name in matrices and parameter.ndim == 2 and 0 < layer_of(name, steps) <= len(steps)
+    }
 
 
 def layer_of(name: str, steps: tuple[str, ...]) -> int:

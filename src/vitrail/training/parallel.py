@@ -23,6 +23,11 @@ from vitrail.training.world import World
 Kind = Literal["ddp", "fsdp", "hsdp"]
 
 
+def is_shared(recipe: Recipe, world: World) -> bool:
+    """Whether each process has a share of the model, and none ever all of it."""
+    return recipe.parallel != "ddp" and world.size > 1
+
+
 def parallelise(
     objective: Objective, recipe: Recipe, world: World, deferred: DeferredInit | None = None
 ) -> nn.Module:
@@ -39,7 +44,7 @@ def parallelise(
     if recipe.compile:
         for block in objective.model.blocks_by_depth().values():
             block.compile()  # by itself, so that DDP and FSDP communicate between blocks
-    if world.size > 1 and recipe.parallel != "ddp":
+    if is_shared(recipe, world):
         shard(objective, recipe, world)
     give_memory(objective, world.device, deferred)
     if recipe.channels_last:

@@ -7,8 +7,9 @@ All of it is modelled: bytes are counted from shapes, nothing is run. What is co
 - with ddp and bfloat16 the copies of weights that autocast keeps for the backward pass;
 - with fsdp the blocks that are gathered at a time, and the gradients of one block before they are
   summed; ddp exchanges gradients where they are computed;
-- the matrices that Muon orthogonalises at a time;
-- activations: what autograd keeps of the images of a part, by `models/activations.py`;
+- the matrices that Muon orthogonalises at a time; of what it does not train AdamW's numbers;
+- activations: what autograd keeps of the images of a part, by `models/activations.py`, in the GPU
+  that has most of them;
 - RESERVED for the CUDA context, NCCL and what the allocator loses.
 
 Communication is what one GPU sends in a step, and what leaves a machine: ring all-reduce
@@ -18,11 +19,18 @@ Communication is what one GPU sends in a step, and what leaves a machine: ring a
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cache
 from math import isqrt
 from typing import Any, Literal
 
-from vitrail.models.activations import ModelCost
+import numpy as np
+
+from vitrail.data.sampler import ranks_of
+from vitrail.models.activations import ModelCost, Parameters
+from vitrail.models.catalogue import build_meta
+from vitrail.models.config import Config
 from vitrail.training.muon import MAX_NUMBERS
+from vitrail.training.optimiser import muon_matrices
 from vitrail.training.parallel import Kind
 
 GB = 10**9
@@ -35,15 +43,20 @@ SELECTIVE_SHARE = 0.6
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is planned for: GPUs and how many of them a machine has, and what a step keeps."""
+    """What is planned for: GPUs and how many of them a machine has, and what a step keeps; with
+    Muon the matrices that it trains."""
 
     gpus: int
     gpus_per_machine: int
     batch_size: int
     half: bool  # bfloat16 autocast
     optimiser: Literal["adamw", "sgd", "muon"] = "adamw"
+    matrices: Parameters | None = None
     ema: bool = True
     prefetch: int = 1
+
+    def __post_init__(self) -> None:
+        assert (self.optimiser == "muon") == (self.matrices is not None), self.optimiser
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +86,7 @@ class Strategy:
     share: int  # GPUs that have one copy of the model together
     recompute: str
     accumulate: int
-    images: int  # of a GPU, at a time
+    images: int  # of the GPU that has most, at a time
     memory: Memory
     sent_within: int
     sent_between: int
@@ -119,6 +132,34 @@ def part_counts(setting: Setting) -> list[int]:
     return [n for n in sorted({*small, *(batch // count for count in small)}) if n <= most]
 
 
+@cache
+def most_images(batch_size: int, gpus: int, parts: int) -> int:
+    """Images of one part that the GPU with most of them has, as a run shares them.
+
+    >>> most_images(4096, 64, 2), most_images(4096, 3, 1)
+    (32, 1366)
+    """
+    part = np.arange(batch_size) * parts // batch_size
+    return int(np.bincount(part * gpus + ranks_of(batch_size, world=gpus)).max())
+
+
+def images_of_gpus(batch_size: int, gpus: int) -> tuple[int, int]:
+    """The fewest and the most images of a batch that a GPU has.
+
+    >>> images_of_gpus(4096, 3)
+    (1364, 1366)
+    """
+    counts = np.bincount(ranks_of(batch_size, world=gpus), minlength=gpus)
+    return int(counts.min()), int(counts.max())
+
+
+def matrices_of_muon(config: Config) -> Parameters:
+    """The parameters of a model that Muon trains."""
+    model = build_meta(config)
+    names = muon_matrices(model)
+    return Parameters.of(p for name, p in model.named_parameters() if name in names)
+
+
 def recommend(strategies: list[Strategy], memory: int) -> Strategy | None:
     """The one that fits and recomputes least, then sends least between machines, then sends least;
     None if nothing fits."""
@@ -133,7 +174,7 @@ def recommend(strategies: list[Strategy], memory: int) -> Strategy | None:
 def make_strategy(
     cost: ModelCost, setting: Setting, kind: Kind, share: int, recompute: str, parts: int
 ) -> Strategy:
-    images = -(-setting.batch_size // (setting.gpus * parts))
+    images = most_images(setting.batch_size, setting.gpus, parts)
     within, between = sent(cost, setting, kind, share, parts)
     return Strategy(
         parallel=kind,
@@ -149,7 +190,9 @@ def make_strategy(
 
 def memory_of(cost: ModelCost, setting: Setting, kind: Kind, share: int, kept: int) -> Memory:
     own = cost.parameters.share(share)  # numbers of the model in this GPU
-    numbers = {"adamw": 2, "sgd": 1, "muon": 1}[setting.optimiser]
+    numbers = {"adamw": 2, "sgd": 1, "muon": 2}[setting.optimiser] * own
+    if setting.matrices is not None:
+        numbers -= setting.matrices.share(share)  # a momentum alone
     width = 2 if setting.half else 4
     exchanged, copies = 0, 0
     if kind == "ddp":
@@ -167,19 +210,18 @@ def memory_of(cost: ModelCost, setting: Setting, kind: Kind, share: int, kept: i
         weights=4 * own,
         copies=copies,
         gradients=4 * own,
-        optimiser=4 * numbers * own,
+        optimiser=4 * numbers,
         average=4 * own if setting.ema else 0,
         # Muon has matrices whole after the backward pass, when no block is gathered: stacked, and
         # once more while they are computed
-        communication=max(exchanged, 2 * 4 * min(matrices_of(cost, setting), MAX_NUMBERS)),
+        communication=max(exchanged, 2 * 4 * min(gathered_by_muon(setting), MAX_NUMBERS)),
         activations=kept,
     )
 
 
-def matrices_of(cost: ModelCost, setting: Setting) -> int:
-    """Numbers of the matrices that Muon needs whole: nearly all that blocks have."""
-    inside = cost.params - cost.outside_params
-    return inside if setting.optimiser == "muon" else 0
+def gathered_by_muon(setting: Setting) -> int:
+    """Numbers of the matrices that Muon needs whole."""
+    return 0 if setting.matrices is None else setting.matrices.share(1)
 
 
 def activations(cost: ModelCost, recompute: str) -> int:
@@ -207,7 +249,7 @@ def sent(cost: ModelCost, setting: Setting, kind: Kind, share: int, parts: int) 
         return (whole, 0) if machine == gpus else (whole, whole)
     # for every part: weights forward and backward, and their gradients, or each GPU would keep
     # whole gradients from part to part; Muon's matrices once
-    gathered = 2 * width * cost.params * parts + 4 * matrices_of(cost, setting)
+    gathered = 2 * width * cost.params * parts + 4 * gathered_by_muon(setting)
     scattered = 4 * cost.params * parts
     inside = round((gathered + scattered) * (share - 1) / share)
     copies = gpus // share

@@ -23,6 +23,7 @@ from torch import Tensor
 from vitrail.core.errors import UserError
 from vitrail.models.model import Model
 from vitrail.training.checkpoint import (
+    discard,
     draft_of,
     find_step,
     finish_draft,
@@ -96,7 +97,8 @@ class Saver:
             wait: Callable[[], object] = copied.wait
         else:
             wait, done = self.start_together(draft, tensors, finish)
-        self._pending = Pending(step, best, self.saved_at, wait, done)
+        clean_up = partial(discard, draft) if self.world.is_main else None
+        self._pending = Pending(step, best, self.saved_at, wait, done, clean_up)
         self.best = None
 
     def start_together(
@@ -143,15 +145,14 @@ class Saver:
         if self._pending is None:
             return
         pending, self._pending = self._pending, None
-        try:
-            pending.done.result()
-        except Exception as error:
-            self.problem = self.why_unsaved(error, pending.step)
-            self.best = self.best or pending.best
+        error = pending.failure()
+        if error is None:
+            self.problem, self.step = None, pending.step
             return
-        self.problem, self.step = None, pending.step
+        self.problem = self.why_unsaved(error, pending.step)
+        self.best = self.best or pending.best
 
-    def why_unsaved(self, error: Exception, step: int) -> str:
+    def why_unsaved(self, error: BaseException, step: int) -> str:
         cause: BaseException = error
         if self.world.size > 1:
             from vitrail.training.sharded_files import why_failed
@@ -211,7 +212,8 @@ class Saver:
 
 
 class Pending:
-    """A save, under way until it has `ended`, and the best weights that it writes."""
+    """A save, under way until it has `ended`, and the best weights that it writes. If it fails,
+    `clean_up` removes what it has written, which may take the room that the next one needs."""
 
     def __init__(
         self,
@@ -220,15 +222,28 @@ class Pending:
         began: float,
         wait_copied: Callable[[], object],
         done: Future[Any],
+        clean_up: Callable[[], None] | None = None,
     ) -> None:
         self.step, self.best, self.began = step, best, began
-        self.wait_copied, self.done = wait_copied, done
+        self.wait_copied, self.done, self.clean_up = wait_copied, done, clean_up
         self.ended: float | None = None
+        self.is_over = threading.Event()
         done.add_done_callback(self.note_end)
 
-    def note_end(self, _: Future[Any]) -> None:
+    def note_end(self, done: Future[Any]) -> None:
         """Written or failed; called by the thread that has written."""
-        self.ended = time.perf_counter()
+        try:
+            if self.clean_up is not None and (done.cancelled() or done.exception() is not None):
+                self.clean_up()
+        finally:
+            self.ended = time.perf_counter()
+            self.is_over.set()
+
+    def failure(self) -> BaseException | None:
+        """Wait until all is written; why it is not. What torch raises where many processes save,
+        CheckpointException, is no Exception."""
+        self.is_over.wait()  # a future is done before what it calls has returned
+        return self.done.exception()
 
 
 def unchanged_by_forward(state: TrainState) -> dict[str, Tensor]:

@@ -85,6 +85,8 @@ def find_entry(key: str) -> Entry | None:
         facts = dict(record["facts"])
     except (
         FileNotFoundError,
+        NotADirectoryError,
+        IsADirectoryError,
         ValueError,
         KeyError,
         TypeError,
@@ -207,7 +209,13 @@ def drop_oldest(*, keep: str) -> None:
 
 
 def remove_entry(key: str) -> None:
-    shutil.rmtree(cache_folder() / key, ignore_errors=True)
+    """Remove what lies in the place of an entry: its directory, or a file that took its name."""
+    place = cache_folder() / key
+    if os.path.isfile(place):
+        with suppress(OSError):
+            place.unlink()
+    else:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def clear_cache() -> tuple[int, int]:

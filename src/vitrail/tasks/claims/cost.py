@@ -14,7 +14,7 @@ from vitrail.models.config import Config
 from vitrail.models.measure import measure
 from vitrail.tasks.claims.claim import Citation, Claim, Drawing, Evidence, Setting, Stage, Table
 from vitrail.tasks.claims.lab import Lab
-from vitrail.tasks.training_run import use_threads
+from vitrail.tasks.threads import use_threads
 
 SIDES = {"quick": (64, 96, 128, 192, 256), "full": (64, 128, 192, 256, 384, 512)}
 LARGE = 3  # sizes that exponents of seconds are fitted to

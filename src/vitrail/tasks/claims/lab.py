@@ -40,7 +40,7 @@ from vitrail.tasks.compare_runs import (
 from vitrail.tasks.figures import read_spread
 from vitrail.tasks.pretrain import pretrain
 from vitrail.tasks.progress import OnProgress, silent
-from vitrail.tasks.training_run import use_threads
+from vitrail.tasks.threads import use_threads
 from vitrail.weights.atomic import write_file
 from vitrail.weights.load import load
 

@@ -13,7 +13,7 @@ from vitrail.tasks.claims.accuracies import accuracy_bars, accuracy_table, ahead
 from vitrail.tasks.claims.claim import Citation, Claim, Evidence, Setting, Stage, Table
 from vitrail.tasks.claims.lab import Lab
 from vitrail.tasks.compare_plan import ModelChoice
-from vitrail.tasks.training_run import use_threads
+from vitrail.tasks.threads import use_threads
 
 SIDE = 64  # pixels: both shrink the map by 32
 MODELS = ("MobileViT", "MobileNetV2")

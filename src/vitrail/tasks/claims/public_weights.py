@@ -22,7 +22,7 @@ from vitrail.evaluation.intervals import wilson_interval
 from vitrail.inference.outputs import compute_outputs
 from vitrail.tasks.claims.claim import Citation, Claim, Evidence, Setting, Stage, Table
 from vitrail.tasks.claims.lab import Lab
-from vitrail.tasks.training_run import use_threads
+from vitrail.tasks.threads import use_threads
 from vitrail.weights.files import WEIGHTS, digest
 from vitrail.weights.hub import HUB, located
 from vitrail.weights.load import load
