@@ -16,7 +16,7 @@ from vitrail.models.config import Config
 from vitrail.models.vit import ViTConfig
 from vitrail.tasks.overrides import new_recipe
 from vitrail.tasks.run_options import make_options
-from vitrail.training.planning import GB, Setting, make_strategy, part_counts
+from vitrail.training.planning import GB, Setting, make_strategy, matrices_of_muon, part_counts
 from vitrail.training.rehearsal import rehearse
 
 SMALL = ViTConfig(
@@ -160,28 +160,33 @@ def test_every_part_sends_its_gradients() -> None:
 
 def test_muon_needs_whole_matrices() -> None:
     cost = count_activations(SMALL, half=True)
-    matrices = sum(block.params for block in cost.blocks)
+    plain = Setting(gpus=64, gpus_per_machine=8, batch_size=64, half=True)
+    whole = matrices_of_muon(SMALL)
+    with_muon = replace(plain, optimiser="muon", matrices=whole)
+    matrices = whole.share(1)
+    inside = sum(block.params for block in cost.blocks)
+    assert 0.9 * inside < matrices < inside  # not norms and biases
     for kind, share, sends in (("fsdp", 64, True), ("ddp", 1, False)):
         muon, sgd = (
             make_strategy(
                 cost,
-                Setting(gpus=64, gpus_per_machine=8, batch_size=64, half=True, optimiser=optimiser),
+                setting,
                 kind,  # type: ignore[arg-type]
                 share,
                 "none",
                 1,
             )
-            for optimiser in ("muon", "sgd")
+            for setting in (with_muon, replace(plain, optimiser="sgd"))
         )
         assert muon.memory.communication == 2 * 4 * matrices > sgd.memory.communication
         more = round(4 * matrices * 63 / 64) if sends else 0
         assert muon.sent_within - sgd.sent_within == pytest.approx(more, abs=1)
-    large = count_activations(find("vit_g_14"), half=True)
-    muon = make_strategy(
-        large,
-        Setting(gpus=1, gpus_per_machine=8, batch_size=1, half=True, optimiser="muon"),
-        "ddp", 1, "none", 1,
-    )  # fmt: skip
+    large = find("vit_g_14")
+    setting = replace(
+        plain, gpus=1, batch_size=1, optimiser="muon", matrices=matrices_of_muon(large)
+    )
+    cost = count_activations(large, half=True)
+    muon = make_strategy(cost, setting, "ddp", 1, "none", 1)
     assert muon.memory.communication == 2 * 4 * 2**26  # at a time
 
 

@@ -111,8 +111,7 @@ def evaluate(
     `speed_up=1.8` merges similar tokens (ViT, DeiT, BEiT) until the model is that many times as
     fast. `precision="int8"` is calibrated on images of `calibrate`, by default of the train split,
     and refused as in `predict`; `native_resolution` and `max_tokens` are as in `predict` too. `out`
-    gets report.html, evaluation.json and predictions.csv. `dry_run` checks everything and returns
-    what would be computed.
+    gets report.html, evaluation.json and predictions.csv. `dry_run` returns what would be computed.
 
     >>> model = create("vit_ti_16", depth=1, num_classes=10, channels=1, image_size=16)
     >>> evaluate(model, "digits").images
@@ -129,8 +128,8 @@ def evaluate(
     how = {"overwrite": overwrite, "dry_run": dry_run}
     with use_threads(threads), writing_results(out, VERB, list(FILES), **how) as draft:
         loaded = open_float(model, device=device, precision=precision)
-        wanted = None if dry_run else speed_up  # it takes a while to find
-        loaded, merged = with_speed_up(loaded, wanted, batch_size=batch_size, engine=engine)
+        faster = None if dry_run else speed_up  # it takes a while to find
+        loaded, merged = with_speed_up(loaded, faster, batch_size=batch_size, engine=engine)
         run = Run(loaded, name or name_of(model), str(data), batch_size, workers, seed, on_progress)
         run = run.at_native(max_tokens) if native_resolution else run
         with eval_mode(loaded):

@@ -3,9 +3,9 @@ as a page that runs in a browser."""
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -103,14 +103,16 @@ def export(
         request = with_maps(request) if target.folder else request
         if dry_run:
             return plan_export(request, target, out, len(photos))
-        step = partial(report_step, on_progress, count())
-        done = export_model(request, target, out, photos, overwrite=overwrite, on_step=step)
-        on_progress("done", 2, 2)
-        return done
+        with reporting_steps(on_progress) as step:
+            return export_model(request, target, out, photos, overwrite=overwrite, on_step=step)
 
 
-def report_step(on_progress: OnProgress, steps: Iterator[int], what: str) -> None:
-    on_progress(what, next(steps), 2)
+@contextmanager
+def reporting_steps(on_progress: OnProgress, steps: int = 2) -> Iterator[Callable[[str], None]]:
+    """Report each of the steps as it begins, and the end of the last one."""
+    number = count()
+    yield lambda what: on_progress(what, next(number), steps)
+    on_progress("done", steps, steps)
 
 
 def with_photos(request: Request, images: Any) -> tuple[Request, list[ImageSource]]:

@@ -201,9 +201,7 @@ def plan(
     >>> found.recommended.parallel, round(found.params / 1e9, 2)
     ('hsdp', 1.84)
     """
-    check_count("gpus", gpus, at_least=1, at_most=1 << 20)
-    check_count("gpus_per_machine", gpus_per_machine, at_least=1)
-    check_count("batch_size", batch_size, at_least=1)
+    check_cluster(gpus, gpus_per_machine, batch_size)
     check("memory", memory, above=0)
     for name, value, known in (
         ("precision", precision, ("float32", "bfloat16")),
@@ -211,16 +209,6 @@ def plan(
     ):
         if value not in known:
             raise UserError(f"{name} must be {' or '.join(known)}, got {value!r}")
-    if batch_size < gpus:
-        raise UserError(
-            f"batch_size must be at least one image for each of {gpus} GPUs, got {batch_size}: "
-            "raise it, or use fewer GPUs"
-        )
-    if gpus > gpus_per_machine and gpus % gpus_per_machine:
-        raise UserError(
-            f"gpus must be a multiple of gpus_per_machine {gpus_per_machine}, got {gpus}: use "
-            f"{gpus - gpus % gpus_per_machine} or {gpus + -gpus % gpus_per_machine}"
-        )
     fields = dict(set or {}) | ({} if image_size is None else {"image_size": image_size})
     config = change(find(model), fields)
     half = precision == "bfloat16"
@@ -251,3 +239,19 @@ def plan(
         strategies=tuple(strategies),
         recommended=recommend(strategies, limit),
     )
+
+
+def check_cluster(gpus: int, gpus_per_machine: int, batch_size: int) -> None:
+    check_count("gpus", gpus, at_least=1, at_most=1 << 20)
+    check_count("gpus_per_machine", gpus_per_machine, at_least=1)
+    check_count("batch_size", batch_size, at_least=1)
+    if batch_size < gpus:
+        raise UserError(
+            f"batch_size must be at least one image for each of {gpus} GPUs, got {batch_size}: "
+            "raise it, or use fewer GPUs"
+        )
+    if gpus > gpus_per_machine and gpus % gpus_per_machine:
+        raise UserError(
+            f"gpus must be a multiple of gpus_per_machine {gpus_per_machine}, got {gpus}: use "
+            f"{gpus - gpus % gpus_per_machine} or {gpus + -gpus % gpus_per_machine}"
+        )
