@@ -79,8 +79,8 @@ class Stream:
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
         """The batches of the steps from `start` up to `stop`, counted over all epochs."""
-        several = self.augmentation.sides or self.augmentation.progressive
-        one_size = not several and self.native is None
+        many_sizes = self.augmentation.sides or self.augmentation.progressive
+        one_size = not many_sizes and self.native is None
         plain = one_size and fits(self.augmentation)
         if plain and has_model_size(self.source, self.how):
             return (self.warp_batch(share) for share in self.shares(start, stop))

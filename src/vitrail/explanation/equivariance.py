@@ -94,8 +94,8 @@ def measure_equivariance(
     sides = [height_and_width(one.reduction) for one in info]
     patch = max(high for high, _ in sides), max(wide for _, wide in sides)
     before = outputs_of(model, images)
-    several = all(step < side for step, side in zip(patch, images.shape[2:], strict=True))
-    tiles = permute_tiles(images, patch, seed) if several else None
+    has_tiles = all(step < side for step, side in zip(patch, images.shape[2:], strict=True))
+    tiles = permute_tiles(images, patch, seed) if has_tiles else None
     return Equivariance(
         images=len(images),
         image_size=simplify_sides(_rows_and_columns(images)),
@@ -104,7 +104,7 @@ def measure_equivariance(
         reductions=tuple(one.reduction for one in info),
         cells=tuple(simplify_sides(_rows_and_columns(one)) for one in before.maps),
         pixel=moved_by(model, images, before, (1, 1)),
-        shifted=moved_by(model, images, before, patch) if several else None,
+        shifted=moved_by(model, images, before, patch) if has_tiles else None,
         permuted=None if tiles is None else compare_outputs(before, outputs_of(model, tiles)),
         other=compare_outputs(before, before.rolled(), shift=(0, 0)) if len(images) > 1 else None,
         receptive_field=receptive_fields(model, images[:1]),

@@ -303,8 +303,8 @@ def head_step(model: nn.Module, logits: Float[Tensor, "1 K"], calls: Calls) -> l
     """Classes from features; none without a head."""
     if not getattr(getattr(model, "config", None), "num_classes", 1) or not calls.get("head"):
         return []
-    several = bool(getattr(getattr(model, "passport", None), "multi_label", False))
-    scores = logits[0].sigmoid() if several else logits[0].softmax(dim=0)
+    multi_label = bool(getattr(getattr(model, "passport", None), "multi_label", False))
+    scores = logits[0].sigmoid() if multi_label else logits[0].softmax(dim=0)
     best, classes = int(logits[0].argmax()), torch.arange(logits.shape[1])
     values = {"features": vector(calls["head"][-1].input[0])}
     layers = [part for part in model.get_submodule("head").modules() if isinstance(part, nn.Linear)]
@@ -318,7 +318,7 @@ def head_step(model: nn.Module, logits: Float[Tensor, "1 K"], calls: Calls) -> l
     facts = {
         "best": best,
         "classes": logits.shape[1],
-        "multi_label": several,
+        "multi_label": multi_label,
         "hidden": len(layers) > 1,
         "distilled": bool(distilled),
     }

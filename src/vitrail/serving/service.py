@@ -58,12 +58,12 @@ class Service:
         given = request.headers.get(TIMEOUT_HEADER)
         if given is not None:
             try:
-                asked = float(given)
+                limit = float(given)
             except ValueError:
-                asked = -1.0
-            if not 0 < asked < 1e9:
+                limit = -1.0
+            if not 0 < limit < 1e9:
                 raise Invalid(f"{TIMEOUT_HEADER} must be seconds above 0, got {given!r}")
-            seconds = min(seconds, asked)
+            seconds = min(seconds, limit)
         return time.monotonic() + seconds
 
     async def compute(

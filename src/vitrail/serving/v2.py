@@ -74,14 +74,14 @@ def add_model_routes(router: APIRouter, service: Service) -> None:
             body = Body(request, service.settings.limits, service.budget)
             try:
                 content = await body.read()
-                asked = await read_request(request, content, pool.info, service)
+                parsed = await read_request(request, content, pool.info, service)
                 values = {
-                    one.name: await compute(service, request, pool, asked, one.name, deadline)
-                    for one in asked.outputs
+                    one.name: await compute(service, request, pool, parsed, one.name, deadline)
+                    for one in parsed.outputs
                 }
             finally:
                 body.close()
-        parts, length = render_infer(name, asked, values)
+        parts, length = render_infer(name, parsed, values)
         headers = {} if length is None else {LENGTH_HEADER: str(length)}
         media = "application/json" if length is None else "application/octet-stream"
         return Response(b"".join(parts), headers=headers, media_type=media)
@@ -97,9 +97,9 @@ def add_model_routes(router: APIRouter, service: Service) -> None:
 
 
 def find_model(service: Service, request: Request) -> tuple[str, Pool]:
-    name, asked = request.path_params["name"], request.path_params.get("version", VERSION)
-    if asked != VERSION:
-        raise NotFound(f"the model {name} has the version {VERSION} alone, got {asked!r}")
+    name, version = request.path_params["name"], request.path_params.get("version", VERSION)
+    if version != VERSION:
+        raise NotFound(f"the model {name} has the version {VERSION} alone, got {version!r}")
     return name, service.registry.pool_of(name)
 
 
@@ -132,16 +132,16 @@ async def compute(
     service: Service,
     request: Request,
     pool: Pool,
-    asked: InferRequest,
+    parsed: InferRequest,
     output: str,
     deadline: float,
 ) -> list[NDArray[np.float32]]:
     """One output of all images; a tensor has no place for the problem of one of them."""
     want = OUTPUTS[output]
     tasks = []
-    for payload in asked.payloads:
-        key = None if asked.is_tensor else await digest_of(bytes(payload), want)
-        tasks.append(Task(want, payload, asked.is_tensor, deadline, key))
+    for payload in parsed.payloads:
+        key = None if parsed.is_tensor else await digest_of(bytes(payload), want)
+        tasks.append(Task(want, payload, parsed.is_tensor, deadline, key))
     found = []
     for number, answer in enumerate(await service.wait(request, pool, tasks, deadline)):
         if isinstance(answer, str):

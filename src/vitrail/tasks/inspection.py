@@ -67,7 +67,7 @@ def inspect_image(model: Model, seen: SeenImage, name: str) -> Packed:
     """Everything that the Attention and Lens views show of one image; `name` is the model's."""
     most, coded = MAX_WEIGHTS, None
     while coded is None:
-        found = look(model, seen, most)
+        found = record_attention(model, seen, most)
         arrays = common_arrays(model, seen, found)
         spent = len(compress(Packed({}, arrays).to_bytes())) + MARGIN
         roots = {name: square_roots(one) for name, one in found.weights.items()}
@@ -81,7 +81,7 @@ def inspect_image(model: Model, seen: SeenImage, name: str) -> Packed:
     return Packed(header, arrays)
 
 
-def look(model: Model, seen: SeenImage, most: int) -> Seen:
+def record_attention(model: Model, seen: SeenImage, most: int) -> Seen:
     """One forward pass; each attention is made small before the next one runs."""
     found, factors = Seen(), choose_factors(model, most)
 

@@ -87,8 +87,8 @@ def open_exported_model(
 
 def open_remote_model(source: str, *, device: Device, precision: Precision) -> Model:
     """A model behind an address; its service computes as it was started to, and gives float32."""
-    asked = None if precision is None else choose_dtype(precision)
-    if asked not in (None, torch.float32) or device not in ("auto", "cpu"):
+    dtype = None if precision is None else choose_dtype(precision)
+    if dtype not in (None, torch.float32) or device not in ("auto", "cpu"):
         raise UserError(
             f"{source}: a service computes on its own device and in its own precision: leave "
             "device and precision out"

@@ -40,10 +40,10 @@ def named_models(models: SeveralModels) -> dict[str, AnyModel]:
     if isinstance(models, Mapping):
         named = {str(name): model for name, model in models.items()}
     else:
-        several = list(models)
-        shorts = [short_label(one) for one in several]
+        listed = list(models)
+        shorts = [short_label(one) for one in listed]
         named = {}
-        for one, short in zip(several, shorts, strict=True):
+        for one, short in zip(listed, shorts, strict=True):
             label = short if shorts.count(short) == 1 else name_of(one)
             number, name = 2, label
             while name in named:

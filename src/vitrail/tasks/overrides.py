@@ -42,8 +42,8 @@ def new_recipe(options: RunOptions) -> Recipe:
             raise UserError("minutes must be left out where epochs or steps set the run's length")
     path, changes = Path(options.recipe or ""), options.changes
     share = changes.get("val_share", options.val_share)
-    asked = {"val_share": share, "folds": options.folds, "fold": options.fold}
-    drawn: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    given = {"val_share": share, "folds": options.folds, "fold": options.fold}
+    drawn: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     splits = open_data(options.data, **drawn)
     from_file = read_recipe(path) if path.suffix in (".yaml", ".yml") else None
     train_share = changes.get("train_share", from_file.train_share if from_file else 1.0)
@@ -71,8 +71,8 @@ def resumed_recipe(options: RunOptions, out: Path) -> Recipe:
     if recipe.data != options.data and Path(recipe.data).resolve() != Path(options.data).resolve():
         raise UserError(f"{out}: was trained on {recipe.data}, not on {options.data}")
     refuse_changes(options, recipe)
-    asked = override(replace(options, recipe=None), recipe, images=1)
-    return replace(recipe, **{name: getattr(asked, name) for name in FREE_FIELDS})
+    changed = override(replace(options, recipe=None), recipe, images=1)
+    return replace(recipe, **{name: getattr(changed, name) for name in FREE_FIELDS})
 
 
 def refuse_changes(options: RunOptions, recipe: Recipe) -> None:

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-
 from vitrail.core.ranges import check_count
+from vitrail.inference.engine import torch_threads
 
 MAX_THREADS = 256
 
@@ -14,6 +13,7 @@ MAX_THREADS = 256
 def use_threads(threads: int | None) -> Iterator[None]:
     """Compute with this many CPU threads meanwhile, if a number was given.
 
+    >>> import torch
     >>> before = torch.get_num_threads()
     >>> with use_threads(3):
     ...     torch.get_num_threads()
@@ -25,9 +25,5 @@ def use_threads(threads: int | None) -> Iterator[None]:
         yield
         return
     check_count("threads", threads, at_least=1, at_most=MAX_THREADS)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with torch_threads(threads):
         yield
-    finally:
-        torch.set_num_threads(before)

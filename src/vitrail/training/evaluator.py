@@ -57,16 +57,16 @@ class Evaluator:
         task: Task,
         step: int,
         run_state: RunState,
-        watch: Callable[[Iterable[Batch]], Iterable[Batch]] = iter,
+        observe: Callable[[Iterable[Batch]], Iterable[Batch]] = iter,
     ) -> Values:
         """All scores of a step; OutageError where too many images cannot be used. The batches go
-        through `watch`, which may end it all by an exception."""
+        through `observe`, which may end it all by an exception."""
         scorer = task.scorer if isinstance(task.scorer, CountedScorer) else None
         keep = scorer is None or len(task.val) * len(task.val.labels) <= MAX_KEPT
         with self.state.with_eval_weights():
             outputs = compute_outputs(
                 task.objective,
-                watch(self.batches(task)),
+                observe(self.batches(task)),
                 self.world,
                 classes=len(task.val.labels),
                 seed=task.recipe.seed,
