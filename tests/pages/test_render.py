@@ -215,6 +215,17 @@ def test_ticks_enclose_the_values(values: tuple[float, float]) -> None:
     assert found == sorted(set(found))
 
 
+@pytest.mark.parametrize(
+    "ends", [(0.2, 0.9), (1, 2325), (0.001, 0.0035), (0, 1), (5, 5), (1e5, 2e6), (1e-9, 3e-9)]
+)
+def test_numbers_below_a_chart_differ(ends: tuple[float, float]) -> None:
+    drawn = line_chart("Accuracy", {"one": [(end, 0.5) for end in ends]})
+    texts = re.findall(r">([\d.,]+)<", drawn.svg)
+    below = texts[: texts.index("0.0", 1)]  # the numbers of the other axis follow
+    assert len(below) > 1
+    assert len(below) == len(set(below))
+
+
 def test_noise_does_not_fill_an_axis() -> None:
     assert ticks([0.981, 0.983], share=True) == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
     low, high = ticks([5.0, 5.001], from_zero=False)[

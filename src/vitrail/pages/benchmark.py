@@ -7,9 +7,10 @@ from markupsafe import Markup
 
 from vitrail.pages.charts import Chart, bar_chart
 from vitrail.pages.render import Section, render, render_page
-from vitrail.pages.translation import count, page_text
+from vitrail.pages.translation import count, page_text, translated_sentence
 
 LEFT = 2  # columns of text: the model and the engine
+FAILED = "failed"  # in a cell: what follows says why
 MAX_NAME = 26  # letters beside a bar,
 MIN_MODEL = 12  # of which a model has these; what is more, the table below shows
 
@@ -19,14 +20,17 @@ def benchmark_page(
 ) -> str:
     """The page of a benchmark's facts, with its table as text."""
     heads = [*titles[:LEFT], *(f"#{title}" for title in titles[LEFT:])]
+    cells = [[page_text(cell) if cell == FAILED else cell for cell in row] for row in rows]
     problems = {
-        row_name(row): row["problem"] for row in facts["rows"] if row["problem"] is not None
+        row_name(row): translated_sentence(row["problem"])
+        for row in facts["rows"]
+        if row["problem"] is not None
     }
     sections = [
         Section(
             "speed",
             "Speed",
-            render("bench_table.html", heads=heads, rows=rows, charts=speed_charts(facts["rows"])),
+            render("bench_table.html", heads=heads, rows=cells, charts=speed_charts(facts["rows"])),
         ),
         Section(
             "problems",
@@ -66,7 +70,8 @@ def row_name(row: Mapping[str, Any]) -> str:
     >>> row_name({"model": "vit_b_16", "engine": "openvino", "batch_size": 8, **int8})
     'vit_b_16, openvino, int8, r=16, batch 8'
     """
-    words = [row["model"], row["engine"], *variant_words(row), f"batch {row['batch_size']}"]
+    batch = page_text("batch {}", row["batch_size"])
+    words = [row["model"], row["engine"], *variant_words(row), batch]
     return ", ".join(map(str, words))
 
 

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from vitrail.core.errors import printable
 from vitrail.pages.render import either, percent
-from vitrail.pages.ticks import set_log_ticks, set_whole_ticks, tick_texts, ticks, x_limits
+from vitrail.pages.ticks import set_log_ticks, set_linear_ticks, tick_texts, ticks, x_limits
 from vitrail.pages.translation import page_text
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def line_chart(
         axes.set_xlim(*x_limits([x for x, _ in points], log_x))
         axes.set_ylim(up[0], up[-1] + 0.02 * (up[-1] - up[0]))
         axes.set_yticks(up, tick_texts(up, share))
-        (set_log_ticks if log_x else set_whole_ticks)(axes)
+        (set_log_ticks if log_x else set_linear_ticks)(axes)
         for place, (name, line) in enumerate(series.items()):
             _draw_line(axes, line, place)
             if intervals is not None:
@@ -225,7 +225,7 @@ def bar_chart(
     limits: Sequence[float] = (),
     share: bool = False,
     note: str = "",
-    column: str = "value",
+    column: str | None = None,
 ) -> Chart:
     """Horizontal bars from 0, with dashed lines at `limits`."""
     wide = 1.02 * max([*bars.values(), *limits, 1.0 if share else 0.0]) or 1.0
@@ -253,7 +253,7 @@ def bar_chart(
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         svg = figure_svg(figure, page_text("{}: {} bars, the numbers follow", title, len(bars)))
     rows = [[name, either(value, share)] for name, value in bars.items()]
-    return Chart(title, svg, ["", column], rows, note)
+    return Chart(title, svg, ["", column or page_text("value")], rows, note)
 
 
 def reliability_chart(

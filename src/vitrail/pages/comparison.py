@@ -223,7 +223,7 @@ def range_text(ends: Sequence[float]) -> str:
     >>> range_text((0.912, 0.934))
     '91.2 to 93.4%'
     """
-    return f"{percent(ends[0]).removesuffix('%')} to {percent(ends[1])}"
+    return page_text("{} to {}", percent(ends[0]).removesuffix("%"), percent(ends[1]))
 
 
 def scaled_text(value: float) -> str:

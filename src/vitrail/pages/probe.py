@@ -7,7 +7,7 @@ from typing import Any
 from vitrail.pages.charts import Chart, bar_chart, line_chart
 from vitrail.pages.evaluation import interval_text
 from vitrail.pages.render import Section, percent, render, render_page
-from vitrail.pages.translation import page_text
+from vitrail.pages.translation import page_text, translated_sentence
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,12 @@ class ProbeRow:
 def probe_page(facts: Mapping[str, Any], rows: Sequence[ProbeRow], axis: str) -> str:
     """The page of a probe's facts; `axis` names what the settings are."""
     titles = list(dict.fromkeys(title for row in rows for title in row.remarks))
-    heads = [axis, "#accuracy", "#95 % interval", *(f"#{title}" for title in titles)]
+    heads = [
+        axis,
+        "#accuracy",
+        "#95 % interval",
+        *(f"#{translated_sentence(title)}" for title in titles),
+    ]
     cells = [
         [page_text(row.setting), percent(row.accuracy), interval_text(row.interval)]
         + [row.remarks.get(title, "") for title in titles]
@@ -50,7 +55,6 @@ def accuracy_chart(rows: Sequence[ProbeRow], axis: str) -> Chart:
             page_text("Accuracy"),
             {page_text(row.setting): row.accuracy for row in rows},
             share=True,
-            column=page_text("value"),
         )
     series = {
         page_text("accuracy"): [(place, row.accuracy) for place, row in points],

@@ -74,15 +74,13 @@ def amount(value: float | None, unit: str) -> str:
     if value is None:
         return "–"
     if unit == "points":
-        return f"{100 * value:+.1f} points"
-    if unit == "share":
-        return f"{100 * value:.5g}%"
-    return f"{number(value)} pixels" if unit == "pixels" else number(value)
+        return page_text("{} points", bare(value, unit))
+    return page_text("{} pixels", bare(value, unit)) if unit == "pixels" else bare(value, unit)
 
 
 def ends_text(finding: Mapping[str, Any]) -> str:
     low, high = (bare(end, finding["unit"]) for end in finding["interval"])
-    return f"{low} to {high}"
+    return page_text("{} to {}", low, high)
 
 
 def bare(value: float | None, unit: str) -> str:
@@ -91,7 +89,11 @@ def bare(value: float | None, unit: str) -> str:
     >>> bare(0.031, "points"), bare(None, "points")
     ('+3.1', 'any')
     """
-    return "any" if value is None else amount(value, unit).partition(" ")[0]
+    if value is None:
+        return page_text("any")
+    if unit == "points":
+        return f"{100 * value:+.1f}"
+    return f"{100 * value:.5g}%" if unit == "share" else number(value)
 
 
 def expected_text(finding: Mapping[str, Any]) -> str:
@@ -103,9 +105,9 @@ def expected_text(finding: Mapping[str, Any]) -> str:
     """
     above, below, unit = finding["above"], finding["below"], finding["unit"]
     if above is not None and below is not None:
-        return f"{bare(above, unit)} to {bare(below, unit)}"
-    word, end = ("above", above) if below is None else ("below", below)
-    return f"{word} {'0' if not end else bare(end, unit)}"
+        return page_text("{} to {}", bare(above, unit), bare(below, unit))
+    end = above if below is None else below
+    return page_text("above {}" if below is None else "below {}", bare(end, unit) if end else "0")
 
 
 def finding_text(finding: Mapping[str, Any]) -> str:
@@ -171,10 +173,11 @@ def grid_chart(title: str, grid: Sequence[Sequence[float]], note: str) -> Chart:
         figure = new_figure(3.4, 2.9)
         axes = figure.add_subplot()
         shades = axes.imshow(grid, cmap="viridis", interpolation="nearest")
-        axes.set(xlabel="column", ylabel="row")
+        axes.set(xlabel=page_text("column"), ylabel=page_text("row"))
         figure.colorbar(shades, ax=axes)
         svg = figure_svg(figure, title)
-    heads = ["row", *(f"column {place + 1}" for place in range(len(grid[0])))]
+    columns = (page_text("column {}", place + 1) for place in range(len(grid[0])))
+    heads = [page_text("row"), *columns]
     rows = [[str(place + 1), *(f"{one:.2f}" for one in row)] for place, row in enumerate(grid)]
     return Chart(title, svg, heads, rows, note)
 

@@ -134,7 +134,7 @@ def score_table(runs: Sequence[RunSummary]) -> dict[str, Any]:
 
 
 def _fact_text(value: str | int) -> str:
-    return f"{value:,}" if isinstance(value, int) else value
+    return f"{value:,}" if isinstance(value, int) else page_text(value)
 
 
 def run_charts(runs: Sequence[RunSummary]) -> list[Chart]:

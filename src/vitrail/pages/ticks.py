@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -65,12 +66,18 @@ def x_limits(xs: Sequence[float], log: bool) -> tuple[float, float]:
     return (10**low, 10**high) if log else (low, high)
 
 
-def set_whole_ticks(axes: "Axes") -> None:
-    """Few whole numbers."""
+def set_linear_ticks(axes: "Axes") -> None:
+    """Few numbers, whole ones where at least three of them are in sight."""
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10], integer=True))
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    low, high = axes.get_xlim()
+    whole = math.floor(high) - math.ceil(low) > 1
+    locator = MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10], integer=whole)
+    step = min(abs(b - a) for a, b in pairwise(locator.tick_values(low, high)))
+    exact = (n for n in range(12) if math.isclose(round(step, n), step, rel_tol=1e-6))
+    decimals = next(exact, 12)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.{decimals}f}")
 
 
 def set_log_ticks(axes: "Axes") -> None:

@@ -126,7 +126,9 @@ def pretraining_page(run: RunFacts, *, sheets: Mapping[int, str], rows: Sequence
         Section(
             "predictions",
             "Masked patches and predictions",
-            render("sheets.html", sheets=shown, rows=rows) if shown else Markup(),
+            render("sheets.html", sheets=shown, rows=[page_text(row) for row in rows])
+            if shown
+            else Markup(),
         ),
         Section("augmented", "Augmented images", _augmented(run)),
         skipped_section(run.broken),
