@@ -8,9 +8,12 @@ for a user.
 
 A turn is some steps of one, then of the other; the first of a turn are not timed, so that nothing
 is read ahead while the other has its turn. Each turn has its own ratio. With `--cpu-time` images
-are read without workers and processor time is counted, on a machine that others use.
+are read without workers and processor time is counted, on a machine that others use. With
+`--compile` ours compiles each block, as its recipe does on GPUs, and theirs the whole model, as
+timm's `--torchcompile`.
 
     python -m benchmarks.train_jpeg [--rounds N] [--threads N] [--workers N] [--cpu-time]
+        [--compile]
 """
 
 import argparse
@@ -63,6 +66,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--cpu-time", action="store_true")
+    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--sides", type=int, nargs="*", help="only these sizes")
     parser.add_argument("--drop-path", type=float, help="only this rate")
     arguments = parser.parse_args()
@@ -73,7 +77,8 @@ def main() -> None:
     print(
         f"ViT-Ti/16 from JPEGs of 500x375, {arguments.threads} threads, {workers} workers, "
         f"{'processor time' if arguments.cpu_time else 'wall time'}, {arguments.rounds} turns of "
-        f"{arguments.steps} steps; load before {os.getloadavg()[0]:.1f}\n"
+        f"{arguments.steps} steps{', compiled' if arguments.compile else ''}; load before "
+        f"{os.getloadavg()[0]:.1f}\n"
     )
     print("| pixels | batch | drop-path | timm ms | ours ms | timm : ours | quartiles | goal |")
     print("|---|---|---|---|---|---|---|---|")
@@ -83,7 +88,8 @@ def main() -> None:
             if arguments.sides and case.side not in arguments.sides:
                 continue
             if arguments.drop_path in (None, case.drop_path):
-                steps, ahead = make_steps(case, Path(folder), workers), AHEAD * (workers > 0)
+                steps = make_steps(case, Path(folder), workers, arguments.compile)
+                ahead = AHEAD * (workers > 0)
                 print_row(case, alternate(steps, arguments.rounds, arguments.steps, ahead, clock))
 
 
@@ -97,19 +103,21 @@ def print_row(case: Case, times: dict[str, list[float]]) -> None:
     )
 
 
-def make_steps(case: Case, folder: Path, workers: int) -> dict[str, Iterator[None]]:
+def make_steps(case: Case, folder: Path, workers: int, compiled: bool) -> dict[str, Iterator[None]]:
     torch.manual_seed(0)
     model = vitrail.create(
         "vit_ti_16", image_size=case.side, num_classes=2, drop_path=case.drop_path
     )
-    photos = str(folder / "photos")
+    photos, out = str(folder / "photos"), folder / f"run-{case.side}-{case.drop_path}"
     return {
-        "ours": our_steps(model, case, photos, folder / f"run-{case.side}-{workers}", workers),
-        "timm": their_steps(model, case, photos, workers),
+        "ours": our_steps(model, case, photos, out, workers, compiled),
+        "timm": their_steps(model, case, photos, workers, compiled),
     }
 
 
-def our_steps(model: Model, case: Case, photos: str, out: Path, workers: int) -> Iterator[None]:
+def our_steps(
+    model: Model, case: Case, photos: str, out: Path, workers: int, compiled: bool
+) -> Iterator[None]:
     """Steps as the Trainer takes them from its own stream."""
     recipe = Recipe(
         data=photos,
@@ -118,6 +126,7 @@ def our_steps(model: Model, case: Case, photos: str, out: Path, workers: int) ->
         augmentation=Augmentation(),
         batch_size=case.batch,
         workers=workers,
+        compile=compiled,
     )
     data = open_data(photos, val_share=0.1)
     task = Task(
@@ -135,9 +144,12 @@ def our_steps(model: Model, case: Case, photos: str, out: Path, workers: int) ->
         yield
 
 
-def their_steps(model: Model, case: Case, photos: str, workers: int) -> Iterator[None]:
+def their_steps(
+    model: Model, case: Case, photos: str, workers: int, compiled: bool
+) -> Iterator[None]:
     """The loop of timm's train.py: its loader, step, and schedule."""
-    peer = make_model(model.config, drop_path=case.drop_path).train()
+    peer: Any = make_model(model.config, drop_path=case.drop_path).train()
+    peer = torch.compile(peer, backend="inductor") if compiled else peer
     from timm.data import create_dataset, create_loader
     from timm.scheduler import create_scheduler_v2
     from timm.utils import dispatch_clip_grad

@@ -46,6 +46,17 @@ SENTENCES = (
     "speed_up_note",
 )
 PREFIX = "why_"
+# What a test of two models says, which its code puts together.
+PROOF = "({} to {}; {} after Holm's correction)"
+PAIR_TESTS = tuple(
+    f"{finding}, with {{}} of the labels at {{}} pixels{seeds}"
+    for finding in (
+        f"{{}} is better than {{}} by {{}} points {PROOF}",
+        f"{{}} is ahead of {{}} by {{}} points {PROOF}, which may be chance",
+        f"{{}} and {{}} are equally accurate {PROOF}",
+    )
+    for seeds in ("", " (one seed alone: how much runs differ is not counted)")
+)
 # Sentences that are not written as an argument or a return value in our code.
 OTHERS = {
     "patch {}": "models/limits.py",
@@ -63,7 +74,24 @@ OTHERS = {
     "stopped by Ctrl-C": "cli/endings.py",
     "stopped by SIGTERM": "cli/endings.py",
     "Evaluation of {} on {}": "tasks/evaluate.py",
-    "{}, centre crop of {}": "core/passport.py",
+    "resized to cover {} (aspect ratio kept), centre crop of {}, {}": "core/passport.py",
+    "stretched to {} (aspect ratio not kept), centre crop of {}, {}": "core/passport.py",
+    "stretched to {} (aspect ratio not kept), {}": "core/passport.py",
+    "random maps and shuffled weights": "explanation/verdict.py",
+    "std over {} seeds": "tasks/probe.py",
+    "{} {} ({} to {} with 95% confidence), the mean of {} folds": "tasks/folds.py",
+    "{} {}, the mean of {} folds": "tasks/folds.py",
+    "no fold was evaluated": "tasks/folds.py",
+    "{}, {} parameters, {} pixels": "models/summary.py",
+    "{}, {} parameters, {} pixels, {}": "models/summary.py",
+    "{}, {} parameters, {} pixels, patch {}": "models/summary.py",
+    "{}, {} thread": "tasks/comparison.py",
+    "{}, {} threads": "tasks/comparison.py",
+    "{}; {} thread": "tasks/claims/reproduction.py",
+    "{}; {} threads": "tasks/claims/reproduction.py",
+    "{} epochs": "tasks/overrides.py",
+    "{} steps": "tasks/overrides.py",
+    **dict.fromkeys(PAIR_TESTS, "tasks/comparison.py"),
     # what cyclopts says of options, and how it marks them in help
     "Unknown option: {}": "cyclopts",
     "Unknown option: {}. Did you mean {}?": "cyclopts",
@@ -77,8 +105,11 @@ OTHERS = {
     "[required]": "cyclopts",
 }
 
-# Functions and constants whose sentences pages show.
+REASONS = ("reason", "reasons")
+# What pages show: sentences of functions and constants, and of values with these names.
 SHOWN = {
+    "data/findings.py": ("sample",),
+    "data/images.py": ("_reason",),
     "evaluation/warnings.py": (
         *("find_warnings", "no_better_than_chance", "few_classes", "no_better_than_prevalence"),
         "LONGER",
@@ -86,16 +117,91 @@ SHOWN = {
     "evaluation/intervals.py": ("METHODS",),
     "evaluation/calibration.py": ("HALVES",),
     "evaluation/corruptions.py": ("DIFFERS",),
+    "evaluation/findings.py": ("HOW",),
+    "evaluation/paired.py": ("HOW",),
     "explanation/verdict.py": (
         *("RULE", "ERRORS", "WEIGHTS", "CLASSES", "sentence", "reasons", "chance"),
         "contrast_text",
     ),
     "explanation/auto_method.py": ("choose_method",),
+    **{
+        f"recipes/{name}.py": REASONS
+        for name in ("bands", "beit", "deit", "mobilevit", "paper", "pretrain", "swin", "tune")
+    },
+    "recipes/small.py": (*REASONS, "convolutional_shape"),
+    "tasks/claims/reproduction.py": ("WORDS",),
     "tasks/evaluate.py": ("native_note", "output_notes"),
     "tasks/evaluation.py": ("preprocessing_sentence",),
     "tasks/explain_page.py": ("auto_reason",),
     "tasks/explanation.py": ("answer",),
+    "tasks/overrides.py": REASONS,
+    "tasks/probe.py": ("notes", "note"),
     "tasks/run_report.py": ("thinned", "interrupted_at", "stopped_at"),
+    "tasks/trials.py": (*REASONS, "add_reason"),
+    "training/device_defaults.py": ("with_device_defaults",),
+}
+
+CONTRAST = "p = {} by {} random maps: {} (deletion area {}, insertion area {})"
+FEW_IMAGES = "so its scores are uncertain; use more (a larger val_share, or a val folder)"
+SHAPE = "images of {}x{} pixels: {} patches of {}x{}; width {}, depth {}"
+STEM = (
+    "; a convolution of stride 4 comes before the patches, so fields.patch_size is {} "
+    "(arXiv:2106.14881)"
+)
+MODEL = "{} defines the shape of the model"
+READS = ", which reads images of {}x{} pixels"
+ENLARGED = ", enlarged so that its last map has a few cells"
+SMALL_STEM = (
+    "; images of {}x{} pixels go through a stem of 3x3 pixels that does not shrink them "
+    "(arXiv:1512.03385, 4.2)"
+)
+PAPER_STEPS = "{} images in batches of {} are {} steps, the first {} of them warm-up"
+CODE_STEPS = "{} images in batches of {}: {} steps of warm-up"
+SAMPLE = "broken images and duplicates outside of it are not in here"
+# Sentences that no pattern finds, as their values touch each other or are words such as "is", and
+# parts that only stand within them: the forms by which they are looked up instead.
+FORMS: dict[str, tuple[str, ...]] = {
+    "only {} of {} classes {} ever predicted: {}{}": (
+        "only {} of {} classes is ever predicted: {}",
+        "only {} of {} classes are ever predicted: {}",
+    ),
+    " and {} more": (),
+    f"the model was evaluated on only {{}} {{}}{{}}, {FEW_IMAGES}": (
+        f"the model was evaluated on only {{}} validation image, {FEW_IMAGES}",
+        f"the model was evaluated on only {{}} validation images, {FEW_IMAGES}",
+        f"the model was evaluated on only {{}} {{}} image, {FEW_IMAGES}",
+        f"the model was evaluated on only {{}} {{}} images, {FEW_IMAGES}",
+    ),
+    "validation image": (),
+    f"{{}} {{}}, {CONTRAST.replace('{} by', '{}{} by')}": (
+        f"{{}} on 1 image, {CONTRAST}",
+        f"{{}} on {{}} images, {CONTRAST}",
+    ),
+    "on 1 image": (),
+    "on {} images": (),
+    " ({} corrected for the number of methods)": ("{} ({} corrected for the number of methods)",),
+    " Explained: {} ({}).": ("Prediction: {} ({}). Explained: {} ({}).",),
+    f"a random sample of {{}} of {{}} was examined: {SAMPLE}": (
+        f"a random sample of {{}} of {{}} images was examined: {SAMPLE}",
+    ),
+    "{} images of {}: batches of {}": (
+        "{} images of 1 class: batches of {}",
+        "{} images of {} classes: batches of {}",
+    ),
+    SHAPE.replace("images of", "{}"): (SHAPE, f"{SHAPE}{STEM}"),
+    STEM: (),
+    READS: (f"{MODEL}{READS}",),
+    f"{READS}{{}}": (f"{MODEL}{READS}{ENLARGED}",),
+    ENLARGED: (),
+    SMALL_STEM: (f"{MODEL}{SMALL_STEM}",),
+    f"{PAPER_STEPS}{{}}": (f"{PAPER_STEPS} (paper: {{}})",),
+    " (paper: {})": (),
+    f"{CODE_STEPS}{{}}": (f"{CODE_STEPS} (code: {{}})",),
+    " (code: {})": (),
+    "workers {}: {} cores for {} training {}": (
+        "workers {}: {} cores for {} training process",
+        "workers {}: {} cores for {} training processes",
+    ),
 }
 
 
@@ -153,6 +259,9 @@ def collect() -> dict[str, str]:
         tree = ast.parse(file.read_text(encoding="utf-8"))
         for text in (*sentences_of(tree), *shown_texts(tree, SHOWN.get(place, ()))):
             found.setdefault(text, place)
+    for text, forms in FORMS.items():
+        place = found.pop(text)
+        found |= dict.fromkeys(forms, place)
     for text in help_texts():
         found.setdefault(text, "cli")
     return found
@@ -166,7 +275,7 @@ def sentences_of(tree: ast.AST) -> Iterator[str]:
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and name_of(node.func) in ERRORS and node.args:
-            yield from texts_of(node.args[0])
+            yield from texts_of(node.args[-1 if name_of(node.func) == "BadImage" else 0])
         elif isinstance(node, ast.FunctionDef) and is_sentence_function(node.name):
             for part in ast.walk(node):
                 if isinstance(part, ast.Return | ast.Assign) and part.value is not None:
@@ -177,7 +286,7 @@ def sentences_of(tree: ast.AST) -> Iterator[str]:
 def parts_of(tree: ast.AST) -> Iterator[str]:
     """Parts of sentences: `{"a folder" if … else "a file"}`, and names that stand for words.
 
-    >>> code = 'hint = ", or wait longer"\nraise UserError(f"it takes long{hint}")'
+    >>> code = 'hint = ", or wait longer"\\nraise UserError(f"it takes long{hint}")'
     >>> list(parts_of(ast.parse(code)))
     [', or wait longer']
     """
@@ -195,20 +304,41 @@ def parts_of(tree: ast.AST) -> Iterator[str]:
 
 
 def shown_texts(tree: ast.AST, names: Iterable[str]) -> Iterator[str]:
-    """Sentences, and parts of them, of functions and constants with these names.
+    """Sentences, and parts of them, of functions, constants and values with these names.
 
-    >>> code = 'def why(n):\\n    return [f"{n} are too few: {\'add more\' if n else A}"]'
+    >>> code = 'def why(n):\\n    return [f"{n} are too few: {\\'add more\\' if n else A}"]'
     >>> list(shown_texts(ast.parse(code), ["why"]))
     ['{} are too few: {}', 'add more']
+    >>> list(shown_texts(ast.parse('reasons.append(f"{n} are few")'), ["reasons"]))
+    ['{} are few']
     """
+    known = set(names)
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name in names:
+        if isinstance(node, ast.FunctionDef) and node.name in known:
             for statement in node.body[1 if ast.get_docstring(node) else 0 :]:
                 yield from filter(is_part, outer_texts(statement))
-        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if {name_of(one) for one in targets} & set(names):
-                yield from filter(is_part, outer_texts(node.value))
+        elif isinstance(node, ast.expr | ast.stmt | ast.keyword):
+            for value in values_of(node, known):
+                yield from filter(is_part, outer_texts(value))
+
+
+def values_of(node: ast.AST, names: set[str]) -> Iterable[ast.expr]:
+    """What is assigned, added or given to one of these names."""
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            named = {name_of(part) for one in targets for part in ast.walk(one)}
+            return [value] if named & names else []
+        case ast.AnnAssign(target=target, value=ast.expr() as value):
+            return [value] if name_of(target) in names else []
+        case ast.AugAssign(target=target, value=value):
+            return [value] if name_of(target) in names else []
+        case ast.keyword(arg=str(name), value=value):
+            return [value] if name in names else []
+        case ast.Call(func=ast.Attribute(attr="append", value=owner), args=args):
+            return args if name_of(owner) in names else []
+        case ast.Call(func=ast.Name(id=name), args=args):
+            return args if name in names else []
+    return []
 
 
 def outer_texts(node: ast.AST) -> Iterator[str]:
@@ -235,7 +365,7 @@ def is_sentence_function(name: str) -> bool:
     return name in SENTENCES or name.startswith(PREFIX)
 
 
-def name_of(node: ast.expr) -> str:
+def name_of(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
 
 

@@ -24,7 +24,9 @@ NAMES = {
     "tasks/explain_page.py": ("model", "family", "methods", "images", "chosen"),
     "tasks/explained_together.py": ("method", "verdict"),
     "tasks/evaluation.py": ("Most confident", "Lowest probability for the true class"),
-    "tasks/report.py": ("state",),
+    "tasks/report.py": ("state", "finished", "not finished"),
+    "inference/nearest.py": ("given", "chosen from the data", "equal to within rounding"),
+    "objectives/mae.py": ("original", "masked", "reconstructed"),
     "pages/data_report.py": (
         "Broken",
         "Exact duplicates",
@@ -44,13 +46,16 @@ NAMES = {
     "pages/reproduction.py": (
         *("scale", "computing", "machine", "what the claim expects", "measured", "expected"),
         *("how", "training images", "image size", "multiply-adds", "training seconds"),
-        *("shown", "contradicted", "undecided"),
+        *("shown", "contradicted", "not shown at this scale"),
     ),
     "tasks/bench.py": (
         *("engine", "precision", "batch", "images/s", "quartiles", "p50 ms", "p99 ms", "memory"),
-        *("load s", "of peak"),
+        *("load s", "of peak", "merged", "int8 error", "same label", "failed"),
     ),
-    "tasks/probe.py": ("features", "held out", "chosen"),
+    "tasks/probe.py": (
+        *("features", "held out", "chosen", "images of each class", "neighbours", "head"),
+        "logistic regression",
+    ),
 }
 
 
@@ -135,7 +140,7 @@ def template_texts(source: str) -> Iterator[str]:
             yield from (counted(thing) for thing in template_constants(used.args[0]))
     for call in tree.find_all(nodes.Call):
         if isinstance(call.node, nodes.Getattr) and call.node.attr in ("table", "facts"):
-            yield from template_names(call.args[0])
+            yield from filter(None, template_names(call.args[0]))
 
 
 def template_constants(node: nodes.Expr | None) -> Iterator[str]:

@@ -9,13 +9,25 @@ from pathlib import Path
 
 import pytest
 from babel.messages.catalog import Message
-from tools.messages import collect, read_catalogue, sentences_of
+from tools.messages import FORMS, collect, read_catalogue, sentences_of
+from tools.page_texts import collect_page_texts
 
 from vitrail.cli import app
 from vitrail.cli import language as module
 from vitrail.cli.app import VERBS, main, to_options
-from vitrail.cli.language import LOCALE, VALUE, split_language, to_pattern, translate, translate_to
+from vitrail.cli.language import (
+    LOCALE,
+    PAGE,
+    VALUE,
+    split_language,
+    to_pattern,
+    translate,
+    translate_to,
+)
 from vitrail.cli.output import note
+from vitrail.core.passport import Preprocessing
+from vitrail.explanation.verdict import Verdict
+from vitrail.tasks.evaluation import preprocessing_sentence
 
 GLUED = re.compile(r'[a-z_]+=(?:"[^"]*"|\([^()]*\)|\w[\w.]*?)(?=[가-힣])')
 
@@ -29,9 +41,15 @@ def _english(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     module.use_language("en")
 
 
-def test_the_catalogue_has_every_sentence_and_no_other() -> None:
-    known = {one.id for one in korean() if one.id}
-    assert known == set(collect()), "run python -m tools.messages"
+@pytest.mark.parametrize("context", [None, PAGE])
+def test_the_catalogue_has_every_sentence_and_no_other(context: str | None) -> None:
+    known = {one.id for one in korean() if one.id and one.context == context}
+    wanted = collect() if context is None else collect_page_texts()
+    assert known == set(wanted), "run python -m tools.messages"
+
+
+def test_every_entry_is_a_sentence_or_a_text_of_pages() -> None:
+    assert {one.context for one in korean() if one.id} == {None, PAGE}
 
 
 def test_every_sentence_is_translated() -> None:
@@ -54,8 +72,12 @@ def test_arguments_with_values_stand_apart_from_particles() -> None:
 
 
 def test_the_compiled_catalogue_is_the_written_one() -> None:
-    written = {str(one.id): str(one.string) for one in korean() if one.id and one.string}
-    assert module.read_catalogue("ko") == written, "run python -m tools.messages"
+    sentences, page_texts = (
+        {str(one.id): str(one.string) for one in korean() if one.id and one.context == context}
+        for context in (None, PAGE)
+    )
+    assert module.read_catalogue("ko") == sentences, "run python -m tools.messages"
+    assert module.read_page_texts("ko") == page_texts, "run python -m tools.messages"
 
 
 def test_values_are_put_into_a_translation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,6 +213,84 @@ def test_arguments_become_options_in_korean_too(english: str, shown: str) -> Non
     assert to_options(translate_to("ko", english), ["predict"]) == shown
 
 
+@pytest.mark.parametrize("images", [1, 4])
+@pytest.mark.parametrize("contrast", [0.25, 0.01, -0.1])
+@pytest.mark.parametrize("p_value", [0.01, 0.1, 0.5])
+@pytest.mark.parametrize("correlation", [0.2, 0.6, 0.8])
+def test_a_verdict_has_no_english_word(
+    images: int, contrast: float, p_value: float, correlation: float
+) -> None:
+    verdict = Verdict(
+        images=images,
+        score=0.9,
+        deletion=0.2,
+        insertion=0.7,
+        contrast=contrast,
+        orders=12,
+        p_value=p_value,
+        adjusted_p_value=2 * p_value,
+        head_correlation=0.995,
+        correlation=correlation,
+    )
+    for sentence in (verdict.sentence, *verdict.reasons):
+        assert not english_words(translate_to("ko", sentence)), sentence
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        Preprocessing(size=(32, 32)),
+        Preprocessing(size=(224, 224), resize=(256, 256)),
+        Preprocessing(size=(224, 224), resize=(256, 256), squeeze=True),
+    ],
+)
+def test_the_preprocessing_is_korean_except_for_names(how: Preprocessing) -> None:
+    found = translate_to("ko", preprocessing_sentence(how))
+    assert english_words(found) == ["bilinear"]
+
+
+@pytest.mark.parametrize(
+    ("english", "translated"),
+    [
+        (
+            "accuracy 25.0% may still be chance: always predicting 'a' gives 24.0%; train longer "
+            "or on more images, or start from a checkpoint",
+            "정확도 25.0%는 아직 우연일 수 있습니다. 항상 'a'(으)로 예측해도 24.0%입니다. 더 오래 "
+            "또는 더 많은 이미지로 학습하세요. 체크포인트에서 시작할 수도 있습니다",
+        ),
+        (
+            "only 7 of 50 classes are ever predicted: 'a', 'b', 'c', 'd', 'e' and 2 more",
+            "클래스 50개 가운데 7개만 예측됩니다: 'a', 'b', 'c', 'd', 'e' 외 2개",
+        ),
+        (
+            "interrupted at step 3 of 1,000; resume continues from there. No weights were "
+            "evaluated before that.",
+            "1,000스텝 중 3스텝에서 중단되었습니다. 재개하면 거기서 이어집니다. "
+            "그 전에 평가된 가중치는 없습니다.",
+        ),
+        (
+            "Prediction: cat (93.1%). Explained: dog (3.0%).",
+            "예측: cat (93.1%). 설명한 클래스: dog (3.0%).",
+        ),
+        (
+            "12 epochs, as requested (the default here is 20 epochs)",
+            "요청한 대로 12에폭 (여기서 기본값은 20에폭)",
+        ),
+        (
+            "ViT (custom), 594,434 parameters, 32x32 pixels, patch 16, dim 192",
+            "ViT (custom), 파라미터 594,434개, 32x32픽셀, 패치 16, dim 192",
+        ),
+        ("photos/a.jpg: the file is empty", "photos/a.jpg: 파일이 비어 있습니다"),
+    ],
+)
+def test_sentences_that_are_put_together(english: str, translated: str) -> None:
+    assert translate_to("ko", english) == translated
+
+
+def test_what_is_looked_up_by_its_forms_is_no_entry_itself() -> None:
+    assert not FORMS.keys() & collect().keys()
+
+
 def test_errors_are_korean(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", "vit_b16", "--lang", "ko"]) == 2
     error = capsys.readouterr().err
@@ -222,6 +322,10 @@ def test_a_wheel_has_the_catalogues() -> None:
 
 def is_korean(text: str) -> bool:
     return any("가" <= letter <= "힣" for letter in text)
+
+
+def english_words(text: str) -> list[str]:
+    return [word for word in re.findall(r"[A-Za-z]+", text) if len(word) > 1]
 
 
 @cache

@@ -3,19 +3,21 @@
 import io
 import math
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
+from unicodedata import east_asian_width
 
 import numpy as np
 from markupsafe import Markup
 
 from vitrail.core.errors import printable
 from vitrail.pages.render import either, percent
-from vitrail.pages.ticks import set_log_ticks, set_linear_ticks, tick_texts, ticks, x_limits
+from vitrail.pages.ticks import set_linear_ticks, set_log_ticks, tick_texts, ticks, x_limits
 from vitrail.pages.translation import page_text
 
 if TYPE_CHECKING:
@@ -115,7 +117,9 @@ def figure_svg(figure: "Figure", label: str, **attributes: str) -> Markup:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     file, salt = io.StringIO(), sha256(f"{label}{attributes}".encode("utf-8", "replace"))
-    with chart_style(), rc_context({"svg.hashsalt": salt.hexdigest()}):
+    with chart_style(), rc_context({"svg.hashsalt": salt.hexdigest()}), warnings.catch_warnings():
+        # letters that the font lacks are drawn by the browser, in a font that has them
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         FigureCanvasSVG(figure).print_svg(file, metadata={"Date": None, "Creator": None})
     drawn = file.getvalue()
     box = re.search(r'viewBox="([^"]*)"', drawn)
@@ -231,7 +235,7 @@ def bar_chart(
     wide = 1.02 * max([*bars.values(), *limits, 1.0 if share else 0.0]) or 1.0
     height = 26 * len(bars) + 30
     with chart_style():
-        left = min(14 + 6.4 * max(map(len, bars)), WIDTH / 2)
+        left = min(14 + 6.4 * max(map(width_of, bars)), WIDTH / 2)
         figure, axes = _axes(WIDTH, height, left=left, right=50, bottom=24)
         axes.barh(range(len(bars)), list(bars.values()), height=0.66, color=SERIES[0])
         axes.set_yticks(range(len(bars)), [_short(name) for name in bars])
@@ -429,6 +433,15 @@ def _description(
             )
             ends.append(text)
     return f"{title}: {'; '.join(ends)}"
+
+
+def width_of(text: str) -> float:
+    """In letters; those of Korean, Chinese and Japanese are wider.
+
+    >>> width_of("cat"), width_of("고양이")
+    (3.0, 5.25)
+    """
+    return sum(1.75 if east_asian_width(letter) in "WF" else 1.0 for letter in text)
 
 
 def _short(name: str, most: int = 27) -> str:

@@ -66,8 +66,10 @@ def duration(seconds: float) -> str:
     ('42 s', '12 min', '2.5 h')
     """
     if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3_600:.1f} h"
+        return page_text("{} s", f"{seconds:.0f}")
+    if seconds < 5_400:
+        return page_text("{} min", f"{seconds / 60:.0f}")
+    return page_text("{} h", f"{seconds / 3_600:.1f}")
 
 
 def chart_section(facts: Mapping[str, Any]) -> Markup:

@@ -36,7 +36,7 @@ def lead(facts: Mapping[str, Any]) -> Markup:
         "scale": facts["scale"]["name"],
         **(trained if facts["runs"] else {}),
         "computing": duration(sum(facts["seconds"].values())),
-        "machine": facts["machine"],
+        "machine": translated_sentence(facts["machine"]),
     }
     return render(
         "reproduction_lead.html",
@@ -206,7 +206,7 @@ def run_section(facts: Mapping[str, Any]) -> Markup:
     return render(
         "reproduction_runs.html",
         command=facts["command"],
-        machine=facts["machine"],
+        machine=translated_sentence(facts["machine"]),
         version=facts["version"],
         details=facts["details"],
         scale=scale if rows else {},

@@ -1,5 +1,6 @@
 """The reports of training runs, with labels and without: curves, mistakes, the data, the recipe."""
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from vitrail.pages.render import Section, either, render, render_page
 from vitrail.pages.translation import count, page_text
 
 MAX_SHEETS = 12
+PART = re.compile(r"([\d,]+) of ([\d,]+)")  # steps, of all of a run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +112,8 @@ def training_page(
         ),
         Section("recipe", "Recipe", recipe_body(run.recipe)),
     ]
-    lead = render("training_lead.html", run=run, found=found, cards=_cards(found, test))
+    cards = _cards(found, test)
+    lead = render("training_lead.html", run=run, found=found, cards=cards, facts=_facts(run))
     return render_page(run.title, sections, kind="training report", lead=lead)
 
 
@@ -134,7 +137,7 @@ def pretraining_page(run: RunFacts, *, sheets: Mapping[int, str], rows: Sequence
         skipped_section(run.broken),
         Section("recipe", "Recipe", recipe_body(run.recipe)),
     ]
-    lead = render("training_lead.html", run=run, found=None, cards=[])
+    lead = render("training_lead.html", run=run, found=None, cards=[], facts=_facts(run))
     return render_page(run.title, sections, kind="pre-training report", lead=lead)
 
 
@@ -167,6 +170,14 @@ def finder_chart(found: Mapping[str, Any]) -> Chart:
         mark=mark,
         note=page_text("chosen: {}", f"{found['lr']:g}"),
     )
+
+
+def _facts(run: RunFacts) -> dict[str, str]:
+    """The facts of a run in the language of the page."""
+    return {
+        name: page_text("{} of {}", *part.groups()) if (part := PART.fullmatch(value)) else value
+        for name, value in run.facts.items()
+    }
 
 
 def _curves(run: RunFacts) -> Markup:
