@@ -10,6 +10,7 @@ A sentence is the text of an error or of a note, with `{}` in the place of value
 import argparse
 import ast
 import io
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from unittest.mock import patch
@@ -60,6 +61,8 @@ PAIR_TESTS = tuple(
 # Sentences that are not written as an argument or a return value in our code.
 OTHERS = {
     "patch {}": "models/limits.py",
+    "Accuracy": "tasks/claims/accuracies.py",
+    "register {}": "explanation/attention_sinks.py",
     "known are {}": "core/errors.py",
     "known are {} and {} more": "core/errors.py",
     "available splits: {}": "tasks/splits.py",
@@ -106,9 +109,15 @@ OTHERS = {
 }
 
 REASONS = ("reason", "reasons")
+# What claims say, and their tables and charts.
+CLAIM = (
+    *("sentence", "caveat", "where", "how", "counted", "title", "TITLE", "DRAWN", "SHIFTS"),
+    *("note", "notes", "PAIRED", "ahead", "alike", "difference_grows", "over_seeds"),
+)
 # What pages show: sentences of functions and constants, and of values with these names.
 SHOWN = {
     "data/findings.py": ("sample",),
+    "data/sources/opening.py": ("KINDS",),
     "data/images.py": ("_reason",),
     "evaluation/warnings.py": (
         *("find_warnings", "no_better_than_chance", "few_classes", "no_better_than_prevalence"),
@@ -129,6 +138,7 @@ SHOWN = {
         for name in ("bands", "beit", "deit", "mobilevit", "paper", "pretrain", "swin", "tune")
     },
     "recipes/small.py": (*REASONS, "convolutional_shape"),
+    **{f"tasks/claims/{file.name}": CLAIM for file in (SOURCE / "tasks/claims").glob("*.py")},
     "tasks/claims/reproduction.py": ("WORDS",),
     "tasks/evaluate.py": ("native_note", "output_notes"),
     "tasks/evaluation.py": ("preprocessing_sentence",),
@@ -139,6 +149,20 @@ SHOWN = {
     "tasks/run_report.py": ("thinned", "interrupted_at", "stopped_at"),
     "tasks/trials.py": (*REASONS, "add_reason"),
     "training/device_defaults.py": ("with_device_defaults",),
+}
+# Titles and captions of figures, whose sentences are looked up one by one.
+CAPTIONS = {
+    "explanation/activation_figures.py": (
+        *("title", "caption", "prefix", "windows", "change", "doubt", "sink_caption", "Panel"),
+    ),
+    "explanation/attention_sinks.py": ("kinds",),
+    "explanation/equivariance_figure.py": (
+        *("TITLE", "caption", "extremes_sentence", "permuted_sentence", "missing_sentences"),
+        "few_cells_sentence",
+    ),
+    "explanation/figures.py": ("NEEDS_ATTENTION", "NEEDS_IMAGES", "ACTIVATION_TITLES", "Panel"),
+    "explanation/filters.py": ("kernels_to_rgb",),
+    "explanation/weight_figures.py": ("title", "caption", "compared", "some", "Panel"),
 }
 
 CONTRAST = "p = {} by {} random maps: {} (deletion area {}, insertion area {})"
@@ -157,6 +181,15 @@ SMALL_STEM = (
 )
 PAPER_STEPS = "{} images in batches of {} are {} steps, the first {} of them warm-up"
 CODE_STEPS = "{} images in batches of {}: {} steps of warm-up"
+ROLLED = (
+    "each is rolled down and to the right by one pixel and by one patch (a cell of the coarsest "
+    "map), and the map of every block is compared with the map before, moved by as many cells, "
+    "away from the border."
+)
+ABLATED = (
+    "The colour is by how much the {} change then, as a share of their length: on average by {}, "
+    "at most by {}."
+)
 SAMPLE = "broken images and duplicates outside of it are not in here"
 # Sentences that no pattern finds, as their values touch each other or are words such as "is", and
 # parts that only stand within them: the forms by which they are looked up instead.
@@ -202,6 +235,8 @@ FORMS: dict[str, tuple[str, ...]] = {
         "workers {}: {} cores for {} training process",
         "workers {}: {} cores for {} training processes",
     ),
+    f"Over {{}} image{{}}: {ROLLED}": (f"Over {{}} image: {ROLLED}", f"Over {{}} images: {ROLLED}"),
+    ABLATED: (ABLATED.replace("{}", "logits", 1), ABLATED.replace("{}", "features", 1)),
 }
 
 
@@ -259,6 +294,8 @@ def collect() -> dict[str, str]:
         tree = ast.parse(file.read_text(encoding="utf-8"))
         for text in (*sentences_of(tree), *shown_texts(tree, SHOWN.get(place, ()))):
             found.setdefault(text, place)
+        for text in shown_texts(tree, CAPTIONS.get(place, ())):
+            found |= dict.fromkeys(filter(is_part, single_sentences(text)), place)
     for text, forms in FORMS.items():
         place = found.pop(text)
         found |= dict.fromkeys(forms, place)
@@ -353,6 +390,14 @@ def outer_texts(node: ast.AST) -> Iterator[str]:
         return
     for part in parts:
         yield from outer_texts(part)
+
+
+def single_sentences(text: str) -> list[str]:
+    """
+    >>> single_sentences("{} is 1. {}It is more than {}.{}{}")
+    ['{} is 1.', 'It is more than {}.', '']
+    """
+    return [one.strip() for one in re.split(r"(?<=\.)(?: |\{\})+(?=[A-Z0-9{]|$)", text)]
 
 
 def is_part(text: str) -> bool:

@@ -7,12 +7,16 @@ names of facts. Script: the first argument of `t`.
 
 import ast
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 from jinja2 import nodes
 
+from vitrail.explanation.equivariance_figure import HEADS
+from vitrail.explanation.weight_figures import APART
 from vitrail.pages.render import environment
 from vitrail.pages.translation import counted, texts_in_script
+from vitrail.tasks.claims.claim import Scale
 
 SOURCE = Path(__file__).parents[1] / "src" / "vitrail"
 TEMPLATES = "pages/templates"
@@ -27,6 +31,23 @@ NAMES = {
     "tasks/report.py": ("state", "finished", "not finished"),
     "inference/nearest.py": ("given", "chosen from the data", "equal to within rounding"),
     "objectives/mae.py": ("original", "masked", "reconstructed"),
+    "tasks/figures.py": ("attentions", "models"),
+    "explanation/weight_figures.py": (
+        *("component", "share of the variance", "kernels", "patches", "mean cosine"),
+        *("layer", "largest bias", *APART),
+    ),
+    "explanation/activation_figures.py": (
+        *("lowest head", "highest head", "uniform attention", "mean change", "largest change"),
+        *("block", "variance", "median norm", "largest norm", "outliers"),
+    ),
+    "explanation/equivariance_figure.py": HEADS,
+    "tasks/claims/claim.py": tuple(one.name.replace("_", " ") for one in fields(Scale)[1:]),
+    "tasks/claims": (
+        *("nearest head", "farthest head", "pixels", "pixels a side", "tokens", "milliseconds"),
+        *("multiply-adds for an image", "checkpoint", "10-shot accuracy", "fine-tuned accuracy"),
+        *("shifted by one patch", "shifted by one pixel", "positions", "weights", "published"),
+        *("address", "sha256", "published sha256"),
+    ),
     "pages/data_report.py": (
         "Broken",
         "Exact duplicates",

@@ -48,6 +48,21 @@ def test_the_catalogue_has_every_sentence_and_no_other(context: str | None) -> N
     assert known == set(wanted), "run python -m tools.messages"
 
 
+@pytest.mark.parametrize("command", [["models", "vit_ti*"], ["train", "nowhere"]])
+def test_a_command_leaves_the_language_of_its_caller(command: list[str]) -> None:
+    main([*command, "--lang", "ko"])
+    assert module.current_language() == "en"
+
+
+def test_the_longest_sentence_is_the_one_that_is_translated(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["train", "nowhere", "--lang", "ko"]) == 2
+    printed = capsys.readouterr().err
+    assert "데이터" in printed
+    assert not re.search("expected|such|directory", printed)
+
+
 def test_every_entry_is_a_sentence_or_a_text_of_pages() -> None:
     assert {one.context for one in korean() if one.id} == {None, PAGE}
 

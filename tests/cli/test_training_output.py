@@ -172,7 +172,7 @@ def test_stopped_folds_exit_as_their_run_does(
     else:
         assert code == REQUEUE
         assert "stopped by SIGTERM in fold 1 of 2; checkpoint saved." in printed
-        assert f"Continue with: {command}" in printed
+        assert f"Resume with: {command}" in printed
 
 
 def test_a_second_ctrl_c_leaves_at_once(

@@ -60,6 +60,7 @@ def test_what_was_built_is_opened_by_the_next_start(engine: Double) -> None:
 
 DAMAGES = (
     "content", "gone", "record", "no record", "wrong record", "a file", "record is a directory",
+    "a link to nowhere",
 )  # fmt: skip
 
 
@@ -81,6 +82,9 @@ def test_a_damaged_entry_is_built_again(engine: Double, damage: str) -> None:
         case "a file":
             shutil.rmtree(folder)
             folder.write_bytes(b"not a directory")
+        case "a link to nowhere":
+            shutil.rmtree(folder)
+            folder.symlink_to(folder.parents[1] / "elsewhere")
         case "record is a directory":
             (folder / RECORD).unlink()
             (folder / RECORD).mkdir()
@@ -88,6 +92,7 @@ def test_a_damaged_entry_is_built_again(engine: Double, damage: str) -> None:
     assert engine.built == 2
     open_it()
     assert engine.built == 2
+    assert not (folder.parents[1] / "elsewhere").exists()
 
 
 def test_files_that_the_library_refuses_are_built_again(engine: Double) -> None:

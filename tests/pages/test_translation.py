@@ -4,12 +4,15 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
+from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from tools.page_texts import template_texts
 
+from tests.models.kinds import KINDS
 from tests.pages.html import check_page
 from tests.pages.task_values import (
     comparison_facts,
@@ -29,12 +32,15 @@ from tests.pages.values import (
     picture,
     run_facts,
 )
-from vitrail.cli.language import read_page_texts, use_language
+from vitrail.cli.language import read_page_texts, translate_to, use_language
 from vitrail.core.language import chosen_language
 from vitrail.core.passport import Preprocessing
 from vitrail.evaluation.corruptions import DIFFERS
 from vitrail.evaluation.intervals import METHODS
+from vitrail.explanation.figures import FIGURES
+from vitrail.models.catalogue import build, change, find
 from vitrail.pages.benchmark import benchmark_page
+from vitrail.pages.charts import new_figure
 from vitrail.pages.comparison import comparison_page
 from vitrail.pages.data_report import data_body, data_page
 from vitrail.pages.evaluation import evaluation_page
@@ -44,13 +50,19 @@ from vitrail.pages.reproduction import reproduction_page
 from vitrail.pages.runs import RunSummary, runs_page
 from vitrail.pages.training import HeldOutScore, pretraining_page, training_page
 from vitrail.pages.translation import texts_in_script
+from vitrail.tasks.claims.catalogue import ALL
 from vitrail.tasks.evaluation import preprocessing_sentence
 from vitrail.tasks.explain_page import explain_page
+from vitrail.tasks.figures import Figures, figures
 
+CLAIMS = sorted((Path(__file__).parents[2] / "docs" / "reproduce").glob("*.json"))
 BROKEN = {"photos/x.jpg": "the file is empty"}
 READ = ("alt", "title", "aria-label", "data-filter", "data-what", "placeholder")
-# Names of the test's data and of the program, which no language changes.
-NAMES = ("Egyptian Mau", "vitrail doctor photos --out findings", "vitrail reproduce hybrid")
+# Names of the test's data, of runs and of the program, which no language changes.
+NAMES = (
+    *("Egyptian Mau", "vitrail doctor photos --out findings", "vitrail reproduce hybrid"),
+    *("fine-tuned at the same size", "after masked patches", "resized, in random places"),
+)
 SENTENCE = re.compile(r"\b[A-Za-z][a-z]+ [a-z]+ [a-z]+\b")
 
 
@@ -157,6 +169,18 @@ def runs() -> str:
     )
 
 
+@cache
+def drawn() -> Figures:
+    """Of a model with positions, one with biases and one without attention. Labels in drawings stay
+    English, so these are empty."""
+    cnn = change(find("resnet18"), {"image_size": 64, "width": 8, "num_classes": 5})
+    configs = {"ViT": KINDS["registers"], "bias{}": KINDS["relative positions"], "CNN": cnn}
+    models = {name: build(config) for name, config in configs.items()}
+    found = figures(models, what=(*FIGURES, "equivariance"), ablated=1)
+    panels = [replace(one, figure=one.figure and new_figure(1, 1)) for one in found]
+    return replace(found, panels=tuple(panels))
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "evaluation": evaluation,
     "evaluation of several labels": evaluation_of_several_labels,
@@ -168,6 +192,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "data report": data,
     "benchmark": benchmark,
     "explanation": lambda: "".join(explain_page(explanations())),
+    "figures": lambda: drawn().html(),
     "predictions": predictions,
     "search": search,
     "duplicates": duplicates,
@@ -237,6 +262,21 @@ def test_a_page_in_korean_has_no_english_sentence(kind: str) -> None:
     assert any("가" <= letter <= "힣" for text in texts for letter in text)
     assert not [text for text in texts if english_pieces().search(text)]
     assert not [text for text in texts if SENTENCE.search(text)]
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("path", CLAIMS, ids=lambda path: path.stem)
+def test_a_claim_in_korean_has_no_english_sentence(path: Path) -> None:
+    """Those that were published, with what came of their runs."""
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    page = in_korean(lambda: reproduction_page(facts))
+    assert not [text for text in visible_texts(page) if SENTENCE.search(text)]
+
+
+def test_every_claim_is_korean() -> None:
+    for claim in ALL:
+        for text in (claim.sentence, claim.caveat):
+            assert not SENTENCE.search(translate_to("ko", text))
 
 
 @pytest.mark.parametrize("kind", PAGES)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from vitrail.core.language import Language, choose_language, chosen_language
 from vitrail.pages import window
 from vitrail.pages.window import IMPORT, OfflineImage, offline_modules, offline_page, target
 
@@ -97,6 +98,17 @@ def test_offline_modules_are_all_that_the_entry_needs() -> None:
         for imported in re.findall(r'^import\b[^;"]*"([^"]+)";', code, re.MULTILINE):
             assert imported in modules, name
     assert "vitrail/app/views/walk.js" not in modules  # which needs a server
+
+
+def test_an_offline_page_starts_in_the_language_of_who_wrote_it() -> None:
+    assert '<html lang="en">' in "".join(offline_page([], {"name": "model"}))
+    before = chosen_language()
+    try:
+        choose_language(Language("ko"))
+        page = "".join(offline_page([], {"name": "model"}))
+    finally:
+        choose_language(before)
+    assert '<html lang="ko" data-language="ko">' in page
 
 
 def test_an_offline_page_is_one_file_that_asks_nobody() -> None:

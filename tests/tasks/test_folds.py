@@ -3,6 +3,7 @@
 import inspect
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,13 @@ def test_every_image_is_held_out_once(data: Path) -> None:
     assert len(seen) == len(set(seen)) == 60
     with pytest.raises(UserError, match="folds must be at least 2"):
         open_data(data, folds=3, fold=4)
+
+
+def test_equal_scores_of_folds_give_no_interval() -> None:
+    runs = [SimpleNamespace(score=score, metric="accuracy") for score in (0.5, 0.5)]
+    found = CrossValidation(out=Path("out"), runs=runs, folds=2)  # type: ignore[arg-type]
+    assert found.interval is None
+    assert found.headline == "accuracy 0.5000, the mean of 2 folds"
 
 
 @pytest.mark.slow

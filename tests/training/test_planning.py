@@ -121,6 +121,17 @@ def test_mistakes() -> None:
         plan("vit_b_16", gpus=12)
     with pytest.raises(UserError, match="unknown model"):
         plan("vit_x_16", gpus=8)
+    with pytest.raises(UserError, match="batch_size must be at least 1 and at most 1,048,576"):
+        plan("vit_b_16", gpus=8, batch_size=10**14)
+    with pytest.raises(UserError, match="memory must be a finite number, got inf"):
+        plan("vit_b_16", gpus=8, memory=float("inf"))
+
+
+def test_few_images_at_a_time_are_the_last_resort() -> None:
+    found = plan("vit_l_16", gpus=8, memory=10)
+    smallest = min(one.images for one in found.strategies)
+    assert found.recommended is not None
+    assert smallest < 8 <= found.recommended.images
 
 
 def test_the_shell_prints_the_same(capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,7 +65,7 @@ from vitrail.cli.search import Duplicates, Search, duplicates, search
 from vitrail.cli.serve import Serve, serve
 from vitrail.cli.train import Train, train
 from vitrail.core.errors import UserError
-from vitrail.core.language import ENGLISH
+from vitrail.core.language import ENGLISH, choose_language, chosen_language
 from vitrail.data.paths import STDIN
 
 OTHER_NAMES = {
@@ -263,7 +263,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     2
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    return exit_code(partial(run_command, words), words, partial(to_options, words=words))
+    before = chosen_language()
+    try:
+        return exit_code(partial(run_command, words), words, partial(to_options, words=words))
+    finally:
+        choose_language(before)  # of whoever called
 
 
 def to_options(message: str, words: Sequence[str]) -> str:

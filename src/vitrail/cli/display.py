@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -39,10 +40,10 @@ def show_run(verb: str, options: RunOptions, work: Callable[..., Run | CrossVali
             stop_folds(verb, run)
         return
     if run.stopped:
-        resume = f"vitrail {verb} {run.recipe.data} --out {run.out} --resume"
+        resume = resume_command(f"vitrail {verb} {run.recipe.data} --out {run.out}")
         if run.needs_requeue:
             raise RequeueError(
-                f"stopped by {run.stopped_by}; checkpoint saved at step {run.step}. Continue with: "
+                f"stopped by {run.stopped_by}; checkpoint saved at step {run.step}. Resume with: "
                 f"{resume}"
             )
         raise KeyboardInterrupt(
@@ -50,14 +51,21 @@ def show_run(verb: str, options: RunOptions, work: Callable[..., Run | CrossVali
         )
 
 
+def resume_command(command: str) -> str:
+    """What goes on with a run; only those who started many processes know how they did."""
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    return f"{command} --resume" if processes == 1 else "the same command with --resume"
+
+
 def stop_folds(verb: str, folds: CrossValidation) -> NoReturn:
     """Exit as the run of the last fold would have."""
     last, number, out = folds.runs[-1], len(folds.runs), folds.out
-    resume = f"vitrail {verb} {last.recipe.data} --folds {folds.folds} --out {out} --resume"
+    command = f"vitrail {verb} {last.recipe.data} --folds {folds.folds} --out {out}"
+    resume = resume_command(command)
     if last.needs_requeue:
         raise RequeueError(
             f"stopped by {last.stopped_by} in fold {number} of {folds.folds}; checkpoint saved. "
-            f"Continue with: {resume}"
+            f"Resume with: {resume}"
         )
     raise KeyboardInterrupt(
         f"Interrupted in fold {number} of {folds.folds}; checkpoint saved. Resume with: {resume}"

@@ -49,7 +49,7 @@ def plan(options: Plan) -> None:
 
     Examples:
       vitrail plan vit_G_14 --gpus 64
-      vitrail plan vit_l_16 --gpus 256 --memory 80 --batch 4096
+      vitrail plan vit_l_16 --gpus 256 --memory 80 --batch-size 4096
     """
     from vitrail.tasks.plan import plan as run
 

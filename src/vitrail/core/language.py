@@ -40,10 +40,12 @@ def chosen_language() -> Language:
 
 
 def fill(translation: str, values: Sequence[str]) -> str:
-    """Values into their places, in order or by number; other braces stay.
+    """Values into their places, in order or by number; other braces stay, as in names of files.
 
-    >>> fill("{1}개 중 {0}", ["3", "10"]), fill("{}: {a,b}", ["x"])
-    ('10개 중 3', 'x: {a,b}')
+    >>> fill("{1}개 중 {0}", ["3", "10"]), fill("{}: {a,b}", ["x"]), fill("run{}", [])
+    ('10개 중 3', 'x: {a,b}', 'run{}')
     """
+    if not values:
+        return translation
     rest = iter(values)
     return re.sub(r"\{(\d*)\}", lambda m: values[int(m[1])] if m[1] else next(rest), translation)

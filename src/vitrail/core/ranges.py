@@ -25,12 +25,22 @@ def check(
     number: Any = value  # as it is: a float would round a large seed
     low = [("above", above)] if above is not None else [("at least", at_least)]
     high = [("below", below)] if below is not None else [("at most", at_most)]
-    fits = number == number and abs(number) != float("inf")
-    fits = fits and (above is None or number > above) and (at_least is None or number >= at_least)
+    if number != number or abs(number) == float("inf"):
+        raise UserError(f"{name} must be a finite number, got {value}")
+    fits = (above is None or number > above) and (at_least is None or number >= at_least)
     fits = fits and (below is None or number < below) and (at_most is None or number <= at_most)
     if not fits:
-        bounds = [f"{word} {bound:g}" for word, bound in (*low, *high) if bound is not None]
+        known = [(word, bound) for word, bound in (*low, *high) if bound is not None]
+        bounds = [f"{word} {number_text(bound)}" for word, bound in known]
         raise UserError(f"{name} must be {' and '.join(bounds)}, got {value}")
+
+
+def number_text(value: float) -> str:
+    """
+    >>> number_text(2**20), number_text(0.5), number_text(1.0)
+    ('1,048,576', '0.5', '1')
+    """
+    return f"{value:,}" if isinstance(value, int) and abs(value) > 9999 else f"{value:g}"
 
 
 def check_count(

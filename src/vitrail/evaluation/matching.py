@@ -61,28 +61,33 @@ def match_labels(
         return LabelMatch(known or labels, tuple(range(outputs)), note)
     places = {label: place for place, label in enumerate(known)}
     if len(places) < len(known) or not places.keys() >= set(labels):
-        raise UserError(mismatch(known, labels, names))
+        raise UserError(why_mismatch(known, labels, names))
     note = f"classes matched by name: the data has {len(labels)} of the model's {outputs}"
     return LabelMatch(known, tuple(places[label] for label in labels), note)
 
 
-def mismatch(known: tuple[str, ...], labels: tuple[str, ...], names: tuple[str, str]) -> str:
+def why_mismatch(known: tuple[str, ...], labels: tuple[str, ...], names: tuple[str, str]) -> str:
     """Which classes the model does not know, how many, and what to do.
 
-    >>> mismatch(("cat", "dog"), ("emu",), ("model", "data")).partition(": ")[0]
+    >>> why_mismatch(("cat", "dog"), ("emu",), ("model", "data")).partition(": ")[0]
     'none of the 1 classes of data (emu) is a class of model (cat, dog)'
     """
     unknown = [label for label in labels if label not in known]
-    index = " or match by index with by_index=True" if len(known) == len(labels) else ""
+    model, data = names
+    fix = "or train a model on this data" if unknown else "and save it"
+    if len(known) == len(labels):
+        fix = "or match by index with by_index=True"
     if not unknown:
-        return f"two classes of {names[0]} have the same name: rename one,{index or ' and save it'}"
-    every = len(labels) == len(unknown)
-    missing = "none" if every else f"{len(unknown)}"
-    missing += f" of the {len(labels)} classes"
-    verb = "is a class" if every else "is no class" if len(unknown) == 1 else "are no classes"
+        return f"two classes of {model} have the same name: rename one, {fix}"
+    missing, known_ones = some(unknown), some(known)
+    if len(unknown) == len(labels):
+        return (
+            f"none of the {len(labels)} classes of {data} ({missing}) is a class of {model} "
+            f"({known_ones}): rename these classes, {fix}"
+        )
     return (
-        f"{missing} of {names[1]} ({some(unknown)}) {verb} of {names[0]} ({some(known)}): "
-        f"rename these classes,{index or ' or train a model on this data'}"
+        f"{len(unknown)} of the {len(labels)} classes of {data} ({missing}) are no classes of "
+        f"{model} ({known_ones}): rename these classes, {fix}"
     )
 
 

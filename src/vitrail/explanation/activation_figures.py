@@ -146,8 +146,7 @@ def token_panel(seen: ActivationStatistics, images: NDArray[np.float64]) -> Pane
         arrays[f"colours.{name}"] = colours.numpy()
         for row in range(count):
             show(axes[row, column + 1], colours[row].numpy(), extent=image_extent(images[row]))
-        title = "what is pooled" if name == "encode" else name
-        axes[0, column + 1].set_title(title)
+        axes[0, column + 1].set_title("what is pooled" if name == "encode" else name)
     for row in range(count):
         show(axes[row, 0], images[row])
     axes[0, 0].set_title("image")

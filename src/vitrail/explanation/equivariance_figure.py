@@ -196,10 +196,10 @@ def extremes_sentence(found: Mapping[str, Equivariance], what: str) -> str:
     if len(last) < 2:
         return ""
     least, most = min(last, key=lambda n: last[n]), max(last, key=lambda n: last[n])
-    unit = "" if is_relative(found) else " of its norm"
+    lowest = f"{last[least]:.2g}" if is_relative(found) else f"{last[least]:.2g} of its norm"
     return (
-        f"{SHIFTS[what].capitalize()}, the last block moves least in {least} "
-        f"({last[least]:.2g}{unit}) and most in {most} ({last[most]:.2g})."
+        f"{SHIFTS[what].capitalize()}, the last block moves least in {least} ({lowest}) and most "
+        f"in {most} ({last[most]:.2g})."
     )
 
 

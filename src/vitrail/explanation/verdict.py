@@ -68,9 +68,9 @@ RULE = (
     f"at least {CLEAR_CORRELATION:g}. Between these limits one cannot tell."
 )
 ERRORS = (
-    "The test is strict: it passed 10 of 20 correct maps with one image, 17 of 20 with four "
-    "(rejected: 1 and 0), and of 20 random maps 0 and 2; maps of shuffled models and of edges "
-    "never passed."
+    "The test is strict. With one image it accepted 10 of 20 correct maps and 0 of 20 random ones, "
+    "with four images 17 and 2; maps of shuffled models and of edges never passed. Explain several "
+    "images together for a clearer answer."
 )
 
 

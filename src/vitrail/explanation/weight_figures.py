@@ -30,6 +30,7 @@ from vitrail.explanation.positions import position_similarity
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+APART = ("side by side", "half the grid apart")  # patches whose cosines are compared
 FINE = 60  # pixels a side of a tile of biases
 MAX_KERNELS, MAX_TILES, MAX_LAYERS, MAX_HEADS = 64, 14, 12, 8
 
@@ -46,6 +47,7 @@ class Panel:
     numbers: dict[str, Any] = field(default_factory=dict)
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
     table: Sequence[Sequence[str]] = ()  # the drawing in numbers: a row of heads, then the rows
+    model: str = ""  # that the title ends in, where several are drawn
 
 
 def filter_panel(model: nn.Module, *, flipped: bool = False) -> Panel:
@@ -153,7 +155,7 @@ def similarity_panel(
     kind = "none" if blank else "table"
     numbers = {"kind": kind, "grid": [rows, columns], "neighbours": near, "half_the_grid": far}
     table = [("patches", "mean cosine")]
-    for apart, cosine in (("side by side", near), ("half the grid apart", far)):
+    for apart, cosine in zip(APART, (near, far), strict=True):
         table.append((apart, "–" if cosine is None else f"{cosine:.3f}"))
     arrays = {"similarity": tiles}
     return Panel("positions", title, caption + some, figure, numbers, arrays, table)

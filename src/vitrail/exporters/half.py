@@ -22,11 +22,14 @@ def to_half(proto: "ModelProto") -> "ModelProto":
     from onnxruntime.transformers.float16 import (  # type: ignore[import-untyped]
         convert_float_to_float16,
     )
+    from onnxruntime.transformers.onnx_model import OnnxModel  # type: ignore[import-untyped]
 
     taken = take_out(proto, size_nodes(proto))
     with quiet():
         proto = convert_float_to_float16(proto, keep_io_types=True, disable_shape_infer=True)
     put_back(proto, taken)
+    with quiet():
+        OnnxModel(proto).topological_sort()  # the converter adds its casts at the end
     return proto
 
 

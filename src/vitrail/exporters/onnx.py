@@ -32,9 +32,11 @@ def convert(request: Request, metadata: Mapping[str, str], out: Path) -> Quantis
     if size > LARGEST:
         weights = weights_path(out)
         onnx.save(proto, out, save_as_external_data=True, location=weights.name)
+        onnx.checker.check_model(out)
         add_checksum(out, weights)
     else:
         onnx.save(proto, out)
+        onnx.checker.check_model(out)
         add_checksum(out)
     return record
 

@@ -166,14 +166,14 @@ def percent(share: float | None) -> str:
 
 def number(value: float | None) -> str:
     """
-    >>> number(0.00025), number(1.23456), number(12345), number(None)
-    ('0.00025', '1.235', '12,345', '–')
+    >>> number(0.00025), number(1.23456), number(12345), number(13439.6), number(None)
+    ('0.00025', '1.235', '12,345', '13,440', '–')
     """
     if value is None or math.isnan(value):
         return "–"
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{int(value):,}"
-    return f"{value:.4g}"
+    return f"{value:,.0f}" if 9999.5 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def either(value: float | None, share: bool) -> str:

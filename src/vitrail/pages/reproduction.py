@@ -29,6 +29,7 @@ def reproduction_page(facts: Mapping[str, Any]) -> str:
 
 def lead(facts: Mapping[str, Any]) -> Markup:
     source = facts["source"]
+    where = translated_sentence(source["where"])
     used = sorted({one["seed"] for one in facts["runs"]})  # a claim may need fewer than are given
     trained = {"seeds": ", ".join(map(str, used)), "runs": f"{len(facts['runs']):,}"}
     shown = {
@@ -41,7 +42,7 @@ def lead(facts: Mapping[str, Any]) -> Markup:
     return render(
         "reproduction_lead.html",
         sentence=facts["sentence"],
-        source=f"{source['paper']} (arXiv:{source['arxiv']}), {source['where']}",
+        source=f"{source['paper']} (arXiv:{source['arxiv']}), {where}",
         verdict=page_text(facts["verdict"]),
         in_words=facts["in_words"],
         kind={"shown": "good", "contradicted": "bad"}.get(facts["verdict"], "note"),
@@ -117,7 +118,10 @@ def finding_text(finding: Mapping[str, Any]) -> str:
 
 
 def number_section(facts: Mapping[str, Any]) -> Markup:
-    tables = [(one["title"], *formatted(one["columns"], one["rows"])) for one in facts["tables"]]
+    tables = [
+        (translated_sentence(one["title"]), *formatted(one["columns"], one["rows"]))
+        for one in facts["tables"]
+    ]
     charts = [chart_of(one) for one in facts["drawings"]]
     return render("reproduction_numbers.html", charts=charts, tables=tables, notes=facts["notes"])
 
@@ -147,7 +151,8 @@ def cell(column: str, value: Any) -> str:
 
 def chart_of(drawing: Mapping[str, Any]) -> Chart:
     """A chart from its numbers."""
-    title, note, share = drawing["title"], drawing["note"], drawing["share"]
+    title, note = (translated_sentence(drawing[name]) for name in ("title", "note"))
+    share = drawing["share"]
     if drawing["kind"] == "bars":
         return bar_chart(title, drawing["bars"], share=share, note=note)
     if drawing["kind"] == "grid":
@@ -159,7 +164,7 @@ def chart_of(drawing: Mapping[str, Any]) -> Chart:
     return line_chart(
         title,
         lines,
-        x_label=drawing["x_label"],
+        x_label=page_text(drawing["x_label"]),
         share=share,
         log_x=drawing["log_x"],
         intervals=ends if all(ends.values()) else None,

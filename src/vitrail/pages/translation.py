@@ -10,6 +10,7 @@ from markupsafe import Markup, escape
 from vitrail.core.errors import printable
 from vitrail.core.language import ENGLISH, chosen_language, fill
 
+SENTENCE_END = re.compile(r"(?<=\.) (?=[A-Z0-9])")
 SCRIPT_TEXT = re.compile(r"""\bt\("((?:[^"\\]|\\.)*)\"""")
 
 
@@ -35,6 +36,15 @@ def template_text(text: str, *values: object) -> Markup:
 def translated_sentence(text: str) -> str:
     """A finished sentence of another room."""
     return chosen_language().sentence(text)
+
+
+def translated_sentences(text: str) -> str:
+    """Several finished sentences, each looked up by itself.
+
+    >>> translated_sentences("Of 12 layers 3 are shown. 4 images are few.")
+    'Of 12 layers 3 are shown. 4 images are few.'
+    """
+    return " ".join(map(translated_sentence, SENTENCE_END.split(text)))
 
 
 def count(amount: int, thing: str) -> str:

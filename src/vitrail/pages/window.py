@@ -10,6 +10,7 @@ from posixpath import dirname, join, normpath
 from typing import Any
 
 from vitrail.core.json_text import to_json
+from vitrail.core.language import ENGLISH, chosen_language
 
 ENTRY = "app/offline.js"
 STRINGS = ("strings/frame.json",)  # of the views that an offline page has
@@ -36,6 +37,8 @@ class OfflineImage:
 def offline_page(images: Sequence[OfflineImage], model: Mapping[str, Any]) -> Iterator[str]:
     """The Attention and Lens views as one file, piece by piece; `model` has its `name`."""
     before, after = HEAD_LINK.sub("", read_text("index.html")).split("</head>")
+    if (code := chosen_language().code) != ENGLISH:
+        before = before.replace('<html lang="en">', f'<html lang="{code}" data-language="{code}">')
     yield before
     yield f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
     yield f'<link rel="icon" href="{data_address(read_text("icon.svg"), "image/svg+xml")}">\n'

@@ -26,10 +26,11 @@ from vitrail.explanation.equivariance import Equivariance, measure_equivariance
 from vitrail.explanation.equivariance_figure import NAME as EQUIVARIANCE
 from vitrail.explanation.equivariance_figure import equivariance_panel
 from vitrail.explanation.figures import FIGURES, draw_figures
-from vitrail.explanation.weight_figures import Panel
+from vitrail.explanation.weight_figures import APART, Panel
 from vitrail.models.model import Model
 from vitrail.pages.charts import Chart, chart_style, figure_png, figure_svg, svg_file
 from vitrail.pages.render import Section, render, render_page
+from vitrail.pages.translation import page_text, translated_sentence, translated_sentences
 from vitrail.tasks.arguments import check_not_swapped
 from vitrail.tasks.dry_run import DryRun, plan_images
 from vitrail.tasks.html_record import PAGE, HtmlRecord
@@ -115,8 +116,12 @@ class Figures(HtmlRecord):
         sections = [
             Section(
                 panel.name,
-                panel.title,
-                render("figure_panel.html", caption=panel.caption, chart=as_chart(panel)),
+                title_of(panel),
+                render(
+                    "figure_panel.html",
+                    caption=translated_sentences(panel.caption),
+                    chart=as_chart(panel),
+                ),
             )
             for panel in self.panels
         ]
@@ -134,8 +139,16 @@ def as_chart(panel: Panel) -> Chart | None:
     """The drawing with its numbers, as a page shows it."""
     if panel.figure is None:
         return None
-    heads, *rows = panel.table
-    return Chart(panel.title, figure_svg(panel.figure, panel.title), heads, rows)
+    title, (heads, *rows) = title_of(panel), panel.table
+    columns = [page_text(head) for head in heads]
+    cells = [[page_text(cell) if cell in APART else cell for cell in row] for row in rows]
+    return Chart(title, figure_svg(panel.figure, title), columns, cells)
+
+
+def title_of(panel: Panel) -> str:
+    """The title in the chosen language, and the model as it is called."""
+    own = panel.title.removesuffix(f": {panel.model}")
+    return translated_sentence(own) + panel.title.removeprefix(own)
 
 
 @overload
@@ -296,7 +309,8 @@ class Drawing:
             for model, panel in drawn.items():
                 if panel is not None and len(names) > 1:
                     own = f"{panel.name}-{file_name(model, names)}"
-                    panel = replace(panel, name=own, title=f"{panel.title}: {model}")
+                    title = f"{panel.title}: {model}"
+                    panel = replace(panel, name=own, title=title, model=model)
                 panels += [panel] if panel is not None else []
         if self.measured:
             with chart_style():

@@ -30,7 +30,8 @@ FACTS = "folds.json"
 class CrossValidation(HtmlRecord):
     """The runs of all folds in OUT/fold-1, OUT/fold-2, …: each image was validated on once, by
     weights that never saw it. `mean` is of the folds' best scores, `interval` its 95 % interval by
-    Student's t, which is a little too narrow, because the folds share training images."""
+    Student's t, which is a little too narrow, because the folds share training images; None if all
+    folds have the same score, from which no interval follows."""
 
     out: Path
     runs: Sequence[Run]
@@ -56,7 +57,7 @@ class CrossValidation(HtmlRecord):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        return t_interval(self.scores)
+        return t_interval(self.scores) if len(set(self.scores)) > 1 else None
 
     @property
     def headline(self) -> str:

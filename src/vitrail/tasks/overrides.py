@@ -237,8 +237,7 @@ def set_fields(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
 
 
 def set_field(values: dict[str, Any], place: str, value: Any) -> None:
-    """Set a field by its dotted place, a list also by words with commas between them; whether there
-    is such a field the record itself checks."""
+    """Set a field by its dotted place; whether there is such a field the record itself checks."""
     *outer, last = place.split(".")
     if outer[:1] == ["goal"] and isinstance(values.get("goal"), dict):
         if place == "goal.objective":
@@ -252,6 +251,16 @@ def set_field(values: dict[str, Any], place: str, value: Any) -> None:
             parts = [*(part for part, inner in values.items() if isinstance(inner, dict)), "lora"]
             raise UserError(f"set {place}: the recipe has no part {name!r}: {nearest(name, parts)}")
         values = values[name]
-    if isinstance(values.get(last), list | tuple) and isinstance(value, str):
-        value = [part.strip() for part in value.split(",")]
-    values[last] = value
+    values[last] = as_list(value) if isinstance(values.get(last), list | tuple) else value
+
+
+def as_list(value: Any) -> Any:
+    """A list as a person writes it: words with commas between them, or one value.
+
+    >>> as_list("wandb, mlflow"), as_list("[wandb]"), as_list(32)
+    (['wandb', 'mlflow'], ['wandb'], [32])
+    """
+    if isinstance(value, str):
+        words = value.strip().removeprefix("[").removesuffix("]").split(",")
+        return [word.strip() for word in words if word.strip()]
+    return [value] if isinstance(value, int | float) else value

@@ -108,11 +108,11 @@ class Plan:
         least = min(one.memory.total for one in self.strategies) / USABLE / GB
         if self.ema:
             return (
-                f"memory must be at least {least:.1f} GB for {self.model} on {self.gpus} GPUs, got "
-                f"{self.memory:g}: use more GPUs, smaller images, or ema=False"
+                f"memory must be at least {least:.1f} GB for {self.model} with gpus={self.gpus}, "
+                f"got {self.memory:g}: use more GPUs, smaller images, or ema=False"
             )
         return (
-            f"memory must be at least {least:.1f} GB for {self.model} on {self.gpus} GPUs, got "
+            f"memory must be at least {least:.1f} GB for {self.model} with gpus={self.gpus}, got "
             f"{self.memory:g}: use more GPUs or smaller images"
         )
 
@@ -175,8 +175,8 @@ class Plan:
 
 
 HEADER = (
-    "parallel", "recomputed", "images", "weights, gradients", "optimiser, average", "exchange",
-    "activations", "GB in all", "GB a GPU sends", "GB leaving a machine", "fits",
+    "parallel", "recomputed", "images x parts", "weights, gradients", "optimiser, average",
+    "exchange", "activations", "GB in all", "GB a GPU sends", "GB leaving a machine", "fits",
 )  # fmt: skip
 
 
@@ -244,7 +244,7 @@ def plan(
 def check_cluster(gpus: int, gpus_per_machine: int, batch_size: int) -> None:
     check_count("gpus", gpus, at_least=1, at_most=1 << 20)
     check_count("gpus_per_machine", gpus_per_machine, at_least=1)
-    check_count("batch_size", batch_size, at_least=1)
+    check_count("batch_size", batch_size, at_least=1, at_most=1 << 20)
     if batch_size < gpus:
         raise UserError(
             f"batch_size must be at least one image for each of {gpus} GPUs, got {batch_size}: "

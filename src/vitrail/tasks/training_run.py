@@ -234,6 +234,8 @@ def refuse_taken(out: Path, data: str) -> None:
     """A run starts only if it would overwrite nothing."""
     if out.resolve() == Path(data).resolve():
         raise UserError(f"{out}: is the data directory: choose another out directory")
+    if out.is_file():
+        raise UserError(f"{out}: cannot be written: it is a file, not a directory")
     if (out / NAME).exists():
         raise UserError(
             f"{out}: already contains a run: choose another directory, or pass resume=True"

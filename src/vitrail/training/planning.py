@@ -37,6 +37,7 @@ GB = 10**9
 RESERVED = 2 * GB
 USABLE = 0.92  # of the memory: fragments of the allocator, and what a plan does not know
 RECOMPUTE = ("none", "selective", "every block")
+FEW_IMAGES = 8  # fewer at a time leave a GPU waiting for memory
 # What "selective" keeps of a block: matrix products and attention, not norms and activations.
 SELECTIVE_SHARE = 0.6
 
@@ -161,14 +162,20 @@ def matrices_of_muon(config: Config) -> Parameters:
 
 
 def recommend(strategies: list[Strategy], memory: int) -> Strategy | None:
-    """The one that fits and recomputes least, then sends least between machines, then sends least;
-    None if nothing fits."""
+    """The one that fits, computes no fewer than `FEW_IMAGES` at a time if any does, and recomputes
+    least, then sends least between machines, then sends least; None if nothing fits."""
     fitting = [one for one in strategies if one.fits(memory)]
-    order = [
-        (RECOMPUTE.index(one.recompute), one.sent_between, one.sent_within, number)
-        for number, one in enumerate(fitting)
-    ]
-    return fitting[min(order)[3]] if fitting else None
+    enough = min(FEW_IMAGES, max((one.images for one in fitting), default=1))
+    return min(
+        fitting,
+        key=lambda one: (
+            one.images < enough,
+            RECOMPUTE.index(one.recompute),
+            one.sent_between,
+            one.sent_within,
+        ),
+        default=None,
+    )
 
 
 def make_strategy(

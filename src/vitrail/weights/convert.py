@@ -226,7 +226,8 @@ def losses(written: Foreign, dialect: Dialect, config: Config, passport: Passpor
     except UserError as error:
         return [f"it cannot be read back: {error}"]
     sentences = [
-        f"{name} is {ours!r} in these weights, but {dialect.name} will assume {theirs!r}"
+        f"{name} is {ours!r} in these weights, but {dialect.name} will assume {theirs!r}, so that "
+        "its outputs will differ"
         for name, ours, theirs in differences(config, read)
     ]
     if prepared != passport.preprocessing:

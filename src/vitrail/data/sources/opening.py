@@ -97,7 +97,7 @@ def open_parts(spec: str) -> dict[str, Origin]:
     if is_folder(spec):
         return open_directory(spec)
     if not exists(spec):
-        raise UserError(f"{spec}: no such {missing(spec)}")
+        raise UserError(f"{spec}: {why_missing(spec)}")
     return open_file(spec)
 
 
@@ -142,16 +142,17 @@ def only_file(root: str, listing: Listing) -> str | None:
     return join(root, found[0]) if found else None
 
 
-def missing(spec: str) -> str:
+def why_missing(spec: str) -> str:
     """What was looked for, with the nearest name that there is."""
     if is_remote(spec):
-        return "file or folder"
+        return "no such file or folder"
     folder, name = os.path.split(spec.rstrip("/"))
     try:
         beside = os.listdir(folder or ".")
     except OSError:
-        return f"file or directory, and no {folder} either"
+        return f"no such file or directory, and no {folder} either"
     known = [*beside, *(() if folder else ("digits", "planted", *idx.NAMED))]
     hint = nearest(name, known)
-    close = f". D{hint[1:]}" if hint.startswith("did you mean") else f": expected {KINDS}"
-    return f"file, directory or data set{close}"
+    if hint.startswith("did you mean"):
+        return f"no such file, directory or data set. D{hint[1:]}"
+    return f"no such file, directory or data set: expected {KINDS}"

@@ -124,6 +124,9 @@ def new_entry(key: str, facts: Mapping[str, Any], fill: Callable[[Path], None]) 
             raise
         write_record(draft, facts)
 
+    with suppress(OSError):
+        if folder.is_symlink():
+            folder.unlink()  # or its target would be written
     try:
         write_directory(folder, write, overwrite=True)
     except UserError as error:

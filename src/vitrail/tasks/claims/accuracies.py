@@ -10,6 +10,7 @@ from vitrail.evaluation.paired import mean_accuracy, paired_difference
 from vitrail.tasks.claims.claim import Drawing, Table
 from vitrail.tasks.claims.lab import Lab
 
+TITLE = "Accuracy on the test images"
 PAIRED = "differences of each seed and test image; both count as chance"
 COLUMNS = (
     "model", "#training images", "%accuracy", "~95 % interval", "#seeds", "#parameters",
@@ -71,7 +72,7 @@ def accuracy_table(
     models: Sequence[str],
     *,
     shares: Sequence[float] = (1.0,),
-    title: str = "Accuracy on the test images",
+    title: str = TITLE,
 ) -> Table:
     """A row for each model and share of the labels: means over seeds."""
     rows = []

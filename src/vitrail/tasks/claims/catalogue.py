@@ -43,7 +43,7 @@ CLAIMS = {claim.name: claim for claim in ALL}
 def find_claim(name: str) -> Claim:
     """The claim of that name."""
     if name not in CLAIMS:
-        raise UserError(f"unknown claim {name!r}, {nearest(name, CLAIMS, 'claims:')}")
+        raise UserError(f"unknown claim {name!r}, {nearest(name, CLAIMS)}")
     return CLAIMS[name]
 
 

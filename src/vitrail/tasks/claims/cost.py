@@ -20,6 +20,7 @@ SIDES = {"quick": (64, 96, 128, 192, 256), "full": (64, 128, 192, 256, 384, 512)
 LARGE = 3  # sizes that exponents of seconds are fitted to
 ROUNDS, PASSES = 7, 3  # each round takes the quickest of so many passes
 DIM, DEPTH, WINDOW = 32, 2, 8
+DRAWN = {"Multiply-adds by pixels": 3, "Milliseconds by pixels": 4}  # columns of the table
 EXPONENTS = {"Swin": 1.0, "ViT": 2.0}
 COUNTED, TIMED = 0.1, 0.3  # how far an exponent may be from that
 Rows = Sequence[Mapping[str, Any]]
@@ -56,10 +57,7 @@ def judge(lab: Lab) -> Evidence:
     return Evidence(
         findings=tuple(findings),
         tables=(Table(title="Cost of one image", columns=columns, rows=tuple(shown)),),
-        drawings=tuple(
-            draw(title, shown, place)
-            for title, place in (("Multiply-adds", 3), ("Milliseconds", 4))
-        ),
+        drawings=tuple(draw(title, shown, place) for title, place in DRAWN.items()),
         notes=(
             f"seconds of one processor: {ROUNDS} rounds in which all models and sizes take turns, "
             f"each the quickest of {PASSES} passes of one image",
@@ -129,9 +127,7 @@ def draw(title: str, rows: Sequence[tuple[Any, ...]], place: int) -> Drawing:
         name: [[float(row[1] ** 2), float(row[place])] for row in rows if row[0] == name]
         for name in EXPONENTS
     }
-    return Drawing(
-        title=f"{title} by pixels", kind="lines", lines=lines, x_label="pixels", log_x=True
-    )
+    return Drawing(title=title, kind="lines", lines=lines, x_label="pixels", log_x=True)
 
 
 CLAIM = Claim(

@@ -18,9 +18,10 @@ async function readPart(file) {
   return response.ok ? response.json() : {};
 }
 
-/** Chooses a language ("" for the one kept or the browser's) and returns its name. */
+/** Chooses a language ("" for the one kept, the one a page was written in, or the browser's) and returns its name. */
 export function chooseLanguage(name) {
-  const wished = [name, kept(), ...navigator.languages.map((one) => one.slice(0, 2))];
+  const written = document.documentElement.dataset.language;
+  const wished = [name, kept(), written, ...navigator.languages.map((one) => one.slice(0, 2))];
   chosen = wished.find((one) => one && one in catalogue) ?? "en";
   if (name) keep(chosen);
   document.documentElement.lang = chosen;
