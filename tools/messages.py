@@ -236,6 +236,9 @@ FORMS: dict[str, tuple[str, ...]] = {
         "workers {}: {} cores for {} training processes",
     ),
     f"Over {{}} image{{}}: {ROLLED}": (f"Over {{}} image: {ROLLED}", f"Over {{}} images: {ROLLED}"),
+    "no such file, directory or data set. D{}": (
+        "no such file, directory or data set. Did you mean {}?",
+    ),
     ABLATED: (ABLATED.replace("{}", "logits", 1), ABLATED.replace("{}", "features", 1)),
 }
 

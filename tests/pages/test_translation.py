@@ -61,7 +61,8 @@ READ = ("alt", "title", "aria-label", "data-filter", "data-what", "placeholder")
 # Names of the test's data, of runs and of the program, which no language changes.
 NAMES = (
     *("Egyptian Mau", "vitrail doctor photos --out findings", "vitrail reproduce hybrid"),
-    *("fine-tuned at the same size", "after masked patches", "resized, in random places"),
+    *("fine-tuned at the same size", "fine-tuned at higher", "after masked patches"),
+    "resized, in random places",
 )
 SENTENCE = re.compile(r"\b[A-Za-z][a-z]+ [a-z]+ [a-z]+\b")
 
