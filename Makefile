@@ -10,7 +10,7 @@ EXTRAS := [dev,hub,fast,mobile,serve,telemetry,docs]
 # Tests start many processes: without cached bytecode each would compile torch and the peers again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-all faults check bench docs site release clean
+.PHONY: setup demo test test-all test-docs faults check bench docs site release clean
 
 setup: $(DEV)
 
@@ -68,6 +68,10 @@ test: setup
 # Everything: also the slow tests that `make test` leaves out.
 test-all: setup
 	$(call beside,-m alone,-m 'not alone and not faults' --hypothesis-profile thorough)
+
+# Every command and code block of the documentation, the scripts and the notebooks are executed.
+test-docs: setup
+	$(PYTEST) -m 'slow or not slow' tests/docs
 
 # Processes are killed, disks fill up, machines leave: prints how often, and what was lost.
 # About 6 minutes of processor time without the two tests of torchrun's agents; not timed as a whole.
