@@ -127,6 +127,7 @@ SHOWN = {
     "evaluation/calibration.py": ("HALVES",),
     "evaluation/corruptions.py": ("DIFFERS",),
     "evaluation/findings.py": ("HOW",),
+    "evaluation/matching.py": ("note",),
     "evaluation/paired.py": ("HOW",),
     "explanation/verdict.py": (
         *("RULE", "ERRORS", "WEIGHTS", "CLASSES", "sentence", "reasons", "chance"),
@@ -147,6 +148,7 @@ SHOWN = {
     "tasks/overrides.py": REASONS,
     "tasks/probe.py": ("notes", "note"),
     "tasks/run_report.py": ("thinned", "interrupted_at", "stopped_at"),
+    "tasks/splits.py": ("open_splits", "multi_label_note"),
     "tasks/trials.py": (*REASONS, "add_reason"),
     "training/device_defaults.py": ("with_device_defaults",),
 }
