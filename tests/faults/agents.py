@@ -17,15 +17,23 @@ def free_port() -> int:
 
 
 def start_agent(
-    log: Path, arguments: list[str], *, processes: int, restarts: int, nodes: str = "1", port: int
+    log: Path,
+    arguments: list[str],
+    *,
+    processes: int,
+    restarts: int,
+    nodes: str = "1",
+    port: int,
+    hosts_store: bool = True,
 ) -> "subprocess.Popen[bytes]":
-    """torchrun with restarts, in a session of its own."""
+    """torchrun with restarts, in a session of its own. Of several agents one has the store by which
+    they find each other; without it no other can go on."""
+    conf = f"last_call_timeout=2,join_timeout=300,keep_alive_interval=2,is_host={hosts_store}"
     command = [
         sys.executable, "-m", "torch.distributed.run", "--nnodes", nodes, "--nproc-per-node",
         str(processes), "--max-restarts", str(restarts), "--rdzv-backend", "c10d",
         "--rdzv-endpoint", f"localhost:{port}", "--rdzv-id", "faults", "--monitor-interval", "0.2",
-        "--rdzv-conf", "last_call_timeout=2,join_timeout=300,keep_alive_interval=2",
-        "-m", "tests.faults.worker", *arguments,
+        "--rdzv-conf", conf, "-m", "tests.faults.worker", *arguments,
     ]  # fmt: skip
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     with log.open("ab") as file:

@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,8 +74,10 @@ def test_one_of_two_nodes_is_killed(tmp_path: Path, capsys: pytest.CaptureFixtur
     out, steps, port = tmp_path / "run", 400, free_port()
     logs = [tmp_path / f"agent-{number}.log" for number in range(2)]
     arguments = [str(out), str(steps), "ddp"]
+    how: dict[str, Any] = {"processes": 1, "restarts": 5, "nodes": "1:2", "port": port}
     agents = [
-        start_agent(log, arguments, processes=1, restarts=5, nodes="1:2", port=port) for log in logs
+        start_agent(log, arguments, hosts_store=number == 0, **how)
+        for number, log in enumerate(logs)
     ]
     try:
         wait_for(lambda: last_step(out) >= 2 * EVERY, seconds=300, agent=agents[0])
