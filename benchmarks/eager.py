@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from vitrail import create
 from vitrail.core.torchvision import mend_torchvision
-from vitrail.inference.rewrites.optimise import optimise
+from vitrail.inference.rewrites.optimise import optimise_for_eager
 
 PAIRS = {
     "vit_b_16": "vit_base_patch16_224",
@@ -67,7 +67,7 @@ def contenders(name: str) -> dict[str, nn.Module]:
 
     ours = create(name).eval()
     theirs = timm.create_model(PAIRS[name], pretrained=False).eval()
-    return {"ours": ours, "timm": theirs, "optimised": optimise(ours, output="logits")}
+    return {"ours": ours, "timm": theirs, "optimised": optimise_for_eager(ours, output="logits")}
 
 
 @torch.inference_mode()

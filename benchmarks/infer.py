@@ -42,10 +42,11 @@ from vitrail.inference.engines.auto import open_runner
 from vitrail.inference.engines.catalogue import installed_engines
 from vitrail.inference.engines.runner import Plan, Runner
 from vitrail.inference.engines.timing import time_in_turns
+from vitrail.layers.linear import multiply
 from vitrail.models.measure import measure
 
 LONG = 10**7  # images: for auto, a job that pays for every engine
-LIMITS = ("torch.mm", "numpy.matmul")
+LIMITS = ("torch.mm", "numpy.matmul", "oneDNN")
 SIDE = 2048  # of square matrices
 Build = Callable[["Course"], Runner]
 
@@ -130,7 +131,8 @@ def matrix_products() -> dict[str, Runner]:
     one, other = torch.randn(2, SIDE, SIDE).unbind()
     of_torch: Runner = lambda images: np.asarray(torch.mm(one, other).numpy())  # noqa: E731
     of_numpy: Runner = lambda images: one.numpy() @ other.numpy()  # noqa: E731
-    return dict(zip(LIMITS, (of_torch, of_numpy), strict=True))
+    of_onednn: Runner = lambda images: np.asarray(multiply(one, other, None).numpy())  # noqa: E731
+    return dict(zip(LIMITS, (of_torch, of_numpy, of_onednn), strict=True))
 
 
 def print_table(course: Course, times: dict[str, list[float]], failed: dict[str, str]) -> None:

@@ -21,12 +21,21 @@ from tests.parity.test_every_family import (
     picture,
 )
 from vitrail import UserError, capture
+from vitrail.inference.rewrites.activations import fuse_activations
 from vitrail.inference.rewrites.batch_norms import fold_batch_norms
 from vitrail.inference.rewrites.biases import bake_biases
+from vitrail.inference.rewrites.channels_last import use_channels_last
 from vitrail.inference.rewrites.kernels import bake_kernels
 from vitrail.inference.rewrites.last_block import prune_last_block
 from vitrail.inference.rewrites.norms import flatten_norms
-from vitrail.inference.rewrites.optimise import REWRITES, OutputKind, compute, optimise
+from vitrail.inference.rewrites.optimise import (
+    EAGER_REWRITES,
+    REWRITES,
+    OutputKind,
+    compute,
+    optimise,
+    optimise_for_eager,
+)
 from vitrail.inference.rewrites.patches import multiply_patches
 from vitrail.inference.rewrites.positions import bake_positions
 from vitrail.inference.rewrites.projections import fuse_projections
@@ -161,7 +170,7 @@ def test_each_rewrite_alone_is_equal_and_leaves_the_model_alone(record: str) -> 
     modules = dict(model.named_modules())
     with torch.inference_mode():
         tokens, features = model.encode(batch), model.features(batch)
-        for rewrite in REWRITES:
+        for rewrite in (*REWRITES, *EAGER_REWRITES):
             rewritten = rewrite(model)
             assert_close(rewritten.encode(batch), tokens)
             assert_close(rewritten.features(batch), features)
@@ -180,8 +189,8 @@ def test_all_of_them_together_are_equal(record: str) -> None:
     outputs: tuple[OutputKind, ...] = ("logits", "scores", *headless)
     with torch.inference_mode():
         for output in outputs if model.config.num_classes else headless:
-            fast = optimise(model, output=output)
-            assert_close(fast(batch), compute(model, batch, output))
+            for fast in (optimise(model, output=output), optimise_for_eager(model, output=output)):
+                assert_close(fast(batch), compute(model, batch, output))
 
 
 @pytest.mark.sampled(2)
@@ -197,6 +206,11 @@ def test_all_of_them_together_are_equal(record: str) -> None:
         (flatten_norms, {"swin", "swinv2", "mobilevit"}),
         (gather_windows, set[str]()),  # windows that do not divide the grid stay
         (prune_last_block, {"vit", "beit"}),
+        (
+            use_channels_last,
+            {"mobilevit", "mobilevitv2", "coatnet", "resnet", "mobilenetv2", "bit"},
+        ),
+        (fuse_activations, {"vit", "beit", "swin", "swinv2", "mobilevit", "coatnet"}),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )
@@ -205,6 +219,46 @@ def test_where_it_does_not_apply_the_model_is_returned(
 ) -> None:
     changed = {name for name in CONFIGS if rewrite(model := make(name)) is not model}
     assert changed == applies
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("family", ["mobilevit", "coatnet", "resnet", "mobilenetv2"])
+def test_maps_stay_channels_last_and_pointwise_convolutions_are_products(family: str) -> None:
+    model = use_channels_last(fold_batch_norms(make(family)))
+    convolutions = [module for module in model.modules() if type(module) is nn.Conv2d]
+    strays = list[str]()
+
+    def see(module: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
+        if not output.is_contiguous(memory_format=torch.channels_last):
+            strays.append(str(module))
+
+    for module in convolutions:
+        module.register_forward_hook(see)
+    with torch.inference_mode():
+        model.features(images(model).float())
+    assert not strays
+    assert not any(one.kernel_size == one.stride == (1, 1) for one in convolutions)
+    assert isinstance(model.config, type(make(family).config))
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("family", ["vit", "swin", "mobilevit"])
+def test_onednn_computes_activations_with_the_product_before(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitrail.layers.linear.is_onednn_faster", lambda: True)
+    monkeypatch.setattr("vitrail.layers.linear.MIN_PRODUCTS", 0)
+    model = filled(CONFIGS[family])
+    expected = model.features(images(model))
+    single = fuse_activations(model.float())
+    calls = list[str]()
+    for name, module in single.named_modules():
+        if isinstance(module, nn.GELU | nn.SiLU) and name.endswith("mlp.act"):
+            module.register_forward_hook(lambda *rest: calls.append("act"))
+    with torch.inference_mode():
+        found = single.features(images(model).float())
+    assert not calls
+    assert (found - expected).abs().max() <= 1e-4 * expected.abs().max()
 
 
 @pytest.mark.sampled(2)

@@ -15,11 +15,21 @@ def processor() -> str:
     >>> processor().startswith(platform.machine())
     True
     """
+    return describe(read_cpuinfo())
+
+
+def is_amd() -> bool:
+    """Whether AMD made this processor."""
+    return "AuthenticAMD" in read_cpuinfo()
+
+
+def read_cpuinfo() -> str:
+    """What Linux knows of the processor; elsewhere its name, on Windows with its vendor."""
     try:
         text = CPUINFO.read_text(encoding="utf-8", errors="replace")
-    except OSError:  # not Linux
+    except OSError:
         text = ""
-    return describe(text or f"model name : {platform.processor()}")
+    return text or f"model name : {platform.processor()}"
 
 
 def describe(cpuinfo: str) -> str:

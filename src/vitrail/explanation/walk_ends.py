@@ -147,7 +147,7 @@ def patch_steps(
     equation = (
         "z = LN(E · LN(x_p) + b)" if normed else "z = E · x_p" + " + b" * (conv.bias is not None)
     )
-    code = method_line(patches, "forward", "F.linear" if normed else r"self\.projection\(")
+    code = method_line(patches, "forward", r"[^.]linear\(" if normed else r"self\.projection\(")
     return [*steps, Step("projection", equation, shape_of(call.output), code, values, facts)]
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from vitrail.core.errors import UserError
 from vitrail.inference.engines.catalogue import EAGER
 from vitrail.inference.merging import check_mergeable, merge_plan
-from vitrail.inference.rewrites.optimise import OutputKind, optimise
+from vitrail.inference.rewrites.optimise import OutputKind, optimise_for_eager
 from vitrail.models.model import Model
 
 ROUNDS = 5  # of turns that the model and its merged version take for one ratio
@@ -50,7 +50,8 @@ def choose_merging(
     the clock: the model and its merged version take turns.
 
     `make` gives what runs with r tokens merged, by an `engine` of the caller's choice; without it
-    that is `optimise(model, output=output, r=r)`. At most `seconds` are spent, give or take one r.
+    that is `optimise_for_eager(model, output=output, r=r)`. At most `seconds` are spent, give or
+    take one r.
 
     >>> choose_merging(model, 1.0, batch_size=1).r
     0
@@ -62,7 +63,7 @@ def choose_merging(
         return SpeedUp(0, 1.0, engine)
 
     def run(r: int) -> Runner:
-        return optimise(model, output=output, r=r)
+        return optimise_for_eager(model, output=output, r=r)
 
     make = make or run
     unmerged = make(0)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.core.layout import TokenLayout
+from vitrail.layers.linear import Linear, linear
 
 QkvBias = Literal["qkv", "qv", "none"]
 
@@ -177,7 +178,7 @@ class SelfAttention(nn.Module):
         self.qv_bias = nn.Parameter(torch.empty(2, heads * dim_head)) if qkv_bias == "qv" else None
         self.distances = RelativeDistances(layout.tokens, dim_head) if relative else None
         self.attend = Attend(layout)
-        self.out = nn.Linear(heads * dim_head, dim)
+        self.out = Linear(heads * dim_head, dim)
 
     def forward(
         self,
@@ -201,7 +202,7 @@ class SelfAttention(nn.Module):
     def can_split_queries(self) -> bool:
         """Whether queries can be projected apart from keys and values: not where an adapter stands
         in the place of the projection."""
-        return type(self.qkv) in (nn.Linear, QkvLinear)
+        return type(self.qkv) in (Linear, QkvLinear)
 
     def project(
         self, x: Float[Tensor, "B N D"], queries: int | None = None
@@ -211,8 +212,8 @@ class SelfAttention(nn.Module):
             return q, k, v
         inner, weight, bias = self.out.in_features, self.qkv.weight, self.projection_bias()
         of_queries, of_rest = (None, None) if bias is None else (bias[:inner], bias[inner:])
-        k, v = F.linear(x, weight[inner:], of_rest).chunk(2, dim=-1)
-        return F.linear(x[:, :queries], weight[:inner], of_queries), k, v
+        k, v = linear(x, weight[inner:], of_rest).chunk(2, dim=-1)
+        return linear(x[:, :queries], weight[:inner], of_queries), k, v
 
     def project_all(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N threeE"]:
         if self.qv_bias is None:
@@ -236,11 +237,11 @@ class QkvLinear(nn.Linear):
     def forward(  # type: ignore[override]
         self, x: Float[Tensor, "*B D"], bias: Float[Tensor, "E"]
     ) -> Float[Tensor, "*B E"]:
-        return F.linear(x, self.weight, bias)
+        return linear(x, self.weight, bias)
 
 
 def make_qkv(dim: int, width: int, bias: QkvBias) -> nn.Linear:
-    return QkvLinear(dim, width) if bias == "qv" else nn.Linear(dim, width, bias=bias == "qkv")
+    return QkvLinear(dim, width) if bias == "qv" else Linear(dim, width, bias=bias == "qkv")
 
 
 def without_key_bias(qv_bias: Float[Tensor, "2 E"]) -> Float[Tensor, "threeE"]:

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from vitrail.layers.init import lecun_normal_, zero_
+from vitrail.layers.linear import Linear
 
 
 class Head(nn.Sequential):
@@ -15,10 +16,10 @@ class Head(nn.Sequential):
     def __init__(self, dim: int, classes: int, *, hidden: int | None = None, bias: bool = True):
         layers: OrderedDict[str, nn.Module] = OrderedDict()
         if classes and hidden is not None:
-            layers["hidden"] = nn.Linear(dim, hidden)
+            layers["hidden"] = Linear(dim, hidden)
             layers["tanh"] = nn.Tanh()
         if classes:
-            layers["classes"] = nn.Linear(hidden or dim, classes, bias=bias)
+            layers["classes"] = Linear(hidden or dim, classes, bias=bias)
         super().__init__(layers)
         self.init_weights()
 

@@ -7,6 +7,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vitrail.layers.linear import Linear
+
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "swiglu"]  # that a ViT may have
 AnyActivation = Activation | Literal["silu"]
 
@@ -32,9 +34,9 @@ class MLP(nn.Module):
 
     def __init__(self, dim: int, hidden: int, *, activation: AnyActivation, dropout: float) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(dim, 2 * hidden if activation == "swiglu" else hidden)
+        self.fc1 = Linear(dim, 2 * hidden if activation == "swiglu" else hidden)
         self.act = make_activation(activation)
-        self.fc2 = nn.Linear(hidden, dim)
+        self.fc2 = Linear(hidden, dim)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:

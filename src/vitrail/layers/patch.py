@@ -2,9 +2,9 @@
 
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from vitrail.core.layout import Sides, height_and_width
+from vitrail.layers.linear import linear
 
 
 class PatchEmbedding(nn.Module):
@@ -34,7 +34,7 @@ class NormedPatchEmbedding(nn.Module):
         height, width = self.projection.kernel_size
         pixels = flatten_patches(x, height, width)
         kernel = self.projection.weight.flatten(1)
-        return self.norm(F.linear(self.pixel_norm(pixels), kernel, self.projection.bias))
+        return self.norm(linear(self.pixel_norm(pixels), kernel, self.projection.bias))
 
 
 def flatten_patches(

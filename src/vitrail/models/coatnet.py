@@ -33,6 +33,7 @@ from vitrail.layers.drop import (
 )
 from vitrail.layers.head import Head
 from vitrail.layers.init import zero_
+from vitrail.layers.linear import Linear
 from vitrail.layers.mlp import MLP, make_activation
 from vitrail.layers.norm import BatchNorm
 from vitrail.layers.relative import ComputedBias, RelativeBias
@@ -239,10 +240,10 @@ class RelativeAttention(nn.Module):
         super().__init__()
         inner = after if config.widening == "early" else before
         self.heads = inner // config.dim_head
-        self.qkv = nn.Linear(before, 3 * inner)
+        self.qkv = Linear(before, 3 * inner)
         self.bias = make_bias(config, layout.grid, self.heads)
         self.attend = Attend(layout)
-        self.out = nn.Linear(inner, after)
+        self.out = Linear(inner, after)
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D H W"]:
         q, k, v = rearrange(

@@ -28,6 +28,7 @@ from vitrail.layers.fold import fold, round_up, unfold
 from vitrail.layers.head import Head
 from vitrail.layers.init import zero_
 from vitrail.layers.inverted import ConvNorm, mobile_stages
+from vitrail.layers.linear import Linear
 from vitrail.layers.mlp import MLP
 from vitrail.models.config import Config, Input, Numerics, Runtime, Shape
 from vitrail.models.limits import check_counts, check_factors
@@ -115,9 +116,9 @@ class PlaceAttention(nn.Module):
     def __init__(self, layout: TokenLayout, *, dim: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.qkv = nn.Linear(dim, 3 * dim)
+        self.qkv = Linear(dim, 3 * dim)
         self.attend = Attend(layout)
-        self.out = nn.Linear(dim, dim)
+        self.out = Linear(dim, dim)
 
     def forward(self, x: Float[Tensor, "B P N D"]) -> Float[Tensor, "B P N D"]:
         q, k, v = split_qkv(self.qkv(x), self.heads)

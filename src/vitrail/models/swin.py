@@ -21,6 +21,7 @@ from vitrail.layers.attention import Attend, split_qkv
 from vitrail.layers.drop import DropPath, linear_drop_rates
 from vitrail.layers.head import Head
 from vitrail.layers.init import zero_
+from vitrail.layers.linear import Linear
 from vitrail.layers.mlp import MLP
 from vitrail.layers.patch import PatchEmbedding
 from vitrail.layers.relative import RelativeBias
@@ -158,11 +159,11 @@ class WindowAttention(nn.Module):
     def __init__(self, layout: TokenLayout, *, dim: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.qkv = nn.Linear(dim, 3 * dim)
+        self.qkv = Linear(dim, 3 * dim)
         self.bias = RelativeBias(window_of(layout), heads)
         self.mask = ShiftMask(layout)
         self.attend = Attend(layout)
-        self.out = nn.Linear(dim, dim)
+        self.out = Linear(dim, dim)
 
     def forward(self, x: Float[Tensor, "B rows columns D"]) -> Float[Tensor, "B rows columns D"]:
         qkv = self.qkv(window_partition(x, self.attend.layout))
@@ -204,7 +205,7 @@ class PatchMerging(nn.Module):
     def __init__(self, dim: int, eps: float) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(4 * dim, eps=eps)
-        self.reduction = nn.Linear(4 * dim, 2 * dim, bias=False)
+        self.reduction = Linear(4 * dim, 2 * dim, bias=False)
 
     def forward(self, x: Float[Tensor, "B rows columns D"]) -> Float[Tensor, "B r c twoD"]:
         return self.reduction(self.norm(merge_neighbours(x)))

@@ -23,6 +23,7 @@ from vitrail.layers.attention import Attend, QkvLinear, split_qkv, without_key_b
 from vitrail.layers.computed import Computed
 from vitrail.layers.drop import DropPath
 from vitrail.layers.init import zero_
+from vitrail.layers.linear import Linear
 from vitrail.layers.mlp import MLP
 from vitrail.layers.norm import scale_to
 from vitrail.layers.relative import Offsets
@@ -174,7 +175,7 @@ class CosineAttention(nn.Module):
         self.bias = ContinuousBias(window_of(layout), reference_window, heads)
         self.mask = ShiftMask(layout)
         self.attend = Attend(layout)
-        self.out = nn.Linear(dim, dim)
+        self.out = Linear(dim, dim)
 
     def forward(self, x: Float[Tensor, "B rows columns D"]) -> Float[Tensor, "B rows columns D"]:
         qkv = self.qkv(window_partition(x, self.attend.layout), without_key_bias(self.qv_bias))
@@ -220,7 +221,7 @@ class PatchMerging(nn.Module):
 
     def __init__(self, dim: int, eps: float) -> None:
         super().__init__()
-        self.reduction = nn.Linear(4 * dim, 2 * dim, bias=False)
+        self.reduction = Linear(4 * dim, 2 * dim, bias=False)
         self.norm = nn.LayerNorm(2 * dim, eps=eps)
 
     def forward(self, x: Float[Tensor, "B rows columns D"]) -> Float[Tensor, "B r c twoD"]:

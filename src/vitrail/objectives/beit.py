@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.core.errors import UserError
+from vitrail.layers.linear import Linear
 from vitrail.models.beit import Beit, trunc_normal_
 from vitrail.models.model import Model
 from vitrail.models.tokenizer import Tokenizer
@@ -74,7 +75,7 @@ class BeitObjective(Objective):
         self.least = least
         self.ratio, self.masking = ratio, masking
         self.mask_token = nn.Parameter(torch.empty(1, 1, config.dim))
-        self.head = nn.Linear(config.dim, reader.config.words)
+        self.head = Linear(config.dim, reader.config.words)
         # kept out of the module tree: the tokenizer is not trained, saved or wrapped
         self._tokenizer = [reader.eval().requires_grad_(False)]
         self.init_weights()

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitrail.core.errors import UserError
+from vitrail.layers.linear import Linear
 from vitrail.layers.position import sincos_2d
 from vitrail.models.model import Model
 from vitrail.models.swin import Swin
@@ -156,12 +157,12 @@ class Decoder(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config = decoder_config(encoder, dim, depth, heads)
-        self.embed = nn.Linear(encoder.dim, config.dim)
+        self.embed = Linear(encoder.dim, config.dim)
         self.mask = nn.Parameter(torch.empty(1, 1, config.dim))
         self.register_buffer("positions", make_positions(config))
         self.blocks = nn.ModuleList(Block(config, drop_path=0.0) for _ in range(config.depth))
         self.norm = nn.LayerNorm(config.dim, eps=config.norm_eps)
-        self.pixels = nn.Linear(config.dim, math.prod(config.patch_sides) * config.channels)
+        self.pixels = Linear(config.dim, math.prod(config.patch_sides) * config.channels)
         self.init_weights()
 
     def forward(

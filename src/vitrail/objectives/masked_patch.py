@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from vitrail.core.errors import UserError, nearest
 from vitrail.core.randomness import uniform
+from vitrail.layers.linear import Linear
 from vitrail.models.model import Model
 from vitrail.models.vit import ViT
 from vitrail.objectives.masks import hidden, random_mask
@@ -74,7 +75,7 @@ class MaskedPatch(Objective):
         self.side = side_of(target, config.strides)
         self.values = values_of(target, config.channels, self.side)
         self.mask_token = nn.Parameter(torch.empty(1, 1, config.dim))
-        self.head = nn.Linear(config.dim, self.side**2 * self.values)
+        self.head = Linear(config.dim, self.side**2 * self.values)
         self.init_weights()
 
     @torch.no_grad()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vitrail.inference.engines.runner import RunnerOutput
 from vitrail.inference.pruning import is_observed
-from vitrail.inference.rewrites.optimise import Optimised, compute, optimise
+from vitrail.inference.rewrites.optimise import Optimised, compute, optimise_for_eager
 from vitrail.models.model import Model
 
 EXACT = (torch.float32, torch.float64)  # a rewrite's constants lose nothing in these
@@ -23,7 +23,7 @@ class EagerRunner:
         self.fast: Optimised | None = None
         is_exact = next(model.parameters()).dtype in EXACT
         if is_exact and not model.training and not is_observed(model):
-            self.fast = optimise(model, output=output)
+            self.fast = optimise_for_eager(model, output=output)
 
     @torch.inference_mode()
     def __call__(self, images: Float[Tensor, "B C H W"]) -> NDArray[np.float32]:

@@ -7,6 +7,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from vitrail.layers.linear import Linear
+
 M = TypeVar("M", bound=nn.Module)
 Rule = Callable[[nn.Module], nn.Module | None]  # a module's replacement, None to keep it
 
@@ -72,7 +74,7 @@ class Constant(nn.Module):
 
 def make_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     """A linear layer over given tensors, which it does not copy."""
-    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    layer = Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
     return with_tensors(layer, weight, bias)
 
 
