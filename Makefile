@@ -96,6 +96,7 @@ docs: setup
 site: setup
 	$(RUN) tools.site build/docs
 	.venv/bin/zensical build --clean --strict
+	$(RUN) tools.site --finish site
 
 # Wheel and sdist in dist/, checked; the wheel is installed apart from everything and tried.
 release: setup

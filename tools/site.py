@@ -1,10 +1,11 @@
 """The pages of the documentation site: docs/, the README as front page, generated references.
 
     python -m tools.site build/docs
+    python -m tools.site --finish site
 
-writes them to a directory, which `make site` turns into HTML (mkdocs.yml). Generated are the
-command-line reference from the parser, the Python reference from `vitrail.__all__`, and the table
-of models from the catalogue.
+The first writes them to a directory, which `make site` turns into HTML (mkdocs.yml); the second
+marks the Korean pages of the site as Korean. Generated are the command-line reference from the
+parser, the Python reference from `vitrail.__all__`, and the table of models from the catalogue.
 """
 
 import argparse
@@ -27,13 +28,21 @@ AT_ROOT = {
     "examples/README.md": "examples.md",
 }
 ELSEWHERE = re.compile(r"\[([^\]]+)\]\((?:tests/[^)]+|CITATION\.cff|[\w/]+\.ipynb|\w+\.py)\)")
+# The names of the front pages in a browser's tab: "… - Vitrail".
+TITLES = {
+    "index.md": "A vision transformer toolkit",
+    "index.ko.md": "비전 트랜스포머 도구 모음",
+}
+KOREAN = ("index.ko/**/*.html", "ko/**/*.html")
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])|(?<=\]: )([^\s#:]+)(?=[#\s]|$)", re.MULTILINE)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
-    write_pages(parser.parse_args().out)
+    parser.add_argument("--finish", action="store_true", help="OUT is the site: complete it")
+    options = parser.parse_args()
+    (mark_korean if options.finish else write_pages)(options.out)
 
 
 def write_pages(out: Path) -> None:
@@ -45,13 +54,24 @@ def write_pages(out: Path) -> None:
         page.write_text(moved(page.read_text(encoding="utf-8"), depth), encoding="utf-8")
     for source, target in AT_ROOT.items():
         if (ROOT / source).exists():
-            text = (ROOT / source).read_text(encoding="utf-8")
-            (out / target).write_text(moved(text), encoding="utf-8")
+            text = moved((ROOT / source).read_text(encoding="utf-8"))
+            if target in TITLES:
+                text = f"---\ntitle: {TITLES[target]}\n---\n\n{text}"
+            (out / target).write_text(text, encoding="utf-8")
     reference = out / "reference"
     reference.mkdir()
     (reference / "cli.md").write_text(cli_page(), encoding="utf-8")
     (reference / "python.md").write_text(python_page(), encoding="utf-8")
     (reference / "models.md").write_text(models_page(), encoding="utf-8")
+
+
+def mark_korean(site: Path) -> None:
+    """Korean pages say so: for screen readers, browsers that translate, and line breaks."""
+    pages = [page for pattern in KOREAN for page in site.glob(pattern)]
+    assert pages, f"no Korean page in {site}"
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        page.write_text(text.replace('<html lang="en"', '<html lang="ko"', 1), encoding="utf-8")
 
 
 def moved(text: str, depth: int = 0) -> str:

@@ -2,9 +2,11 @@
 
 import re
 import unicodedata
+from pathlib import Path
 from typing import Any
 
 import yaml
+from tools.site import mark_korean
 
 from tests.docs.blocks import FENCE, ROOT, blocks, pages, read
 
@@ -17,6 +19,16 @@ AT_ROOT = {
     "examples.md": "examples/README.md",
 }
 GENERATED = ("reference/", "changelog.md", "contributing.md", "security.md")
+
+
+def test_korean_pages_of_the_site_say_so(tmp_path: Path) -> None:
+    for name in ("index.html", "index.ko/index.html", "ko/tour/index.html"):
+        page = tmp_path / name
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text('<!doctype html>\n<html lang="en" class="no-js">', encoding="utf-8")
+    mark_korean(tmp_path)
+    found = {page.parent.name: page.read_text("utf-8")[22:31] for page in tmp_path.rglob("*.html")}
+    assert found == {tmp_path.name: 'lang="en"', "index.ko": 'lang="ko"', "tour": 'lang="ko"'}
 
 
 def test_lines_fit() -> None:
