@@ -18,14 +18,7 @@ class DoctestBlocks(Extension):  # type: ignore[misc,unused-ignore]  # without G
 
 def fence_examples(text: str) -> str:
     """
-    >>> print(fence_examples("Adds.\\n\\n>>> 1 + 1\\n2\\n\\nMore.").replace("`", "'"))
-    Adds.
-    <BLANKLINE>
-    '''pycon
-    >>> 1 + 1
-    2
-    '''
-    <BLANKLINE>
-    More.
+    >>> fence_examples("Adds.\\n\\n>>> 1 + 1\\n2\\n\\nMore.")
+    'Adds.\\n\\n```pycon\\n>>> 1 + 1\\n2\\n```\\n\\nMore.'
     """
     return EXAMPLE.sub(lambda match: f"```pycon\n{match[0].rstrip()}\n```", text)

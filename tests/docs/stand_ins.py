@@ -51,6 +51,19 @@ def trained_run(place: Path) -> None:
     vitrail.train(place / "photos", start=place / "start", steps=2, out=place / "run", set=options)
 
 
+def fashion_mnist(place: Path) -> None:
+    """Sixty images of noise, where Debian's package has the real ones: pages need not skip."""
+    draw = np.random.default_rng(0)
+    for part in ("train", "t10k"):
+        pixels = draw.integers(0, 256, (60, 28, 28), dtype=np.uint8)
+        arrays = {"images-idx3": pixels, "labels-idx1": np.arange(60, dtype=np.uint8) % 10}
+        for name, array in arrays.items():
+            header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, dtype=">u4").tobytes()
+            file = place / "datasets" / "fashion-mnist" / f"{part}-{name}-ubyte"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(header + array.tobytes())
+
+
 def code(place: Path) -> None:
     """A ViT as a learner writes it, under the names of the pages."""
     place.write_text(CODE.read_text(encoding="utf-8") + "\n\nMyViT = ViT\n", encoding="utf-8")

@@ -18,7 +18,7 @@ import vitrail
 from tests.docs import not_run
 from tests.docs.blocks import Block, Command, blocks, commands, pages, read
 from tests.docs.not_run import DETERMINISTIC, command_reason, python_reason, shortened
-from tests.docs.stand_ins import Sandbox, trained_run
+from tests.docs.stand_ins import Sandbox, fashion_mnist, trained_run
 from vitrail.cli.app import main
 
 
@@ -26,6 +26,7 @@ from vitrail.cli.app import main
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("shared")
     trained_run(place)
+    fashion_mnist(place)
     return place
 
 
@@ -50,6 +51,7 @@ def test_a_page_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LANG", "C.UTF-8")
+    monkeypatch.setenv("XDG_DATA_DIRS", str(shared))
     for verb in ("train", "pretrain"):
         monkeypatch.setattr(vitrail, verb, in_two_steps(getattr(vitrail, verb)), raising=False)
     sandbox = Sandbox(tmp_path, shared, read(page))
