@@ -1,4 +1,5 @@
 """Publish finished claims of `vitrail reproduce`: their pages, and the table of docs/reproduce.md.
+Pages are drawn from the published numbers, so that all have the present style.
 
     python -m tools.claims DIRECTORY
 
@@ -8,11 +9,11 @@ and are not in it stay as they are.
 
 import json
 import re
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
+from vitrail.pages.reproduction import reproduction_page
 from vitrail.tasks.claims.catalogue import CLAIMS
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -35,7 +36,7 @@ WHAT = {
 
 
 def publish(results: Path) -> list[str]:
-    """Copy the page and the numbers of each finished claim; its own path does not matter there."""
+    """Copy the numbers of each finished claim; its own path does not matter there."""
     found = []
     for name in WHAT:
         if not (results / name / "result.json").is_file():
@@ -44,9 +45,14 @@ def publish(results: Path) -> list[str]:
         facts |= {"out": name, "report": f"{name}/report.html"}
         text = json.dumps(facts, ensure_ascii=False)
         (PAGES / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-        shutil.copyfile(results / name / "report.html", PAGES / f"{name}.html")
         found.append(name)
     return found
+
+
+def draw_pages() -> None:
+    for numbers in PAGES.glob("*.json"):
+        page = reproduction_page(json.loads(numbers.read_text(encoding="utf-8")))
+        numbers.with_suffix(".html").write_text(page, encoding="utf-8")
 
 
 def row(name: str) -> str:
@@ -84,6 +90,7 @@ def main() -> None:
         sys.exit(__doc__)
     assert set(WHAT) <= set(CLAIMS)
     print("published:", ", ".join(publish(Path(sys.argv[1]))) or "no finished claim")
+    draw_pages()
     write_table()
 
 
