@@ -96,7 +96,7 @@ def demo(options: Demo) -> None:
     print_run(run)
     say("", f"{plural(evaluation.images, 'image')} of {evaluation.outputs.split}")
     print_metrics(evaluation)
-    say("", f"the first of them: {why!r}", f"its explanation: {why.facts()['report']}")
+    say("", f"the first of these images: {why!r}", f"report: {why.facts()['report']}")
     say("", "where every head looks, for ten digits: open this file in a browser")
     say(f"  {(out / WINDOW).absolute().as_uri()}")
     if options.serve:

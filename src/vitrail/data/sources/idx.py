@@ -43,7 +43,7 @@ def open_named(name: str) -> dict[str, Origin]:
         if place.is_dir():
             return open_idx(str(place), NAMED[name], title=name)
     raise UserError(
-        f"{name}: not found in {' or '.join(str(place.parent) for place in places)}: install it "
+        f"{name}: not found in {', '.join(str(place.parent) for place in places)}: install it "
         f"(Debian and Ubuntu: apt install dataset-{name}), or give the directory of its four files"
     )
 
