@@ -54,6 +54,13 @@ def test_values_and_gradients_equal_those_of_float64(
         assert torch.allclose(ours.double(), theirs, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_output_is_no_view(shape: tuple[int, ...], onednn: list[tuple[int, ...]]) -> None:
+    """FSDP2 warns of blocks whose output is one."""
+    assert not Linear(5, 7)(torch.randn(shape))._is_view()
+    assert onednn
+
+
 def test_layers_that_are_not_trained_get_no_gradient(onednn: list[tuple[int, ...]]) -> None:
     layer = Linear(5, 7).requires_grad_(False)
     x = torch.randn(3, 5, requires_grad=True)

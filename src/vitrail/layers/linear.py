@@ -41,7 +41,9 @@ def linear(
     product: Tensor = OneDnnLinear.apply(  # type: ignore[no-untyped-call]
         x.flatten(0, -2), weight, bias
     )
-    return product.unflatten(0, x.shape[:-1])
+    # as F.linear: FSDP2 warns of a block whose output is a view, such as Swin's patch merging
+    shaped: Tensor = torch.ops.aten._unsafe_view(product, (*x.shape[:-1], weight.shape[0]))
+    return shaped
 
 
 def prefers_onednn(x: Tensor, weight: Tensor) -> bool:
