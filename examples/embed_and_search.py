@@ -25,7 +25,7 @@ def main() -> None:
     for match in index.search(options.query, k=options.k).matches:
         print(f"{match.cosine:.3f}  {match.id}")
     found = index.duplicates()
-    print(f"{len(found.pairs)} pairs are nearly the same (cosine of {found.threshold:.3f} or more)")
+    print(f"{len(found.pairs)} pairs are nearly the same (cosine of {found.threshold:.6g} or more)")
 
 
 if __name__ == "__main__":
