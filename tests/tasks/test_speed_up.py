@@ -108,7 +108,8 @@ def test_a_merged_model_stays_so_in_another_precision() -> None:
     assert other.merged_tokens == merged.merged_tokens == (5, 5)
     images = torch.rand(2, 1, 32, 32)
     with torch.inference_mode():
-        torch.testing.assert_close(other(images.double()).float(), merged(images))
+        expected = other(images.double()).float()
+        torch.testing.assert_close(merged(images), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_merged_model_stays_so_at_other_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
