@@ -111,6 +111,19 @@ def cells_of(page: Any, grid: tuple[int, int]) -> list[int]:
     return found
 
 
+def cells_where(
+    page: Any, grid: tuple[int, int], strongest: int, seconds: float = SECONDS
+) -> list[int]:
+    """The same once the strongest cell is this one, or after so many seconds: a busy machine draws
+    later."""
+    end = time.monotonic() + seconds
+    while (found := cells_of(page, grid)).index(max(found)) != strongest:
+        if time.monotonic() > end:
+            break
+        page.wait_for_timeout(30)
+    return found
+
+
 # Ends once the page has heard of its new hash: its own listener was there before this one.
 FOLLOW = """(link) => new Promise((done) => {
     const before = location.hash;
