@@ -239,3 +239,12 @@ def test_few_pixels_stay_sharp_and_many_stay_small() -> None:
     noise = np.random.default_rng(0).integers(0, 256, (900, 700, 3), dtype=np.uint8)
     assert data_uri(noise).startswith("data:image/jpeg")
     assert len(data_uri(noise)) < 40_000
+
+
+@pytest.mark.parametrize(
+    ("title", "shown"),
+    [("Evaluation of a on b", "Evaluation of a on b"), ("runs/a", "runs/a: evaluation")],
+)
+def test_the_name_of_a_tab_says_its_kind_once(title: str, shown: str) -> None:
+    page = render_page(title, [Section("one", "One", Markup("x"))], kind="evaluation")
+    assert f"<title>{shown}</title>" in page
