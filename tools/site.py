@@ -100,6 +100,9 @@ def moved(text: str, depth: int = 0) -> str:
 def cli_page() -> str:
     text = build_parser().generate_docs(heading_level=1)
     text = re.sub(r"^(vitrail (\S+)) \2\b", r"\1", text, flags=re.MULTILINE)
+    text = text.replace("# vitrail\n", "# Command line\n", 1)
+    text = re.sub(r"## Table of Contents\n\n(- .*\n)+\n", "", text)  # the theme has one, too
+    text = text.replace("[default: *]", r"[default: \*]").replace("'vit_b_*'", r"'vit_b_\*'")
     return re.sub(r"\n {8}(?=\S)", " ", text)  # help that was wrapped
 
 
