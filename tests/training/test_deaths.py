@@ -39,6 +39,20 @@ def test_what_happens_to_one_or_all_reaches_the_person_once(
     assert "Traceback" not in capfd.readouterr().err
 
 
+def test_a_mistake_is_no_abort_of_a_thread_that_outlives_it() -> None:
+    """torch's threads may abort while the interpreter takes itself down: the launcher would then
+    report SIGABRT in place of the sentence."""
+    program = (
+        "import atexit, os; from vitrail import UserError\n"
+        "from vitrail.training.launcher import report_errors\n"
+        "atexit.register(os.abort)\n"
+        "with report_errors(): raise UserError('lr must be above 0')"
+    )
+    launched = os.environ | {"LOCAL_RANK": "0", "MASTER_ADDR": "localhost"}
+    done = subprocess.run([sys.executable, "-c", program], env=launched, check=False)
+    assert done.returncode == 2
+
+
 @pytest.mark.slow
 def test_killed_and_interrupted_runs_go_on(tmp_path: Path) -> None:
     out = tmp_path / "run"

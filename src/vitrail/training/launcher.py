@@ -117,7 +117,7 @@ def report_errors() -> Iterator[None]:
         if not launched():
             raise
         get_error_handler().record_exception(error)
-        sys.exit(2)
+        exit_now(2)
     except RuntimeError as error:
         if not (launched() and is_lost_connection(error)):
             raise
