@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -37,10 +38,10 @@ def show_run(verb: str, options: RunOptions, work: Callable[..., Run | CrossVali
         print_run(run)
     if isinstance(run, CrossValidation):
         if run.stopped:
-            stop_folds(verb, run)
+            stop_folds(verb, options, run)
         return
     if run.stopped:
-        resume = resume_command(f"vitrail {verb} {run.recipe.data} --out {run.out}")
+        resume = resume_command(options, verb, run.recipe.data, "--out", run.out)
         if run.needs_requeue:
             raise RequeueError(
                 f"stopped by {run.stopped_by}; checkpoint saved at step {run.step}. Resume with: "
@@ -51,17 +52,29 @@ def show_run(verb: str, options: RunOptions, work: Callable[..., Run | CrossVali
         )
 
 
-def resume_command(command: str) -> str:
-    """What goes on with a run; only those who started many processes know how they did."""
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    return f"{command} --resume" if processes == 1 else "the same command with --resume"
+def resume_command(options: RunOptions, *words: object) -> str:
+    """What goes on with a run as it was started, with what its recipe does not say; only those who
+    started many processes know how they did.
+
+    >>> from vitrail.cli.train import Train
+    >>> options = Train("my photos", processes=2, threads=1)
+    >>> resume_command(options, "train", options.data, "--out", "runs/a")
+    "vitrail train 'my photos' --out runs/a --processes 2 --threads 1 --resume"
+    """
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        return "the same command with --resume"
+    command = ["vitrail", *map(str, words)]
+    for name, default in (("processes", 1), ("threads", None), ("device", "auto")):
+        if (value := getattr(options, name)) != default:
+            command += [f"--{name}", str(value)]
+    return shlex.join([*command, "--resume"])
 
 
-def stop_folds(verb: str, folds: CrossValidation) -> NoReturn:
+def stop_folds(verb: str, options: RunOptions, folds: CrossValidation) -> NoReturn:
     """Exit as the run of the last fold would have."""
     last, number, out = folds.runs[-1], len(folds.runs), folds.out
-    command = f"vitrail {verb} {last.recipe.data} --folds {folds.folds} --out {out}"
-    resume = resume_command(command)
+    words = (verb, last.recipe.data, "--folds", folds.folds, "--out", out)
+    resume = resume_command(options, *words)
     if last.needs_requeue:
         raise RequeueError(
             f"stopped by {last.stopped_by} in fold {number} of {folds.folds}; checkpoint saved. "
