@@ -73,6 +73,14 @@ OTHERS = {
     "{} must be above {} and below {}, got {}": "core/ranges.py",
     "{} must be at least {} and at most {}, got {}": "core/ranges.py",
     "{} must be at least {} and below {}, got {}": "core/ranges.py",
+    # what pydantic says of values
+    **{
+        f"{{}} must be a valid {kind}, got {{}}": "core/records.py"
+        for kind in ("integer", "number", "boolean", "string", "list")
+    },
+    "{} must be {} or {}, got {}": "core/records.py",
+    "{} must have at least {} values": "core/records.py",
+    "{} must have at most {} values, got {}": "core/records.py",
     "Use vitrail train DATA --out RUN --resume": "cli/app.py",
     "stopped by Ctrl-C": "cli/endings.py",
     "stopped by SIGTERM": "cli/endings.py",

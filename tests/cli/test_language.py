@@ -193,6 +193,14 @@ def test_marks_of_options_are_korean(
             "smoothing은(는) 0 이상 1 미만이어야 합니다 (받은 값: 2)",
         ),
         (
+            "recipe: optimiser.lr must be a valid number, got 'x'",
+            "recipe: optimiser.lr은(는) 수여야 합니다 (받은 값: 'x')",
+        ),
+        (
+            "recipe: optimiser.name must be 'adamw', 'sgd' or 'muon', got 'a'",
+            "recipe: optimiser.name은(는) 'adamw', 'sgd' 또는 'muon'이어야 합니다 (받은 값: 'a')",
+        ),
+        (
             "runs/a: config.json: unknown field 'dimm', did you mean dim?",
             "runs/a: config.json: 알 수 없는 필드 'dimm'. dim을(를) 뜻하셨나요?",
         ),

@@ -101,6 +101,8 @@ def test_ctrl_c_returns_a_run_that_is_resumed_to_the_same_bits(tmp_path: Path) -
         ({"device": "tpu"}, "device must be auto, cpu, cuda"),
         ({"set": {"optimizer.lr": 1}}, "no part 'optimizer': did you mean optimiser"),
         ({"set": {"seed": None}}, "seed must be a valid integer, got None"),
+        ({"set": {"optimiser.betas": [0.9]}}, "betas must have at least 2 values$"),
+        ({"set": {"optimiser.betas": [1, 2, 3]}}, "betas must have at most 2 values, got 3$"),
         ({"processes": 0}, "processes must be at least 1, got 0"),
         ({"precision": "float8"}, "precision must be 'float32', 'bfloat16' or 'float16'"),
     ],

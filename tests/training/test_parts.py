@@ -113,7 +113,7 @@ def test_bfloat16_is_taken_where_the_cpu_has_it(
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"batch_size": 10, "accumulate": 3}, "does not split into 3 parts"),
+        ({"batch_size": 10, "accumulate": 3}, "must be a divisor of batch_size 10, got 3: use 2"),
         ({"ema_decay": 1.0}, "ema_decay must be above 0 and below 1, got 1.0"),
     ],
 )

@@ -117,7 +117,7 @@ def test_the_command_is_one_of_ours(gpus: int, memory: float) -> None:
 def test_mistakes() -> None:
     with pytest.raises(UserError, match="batch_size must be at least one image for each of 64"):
         plan("vit_b_16", gpus=64, batch_size=32)
-    with pytest.raises(UserError, match="gpus must be a multiple of gpus_per_machine 8, got 12"):
+    with pytest.raises(UserError, match="gpus must be a multiple of gpus_per_machine=8, got 12"):
         plan("vit_b_16", gpus=12)
     with pytest.raises(UserError, match="unknown model"):
         plan("vit_x_16", gpus=8)

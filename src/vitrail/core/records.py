@@ -123,9 +123,12 @@ def _sentence(kind: type[Any], error: ErrorDetails) -> str:
         name = error["ctx"]["discriminator"].strip("'")
         return f"{field}.{name} must be one of {expected}, got {tag!r}"
     if error["type"] == "missing" and isinstance(error["loc"][-1], int):
-        return f"{'.'.join(map(str, place[:-1]))} must have more than {error['loc'][-1]} values"
+        return f"{'.'.join(map(str, place[:-1]))} must have at least {error['loc'][-1] + 1} values"
     if error["type"] == "missing":
         return f"field {field!r} is missing"
+    if error["type"] == "too_long":
+        most, length = error["ctx"]["max_length"], error["ctx"]["actual_length"]
+        return f"{field} must have at most {most} values, got {length}"
     got = repr(error["input"])
     got = got if len(got) <= 60 else got[:57] + "..."
     message = error["msg"]

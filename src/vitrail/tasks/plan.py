@@ -252,6 +252,6 @@ def check_cluster(gpus: int, gpus_per_machine: int, batch_size: int) -> None:
         )
     if gpus > gpus_per_machine and gpus % gpus_per_machine:
         raise UserError(
-            f"gpus must be a multiple of gpus_per_machine {gpus_per_machine}, got {gpus}: use "
+            f"gpus must be a multiple of gpus_per_machine={gpus_per_machine}, got {gpus}: use "
             f"{gpus - gpus % gpus_per_machine} or {gpus + -gpus % gpus_per_machine}"
         )

@@ -182,8 +182,11 @@ class Recipe:
             check_count("checkpointing", int(self.checkpointing), at_least=0)
         check_count("seed", self.seed, at_least=0, below=2**63)
         if self.batch_size % self.accumulate:
+            most = min(self.accumulate, self.batch_size)
+            divisor = next(one for one in range(most, 0, -1) if self.batch_size % one == 0)
             raise UserError(
-                f"batch_size {self.batch_size} does not split into {self.accumulate} parts"
+                f"accumulate must be a divisor of batch_size {self.batch_size}, got "
+                f"{self.accumulate}: use {divisor}"
             )
         if self.folds is not None:
             check_count("folds", self.folds, at_least=2)
