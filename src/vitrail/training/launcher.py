@@ -48,7 +48,8 @@ def launch(module: str, arguments: Sequence[str], processes: int) -> None:
     agent. The first mistake of any of them is the mistake of all."""
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    for name in ("torch.distributed.elastic", "torch.distributed.elastic.agent.server.api"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # the second has a level of its own
     threads = max(torch.get_num_threads() // processes, 1)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     config = LaunchConfig(
