@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -59,6 +60,49 @@ def test_the_output_is_no_view(shape: tuple[int, ...], onednn: list[tuple[int, .
     """FSDP2 warns of blocks whose output is one."""
     assert not Linear(5, 7)(torch.randn(shape))._is_view()
     assert onednn
+
+
+def test_only_what_its_gradients_need_is_kept(onednn: list[tuple[int, ...]]) -> None:
+    layer, x = Linear(5, 7).requires_grad_(False), torch.randn(3, 5, requires_grad=True)
+    kept = list[tuple[int, ...]]()
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tuple(tensor.shape))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda one: one):
+        layer(x)  # frozen, as below adapters
+        Linear(5, 7)(x.detach())
+    assert kept == [(7, 5), (3, 5)]
+    assert len(onednn) == 2
+
+
+def test_a_weight_with_gaps_is_made_dense(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The class token's row of every image is such a weight in the gradient of a head."""
+    seen = list[bool]()
+
+    def watched(x: Tensor, weight: Tensor, *rest: object) -> Tensor:
+        seen.append(weight.is_contiguous() or weight.mT.is_contiguous())
+        return F.linear(x, weight)
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", watched)
+    x, tokens = torch.randn(3, 5), torch.randn(9, 4, 5)
+    for weight in (torch.randn(9, 8)[:, :5], torch.randn(9, 10)[:, ::2], tokens[:, 0]):
+        assert torch.allclose(room.multiply(x, weight, None), F.linear(x, weight), atol=1e-5)
+    room.multiply(torch.randn(7, 9), tokens[:, 0].T, None)
+    assert seen == [True] * 4
+
+
+@pytest.mark.parametrize(
+    "bias",
+    [torch.randn(14)[::2], torch.tensor(2.0), torch.randn(1).expand(7), torch.randn(1, 7)],
+    ids=["steps", "scalar", "expanded", "two dimensions"],
+)
+def test_a_bias_that_onednn_would_read_wrongly(bias: Tensor, onednn: list[tuple[int, ...]]) -> None:
+    x, weight = torch.randn(3, 5), torch.randn(7, 5)
+    with torch.no_grad():
+        assert torch.equal(linear(x, weight, bias), F.linear(x, weight, bias))
+    assert onednn == []
 
 
 def test_layers_that_are_not_trained_get_no_gradient(onednn: list[tuple[int, ...]]) -> None:
@@ -122,11 +166,31 @@ def test_whoever_watches_operators_sees_the_usual_one(onednn: list[tuple[int, ..
     assert torch.allclose(per_sample, layer.weight.sum(0).expand(3, 5), atol=1e-6)
     tangent = torch.func.jvp(layer, (x,), (torch.ones_like(x),))[1]
     assert torch.allclose(tangent, layer.weight.sum(1).expand(3, 7), atol=1e-6)
+    with forward_ad.dual_level():
+        dual = layer(forward_ad.make_dual(x, torch.ones_like(x)))
+        assert torch.equal(forward_ad.unpack_dual(dual).tangent, tangent)
+        with torch.no_grad():
+            dual = layer(forward_ad.make_dual(x, torch.ones_like(x)))
+        assert torch.equal(forward_ad.unpack_dual(dual).tangent, tangent)
+    assert torch.equal(
+        torch.fx.symbolic_trace(nn.Sequential(layer))(x), F.linear(x, *[*layer.parameters()])
+    )
     program = torch.export.export(layer, (x,))
     assert "mkldnn" not in str(program.graph)
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(x).dtype == torch.bfloat16
     assert layer.double()(x.double()).dtype == torch.float64
+    assert onednn == []
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_what_onednn_cannot_multiply(onednn: list[tuple[int, ...]]) -> None:
+    x, weight = torch.randn(3, 5), torch.randn(7, 5)
+    expected = F.linear(x, weight)
+    assert torch.allclose(linear(x, weight.to_sparse_csr()), expected, atol=1e-6)
+    assert torch.allclose(linear(x, weight[0]), expected[:, 0], atol=1e-6)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        linear(x, torch.randn(7, 6))
     assert onednn == []
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
@@ -34,7 +35,7 @@ def linear(
     >>> linear(torch.ones(4, 2), torch.ones(3, 2)).shape
     torch.Size([4, 3])
     """
-    if not prefers_onednn(x, weight):
+    if not prefers_onednn(x, weight, bias):
         return F.linear(x, weight, bias)
     if not torch.is_grad_enabled():
         return multiply(x, weight, bias)
@@ -46,11 +47,11 @@ def linear(
     return shaped
 
 
-def prefers_onednn(x: Tensor, weight: Tensor) -> bool:
+def prefers_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
     """Whether oneDNN multiplies these faster, and may."""
     if torch.compiler.is_compiling():
         return False
-    return is_onednn_faster() and can_use_onednn(x, weight)
+    return is_onednn_faster() and can_use_onednn(x, weight, bias)
 
 
 @cache
@@ -60,18 +61,23 @@ def is_onednn_faster() -> bool:
     return is_there and is_amd() and torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
-def can_use_onednn(x: Tensor, weight: Tensor) -> bool:
+def can_use_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether these are large float32 matrices in memory, and nobody watches PyTorch's operators:
-    a trace, a counter, a transform of functions and autocast must see F.linear."""
+    a trace, a counter, a transform of functions, forward gradients and autocast must see
+    F.linear."""
     return (
-        x.ndim >= 2
+        all(is_plain(one) for one in (x, weight, bias) if one is not None)
+        and x.ndim >= 2
+        and x.shape[-1:] == weight.shape[1:]  # else F.linear says what is wrong
         and x.numel() * weight.shape[0] >= MIN_PRODUCTS
-        and all(is_plain(one) for one in (x, weight))
+        # oneDNN would read as many numbers from where the bias begins, whatever its shape
+        and (bias is None or (bias.shape == weight.shape[:1] and bias.is_contiguous()))
         and torch._C._get_mkldnn_enabled()
         and not torch.is_autocast_enabled("cpu")
         and torch._C._get_tracing_state() is None
         and not is_in_torch_dispatch_mode()
         and not torch._C._are_functorch_transforms_active()
+        and forward_ad._current_level < 0
     )
 
 
@@ -79,6 +85,7 @@ def is_plain(tensor: Tensor) -> bool:
     return (
         type(tensor) in (Tensor, nn.Parameter)
         and tensor.dtype == torch.float32
+        and tensor.layout == torch.strided
         and tensor.device.type == "cpu"
     )
 
@@ -88,6 +95,8 @@ def multiply(
 ) -> Tensor:
     """x Wᵀ + b by oneDNN, without gradients, and an activation by its name and variant. Inductor
     calls the same operator."""
+    if not (weight.is_contiguous() or weight.mT.is_contiguous()):
+        weight = weight.contiguous()  # oneDNN takes 1,000 times as long for one with gaps
     name, variant = activation
     product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, name, [], variant)
     return product
@@ -99,7 +108,9 @@ class OneDnnLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        of_x, of_weight, _ = ctx.needs_input_grad
+        # no activations for a frozen weight, as of LoRA
+        ctx.save_for_backward(x if of_weight else None, weight if of_x else None)
         return multiply(x, weight, bias)
 
     @staticmethod

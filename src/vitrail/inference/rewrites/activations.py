@@ -18,7 +18,7 @@ class FusedMLP(nn.Module):
 
     def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
         weight, bias = self.fc1.weight, self.fc1.bias
-        if prefers_onednn(x, weight):
+        if prefers_onednn(x, weight, bias):
             return self.fc2(multiply(x, weight, bias, self.activation))
         return self.fc2(self.act(self.fc1(x)))
 
