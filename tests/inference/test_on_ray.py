@@ -281,7 +281,7 @@ def test_workers_and_the_driver_may_be_killed(tmp_path: Path, cluster: Cluster) 
     before = {part: part.stat().st_mtime_ns for part in whole}
 
     told = run(*asked, "--address", cluster.address)
-    assert f"{4998 - good:,} images embedded, 2 cannot be read" in told, "both are tried again"
+    assert f"{4998 - good:,} images embedded, 2 unreadable" in told, "both are tried again"
     assert f"{good} already embedded" in told
     assert {part: part.stat().st_mtime_ns for part in before} == before
     found = rows_of(there)
