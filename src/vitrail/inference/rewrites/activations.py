@@ -1,5 +1,6 @@
 """Activations computed by the matrix product before them, where oneDNN multiplies."""
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -10,7 +11,8 @@ from vitrail.models.model import Model
 
 
 class FusedMLP(nn.Module):
-    """An MLP in evaluation mode, without gradients."""
+    """An MLP in evaluation mode. With gradients its activation is a step of its own, as oneDNN's
+    operator has none."""
 
     def __init__(self, mlp: MLP, activation: tuple[str, str]) -> None:
         super().__init__()
@@ -18,7 +20,7 @@ class FusedMLP(nn.Module):
 
     def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
         weight, bias = self.fc1.weight, self.fc1.bias
-        if prefers_onednn(x, weight, bias):
+        if not torch.is_grad_enabled() and prefers_onednn(x, weight, bias):
             return self.fc2(multiply(x, weight, bias, self.activation))
         return self.fc2(self.act(self.fc1(x)))
 
@@ -38,7 +40,7 @@ def fuse_activations(model: Model) -> Model:
 
 
 def name_of(activation: nn.Module) -> tuple[str, str] | None:
-    """What oneDNN calls it; None where it has another one."""
+    """What oneDNN calls it; None where it has another one. Its ReLU makes 0 of NaN."""
     if type(activation) is nn.GELU:
         return "gelu", activation.approximate
-    return {nn.SiLU: ("swish", ""), nn.ReLU: ("relu", "")}.get(type(activation))
+    return ("swish", "") if type(activation) is nn.SiLU else None

@@ -89,8 +89,8 @@ def optimise(
 def optimise_for_eager(
     model: Model, *, output: OutputKind = "scores", r: int | Sequence[int] = 0
 ) -> Optimised:
-    """The same, and on a CPU what eager PyTorch gains and other engines do by themselves. It is
-    computed without gradients."""
+    """The same, and on a CPU what eager PyTorch gains and other engines do by themselves. Some of
+    it only without gradients: use `torch.inference_mode`."""
     optimised = optimise(model, output=output, r=r)
     if next(model.parameters()).device.type != "cpu":
         return optimised
