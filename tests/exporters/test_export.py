@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,6 +30,8 @@ from vitrail.inference.onnx_file import OnnxFile
 from vitrail.inference.openvino_file import OpenVinoFile
 from vitrail.models.model import Model
 from vitrail.tasks.dry_run import DryRun
+
+FULL = Path("/dev/full")  # of Linux
 
 
 def labelled_model() -> Model:
@@ -268,6 +271,36 @@ def test_a_full_disk_is_one_sentence(
     with pytest.raises(UserError, match="cannot be written: No space left on device"):
         vitrail.export(model, folder / "model.onnx")
     assert not list(folder.iterdir())
+
+
+def test_a_full_disk_under_a_copied_folder_is_one_sentence(
+    model: Model, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise shutil.Error([("from/a", "to/a", "[Errno 28] No space left on device: 'from/a'")])
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1, 1, 0))
+    with pytest.raises(OSError, match=r"^\[Errno 28\] No space left on device$"):
+        exporting.convert(
+            Request(model=model),
+            replace(TARGETS["coreml"], convert=full),
+            {},
+            folder / "m.mlpackage",
+        )
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
+def test_litert_never_writes_a_file_itself(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its writer ends the process where the disk is full."""
+
+    def export(path: str) -> None:
+        raise AssertionError(path)
+
+    converted = SimpleNamespace(export=export, model_content=lambda: b"content")
+    library = SimpleNamespace(convert=lambda *_: converted)
+    monkeypatch.setitem(sys.modules, "litert_torch", library)
+    with pytest.raises(OSError, match="No space left on device"):
+        TARGETS["litert"].convert(Request(model=model), {}, FULL)
 
 
 def test_what_a_converter_raises_is_one_sentence(model: Model, folder: Path) -> None:

@@ -150,6 +150,9 @@ def convert(
     try:
         with quiet_process():
             return target.convert(request, metadata, draft)
+    except shutil.Error:  # a list, of every file that could not be copied
+        check_disk(request, draft if target.folder else draft.parent)
+        raise
     except (UserError, OSError, MemoryError):
         raise
     except Exception as error:  # converters raise whatever they like

@@ -20,7 +20,8 @@ def convert(request: Request, metadata: Mapping[str, str], out: Path) -> None:
     graph = request.graph()
     images = example_images(request.model, 1, from_pixels=request.preprocessing)
     with eval_mode(graph), torch.no_grad():
-        litert_torch.convert(graph, (images,)).export(str(out))
+        content = litert_torch.convert(graph, (images,)).model_content()
+    out.write_bytes(content)  # its own writer ends the process where the disk is full
 
 
 def open_file(path: Path) -> Runner:
