@@ -27,9 +27,11 @@ from skimage import data as samples
 
 from tests.golden import golden
 from vitrail import UserError
+from vitrail.core.passport import Preprocessing
 from vitrail.data import images
-from vitrail.data.images import BadImage, decode, from_pillow
-from vitrail.data.reader import read_pixels
+from vitrail.data.framing import frame_image
+from vitrail.data.images import BadImage, decode, from_pillow, padded_buffer
+from vitrail.data.reader import read_image, read_pixels
 
 Pixels = NDArray[np.uint8]
 with_simplejpeg = pytest.mark.skipif(images._simplejpeg is None, reason="no simplejpeg: [fast]")
@@ -601,6 +603,41 @@ def test_a_jpeg_with_a_hole_in_it_is_bad() -> None:
     ):
         with pytest.raises(BadImage, match="damaged: Corrupt JPEG data"):
             decode(damaged, "hole.jpg")
+
+
+@with_simplejpeg
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_padded_pixels_are_the_same_and_pillow_resizes_them_without_a_copy(
+    orientation: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    file = encoded(photo(), "JPEG", exif=exif)
+    plain, padded = decode(file, "photo"), decode(file, "photo", padded=True)
+    assert np.array_equal(plain, padded)
+    assert (padded_buffer(padded) is not None) == (orientation == 1)
+    assert padded_buffer(plain) is None
+    for how in (
+        Preprocessing(size=(32, 48)),
+        Preprocessing(size=(20, 20), resize=(24, 24), interpolation="bicubic"),
+        Preprocessing(size=(20, 20), channel_order="bgr", interpolation="nearest"),
+    ):
+        assert np.array_equal(frame_image(padded, how), frame_image(plain, how))
+    grey = Preprocessing(size=(20, 20), mean=(0.5,), std=(0.5,))
+    assert np.array_equal(frame_image(padded, grey), frame_image(plain, grey))
+    if orientation == 1:
+        monkeypatch.setattr(Image, "fromarray", lambda *rest: pytest.fail("copied"))
+        read_image(file, Preprocessing(size=(32, 48)))
+
+
+def test_other_parts_of_four_channels_are_not_taken_for_padded_pixels() -> None:
+    four = np.random.default_rng(0).integers(0, 256, (6, 8, 4), dtype=np.uint8)
+    assert padded_buffer(four[..., :3]) is four
+    how = Preprocessing(size=(3, 4))
+    for part in (four[..., 1:], four[::-1, :, :3], four[:, ::2, :3], four[1:, :, :3]):
+        assert padded_buffer(part) is None
+        assert np.array_equal(frame_image(part, how), frame_image(part.copy(), how))
+    assert np.array_equal(frame_image(four[..., :3], how), frame_image(four[..., :3].copy(), how))
 
 
 def test_a_progressive_jpeg_may_be_coarse(library: str) -> None:

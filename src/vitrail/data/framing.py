@@ -12,7 +12,7 @@ from PIL import Image
 from vitrail.core.errors import UserError
 from vitrail.core.passport import Preprocessing
 from vitrail.data.bands import frame_bands, from_array
-from vitrail.data.images import convert_mode
+from vitrail.data.images import convert_mode, padded_buffer
 
 FILTERS = {
     "nearest": Image.Resampling.NEAREST,
@@ -33,7 +33,10 @@ def frame_image(image: Image.Image | NDArray[Any], preprocessing: Preprocessing)
     channels = len(preprocessing.mean)
     if not preprocessing.is_photo:
         return frame_bands(to_array(image, channels, preprocessing.bits), preprocessing)
-    seen = resize_and_crop_pillow(convert_channels(to_pillow(image), channels), preprocessing)
+    whole = to_pillow(image)
+    if (whole.mode, channels) != ("RGBX", 3):  # which is cheaper to convert once it is small
+        whole = convert_channels(whole, channels)
+    seen = convert_channels(resize_and_crop_pillow(whole, preprocessing), channels)
     pixels_CHW = np.array(seen).reshape(*preprocessing.size, channels).transpose(2, 0, 1)
     return pixels_CHW[::-1] if preprocessing.channel_order == "bgr" else pixels_CHW
 
@@ -119,6 +122,8 @@ def to_pillow(pixels: Image.Image | NDArray[np.uint8]) -> Image.Image:
             "(H, W, 1) or (H, W, 3)"
         )
     check_not_empty(*pixels.shape[:2])
+    if (buffer := padded_buffer(pixels)) is not None:
+        return Image.frombuffer("RGBX", pixels.shape[1::-1], buffer, "raw", "RGBX", 0, 1)
     return Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
 
 

@@ -117,7 +117,12 @@ class Unreadable(BadImage):
 
 
 def decode(
-    data: bytes, name: str, *, at_least: tuple[int, int] | None = None, channels: int = 3
+    data: bytes,
+    name: str,
+    *,
+    at_least: tuple[int, int] | None = None,
+    channels: int = 3,
+    padded: bool = False,
 ) -> Pixels:
     """(H, W, 3) in RGB or, with `channels=1`, (H, W, 1) in grey; or `BadImage`.
 
@@ -137,6 +142,9 @@ def decode(
     larger is then decoded at 1/2, 1/4 or 1/8, no smaller than 1.5 times that, which is faster; the
     mean difference after the resize is below 1/255 on photos, more on fine artificial texture.
     Without it every pixel is exact.
+
+    With `padded` pixels may lie four bytes apart, as Pillow keeps them, so that it need not copy
+    them (`padded_buffer`).
     """
     if channels not in (1, 3):
         raise UserError(f"an image has 1 or 3 channels, not {channels}")
@@ -145,10 +153,26 @@ def decode(
     check_bytes(len(data), name)
     try:
         with silence():
-            return np.ascontiguousarray(_decode(data, at_least, channels))
+            pixels = _decode(data, at_least, channels, padded)
+            return np.ascontiguousarray(pixels) if padded_buffer(pixels) is None else pixels
     except Exception as error:  # Pillow documents a dozen kinds and raises more
         reason = _reason(error)
     raise BadImage(name, reason)  # out here it does not keep the library's frames alive
+
+
+def padded_buffer(pixels: Pixels) -> Pixels | None:
+    """(H, W, 4) of which these are the first three channels, all of it; None where they are not.
+
+    >>> padded_buffer(np.zeros((3, 4, 4), dtype=np.uint8)[..., :3]).shape
+    (3, 4, 4)
+    """
+    whole = pixels.base
+    if not isinstance(whole, np.ndarray) or whole.dtype != np.uint8:
+        return None
+    if not whole.flags.c_contiguous or whole.shape != (*pixels.shape[:2], 4):
+        return None
+    same = (pixels.shape[2:], pixels.strides, pixels.ctypes.data)
+    return whole if same == ((3,), whole.strides, whole.ctypes.data) else None
 
 
 def from_pillow(image: Image.Image, name: str, *, channels: int = 3) -> Pixels:
@@ -201,7 +225,7 @@ def convert_mode(image: Image.Image, mode: Literal["RGB", "L"]) -> Image.Image:
     return image.convert(mode)
 
 
-def _decode(data: bytes, at_least: tuple[int, int] | None, channels: int) -> Pixels:
+def _decode(data: bytes, at_least: tuple[int, int] | None, channels: int, padded: bool) -> Pixels:
     with Image.open(BytesIO(data), formats=FORMATS) as image:
         _check_header(image, len(data))
         pixels = None
@@ -211,7 +235,8 @@ def _decode(data: bytes, at_least: tuple[int, int] | None, channels: int) -> Pix
         elif isinstance(image, JpegImagePlugin.JpegImageFile):
             _check_jpeg(data)
             scale = 1 if at_least is None else _scale(image, at_least)
-            pixels = _by_simplejpeg(data, image, scale)
+            padded = padded and channels == 3 and _orientation(image) not in TURNS
+            pixels = _by_simplejpeg(data, image, scale, padded)
             if pixels is None and scale > 1:
                 image.draft("", (image.width // scale, image.height // scale))
         if pixels is None:
@@ -287,7 +312,7 @@ def _scale(image: Image.Image, at_least: tuple[int, int]) -> int:
     return max(scale for scale in (1, 2, 4, 8) if scale <= max(room, 1))
 
 
-def _by_simplejpeg(data: bytes, image: Image.Image, scale: int) -> Pixels | None:
+def _by_simplejpeg(data: bytes, image: Image.Image, scale: int, padded: bool) -> Pixels | None:
     """The pixels as stored, or None where it is left to Pillow."""
     if _simplejpeg is None:
         return None
@@ -298,9 +323,9 @@ def _by_simplejpeg(data: bytes, image: Image.Image, scale: int) -> Pixels | None
         *found, space, _ = _simplejpeg.decode_jpeg_header(data, **floor)
         if tuple(found) != size or (image.mode, space) not in (("RGB", "YCbCr"), ("L", "Gray")):
             return None
-        colours = "RGB" if image.mode == "RGB" else "GRAY"
+        colours = ("RGBA" if padded else "RGB") if image.mode == "RGB" else "GRAY"
         pixels: Pixels = _simplejpeg.decode_jpeg(data, colours, **floor)
-        return pixels
+        return pixels[..., :3]
     except ValueError as error:
         if any(sign in str(error) for sign in JPEG_DAMAGE):
             raise UserError(f"the image is damaged: {error}") from None

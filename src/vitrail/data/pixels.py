@@ -61,9 +61,11 @@ def read_pixels(
     channels: int = 3,
     at_least: tuple[int, int] | None = None,
     bits: int = 8,
+    padded: bool = False,
 ) -> Pixels:
     """Upright pixels (H, W, C) with this many channels, or `BadImage`. A large JPEG may be decoded
-    smaller where `at_least` (height, width) allows it. Other numbers of channels than 1 and 3, and
+    smaller where `at_least` (height, width) allows it, and with `padded` its pixels may lie four
+    bytes apart, which Pillow resizes without a copy. Other numbers of channels than 1 and 3, and
     16 `bits`, are bands: `data/bands.py`.
 
     >>> Image.new("L", (4, 3), 128).save("grey.png")
@@ -76,7 +78,7 @@ def read_pixels(
             raw = image.source.read(image.index)
             if not isinstance(raw, bytes):
                 return _with_channels(raw, channels, bits, name)
-            return _decode(raw, name, at_least, channels, bits)
+            return _decode(raw, name, at_least, channels, bits, padded)
         case Named():
             held = image.image
         case str() | Path():
@@ -85,7 +87,7 @@ def read_pixels(
             held = image
     match held:
         case bytes():
-            return _decode(held, name, at_least, channels, bits)
+            return _decode(held, name, at_least, channels, bits, padded)
         case Image.Image() if bits == 16 and held.mode.startswith("I"):
             return from_array(np.asarray(held), name, bands=channels, bits=bits)
         case Image.Image():
@@ -124,11 +126,16 @@ def file_bytes(path: str) -> bytes:
 
 
 def _decode(
-    data: bytes, name: str, at_least: tuple[int, int] | None, channels: int, bits: int
+    data: bytes,
+    name: str,
+    at_least: tuple[int, int] | None,
+    channels: int,
+    bits: int,
+    padded: bool,
 ) -> Pixels:
     if bits == 16 or channels not in MODES or is_array_file(data):
         return decode_bands(data, name, bands=channels, bits=bits)
-    return decode(data, name, at_least=at_least, channels=channels)
+    return decode(data, name, at_least=at_least, channels=channels, padded=padded)
 
 
 def _with_channels(pixels: Values, channels: int, bits: int, name: str) -> Pixels:

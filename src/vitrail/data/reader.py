@@ -13,7 +13,7 @@ from torch import Tensor
 from vitrail.core.errors import UserError
 from vitrail.core.native_size import NativeSize
 from vitrail.core.passport import Preprocessing
-from vitrail.data.images import BadImage
+from vitrail.data.images import BadImage, Pixels
 from vitrail.data.pixels import (
     ImageSource,
     Item,
@@ -58,9 +58,7 @@ def read_image(
     # scaled decoding averages pixels, which only filters that do so too can be compared with
     scaled = not exact and preprocessing.interpolation in FAST
     at_least = (preprocessing.resize or preprocessing.size) if scaled else None
-    pixels = read_pixels(
-        image, channels=len(preprocessing.mean), at_least=at_least, bits=preprocessing.bits
-    )
+    pixels = read_photo(image, preprocessing, at_least)
     return resize_and_crop(pixels, preprocessing, exact=exact)
 
 
@@ -78,11 +76,22 @@ def read_native(
     """
     scaled = not exact and preprocessing.interpolation in FAST
     at_least = native.at_least if scaled else None
-    pixels = read_pixels(
-        image, channels=len(preprocessing.mean), at_least=at_least, bits=preprocessing.bits
-    )
+    pixels = read_photo(image, preprocessing, at_least)
     how = at_native_size(preprocessing, native, pixels.shape[:2])
     return resize_and_crop(pixels, how, exact=exact)
+
+
+def read_photo(
+    image: ImageSource, preprocessing: Preprocessing, at_least: tuple[int, int] | None
+) -> Pixels:
+    """The pixels that will be resized; at their own size they are for Pillow."""
+    return read_pixels(
+        image,
+        channels=len(preprocessing.mean),
+        at_least=at_least,
+        bits=preprocessing.bits,
+        padded=at_least is None,
+    )
 
 
 def preprocess(

@@ -66,7 +66,8 @@ def read_framed(item: Item, passport: Passport) -> NDArray[np.uint8] | BadImage:
     """(C, H, W), or why it cannot be read."""
     how = passport.preprocessing
     try:
-        return frame_image(read_pixels(item, channels=len(how.mean), bits=how.bits), how)
+        pixels = read_pixels(item, channels=len(how.mean), bits=how.bits, padded=True)
+        return frame_image(pixels, how)
     except BadImage as problem:  # without its frames, which keep the file's bytes alive
         return problem.with_traceback(None)
 
