@@ -59,7 +59,9 @@ def test_a_number_out_of_range_is_refused_by_name(
 ) -> None:
     for bad in (-1, *((math.nan, math.inf) if float in kinds else ())):
         value = (bad, bad) if multi_label else bad
-        with pytest.raises(UserError, match=rf"^{prefix}{name} must be (above|at least|below)"):
+        with pytest.raises(
+            UserError, match=rf"^{prefix}{name} must be (above|at least|below|a finite)"
+        ):
             replace(RECORDS[prefix], **{name: value})
 
 
